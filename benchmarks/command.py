@@ -1,0 +1,47 @@
+"""`osn bench`: benchmarks (found by entry point, group `osn.bench`) and the pages made of their result files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from opensearch_neural.cli import EntryPointGroup
+
+RESULTS = Path("benchmarks/results")
+
+
+@click.group(cls=EntryPointGroup, group="osn.bench")
+def bench() -> None:
+    """Benchmarks, and pages made of what they measured."""
+
+
+@bench.command()
+@click.option(
+    "--folder", type=click.Path(path_type=Path), default=RESULTS, show_default=True, help="EXPERIMENT/summary.json"
+)
+@click.option(
+    "--html", type=click.Path(path_type=Path), default=None, help="The page to write.  [default: FOLDER/index.html]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print all result files as one JSON object instead of tables.")
+def results(folder: Path, html: Path | None, as_json: bool) -> None:
+    """Render all result files as one HTML page that needs nothing else, and print them as tables.
+
+    \b
+    osn bench results
+    osn bench results --folder my-results --html report.html
+    """
+    from benchmarks.report import page, text
+    from opensearch_neural.files import write_text
+    from opensearch_neural.results import read_all
+
+    found = read_all(folder)
+    target = html or folder / "index.html"
+    write_text(target, page(found, folder))
+    print(f"wrote {target}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({name: summary.to_json() for name, summary in found.items()}, ensure_ascii=False, indent=1))
+    else:
+        print(text(found))

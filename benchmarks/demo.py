@@ -1,0 +1,205 @@
+"""`osn demo`: the main job on real input, in minutes, on this machine.
+
+A corpus goes in, a real OpenSearch answers: make (or take) a corpus, start the local node, encode, ingest, measure every
+engine on held-out queries, explain the hits of three of them, stop the node.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from tqdm import tqdm
+
+from opensearch_neural.cluster import ConnectionSettings, connect, connection_options
+from opensearch_neural.corpus import BeirData
+from opensearch_neural.engines import Engines, open_engines
+from opensearch_neural.errors import InputError
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+    from opensearch_neural.results import Row
+
+ENGINES = ("bm25", "sparse", "high-idf-first", "dense", "hybrid")
+DENSE = "all-MiniLM-L6-v2"
+INDEX = "osn-demo"
+EXAMPLES = 3
+# Each engine answers this many requests in the timed part, one after the other.
+TIMED_REQUESTS = 1500
+
+
+@click.command()
+@click.option("--corpus", default=None, help="Your own corpus.  [default: Python's documentation strings]")
+@click.option("--documents", type=click.IntRange(min=100), default=5000, show_default=True, help="The most to take.")
+@click.option("--dense", default=DENSE, show_default=True, help="Dense model, or none.")
+@click.option("--keep", is_flag=True, help="Keep the index (and the corpus made) for trying `osn search` yourself.")
+@click.option("--json", "json_folder", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
+@connection_options
+def demo(
+    connection: ConnectionSettings,
+    corpus: str | None,
+    documents: int,
+    dense: str,
+    keep: bool,
+    json_folder: Path | None,
+) -> None:
+    """Ingest, search and measure a corpus on a local OpenSearch; under ten minutes on two cores.
+
+    Uses the cluster of OSN_URL (or --url) where one is named, else starts a local node and stops it again.
+    """
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="osn-demo-") as folder, cluster(connection) as client:
+        data = prepare(corpus, Path(folder), documents)
+        step(f"Ingest: BM25 text, lexical sparse vectors{'' if dense == 'none' else f', {dense} vectors'}")
+        write(client, data, dense, Path(folder))
+        step(f"Measure: {len(data.qrels)} held-out queries on each engine")
+        engines = open_engines(client, INDEX)
+        names = [name for name in ENGINES if dense != "none" or name != "dense"]
+        rows = measure_engines(client, engines, names, data)
+        step("Three queries, their first hits explained")
+        examples(client, engines, data)
+        step("Result")
+        print_table(rows, data)
+        if json_folder:
+            write_summary(json_folder, rows, data)
+        if keep:
+            kept = Path(f"{INDEX}-corpus")
+            shutil.copytree(data.corpus_path.parent, kept, dirs_exist_ok=True)
+            print(f"\nkept: the index {INDEX}, the corpus in {kept}/")
+        else:
+            client.indices.delete(index=INDEX)
+    print(f"\ndone in {(time.monotonic() - started) / 60:.1f} minutes")
+
+
+def step(text: str) -> None:
+    click.secho(f"\n== {text}", bold=True)
+
+
+@contextmanager
+def cluster(connection: ConnectionSettings) -> Iterator[OpenSearch]:
+    """The cluster the user names, else a local node that ends with this block (or with this process, however it ends)."""
+    from opensearch_neural import node
+
+    if os.environ.get("OSN_URL") or click.get_current_context().params.get("osn_urls"):
+        yield connect(settings=connection)
+        return
+    step("Start a local OpenSearch node")
+    running = node.start(port=0, name="osn-demo", attached=True, report=lambda line: click.echo(line, err=True))
+    try:
+        print(f"OpenSearch answers at {running.url}")
+        yield connect(running.url)
+    finally:
+        node.stop(name="osn-demo", purge=True, report=lambda line: click.echo(line, err=True))
+
+
+def prepare(corpus: str | None, folder: Path, documents: int) -> BeirData:
+    """The corpus with held-out queries: the user's judgements where it has some, else queries made of it."""
+    from benchmarks import python_docs
+    from benchmarks.known_items import hold_out_sentences
+
+    if corpus is None:
+        step("Make a corpus of the documentation strings of Python and of the packages installed here")
+        counts = python_docs.build(
+            folder / "corpus",
+            documents,
+            train_queries=python_docs.DEMO_TRAIN_QUERIES,
+            test_queries=python_docs.DEMO_TEST_QUERIES,
+        )
+        print(f"{counts.documents} documents of {counts.packages + 1} packages, {counts.test_queries} test queries")
+        return BeirData.load(folder / "corpus", "test")
+    if Path(corpus).is_dir() and (Path(corpus) / "qrels").is_dir():
+        step(f"Take {corpus} with its own queries and judgements")
+        return BeirData.load(corpus, "test")
+    step(f"Take {corpus}; it has no judgements, so first sentences are held out as queries")
+    made = hold_out_sentences(corpus, folder / "corpus", limit=documents)
+    print(f"{made} queries: each is the first sentence of a document, taken out of it")
+    return BeirData.load(folder / "corpus", "test")
+
+
+def write(client: OpenSearch, data: BeirData, dense: str, folder: Path) -> None:
+    from ingest.job import CorpusSource, Job, run_job
+    from ingest.pipeline import Options
+
+    client.indices.delete(index=INDEX, params={"ignore_unavailable": "true"})
+    job = Job(
+        corpus=CorpusSource(str(data.corpus_path)),
+        index=INDEX,
+        sparse="lexical",
+        dense=dense,
+        replicas=0,
+        dead_letters=folder / "dead-letters.jsonl",
+        options=Options(merge=True),
+    )
+    report = run_job(client, job)
+    print(f"{report.documents} documents written and counted, {report.letters} not taken, {report.seconds:.0f} s")
+
+
+def measure_engines(client: OpenSearch, engines: Engines, names: list[str], data: BeirData) -> list[Row]:
+    """Quality and latency of each engine as result rows; latency is one client's, query encoding shown apart."""
+    from opensearch_neural import experiment
+
+    questions = {id: data.queries[id] for id in data.qrels if id in data.queries}
+    if not questions:
+        raise InputError(f"no query of {data.corpus_path.parent.name} has judgements")
+    measures = ["nDCG@10", "R@100"]
+    searches = len(questions) * len(experiment.sizes_of(measures))
+    bodies = {engine: engines.body_of(engine) for engine in names}
+    with tqdm(total=len(names) * searches, unit="query", desc="quality") as bar:
+        outcomes = [
+            experiment.run_engine(
+                client, engines.index, engine, body_of, questions, data.qrels, measures, progress=bar.update
+            )
+            for engine, body_of in bodies.items()
+        ]
+    # Often enough that a 99th percentile has some requests beyond it.
+    texts = list(questions.values()) * max(1, TIMED_REQUESTS // len(questions))
+    with tqdm(total=len(names) * len(texts), unit="request", desc="latency") as bar:
+        times = experiment.time_engines(client, engines.index, bodies, texts, progress=bar.update)
+    return experiment.outcome_rows(
+        data.corpus_path.parent.name,
+        [replace(each, latency=times[each.engine][0], encode_ms=times[each.engine][1]) for each in outcomes],
+    )
+
+
+def examples(client: OpenSearch, engines: Engines, data: BeirData) -> None:
+    from opensearch_neural.commands.search import hit_of, print_hits
+
+    for id in random.Random(1).sample(sorted(set(data.qrels) & set(data.queries)), EXAMPLES):
+        text = data.queries[id]
+        click.secho(f"\n{text}", fg="cyan")
+        body = engines.body("high-idf-first", text, size=2, highlight=text, source=["title", "text", "url"])
+        body["explain"] = True
+        answer = client.search(index=engines.index, body=body)
+        print_hits([hit_of(hit) for hit in answer["hits"]["hits"]], "high-idf-first", answer["took"])
+
+
+def print_table(rows: list[Row], data: BeirData) -> None:
+    from opensearch_neural.tables import result_table
+
+    print(result_table(rows, ["nDCG@10", "nDCG@10 - bm25", "R@100", "P50 ms", "P99 ms", "encode P50 ms"]))
+    print(f"\n{len(data.qrels)} held-out queries; latency of one client, top 10, query encoding apart")
+
+
+def write_summary(folder: Path, rows: list[Row], data: BeirData) -> None:
+    from opensearch_neural.results import Summary, code_commit, command_line, data_facts, machine_facts
+
+    summary = Summary(
+        command=command_line(),
+        code=code_commit(),
+        machine=machine_facts(),
+        data=[data_facts(data.corpus_path.parent)],
+        seeds=[0],
+        rows=rows,
+        title="The demo: Python's documentation strings",
+    )
+    print(f"written: {summary.write(folder)}")

@@ -1,0 +1,238 @@
+"""Engines in random turns within one run, so that a slow minute of the machine falls on all of them alike.
+
+A round gives every engine one block at every level (number of clients, or rate). Levels come in random order, and so do
+the engines within a level, which keeps the blocks that are compared close in time. Intervals resample whole rounds
+(`statistics.py`), so what differs from round to round is part of them.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from benchmarks.load import histogram as hdr
+from benchmarks.load.generator import Generators, Mode, Part, merged
+from benchmarks.load.server import ServerProbe
+from opensearch_neural.errors import InputError
+
+
+@dataclass(frozen=True, order=True)
+class Level:
+    """How much load: `value` clients (closed), or requests a second (open)."""
+
+    mode: Mode
+    value: float
+
+    @property
+    def label(self) -> str:
+        if self.mode == "open":
+            return f"{self.value:g}/s"
+        return f"{self.value:g} client{'' if self.value == 1 else 's'}"
+
+    @property
+    def clients(self) -> int:
+        return int(self.value) if self.mode == "closed" else 0
+
+    @property
+    def rate(self) -> float:
+        return self.value if self.mode == "open" else 0.0
+
+
+@dataclass(frozen=True)
+class Turn:
+    round: int
+    level: Level
+    variant: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """One turn, measured (see `generator.py` for what each time is; all are of answered requests).
+
+    seconds: of the window; began: seconds since the run began
+    requests: those that began within the window, of which `failures` {what: number} were not answered well
+    completed: answered well within the window: what throughput counts
+    latency, late: HDR histograms, as text; `late` is empty for a closed loop, where nothing is due
+    encode, network, took: means in ms. network is service − took; took is whole milliseconds rounded down, so up to one
+        of them is in `network`
+    server_cpu: seconds of processor time of all nodes within the window, where it can be known
+    gc_ms: of the nodes' garbage collections meanwhile
+    core_share: processor time of the busiest generator process, of one core
+    broken: why the block does not count; its failures are still listed
+    """
+
+    round: int
+    level: Level
+    variant: str
+    began: float
+    seconds: float
+    requests: int
+    completed: int
+    failures: dict[str, int]
+    latency: str
+    late: str
+    encode: float | None
+    network: float | None
+    took: float | None
+    server_cpu: float | None
+    gc_ms: float | None
+    core_share: float
+    broken: str | None = None
+    example: str = ""
+
+    @property
+    def failed(self) -> int:
+        return sum(self.failures.values())
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Block:
+        """Raises InputError for what `to_json` did not make."""
+        try:
+            return cls(**{**content, "level": Level(**content["level"])})
+        except (TypeError, KeyError) as error:
+            raise InputError(f"not a block of a load run: {error}") from None
+
+
+def round_of(number: int, levels: Sequence[Level], variants: Sequence[str], seed: int) -> list[Turn]:
+    """The turns of one round, in random order; the same for the same seed and number."""
+    random_ = random.Random(f"{seed}/{number}")
+    turns = []
+    for level in random_.sample(list(levels), len(levels)):
+        turns += [Turn(number, level, variant) for variant in random_.sample(list(variants), len(variants))]
+    return turns
+
+
+def run_block(
+    generators: Generators,
+    probe: ServerProbe,
+    turn: Turn,
+    *,
+    settle: float,
+    length: float,
+    seed: int,
+    run_began: float = 0.0,
+) -> Block:
+    """Measure one turn: `settle` seconds of load that is not measured, then a window of `length` seconds.
+
+    Engines get the same queries in the same order in a round. Raises GeneratorLost, with the block lost.
+    """
+    cpu: list[float | None] = []
+    gc_before = probe.gc_ms()
+    began = time.monotonic() - run_began
+    parts = generators.run(
+        turn.variant,
+        turn.level.mode,
+        clients=turn.level.clients,
+        rate=turn.level.rate,
+        settle=settle,
+        length=length,
+        seed=seed + turn.round,
+        at_edges=lambda: cpu.append(probe.cpu_seconds()),
+    )
+    gc_after = probe.gc_ms()
+    return block_of(
+        turn,
+        length,
+        parts,
+        began=began,
+        server_cpu=cpu[1] - cpu[0] if len(cpu) == 2 and cpu[0] is not None and cpu[1] is not None else None,
+        gc_ms=gc_after - gc_before if gc_before is not None and gc_after is not None else None,
+    )
+
+
+def block_of(
+    turn: Turn,
+    length: float,
+    parts: Sequence[Part],
+    *,
+    began: float = 0.0,
+    server_cpu: float | None = None,
+    gc_ms: float | None = None,
+) -> Block:
+    """What the workers measured in a window of `length` seconds, as one block."""
+    failures: Counter[str] = Counter()
+    for part in parts:
+        failures.update(part.failures)
+    answered = sum(len(part.latency) for part in parts)
+    gave_up = any(part.gave_up for part in parts)
+    return Block(
+        round=turn.round,
+        level=turn.level,
+        variant=turn.variant,
+        began=began,
+        seconds=length,
+        requests=answered + sum(failures.values()),
+        completed=sum(part.completed for part in parts),
+        failures=dict(failures),
+        latency=_histogram(merged(parts, "latency")),
+        late=_histogram(merged(parts, "late")) if turn.level.mode == "open" else "",
+        encode=_mean_ms(merged(parts, "encode"), answered),
+        network=_mean_ms(_network(parts), answered),
+        took=_mean_ms(merged(parts, "took"), answered),
+        server_cpu=server_cpu,
+        gc_ms=gc_ms,
+        core_share=max(part.cpu_ns for part in parts) / (length * 1e9),
+        broken="no connection to the cluster for some seconds" if gave_up else None,
+        example=next((part.example for part in parts if part.example), ""),
+    )
+
+
+def _histogram(times: Iterable[int]) -> str:
+    return hdr.encode(hdr.histogram(times))
+
+
+def _mean_ms(microseconds: Iterable[int], count: int) -> float | None:
+    return sum(microseconds) / count / 1000 if count else None
+
+
+def _network(parts: Sequence[Part]) -> Iterable[int]:
+    for part in parts:
+        yield from (service - took for service, took in zip(part.service, part.took, strict=True))
+
+
+@dataclass
+class Pace:
+    """How long each engine's window must be for its part of the requests, from how fast it last was.
+
+    requests: wanted of each engine at each level, over all rounds
+    """
+
+    requests: int
+    rounds: int
+    shortest: float
+    longest: float
+    speed: dict[tuple[Level, str], float] = field(default_factory=dict)
+
+    def learn(self, block: Block) -> None:
+        if block.completed:
+            self.speed[block.level, block.variant] = block.completed / block.seconds
+
+    def length(self, turn: Turn) -> float:
+        """Seconds of the window."""
+        speed = self.speed.get((turn.level, turn.variant)) or self._elsewhere(turn)
+        if not speed:
+            return self.shortest
+        # A twentieth more, so that the last round does not fall short by a few requests.
+        return min(self.longest, max(self.shortest, 1.05 * self.requests / self.rounds / speed))
+
+    def _elsewhere(self, turn: Turn) -> float | None:
+        """How fast the engine was at the nearest level, the slowest of these: too long is better than too short."""
+        if turn.level.mode == "open":
+            return turn.level.value
+        known = [
+            (abs(math.log(level.value / turn.level.value)), speed)
+            for (level, variant), speed in self.speed.items()
+            if variant == turn.variant and level.mode == "closed"
+        ]
+        return min(known)[1] if known else None
+
+
+Progress = Callable[[Block], object]

@@ -1,0 +1,127 @@
+"""What the generator itself can do, measured against an endpoint that does nothing.
+
+The endpoint answers at once with an answer of the engine's true size, so what is then measured is the generator: its
+encoding, its sockets, its event loop. Where a measurement of the cluster comes near that, it measures the generator
+too, and is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.load.generator import Generators
+from benchmarks.load.target import Target
+from benchmarks.load.workload import OPAQUE_ID, Workload
+from opensearch_neural.cluster import ConnectionSettings
+
+NAMED = f"x-opaque-id: {OPAQUE_ID}".encode()
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """Of one engine's requests: requests a second that the generator can make, with how many clients and processes."""
+
+    requests_per_second: float
+    clients: int
+    processes: int
+    failed: int
+
+
+def _header(head: bytes, name: bytes) -> bytes:
+    return head[head.index(name) + len(name) :].split(b"\r\n", 1)[0]
+
+
+class _Endpoint(asyncio.Protocol):
+    """Answers an engine's requests with the same bytes each time."""
+
+    def __init__(self, answers: Mapping[bytes, bytes]) -> None:
+        self._answers = answers
+        self._received = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: Any = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received = self._received + data if self._received else data
+        while True:
+            end = self._received.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            head = self._received[:end]
+            length = int(_header(head, b"content-length: "))
+            if len(self._received) < end + 4 + length:
+                return
+            self._received = self._received[end + 4 + length :]
+            self._transport.write(self._answers[_header(head, NAMED)])
+
+
+def _endpoint(answers: Mapping[bytes, bytes], pipe: Any) -> None:
+    """The main function of the endpoint's process; it ends when the parent closes the pipe."""
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: _Endpoint(answers), "127.0.0.1", 0)
+        pipe.send(server.sockets[0].getsockname()[1])
+        await loop.run_in_executor(None, _until_closed, pipe)
+
+    asyncio.run(serve())
+
+
+def _until_closed(pipe: Any) -> None:
+    try:
+        pipe.recv()
+    except (EOFError, OSError):
+        return
+
+
+@contextmanager
+def endpoint(answers: Mapping[str, bytes]) -> Iterator[str]:
+    """URL of an endpoint in a process of its own. answers: {variant's name: body of the answer to its requests}."""
+    whole = {name.encode("latin-1"): _http(body) for name, body in answers.items()}
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_endpoint, args=(whole, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield f"http://127.0.0.1:{ours.recv()}"
+    finally:
+        ours.close()
+        process.join(2.0)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _http(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json; charset=UTF-8\r\ncontent-length: %d\r\n\r\n%b" % (
+        len(body),
+        body,
+    )
+
+
+def measure_ceilings(
+    workload: Workload, answers: Mapping[str, bytes], *, clients: int, processes: int, seconds: float
+) -> dict[str, Ceiling]:
+    """{variant: what the generator can do with its requests}, each measured for so many seconds.
+
+    answers: {variant: body of a genuine answer}.
+    """
+    found = {}
+    with endpoint(answers) as url:
+        timeout = workload.target.timeout
+        here = workload.at(Target(ConnectionSettings(urls=(url,), timeout=timeout)))
+        with Generators(here, processes) as generators:
+            for variant in workload.variants:
+                parts = generators.run(
+                    variant.name, "closed", clients=clients, settle=min(0.5, seconds), length=seconds, seed=0
+                )
+                completed = sum(part.completed for part in parts)
+                failed = sum(sum(part.failures.values()) for part in parts)
+                found[variant.name] = Ceiling(completed / seconds, clients, processes, failed)
+    return found

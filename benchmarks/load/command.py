@@ -1,0 +1,312 @@
+"""`osn bench load` and `osn bench compare`, and the options that other load commands share with them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from opensearch_neural.cluster import ConnectionSettings, connect, connection_options, translate_errors
+from opensearch_neural.errors import InputError
+
+if TYPE_CHECKING:
+    from benchmarks.load.blocks import Block
+    from benchmarks.load.measurement import LoadSettings, Measurement
+    from benchmarks.load.quality import Judged
+    from benchmarks.load.workload import ModelChoice
+    from opensearch_neural.results import Data
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+SECONDS_BETWEEN_LINES = 10.0
+SPACES = 1000  # of the progress bar: shares of the work are written as thousandths
+
+
+class NumberList(click.ParamType):
+    """Numbers separated by commas."""
+
+    name = "N,N,…"
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(self.kind(part) for part in value.split(",") if part.strip())
+        except ValueError:
+            self.fail(f"{value!r} is not a list of numbers like 5,10,20", param, ctx)
+
+
+def measuring_options(command: Command) -> Command:
+    """The options that all load commands share; `load_settings` takes their values."""
+    options = [
+        click.option(
+            "--clients", type=NumberList(int), default="5,10,20,40,80", show_default=True, help="Closed loop."
+        ),
+        click.option("--rates", type=NumberList(float), default="", help="Open loop: requests a second."),
+        click.option("--slo", type=NumberList(float), default="", help="Find the highest rate with P99 ≤ so many ms."),
+        click.option("--requests", type=click.IntRange(min=1), default=10_000, show_default=True, help="In each cell."),
+        click.option("--rounds", type=click.IntRange(min=1), default=20, show_default=True, help="Blocks of a cell."),
+        click.option("--minutes", type=float, default=None, help="The most that the blocks may take."),
+        click.option("--block-seconds", "windows", type=NumberList(float), default="1,60", help="Shortest, longest."),
+        click.option("--settle", type=float, default=0.5, show_default=True, help="Seconds before each window."),
+        click.option("--warmup", type=NumberList(float), default="60,300", help="Seconds, least and most."),
+        click.option("--processes", type=click.IntRange(min=1), default=None, help="Of the generator."),
+        click.option("--baseline", default="bm25", show_default=True, help="What ratios are taken to."),
+        click.option("--seed", type=int, default=0, show_default=True),
+        click.option(
+            "--i-own-this-cluster", "owned", is_flag=True, help="Put load on a cluster that is not on this machine."
+        ),
+    ]
+    decorated: Any = command
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated
+
+
+def models_options(command: Command) -> Command:
+    """The options that name the models of an index; `load_models` takes their values."""
+    options = [
+        click.option("--sparse", default=None, help="Sparse model, where it is not found by the index's record."),
+        click.option("--dense", default=None, help="Dense model, likewise."),
+        click.option("--backend", type=click.Choice(["torch", "onnx"]), default="torch", help="Of the dense model."),
+    ]
+    decorated: Any = command
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated
+
+
+def load_models(options: dict[str, Any]) -> ModelChoice:
+    """The models from the values of `models_options`."""
+    from benchmarks.load.workload import ModelChoice
+
+    return ModelChoice(options["sparse"], options["dense"], options["backend"])
+
+
+def load_settings(options: dict[str, Any], **more: Any) -> LoadSettings:
+    """The settings from the values of `measuring_options`; raises InputError for what cannot work."""
+    from benchmarks.load.measurement import LoadSettings
+    from benchmarks.load.warmup import WarmupSettings
+
+    windows, warmup = options["windows"], options["warmup"]
+    if len(windows) != 2 or len(warmup) != 2:
+        raise InputError(
+            "--block-seconds and --warmup take two numbers", "for instance --block-seconds 1,60 --warmup 60,300"
+        )
+    if warmup[0] > warmup[1]:
+        raise InputError("--warmup: the least seconds are more than the most")
+    settings = LoadSettings(
+        clients=options["clients"],
+        rates=options["rates"],
+        slo=options["slo"],
+        requests=options["requests"],
+        rounds=options["rounds"],
+        minutes=options["minutes"],
+        settle=options["settle"],
+        shortest=windows[0],
+        longest=windows[1],
+        warmup=WarmupSettings(least=warmup[0], most=warmup[1]),
+        processes=options["processes"],
+        baseline=options["baseline"],
+        seed=options["seed"],
+        **more,
+    )
+    return settings.validate()
+
+
+def queries_of(
+    queries: Path | None, data: Path | None, split: str, limit: int | None
+) -> tuple[Judged | None, list[str]]:
+    """(judgements, texts) from a folder in BEIR layout or a file of queries. Raises InputError for neither or both."""
+    from itertools import islice
+
+    from benchmarks.load.quality import Judged
+    from opensearch_neural.corpus import BeirData, read_queries
+
+    if (queries is None) == (data is None):
+        raise InputError(
+            "the queries come from one of two places",
+            "--data: a folder in BEIR layout with judgements; --queries: a file, or such a folder without judgements",
+        )
+    if data is not None:
+        beir = BeirData.load(data, split)
+        chosen = dict(islice(beir.queries.items(), limit))
+        return Judged(chosen, {query: beir.qrels[query] for query in chosen}), list(chosen.values())
+    assert queries is not None
+    return None, list(islice(read_queries(queries).values(), limit))
+
+
+@click.command()
+@click.option("--index", required=True, help="The index to search.")
+@click.option("--engines", default="paper", show_default=True, help="Engines with options, or presets; see above.")
+@click.option("--data", type=click.Path(path_type=Path), default=None, help="Judged queries: a folder in BEIR layout.")
+@click.option("--split", default="test", show_default=True, help="Which judgements.")
+@click.option("--queries", type=click.Path(path_type=Path), default=None, help="Queries without judgements.")
+@click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N.")
+@click.option("--out", type=click.Path(path_type=Path), default=None, help="[default: load-INDEX]")
+@click.option("--restart", is_flag=True, help="Do not continue an interrupted run in --out.")
+@click.option("--goals", default=None, metavar="ENGINE", help="Record the goals of high-IDF-first for this engine.")
+@click.option("--no-quality", is_flag=True, help="Measure cost only.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result file instead of tables.")
+@measuring_options
+@models_options
+@connection_options
+def load(
+    connection: ConnectionSettings,
+    index: str,
+    engines: str,
+    data: Path | None,
+    split: str,
+    queries: Path | None,
+    limit_queries: int | None,
+    out: Path | None,
+    restart: bool,
+    goals: str | None,
+    no_quality: bool,
+    as_json: bool,
+    owned: bool,
+    **options: Any,
+) -> None:
+    """Latency, throughput and quality of engines under load, against BM25, in random turns within one run.
+
+    \b
+    osn bench load --index scifact --data data/scifact
+    osn bench load --index docs --queries queries.jsonl --clients 20 --rates 50,100 --slo 100
+    osn bench load --index docs --data data/docs --engines bm25,high-idf-first+window=50,mine=sparse+hits=yes
+
+    Engines: those of `osn search`, and two-phase (neural-search's own processor), each with options after a +:
+    hits, rare, window, rescore, form, source, terminate, size, digits, answer, cache, index (see benchmarks/load/
+    variants.py). Presets: paper, rivals, ablation.
+
+    Interrupted, it writes what it has; the same command again continues. The exit status is 1 where the result is
+    partial, or a measurement was refused because it came near what the generator itself can do.
+    """
+    from benchmarks.load.target import allowed_target
+    from benchmarks.load.variants import parse_variants
+    from opensearch_neural.results import data_facts
+
+    variants = parse_variants(engines)
+    settings, models = load_settings(options, quality=not no_quality), load_models(options)
+    target = allowed_target(connection, owned=owned)
+    judged, texts = queries_of(queries, data, split, limit_queries)
+    folder = out or Path(f"load-{index}")
+    found = run(connect(settings=connection), target, index, variants, texts, models, settings, judged, folder, restart)
+    place = data or queries
+    finish(found, folder, goals, as_json, [data_facts(place)] if place is not None else [])
+
+
+def run(
+    client: Any,
+    target: Any,
+    index: str,
+    variants: Any,
+    texts: list[str],
+    models: ModelChoice,
+    settings: LoadSettings,
+    judged: Judged | None,
+    folder: Path,
+    restart: bool,
+) -> Measurement:
+    """Prepare and measure, with progress on stderr."""
+    from benchmarks.load.measurement import measure, prepare, stored_pipelines
+
+    with translate_errors(), stored_pipelines(client, variants) as pipelines:
+        workload = prepare(client, target, index, variants, texts, models, pipelines)
+        with progress(f"load → {index}") as (say, on_block):
+            return measure(
+                client,
+                workload,
+                settings,
+                judged=judged,
+                out=folder,
+                restart=restart,
+                say=say,
+                on_block=on_block,
+            )
+
+
+def finish(
+    found: Measurement, folder: Path, goals: str | None, as_json: bool, data: list[Data], title: str = ""
+) -> None:
+    """Write and print the result; exits with 1 where it is partial or something was refused."""
+    from benchmarks.load import report
+    from benchmarks.load.cells import cells
+
+    levels = cells(found)
+    made = report.summary(found, data, goals, title, levels)
+    for path in report.write(folder, found, made, levels):
+        print(f"wrote {path}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(made.to_json(), ensure_ascii=False, indent=1))
+    else:
+        print(report.text(found, levels))
+        for goal in made.goals:
+            print(f"{'met' if goal.met else 'missed'}: {goal.goal}: {goal.value}")
+    refused = any(cell.refused for row in levels.values() for cell in row.values())
+    if found.partial or refused:
+        sys.exit(1)
+
+
+@contextmanager
+def progress(title: str) -> Iterator[tuple[Callable[[str], object], Callable[[Block, float], object]]]:
+    """(what takes a line about the current step, what takes finished blocks): a bar on a terminal, else plain lines."""
+    from tqdm import tqdm
+
+    terminal = sys.stderr.isatty()
+    bar = tqdm(
+        total=SPACES, desc=title, disable=not terminal, bar_format="{l_bar}{bar}| {elapsed}<{remaining}{postfix}"
+    )
+    told = time.monotonic()
+
+    def say(line: str) -> None:
+        bar.write(line, file=sys.stderr) if terminal else print(line, file=sys.stderr, flush=True)
+
+    def on_block(block: Block, share: float) -> None:
+        nonlocal told
+        bar.set_postfix_str(f"round {block.round + 1}, {block.level.label}, {block.variant}", refresh=False)
+        bar.update(round(share * SPACES) - bar.n)
+        if not terminal and time.monotonic() - told >= SECONDS_BETWEEN_LINES:
+            told = time.monotonic()
+            speed = block.completed / block.seconds
+            where = f"round {block.round + 1}, {block.level.label}, {block.variant}"
+            print(f"{title}: {share:.0%}, {where}: {speed:,.0f}/s", file=sys.stderr, flush=True)
+
+    try:
+        yield say, on_block
+    finally:
+        bar.close()
+
+
+@click.command()
+@click.argument("before", type=click.Path(path_type=Path))
+@click.argument("after", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
+@click.option("--fail-if-worse", is_flag=True, help="Exit with status 1 where a change for the worse is shown.")
+def compare(before: Path, after: Path, as_json: bool, fail_if_worse: bool) -> None:
+    """What changed between two runs of `osn bench load`, and what is noise.
+
+    BEFORE and AFTER are load.json files, or the folders that hold them.
+
+    \b
+    osn bench compare before/load.json after/load.json
+    """
+    from benchmarks.load import compare as comparing
+    from benchmarks.load import report
+
+    (one, facts), (other, other_facts) = report.read(before), report.read(after)
+    found = comparing.compare(one, other, facts=(facts, other_facts))
+    if as_json:
+        print(json.dumps(found.to_json(), ensure_ascii=False, indent=1))
+    else:
+        print(comparing.text(found, other.settings.baseline))
+    if fail_if_worse and found.worse:
+        sys.exit(1)

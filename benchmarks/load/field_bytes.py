@@ -1,0 +1,92 @@
+"""What each field costs on disk, found by writing it alone: Lucene keeps all fields in the same files, and OpenSearch
+does not take them apart."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from benchmarks.load.growth import BATCH, merge_clean
+from benchmarks.load.server import index_facts
+from ingest.encoding import Vectorizer, prepare
+from opensearch_neural.cluster import translate_errors
+from opensearch_neural.corpus import Document
+from opensearch_neural.errors import ClusterError
+from opensearch_neural.results import Row
+from opensearch_neural.schema import IndexMeta, index_body
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+STORED = "_source (title, text, url)"
+
+
+def bytes_by_field(
+    client: OpenSearch, meta: IndexMeta, documents: Sequence[Document], vectorizer: Vectorizer
+) -> dict[str, float]:
+    """{field: bytes a document} of indexes that hold nothing else, merged to one segment; they are deleted again.
+
+    `contents` stands for what BM25 searches. What every index has (ids, sequence numbers) is subtracted.
+    Raises ClusterError where the cluster refuses.
+    """
+    fields = ["contents", *(name for name in ("sparse", "dense") if getattr(meta, name) is not None)]
+    made: dict[str | None, str] = {}
+    try:
+        with translate_errors():
+            for name in [None, *fields, STORED]:
+                made[name] = f"osn-bench-field-{uuid.uuid4().hex[:8]}"
+                _write(client, made[name], meta, documents, vectorizer, name)
+            # All of them first: a merge waits for the half minute in which OpenSearch lets go of what it keeps.
+            sizes = {name: _merged_size(client, index) for name, index in made.items()}
+    finally:
+        for index in made.values():
+            client.indices.delete(index=index, params={"ignore_unavailable": "true"})
+    empty = sizes.pop(None)
+    return {str(name): max(0.0, (size - empty) / len(documents)) for name, size in sizes.items()}
+
+
+def rows(set_: str, sizes: dict[str, float], documents: int) -> list[Row]:
+    return [
+        Row(set_, "index", f"bytes a document: {name}", size, None, None, documents) for name, size in sizes.items()
+    ]
+
+
+def _write(
+    client: OpenSearch,
+    index: str,
+    meta: IndexMeta,
+    documents: Sequence[Document],
+    vectorizer: Vectorizer,
+    field: str | None,
+) -> None:
+    body = index_body(meta, replicas=0, settings={"refresh_interval": "-1"})
+    mapping = body["mappings"]
+    mapping["dynamic"] = "false"
+    mapping.pop("dynamic_templates", None)
+    mapping["_source"] = {"enabled": field == STORED}
+    known = mapping["properties"]
+    mapping["properties"] = {field: known[field]} if field in known else {}
+    client.indices.create(index=index, body=body)
+    for at in range(0, len(documents), BATCH):
+        lines: list[bytes] = []
+        for action in prepare(documents[at : at + BATCH], vectorizer, meta.dense).actions:
+            lines += [orjson.dumps({"index": {"_id": action.id}}), _only(orjson.loads(action.source), field)]
+        answer = client.bulk(index=index, body=b"\n".join(lines) + b"\n")
+        if answer["errors"]:
+            raise ClusterError(f"the cluster did not take all documents of {index}")
+
+
+def _merged_size(client: OpenSearch, index: str) -> int:
+    merge_clean(client, index, 1)
+    return index_facts(client, index).bytes
+
+
+def _only(source: dict[str, Any], field: str | None) -> bytes:
+    if field == STORED:
+        return orjson.dumps({name: source[name] for name in ("title", "text", "url") if name in source})
+    if field == "contents":
+        return orjson.dumps({"contents": f"{source.get('title', '')} {source['text']}".strip()})
+    return orjson.dumps({field: source[field]} if field in source else {})

@@ -1,0 +1,452 @@
+"""The load: worker processes that ask and measure, and the parent's hold on them.
+
+Closed loop: N clients, each sends its next request when the last one is answered. Open loop: requests begin at the
+moments of a Poisson process, whatever the server does, and a latency counts from the moment the request was due: a
+stall then costs every request that was due during it, as it costs users (Schroeder, Wierman & Harchol-Balter, "Open
+Versus Closed: A Cautionary Tale", NSDI 2006).
+
+Of every request that began within the measured window these are taken, in microseconds:
+
+    latency   from its beginning (closed) or the moment it was due (open) to the answer's last byte
+    late      how much later than due the generator began it (open; the rest of the wait is the server's doing)
+    encode    query text → request body
+    service   request written → the answer's last byte, of which `took` is what the server says of itself
+
+A worker is a process with one event loop. The parent gives all of them the same moment to begin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import multiprocessing
+import multiprocessing.connection
+import os
+import random
+import selectors
+import signal
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal
+
+import orjson
+
+from benchmarks.load.arrivals import poisson
+from benchmarks.load.connection import Broken, Connection, Pool
+from benchmarks.load.workload import Workload, encoders, request_heads
+from opensearch_neural.errors import OsnError
+
+Mode = Literal["closed", "open"]
+
+CONNECTIONS = 400  # of one worker: what an event loop on select() can serve
+PAUSE_SECONDS = 0.05  # of a client whose connection failed, so that a dead node is not asked in a tight loop
+PATIENCE_SECONDS = 5.0  # without any answer while connections fail, after which a block is given up
+GRACE_SECONDS = 10.0  # beyond window and timeouts, after which a silent worker counts as lost
+START_SECONDS = 300.0  # to load the encoders
+
+
+@dataclass(frozen=True)
+class Order:
+    """One block, as each worker gets it. Times are those of the machine's monotonic clock, in nanoseconds.
+
+    clients, rate: this worker's part of the load
+    settle_ns: load before the window, which is not measured; length_ns: the window
+    """
+
+    variant: str
+    mode: Mode
+    clients: int
+    rate: float
+    begin_ns: int
+    settle_ns: int
+    length_ns: int
+    seed: int
+
+
+@dataclass
+class Part:
+    """What one worker measured in a block; see the module's description for the times.
+
+    failures: {what: requests} of those that began within the window
+    completed: requests answered well within the window, whenever they began: what throughput counts
+    cpu_ns: processor time of the worker during the window
+    gave_up: no answer came for some seconds while connections failed
+    """
+
+    latency: array[int] = field(default_factory=lambda: array("q"))
+    late: array[int] = field(default_factory=lambda: array("q"))
+    encode: array[int] = field(default_factory=lambda: array("q"))
+    service: array[int] = field(default_factory=lambda: array("q"))
+    took: array[int] = field(default_factory=lambda: array("q"))
+    failures: Counter[str] = field(default_factory=Counter)
+    completed: int = 0
+    cpu_ns: int = 0
+    gave_up: bool = False
+    example: str = ""  # of what the server said when it refused
+
+
+class GeneratorLost(Exception):
+    """A worker process is gone or silent; the block it was in is lost."""
+
+
+# ------------------------------------------------------------------------------------------------------------ worker
+
+
+def checked(status: int, body: bytes) -> tuple[str | None, int, str]:
+    """(why an answer does not count or None, took in µs, what the server said).
+
+    Only a complete answer counts: all shards, not timed out.
+    """
+    if status != 200:
+        return ("rejected (429)" if status == 429 else f"HTTP {status}"), 0, body[:500].decode("utf-8", "replace")
+    try:
+        answer = orjson.loads(body)
+        if answer.get("timed_out") or answer.get("_shards", {}).get("failed"):
+            return "incomplete answer", 0, body[:500].decode("utf-8", "replace")
+        return None, answer["took"] * 1000, ""
+    except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
+        return "no search answer", 0, body[:500].decode("utf-8", "replace")
+
+
+class _Block:
+    """One block in one worker."""
+
+    def __init__(
+        self,
+        order: Order,
+        pool: Pool,
+        encode: Callable[[int], bytes],
+        heads: dict[str, bytes],
+        queries: int,
+        timeout: float,
+    ) -> None:
+        self.order = order
+        self.pool = pool
+        self.encode = encode
+        self.heads = heads
+        self.timeout_ns = int(timeout * 1e9)
+        self.opens_ns = order.begin_ns + order.settle_ns
+        self.closes_ns = self.opens_ns + order.length_ns
+        self.part = Part()
+        self.unfinished = 0  # requests of the window that are not answered yet
+        self.answered_ns = time.monotonic_ns()
+        self.positions = self._shuffled(queries)
+        self.random = random.Random(order.seed)
+
+    def _shuffled(self, queries: int) -> Iterator[int]:
+        """All queries in random order, again and again; the same order for every engine of a round."""
+        random_ = random.Random(self.order.seed + 1)
+        positions = list(range(queries))
+        while True:
+            random_.shuffle(positions)
+            yield from positions
+
+    async def run(self) -> Part:
+        loop = asyncio.get_running_loop()
+        cpu: list[int] = []
+        for moment in (self.opens_ns, self.closes_ns):
+            loop.call_at(moment / 1e9, lambda: cpu.append(time.process_time_ns()))
+        await self._until(self.order.begin_ns)
+        if self.order.mode == "closed":
+            await asyncio.gather(*(self._client() for _ in range(self.order.clients)))
+        else:
+            await self._arrivals()
+        await self._until(self.closes_ns if not self.part.gave_up else 0)
+        while len(cpu) < 2:
+            if self.part.gave_up:
+                break
+            await asyncio.sleep(0.001)
+        self.part.cpu_ns = cpu[1] - cpu[0] if len(cpu) > 1 else 0
+        return self.part
+
+    async def _until(self, moment_ns: int) -> None:
+        wait = (moment_ns - time.monotonic_ns()) / 1e9
+        if wait > 0:
+            await asyncio.sleep(wait)
+
+    async def _client(self) -> None:
+        # Clients go on until every request of the window is answered, so that the last ones meet the same load.
+        while not self.part.gave_up:
+            now = time.monotonic_ns()
+            if now >= self.closes_ns and self.unfinished == 0:
+                return
+            if not await self._request(next(self.positions), now):
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _arrivals(self) -> None:
+        seconds = (self.order.settle_ns + self.order.length_ns) / 1e9
+        running: set[asyncio.Task[bool]] = set()
+        for due in poisson(self.order.rate, seconds, self.random):
+            due_ns = self.order.begin_ns + due
+            await self._until(due_ns)
+            if self.part.gave_up:
+                break
+            task = asyncio.create_task(self._request(next(self.positions), due_ns))
+            running.add(task)
+            task.add_done_callback(running.discard)
+        if running:
+            await asyncio.wait(running)
+
+    async def _request(self, position: int, due_ns: int) -> bool:
+        """Ask one query and measure it. Returns whether there was a connection to ask it on."""
+        counts = self.opens_ns <= due_ns < self.closes_ns
+        if counts:
+            self.unfinished += 1
+        try:
+            begun_ns = time.monotonic_ns()
+            body = self.encode(position)
+            encoded_ns = time.monotonic_ns()
+            try:
+                connection = await self.pool.acquire()
+            except Broken as broken:
+                self._failed(broken.kind, counts)
+                return False
+            try:
+                if time.monotonic_ns() - due_ns > self.timeout_ns:
+                    # Whoever waits has left by now; asking would only lengthen the queue.
+                    self._failed("timeout", counts)
+                    return True
+                answer = await self._send(connection, body)
+            except Broken as broken:
+                self._failed(broken.kind, counts)
+                return broken.kind != "connection"
+            finally:
+                self.pool.release(connection)
+            failure, took, said = checked(answer.status, answer.body)
+            self.answered_ns = answer.received_ns
+            if failure is not None:
+                self.part.example = self.part.example or said
+                self._failed(failure, counts)
+                return True
+            if self.opens_ns <= answer.received_ns < self.closes_ns:
+                self.part.completed += 1
+            if counts:
+                self.part.latency.append((answer.received_ns - due_ns) // 1000)
+                self.part.late.append((begun_ns - due_ns) // 1000)
+                self.part.encode.append((encoded_ns - begun_ns) // 1000)
+                self.part.service.append((answer.received_ns - connection.sent_ns) // 1000)
+                self.part.took.append(took)
+            return True
+        finally:
+            if counts:
+                self.unfinished -= 1
+
+    def _send(self, connection: Connection, body: bytes) -> asyncio.Future[Any]:
+        head = self.heads[connection.address.authority]
+        return connection.send(b"%b%d\r\n\r\n%b" % (head, len(body), body))
+
+    def _failed(self, kind: str, counts: bool) -> None:
+        if counts:
+            self.part.failures[kind] += 1
+        silent = time.monotonic_ns() - max(self.answered_ns, self.order.begin_ns)
+        if kind == "connection" and silent > PATIENCE_SECONDS * 1e9:
+            self.part.gave_up = True
+
+
+async def _serve(workload: Workload, pipe: Any) -> None:
+    """Run blocks as the parent orders them, until it closes the pipe."""
+    encode = encoders(workload)
+    heads = {variant.name: request_heads(workload, variant) for variant in workload.variants}
+    for position in range(min(20, len(workload.texts))):  # a first call is slow, and no user's
+        for name in encode:
+            encode[name](position)
+    pool = Pool(workload.target, CONNECTIONS)
+    gc.collect()
+    gc.freeze()
+    pipe.send("ready")
+    loop = asyncio.get_running_loop()
+    try:
+        while True:
+            order = await loop.run_in_executor(None, _receive, pipe)
+            if order is None:
+                return
+            block = _Block(
+                order, pool, encode[order.variant], heads[order.variant], len(workload.texts), workload.target.timeout
+            )
+            # A collection in the middle of a block would be measured as the server's.
+            gc.disable()
+            part = await block.run()
+            gc.enable()
+            pipe.send(part)
+    finally:
+        await pool.close()
+
+
+def _receive(pipe: Any) -> Order | None:
+    try:
+        return pipe.recv()
+    except (EOFError, OSError):
+        return None
+
+
+def _worker(workload: Workload, pipe: Any) -> None:
+    """The main function of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to end
+    # select() waits to the microsecond, where epoll rounds up to the next millisecond; arrivals would be late by that.
+    loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(_serve(workload, pipe))
+    except OsnError as error:
+        pipe.send(error)
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the parent is gone
+    finally:
+        loop.close()
+
+
+# ------------------------------------------------------------------------------------------------------------ parent
+
+
+def shares(whole: int, parts: int) -> list[int]:
+    """`whole` clients over `parts` workers, as evenly as may be."""
+    return [whole // parts + (at < whole % parts) for at in range(parts)]
+
+
+def default_processes() -> int:
+    """Two at least, and no more than half the cores: the rest is the server's, where it runs on the same machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(2, cores // 2)
+
+
+class Generators:
+    """The worker processes of one workload.
+
+        with Generators(workload, processes=2) as generators:
+            parts = generators.run("bm25", "closed", clients=20, settle=0.5, length=5.0, seed=1)
+
+    Raises OsnError on entering when a worker cannot encode the queries (a model is missing), GeneratorLost when one
+    dies.
+    """
+
+    def __init__(self, workload: Workload, processes: int) -> None:
+        self.workload = workload
+        self.processes = processes
+        self._members: list[tuple[Any, Any]] = []
+
+    def __enter__(self) -> Generators:
+        context = multiprocessing.get_context("spawn")
+        try:
+            for _ in range(self.processes):
+                ours, theirs = context.Pipe()
+                member = context.Process(target=_worker, args=(self.workload, theirs), daemon=True)
+                member.start()
+                theirs.close()
+                self._members.append((member, ours))
+            for answer in self._answers(time.monotonic() + START_SECONDS):
+                if isinstance(answer, OsnError):
+                    raise answer
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pids(self) -> list[int]:
+        return [member.pid for member, _ in self._members]
+
+    def run(
+        self,
+        variant: str,
+        mode: Mode,
+        *,
+        clients: int = 0,
+        rate: float = 0.0,
+        settle: float,
+        length: float,
+        seed: int,
+        at_edges: Callable[[], object] | None = None,
+    ) -> list[Part]:
+        """One block. `at_edges` is called when the measured window opens and when it closes.
+
+        Raises GeneratorLost where a worker dies or does not answer in time.
+        """
+        begin_ns = time.monotonic_ns() + 20_000_000  # time for the orders to arrive
+        for at, ((_, pipe), own_clients) in enumerate(zip(self._members, shares(clients, self.processes), strict=True)):
+            order = Order(
+                variant,
+                mode,
+                own_clients,
+                rate / self.processes,
+                begin_ns,
+                int(settle * 1e9),
+                int(length * 1e9),
+                # Far apart, since each worker uses a few numbers from its own.
+                seed * 1000 + at * 10,
+            )
+            try:
+                pipe.send(order)
+            except (BrokenPipeError, OSError):
+                raise self._lost(at) from None
+        if at_edges is not None:
+            for moment_ns in (begin_ns + int(settle * 1e9), begin_ns + int((settle + length) * 1e9)):
+                self._watch_until(moment_ns)
+                at_edges()
+        # A request of the window may take as long as the timeout, and so may one that kept up the load meanwhile.
+        patience = 2 * self.workload.target.timeout + GRACE_SECONDS
+        return self._answers(begin_ns / 1e9 + settle + length + patience)
+
+    def _watch_until(self, moment_ns: int) -> None:
+        """Sleep, but no longer than all workers live."""
+        sentinels = [member.sentinel for member, _ in self._members]
+        wait = (moment_ns - time.monotonic_ns()) / 1e9
+        if wait > 0 and multiprocessing.connection.wait(sentinels, wait):
+            raise self._lost()
+
+    def _answers(self, deadline: float) -> list[Any]:
+        """One answer of each worker, in their order."""
+        answers: dict[int, Any] = {}
+        while len(answers) < len(self._members):
+            waited: list[Any] = []
+            for at, (member, pipe) in enumerate(self._members):
+                if at not in answers:
+                    waited += [pipe, member.sentinel]
+            ready = multiprocessing.connection.wait(waited, max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise self._lost(next(at for at in range(len(self._members)) if at not in answers))
+            for at, (_, pipe) in enumerate(self._members):
+                if at in answers or not pipe.poll():
+                    continue
+                try:
+                    answers[at] = pipe.recv()
+                except (EOFError, OSError):
+                    raise self._lost(at) from None
+            for at, (member, pipe) in enumerate(self._members):
+                if at not in answers and not member.is_alive() and not pipe.poll():
+                    raise self._lost(at)
+        return [answers[at] for at in range(len(self._members))]
+
+    def _lost(self, at: int | None = None) -> GeneratorLost:
+        if at is None:
+            at = next((at for at, (member, _) in enumerate(self._members) if not member.is_alive()), 0)
+        member = self._members[at][0]
+        member.join(1.0)
+        how = "does not answer"
+        if member.exitcode is not None:
+            how = f"was ended by signal {-member.exitcode}" if member.exitcode < 0 else f"exited ({member.exitcode})"
+        return GeneratorLost(f"generator process {at + 1} of {len(self._members)} {how}")
+
+    def close(self) -> None:
+        for _, pipe in self._members:
+            pipe.close()
+        for member, _ in self._members:
+            member.join(2.0)
+            if member.is_alive():  # in the middle of a block, or standing still; it has nothing to save
+                member.kill()
+                member.join()
+        self._members.clear()
+
+
+def merged(parts: Sequence[Part], name: str) -> Iterator[int]:
+    """The times `name` of all workers."""
+    for part in parts:
+        yield from getattr(part, name)

@@ -1,0 +1,115 @@
+"""Latencies as HDR histograms: mergeable, with an error below 0.1%, and honest about what they cannot say.
+
+A percentile is shown only where at least 100 samples lie beyond it: P99 needs 10,000 requests. A failed request counts
+as slower than every answered one, so failures can push a percentile out of reach but never improve it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from opensearch_neural.errors import InputError, MissingExtra
+
+LOWEST_US, HIGHEST_US = 1, 3_600_000_000
+DIGITS = 3
+BEYOND = 100  # samples that must lie beyond a percentile for it to be shown
+
+Counts = npt.NDArray[np.float64]
+
+
+def histogram(microseconds: Iterable[int] = ()) -> Any:
+    """An HdrHistogram of times in microseconds, from 1 µs to one hour."""
+    try:
+        from hdrh.histogram import HdrHistogram
+    except ModuleNotFoundError as error:
+        raise MissingExtra("the load benchmark", "bench") from error
+    made = HdrHistogram(LOWEST_US, HIGHEST_US, DIGITS)
+    values = np.clip(np.fromiter(microseconds, dtype=np.int64), LOWEST_US, HIGHEST_US)
+    for value, count in zip(*np.unique(values, return_counts=True), strict=True):
+        made.record_value(int(value), int(count))
+    return made
+
+
+def encode(found: Any) -> str:
+    """The histogram as text: base64 of HdrHistogram's compressed V2 form, which other HDR tools read too."""
+    return found.encode().decode("ascii")
+
+
+def decode(text: str) -> Any:
+    """Raises InputError for what `encode` did not write."""
+    from hdrh.histogram import HdrHistogram
+
+    try:
+        return HdrHistogram.decode(text.encode("ascii"))
+    except Exception as error:  # hdrh raises what zlib, base64 and ctypes raise
+        raise InputError(f"not an HDR histogram: {type(error).__name__}") from None
+
+
+def merge(parts: Iterable[Any]) -> Any:
+    whole = histogram()
+    for part in parts:
+        whole.add(part)
+    return whole
+
+
+def counts(found: Any) -> Counts:
+    """How many samples each value of `values()` has: (v,)."""
+    return np.ctypeslib.as_array(found.counts).astype(np.float64)
+
+
+@cache
+def values() -> npt.NDArray[np.float64]:
+    """The values in milliseconds that samples are counted under, ascending: (v,), each the middle of its range."""
+    empty = histogram()
+    lowest = np.array([empty.get_value_from_index(at) for at in range(empty.counts_len)], dtype=np.float64)
+    highest = np.append(lowest[1:] - 1, lowest[-1])
+    return np.maximum(lowest, (lowest + highest) / 2) / 1000
+
+
+def quantile(counted: Counts, failed: Counts | float, q: float) -> npt.NDArray[np.float64]:
+    """The value within which the share `q` of all requests was answered, in milliseconds; infinite where it was not.
+
+    counted: (…, v) answered requests by `values()`; failed: (…,) those that were not. Returns (…,).
+    """
+    cumulated = np.cumsum(counted, axis=-1)
+    total = cumulated[..., -1] + failed
+    # The smallest value with at least the share q at or below it; a hair less, so that rounding adds no sample.
+    wanted = np.asarray(q * total * (1 - 1e-12))[..., None]
+    reached = cumulated >= wanted
+    found = values()[np.argmax(reached, axis=-1)]
+    return np.where((total > 0) & reached.any(axis=-1), found, np.inf)
+
+
+def may_show(q: float, samples: float) -> bool:
+    """Whether at least 100 of so many samples lie beyond the quantile `q`."""
+    return samples * (1 - q) >= BEYOND - 1e-6
+
+
+def percentile(found: Any, failed: int, q: float) -> float | None:
+    """The quantile `q` in milliseconds; None where too few samples lie beyond it, infinite where failures reach it."""
+    counted = counts(found)
+    if not may_show(q, float(counted.sum()) + failed):
+        return None
+    return float(quantile(counted, float(failed), q))
+
+
+def mean(found: Any) -> float | None:
+    """The mean of the answered requests in milliseconds."""
+    counted = counts(found)
+    total = counted.sum()
+    return float(counted @ values() / total) if total else None
+
+
+def shown(value: float | None) -> str:
+    """As tables show a time in milliseconds; a dash where there is none to show, ∞ where failures reach it."""
+    if value is None:
+        return "–"
+    if math.isinf(value):
+        return "∞"
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 1000 else f"{value:,.0f}"

@@ -1,0 +1,328 @@
+"""`osn bench grow` and `osn bench scale`: an index of any size, and what each engine costs by the number of documents."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+from benchmarks.load import statistics as stats
+from benchmarks.load.cells import SERVER_CPU, Cell, cells
+from benchmarks.load.command import NumberList, finish, load_settings, measuring_options, queries_of, run
+from opensearch_neural.cluster import ConnectionSettings, connect, connection_options
+from opensearch_neural.errors import InputError
+from opensearch_neural.results import Goal, Row, Summary
+
+if TYPE_CHECKING:
+    from benchmarks.load.blocks import Level
+    from benchmarks.load.growth import Growth
+    from benchmarks.load.measurement import Measurement
+
+NODE = "osn-bench"
+FIELD_SAMPLE = 3000  # documents that are written field by field to see what each costs
+CORPUS_DOCUMENTS = 20_000  # of the documentation strings, where no corpus is named
+
+
+def growing_options(command: Any) -> Any:
+    """The options that say which documents are written."""
+    options = [
+        click.option("--sparse", default=None, help="Sparse model, or none.  [default: lexical]"),
+        click.option("--dense", default=None, help="Dense model; none by default."),
+        click.option("--vectors", type=click.Path(path_type=Path), default=None, help="A folder of `osn encode`."),
+        click.option("--base", type=click.IntRange(min=2), default=None, help="Draw from the first N documents."),
+        click.option(
+            "--mix", type=float, default=0.3, show_default=True, help="Share of words from a second document."
+        ),
+        click.option("--prune", default=None, help="Keep of each sparse vector: ratio:R, share:S or count:N."),
+        click.option("--segments", type=click.IntRange(min=1), default=1, show_default=True, help="To merge to."),
+        click.option("--shards", type=click.IntRange(min=1), default=1, show_default=True),
+        click.option("--setting", "index_settings", multiple=True, metavar="KEY=VALUE", help="Of the index."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def growth_of(corpus: str, index: str, documents: int, seed: int, options: dict[str, Any]) -> Growth:
+    """The growth that the values of `growing_options` ask for; they are taken out of `options`. Raises InputError."""
+    from benchmarks.load.growth import Growth
+    from opensearch_neural.queries import Rare
+
+    prune = options.pop("prune")
+    settings: dict[str, str] = {}
+    for text in options.pop("index_settings"):
+        key, equals, value = text.partition("=")
+        if not (key and equals):
+            raise InputError(f"--setting {text!r}: expected KEY=VALUE")
+        settings[key.removeprefix("index.")] = value
+    try:
+        kept = Rare.parse(prune) if prune else None
+    except ValueError as error:
+        raise InputError(f"--prune: {error}") from None
+    return Growth(
+        corpus,
+        index,
+        documents,
+        sparse=options.pop("sparse"),
+        dense=options.pop("dense"),
+        vectors=options.pop("vectors"),
+        base=options.pop("base"),
+        mix=options.pop("mix"),
+        prune=kept,
+        segments=options.pop("segments"),
+        shards=options.pop("shards"),
+        settings=settings,
+        seed=seed,
+    ).validate()
+
+
+@click.command()
+@click.option("--corpus", required=True, help="What `osn ingest --corpus` takes.")
+@click.option("--index", required=True, help="The index to write.")
+@click.option("--documents", type=click.IntRange(min=1), required=True, help="How many.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@growing_options
+@connection_options
+def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int, seed: int, **options: Any) -> None:
+    """Write an index of N documents resampled from a corpus: text and vectors drawn together, no exact duplicates.
+
+    The corpus's own documents come first, once each. The same command again continues an interrupted one.
+
+    \b
+    osn bench grow --corpus data/scifact --index scifact-100k --documents 100000
+    osn bench grow --corpus data/scifact --index pruned --documents 100000 --prune count:100
+    """
+    from benchmarks.load import growth
+
+    wanted = growth_of(corpus, index, documents, seed, options)
+    growth.grow(connect(settings=connection), wanted, say=_say)
+    print(f"{documents:,} documents in {index}")
+
+
+@click.command()
+@click.option(
+    "--data", type=click.Path(path_type=Path), default=None, help="BEIR folder.  [default: documentation strings]"
+)
+@click.option("--split", default="test", show_default=True, help="Whose queries are asked.")
+@click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N.")
+@click.option("--documents", type=NumberList(int), default="10000,100000,1000000", show_default=True)
+@click.option("--engines", default="paper", show_default=True, help="As for `osn bench load`.")
+@click.option("--index", "prefix", default="osn-scale", show_default=True, help="Indexes are called INDEX-DOCUMENTS.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("load-scale"), show_default=True)
+@click.option("--heap", default="2g", show_default=True, help="Of the local node, where no cluster is named.")
+@click.option("--goals", default=None, metavar="ENGINE", help="Record the goals of high-IDF-first for this engine.")
+@click.option("--restart", is_flag=True, help="Do not continue interrupted runs in --out.")
+@click.option("--keep", is_flag=True, help="Keep the indexes (and the local node's data).")
+@growing_options
+@measuring_options
+@connection_options
+def scale(
+    connection: ConnectionSettings,
+    data: Path | None,
+    split: str,
+    limit_queries: int | None,
+    documents: tuple[int, ...],
+    engines: str,
+    prefix: str,
+    out: Path,
+    heap: str,
+    goals: str | None,
+    restart: bool,
+    keep: bool,
+    owned: bool,
+    **options: Any,
+) -> None:
+    """The load benchmark at several sizes, and the exponent by which each engine's cost grows.
+
+    For each number of documents an index is resampled from the corpus (`osn bench grow`), then `osn bench load` runs on
+    it. Judgements do not carry over to resampled documents: quality is overlap@10 with the exact result.
+
+    Uses the cluster of OSN_URL (or --url) where one is named, else starts a local node. Interrupted, the same command
+    again continues.
+
+    \b
+    osn bench scale --documents 100000                 a load test on 100,000 documents
+    osn bench scale --documents 10000,100000,1000000   and how cost grows
+    """
+    from benchmarks.load import growth
+    from benchmarks.load.target import allowed_target
+    from benchmarks.load.variants import parse_variants
+    from benchmarks.load.workload import ModelChoice
+    from opensearch_neural.results import data_facts
+
+    sizes = sorted(set(documents))
+    if not sizes or sizes[0] < 1:
+        raise InputError("--documents takes numbers above 0")
+    variants = parse_variants(engines)
+    folder = data or _documentation_strings(out)
+    first = growth_of(str(folder), "", sizes[0], options["seed"], options)
+    settings = load_settings(options)
+    models = ModelChoice()  # the index's record leads to the models that wrote it
+    _, texts = queries_of(None, folder, split, limit_queries)
+    with cluster(connection, heap, keep) as (client, chosen):
+        target = allowed_target(chosen, owned=owned)
+        _say("encoding the corpus")
+        prepared = growth.resampler_of(first)
+        found: dict[int, Measurement] = {}
+        field_rows: list[Row] = []
+        for size in sizes:
+            wanted = replace(first, index=f"{prefix}-{size}", documents=size)
+            growth.grow(client, wanted, prepared, say=_say)
+            if not field_rows:
+                field_rows = _field_rows(client, prefix, prepared, wanted)
+            place = out / str(size)
+            measured = run(client, target, wanted.index, variants, texts, models, settings, None, place, restart)
+            measured.more += field_rows
+            found[size] = measured
+            if measured.partial:
+                break
+        facts = [data_facts(folder)]
+        summary = _summary(found, facts, goals, settings.seed)
+        if len(found) > 1:
+            print(f"wrote {summary.write(out)}", file=sys.stderr)
+            print(growth_text(summary.rows))
+        # Each size's own report; the last one decides about the exit status, since a partial run ends the loop.
+        for size, measured in found.items():
+            finish(
+                measured,
+                out / str(size),
+                goals,
+                False,
+                facts,
+                f"Load: {size:,} documents resampled from {folder.name}{' (partial)' if measured.partial else ''}",
+            )
+        if not keep:
+            for size in found:
+                client.indices.delete(index=f"{prefix}-{size}", params={"ignore_unavailable": "true"})
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _documentation_strings(out: Path) -> Path:
+    """The corpus that every machine has; made once, below the output folder."""
+    from benchmarks import python_docs
+
+    folder = out / "corpus"
+    if not folder.exists():
+        _say("making a corpus of the documentation strings of Python and of the packages installed here")
+        python_docs.build(folder, CORPUS_DOCUMENTS, train_queries=0, test_queries=1000)
+    return folder
+
+
+def _field_rows(client: Any, prefix: str, prepared: Any, wanted: Growth) -> list[Row]:
+    from benchmarks.load import field_bytes, growth
+
+    _say("what each field costs on disk")
+    meta, resampler, vocabulary = prepared
+    sample = list(resampler.take(min(FIELD_SAMPLE, wanted.documents)))
+    sizes = field_bytes.bytes_by_field(client, meta, sample, growth.DrawnVectors(vocabulary, wanted.prune))
+    return field_bytes.rows(f"{prefix}, by field", sizes, len(sample))
+
+
+@contextmanager
+def cluster(connection: ConnectionSettings, heap: str, keep: bool) -> Iterator[tuple[Any, ConnectionSettings]]:
+    """(client, its settings) of the cluster that the user names, else of a local node, which stops at the end.
+
+    Its data are kept when this ends with an error, so that the same command can continue.
+    """
+    from opensearch_neural import node
+
+    if os.environ.get("OSN_URL") or click.get_current_context().params.get("osn_urls"):
+        yield connect(settings=connection), connection
+        return
+    running = node.start(port=0, name=NODE, heap=heap, report=_say)
+    done = False
+    try:
+        here = replace(connection, urls=tuple(running.urls))
+        yield connect(settings=here), here
+        done = not keep
+    finally:
+        node.stop(name=NODE, purge=done, report=_say)
+
+
+def _summary(found: dict[int, Measurement], data: list[Any], goals: str | None, seed: int) -> Summary:
+    """All sizes in one result file, with the exponents of growth."""
+    from benchmarks.load import report
+    from opensearch_neural.results import code_commit, command_line
+
+    rows: list[Row] = []
+    reached: list[Goal] = []
+    by_field = next((measured.more for measured in found.values()), [])
+    for measured in found.values():
+        rows += [row for row in report.rows(measured) if row not in by_field]
+        reached += report.goals(measured, goals) if goals else []
+    last = list(found.values())[-1]
+    partial = any(measured.partial for measured in found.values())
+    return Summary(
+        command=command_line(),
+        code=code_commit(),
+        machine=report.environment(last),
+        data=data,
+        seeds=[seed],
+        rows=[*rows, *by_field, *growth_rows(found)],
+        goals=reached,
+        title=f"Cost by number of documents{' (partial)' if partial else ''}",
+    )
+
+
+def growth_rows(found: dict[int, Measurement]) -> list[Row]:
+    """The exponent of growth of each engine's P50, P99 and processor time, at each level that all sizes have.
+
+    Cost ∝ documents^exponent: the least-squares slope of log cost over log documents. Intervals resample the rounds of
+    each size by themselves.
+    """
+    sizes = sorted(found)
+    if len(sizes) < 2:
+        return []
+    tables = [cells(found[size]) for size in sizes]
+    rows = []
+    for level in tables[0]:
+        for name in tables[0][level]:
+            row = [table.get(level, {}).get(name) for table in tables]
+            of_sizes = [cell for cell in row if cell is not None and not cell.refused]
+            if len(of_sizes) < len(sizes):
+                continue
+            for measure in ("P50 ms", "P99 ms", SERVER_CPU):
+                if all(cell.may_show(measure) for cell in of_sizes):
+                    estimate = _exponent(sizes, of_sizes, measure)
+                    if estimate is not None:
+                        rows.append(_row(level, name, measure, estimate))
+    return rows
+
+
+def _row(level: Level, name: str, measure: str, estimate: stats.Estimate) -> Row:
+    return Row(
+        f"growth, {level.label}",
+        name,
+        f"exponent of {measure}",
+        estimate.value,
+        estimate.low,
+        estimate.high,
+        estimate.n,
+    )
+
+
+def _exponent(sizes: Sequence[int], row: Sequence[Cell], measure: str) -> stats.Estimate | None:
+    # The runs are independent, so each must be drawn by itself.
+    drawn = [replace(cell, seed=cell.seed + at, _drawn={}).drawn(measure) for at, cell in enumerate(row)]
+    costs = np.stack(drawn, axis=-1)  # (1 + resamples, sizes)
+    if not np.isfinite(costs).all() or (costs <= 0).any():
+        return None
+    return stats.estimated(stats.slope(sizes, costs), min(len(cell.sample.rounds) for cell in row), len(sizes))
+
+
+def growth_text(rows: Sequence[Row]) -> str:
+    """The exponents as a table for the terminal."""
+    from opensearch_neural.tables import result_table
+
+    chosen = [row for row in rows if row.set.startswith("growth, ")]
+    return "\n" + result_table(chosen, intervals=True) if chosen else ""

@@ -1,0 +1,263 @@
+"""What the cluster says of itself: processor time, garbage collection, and the facts of an index."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opensearch_neural.cluster import is_loopback, translate_errors
+from opensearch_neural.errors import ClusterError
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+log = logging.getLogger(__name__)
+
+# What Lucene keeps in files of each kind (org.apache.lucene.index.IndexFileNames and the formats of Lucene 9).
+FILE_KINDS = {
+    "postings": ("doc", "tim", "tip", "tmd", "psm"),
+    "positions": ("pos", "pay"),
+    "stored fields": ("fdt", "fdx", "fdm"),
+    "doc values": ("dvd", "dvm"),
+    "norms": ("nvd", "nvm"),
+    "vectors": ("vec", "vemf", "vex", "vem", "veq", "vemq"),
+    "points": ("kdd", "kdi", "kdm"),
+    "term vectors": ("tvd", "tvx", "tvm"),
+    "compound": ("cfs", "cfe"),
+}
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Sums over all nodes since they started, and the heap now (bytes)."""
+
+    rejected_searches: int
+    heap_used: int
+    heap_max: int
+    request_cache_hits: int
+    query_cache_hits: int
+
+
+@dataclass(frozen=True)
+class IndexFacts:
+    """What is searched.
+
+    bytes_by_kind: of files on disk; Lucene keeps all fields of one kind in the same files
+    bytes_by_field: where the cluster can tell (`_disk_usage`), else empty
+    """
+
+    name: str
+    documents: int
+    bytes: int
+    segments: int
+    shards: int
+    replicas: int
+    bytes_by_kind: dict[str, int]
+    bytes_by_field: dict[str, int]
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ClusterFacts:
+    """Where it is searched."""
+
+    version: str
+    nodes: int
+    plugins: list[str]
+    heap_max: int
+    search_threads: int | None
+    concurrent_segment_search: str
+    cpu_from: str  # where processor time comes from
+
+
+class ServerProbe:
+    """Asks the cluster; answers None where it does not tell.
+
+    Processor time of a node on this machine is read from /proc, exact to 10 ms; of others from node statistics, which
+    OpenSearch renews once a second.
+    """
+
+    def __init__(self, client: OpenSearch, urls: Sequence[str]) -> None:
+        self.client = client
+        self.pids = _local_pids(client) if all(is_loopback(url) for url in urls) else []
+        self.cpu_from = "/proc" if self.pids else "node statistics"
+
+    def cpu_seconds(self) -> float | None:
+        """Processor time of all nodes so far."""
+        if self.pids:
+            times = [_proc_cpu_seconds(pid) for pid in self.pids]
+            return None if None in times else sum(time for time in times if time is not None)
+        nodes = self._nodes("process", "nodes.*.process.cpu.total_in_millis")
+        return sum(node["process"]["cpu"]["total_in_millis"] for node in nodes) / 1000 if nodes else None
+
+    def gc_ms(self) -> float | None:
+        """Milliseconds of garbage collection so far, of all nodes."""
+        nodes = self._nodes("jvm", "nodes.*.jvm.gc")
+        if not nodes:
+            return None
+        return float(
+            sum(
+                collector["collection_time_in_millis"]
+                for node in nodes
+                for collector in node["jvm"]["gc"]["collectors"].values()
+            )
+        )
+
+    def counters(self) -> Counters | None:
+        nodes = self._nodes("jvm,thread_pool,indices", None)
+        if not nodes:
+            return None
+        return Counters(
+            rejected_searches=sum(_at(node, "thread_pool", "search", "rejected") for node in nodes),
+            heap_used=sum(_at(node, "jvm", "mem", "heap_used_in_bytes") for node in nodes),
+            heap_max=sum(_at(node, "jvm", "mem", "heap_max_in_bytes") for node in nodes),
+            request_cache_hits=sum(_at(node, "indices", "request_cache", "hit_count") for node in nodes),
+            query_cache_hits=sum(_at(node, "indices", "query_cache", "hit_count") for node in nodes),
+        )
+
+    def answers(self, timeout: float = 5.0) -> bool:
+        """Whether the cluster answers at all."""
+        from opensearchpy.exceptions import OpenSearchException
+
+        try:
+            self.client.transport.perform_request("GET", "/", params={"request_timeout": timeout})
+        except OpenSearchException:
+            return False
+        return True
+
+    def _nodes(self, metrics: str, only: str | None) -> list[dict[str, Any]]:
+        from opensearchpy.exceptions import OpenSearchException
+
+        try:
+            params: dict[str, Any] = {"request_timeout": 5}
+            if only:
+                params["filter_path"] = only
+            answer = self.client.transport.perform_request("GET", f"/_nodes/stats/{metrics}", params=params)
+        except OpenSearchException as error:
+            log.debug("node statistics: %s", error)
+            return []
+        return list(answer.get("nodes", {}).values())
+
+
+def cluster_facts(probe: ServerProbe) -> ClusterFacts:
+    """Raises ClusterError where the cluster does not answer."""
+    with translate_errors():
+        info = probe.client.info()
+        nodes = list(probe.client.nodes.info(metric="plugins,jvm,thread_pool")["nodes"].values())
+        settings = probe.client.cluster.get_settings(params={"include_defaults": "true", "flat_settings": "true"})
+    flat = {**settings.get("defaults", {}), **settings.get("persistent", {}), **settings.get("transient", {})}
+    plugins = sorted({plugin["name"] for node in nodes for plugin in node.get("plugins", [])})
+    threads = [_at(node, "thread_pool", "search", "size") for node in nodes]
+    return ClusterFacts(
+        version=f"{info['version'].get('distribution', 'opensearch')} {info['version']['number']}",
+        nodes=len(nodes),
+        plugins=[name.rpartition(".")[2] for name in plugins],
+        heap_max=sum(_at(node, "jvm", "mem", "heap_max_in_bytes") for node in nodes),
+        search_threads=sum(threads) or None,
+        concurrent_segment_search=str(flat.get("search.concurrent_segment_search.mode", "unknown")),
+        cpu_from=probe.cpu_from,
+    )
+
+
+def index_facts(client: OpenSearch, index: str) -> IndexFacts:
+    """Raises ClusterError where the index is absent or does not answer."""
+    from opensearchpy.exceptions import OpenSearchException
+
+    with translate_errors():
+        stats = client.transport.perform_request(
+            "GET", f"/{index}/_stats/docs,store,segments", params={"include_segment_file_sizes": "true"}
+        )
+        ((name, settings),) = client.indices.get_settings(index=index, params={"flat_settings": "true"}).items()
+    own = stats["indices"][name]["primaries"]
+    sizes = {kind: size["size_in_bytes"] for kind, size in own["segments"].get("file_sizes", {}).items()}
+    try:
+        usage = client.transport.perform_request(
+            "POST", f"/{index}/_disk_usage", params={"run_expensive_tasks": "true"}
+        )
+        per_field = {
+            field: int(size["total_in_bytes"]) for field, size in usage.get(name, {}).get("fields", {}).items()
+        }
+    except OpenSearchException:
+        per_field = {}
+    flat = settings["settings"]
+    kept = ("search.", "sort.", "codec", "requests.cache", "queries.cache", "knn", "merge.", "refresh_interval")
+    return IndexFacts(
+        name=name,
+        documents=int(own["docs"]["count"]),
+        # The sum of the files, because the size of the store is up to ten seconds old.
+        bytes=sum(sizes.values()) or int(own["store"]["size_in_bytes"]),
+        segments=int(own["segments"]["count"]),
+        shards=int(flat["index.number_of_shards"]),
+        replicas=int(flat["index.number_of_replicas"]),
+        bytes_by_kind=bytes_by_kind(sizes),
+        bytes_by_field=per_field,
+        settings={key: str(value) for key, value in flat.items() if key.removeprefix("index.").startswith(kept)},
+    )
+
+
+def bytes_by_kind(sizes: Mapping[str, int]) -> dict[str, int]:
+    """{kind of data: bytes} of {file ending: bytes}; what is not listed is "other"."""
+    kinds = {ending: kind for kind, endings in FILE_KINDS.items() for ending in endings}
+    found: dict[str, int] = {}
+    for ending, size in sizes.items():
+        kind = kinds.get(ending, "other")
+        found[kind] = found.get(kind, 0) + size
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def settle_index(client: OpenSearch, index: str) -> None:
+    """Nothing is to be merged or refreshed while searches are measured: wait for what is under way.
+
+    Raises ClusterError where the index does not answer.
+    """
+    with translate_errors():
+        client.indices.refresh(index=index, params={"request_timeout": 600})
+        health = client.cluster.health(index=index, params={"wait_for_no_initializing_shards": "true"})
+    if health.get("status") == "red":
+        raise ClusterError(f"shards of {index!r} are missing", "`osn doctor` and the node's log tell more")
+
+
+def _at(tree: Any, *path: str) -> int:
+    for name in path:
+        if not isinstance(tree, dict) or name not in tree:
+            return 0
+        tree = tree[name]
+    return int(tree)
+
+
+def _local_pids(client: OpenSearch) -> list[int]:
+    """Process ids of the nodes, if all of them are seen from here under the ids that they have for themselves.
+
+    A node in a container counts its processes otherwise; so what /proc says must agree with what the node says.
+    """
+    from opensearchpy.exceptions import OpenSearchException
+
+    try:
+        nodes = client.nodes.info(metric="process")["nodes"]
+        stats = client.nodes.stats(metric="process")["nodes"]
+    except OpenSearchException:
+        return []
+    pids = []
+    for id_, node in nodes.items():
+        pid = int(node["process"]["id"])
+        seen = _proc_cpu_seconds(pid)
+        said = _at(stats.get(id_, {}), "process", "cpu", "total_in_millis") / 1000
+        if seen is None or not -1.0 <= seen - said <= max(5.0, 0.1 * seen):
+            return []
+        pids.append(pid)
+    return pids
+
+
+def _proc_cpu_seconds(pid: int) -> float | None:
+    """User and system time of a process in seconds, from /proc/PID/stat; None where there is no such file."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # The second field is the program's name in parentheses, which may hold blanks and parentheses itself.
+    fields = text.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,337 @@
+"""Engines with named options, so that each idea for a faster search can be measured on its own.
+
+    bm25                                       as `osn search --engine bm25` sends it
+    high-idf-first+window=50+rare=ratio:0.4    an engine with options
+    small=high-idf-first+window=50             under a name of one's own
+
+Engines are those of `opensearch_neural.engines` and `two-phase`, neural-search's own processor as a rival. Options:
+
+    hits=yes            count all hits (track_total_hits), which keeps OpenSearch from skipping blocks
+    rare=ratio:0.4      which tokens phase one searches (`queries.Rare`)
+    window=50           hits of phase one that are rescored, in each shard
+    rescore=remaining   rescore with the common tokens only, adding to phase one's score; `all` scores anew with all
+    form=features       linear rank_feature clauses; `plugin`: the neural_sparse clause
+    source=none         return no fields; `docvalues`: the url from doc values; `default`: title and url; `all`: everything
+    terminate=20000     stop after so many documents a shard (terminate_after): faster, and no longer exact
+    size=20             hits on a page
+    digits=3            significant digits of the query's token weights: a shorter body
+    answer=lean         ask for the part of the answer that is used (filter_path): fewer bytes back
+    cache=yes           let the cluster's request cache answer (hits are not cached by default)
+    index=docs-pruned   another index: pruned documents, more segments, another setting; quality is measured there too
+    prune=0.4           two-phase: share of the highest weight below which a token waits for phase two
+    expansion=5         two-phase: rescored hits, as a multiple of the page
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from opensearch_neural.engines import ENGINES, Engines
+from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.queries import DOT_ALIAS, Body, Rare
+
+TWO_PHASE = "two-phase"
+ALL_ENGINES = (*ENGINES, TWO_PHASE)
+SPARSE_ENGINES = ("sparse", "high-idf-first", TWO_PHASE)
+
+PRESETS: dict[str, tuple[str, ...]] = {
+    "paper": ("bm25", "sparse", "high-idf-first"),
+    "rivals": ("bm25", "sparse", "high-idf-first", TWO_PHASE),
+    "ablation": (
+        "bm25",
+        "bm25+hits=yes",
+        "bm25+source=none",
+        "bm25+answer=lean",
+        "sparse",
+        "sparse+hits=yes",
+        "sparse+form=features",
+        "high-idf-first",
+        "high-idf-first+hits=yes",
+        "high-idf-first+rescore=remaining",
+        "high-idf-first+form=features",
+        "high-idf-first+rescore=remaining+form=features",
+        "high-idf-first+source=none",
+        "high-idf-first+source=docvalues",
+        "high-idf-first+answer=lean",
+        "high-idf-first+digits=3",
+        "high-idf-first+window=20",
+        "high-idf-first+window=50",
+        "high-idf-first+window=200",
+        "high-idf-first+rare=ratio:0.4",
+        "high-idf-first+rare=ratio:0.8",
+        "high-idf-first+rare=count:2",
+        "high-idf-first+rare=count:3",
+        "high-idf-first+rare=share:0.6",
+        TWO_PHASE,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An engine and its options; None is the engine's own choice. `name` is how tables call it."""
+
+    name: str
+    engine: str
+    index: str | None = None
+    size: int = 10
+    hits: bool = False
+    rare: Rare | None = None
+    window: int | None = None
+    rescore: str = "all"
+    form: str | None = None
+    source: str = "default"
+    terminate: int | None = None
+    digits: int | None = None
+    answer: str = "full"
+    cache: bool = False
+    prune: float = 0.4
+    expansion: float = 5.0
+
+    @property
+    def exact(self) -> str | None:
+        """The engine whose result this one approaches; None for one that is exact by its own measure."""
+        if self.engine in ("high-idf-first", TWO_PHASE) or (self.engine == "sparse" and self.changes_hits):
+            return "sparse"
+        if self.engine == "bm25" and self.changes_hits:
+            return "bm25"
+        return "dense" if self.engine == "dense" else None
+
+    @property
+    def changes_hits(self) -> bool:
+        """Whether an option other than an engine's own makes the result another."""
+        return self.terminate is not None or self.index is not None or self.digits is not None
+
+
+def _number(kind: type, least: float) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        value = kind(text)
+        if value < least:
+            raise ValueError
+        return value
+
+    return read
+
+
+def _choice(*choices: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in choices:
+            raise ValueError
+        return text
+
+    return read
+
+
+def _yes(text: str) -> bool:
+    return {"yes": True, "no": False}[text]
+
+
+OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "hits": (_yes, "yes or no"),
+    "rare": (Rare.parse, "ratio:R, share:S or count:N"),
+    "window": (_number(int, 1), "a whole number from 1"),
+    "rescore": (_choice("all", "remaining"), "all or remaining"),
+    "form": (_choice("plugin", "features"), "plugin or features"),
+    "source": (_choice("default", "none", "docvalues", "all"), "default, none, docvalues or all"),
+    "terminate": (_number(int, 1), "a whole number from 1"),
+    "size": (_number(int, 1), "a whole number from 1"),
+    "digits": (_number(int, 1), "a whole number from 1"),
+    "answer": (_choice("full", "lean"), "full or lean"),
+    "cache": (_yes, "yes or no"),
+    "index": (str, "the name of an index"),
+    "prune": (_number(float, 0), "a share from 0"),
+    "expansion": (_number(float, 1), "a factor from 1"),
+}
+
+
+def parse_variants(text: str) -> list[Variant]:
+    """Variants from a list separated by commas; a preset's name (paper, rivals, ablation) stands for its variants.
+
+    Raises InputError for an unknown engine, option or value, and for a name that occurs twice.
+    """
+    specs = [spec for part in text.split(",") if part.strip() for spec in PRESETS.get(part.strip(), (part.strip(),))]
+    found = [parse_variant(spec) for spec in dict.fromkeys(specs)]
+    if not found:
+        raise InputError("no engine was named", f"engines: {', '.join(ALL_ENGINES)}; presets: {', '.join(PRESETS)}")
+    for variant in found:
+        if sum(other.name == variant.name for other in found) > 1:
+            raise InputError(f"two engines are called {variant.name!r}", "give one a name: NAME=ENGINE+OPTION=VALUE")
+    return found
+
+
+def parse_variant(spec: str) -> Variant:
+    """One variant from `[NAME=]ENGINE[+OPTION=VALUE]…`. Raises InputError naming what is wrong."""
+    name, named, rest = spec.partition("=")
+    if not named or "+" in name:
+        name, rest = spec, spec
+    engine, *options = rest.split("+")
+    if engine not in ALL_ENGINES:
+        raise InputError(
+            f"there is no engine {engine!r} in {spec!r}",
+            f"engines: {', '.join(ALL_ENGINES)}; presets: {', '.join(PRESETS)}",
+        )
+    if not re.fullmatch(r"[\w.:+=/-]+", name):
+        raise InputError(f"{name!r} is no name for an engine", "letters, digits and . : + = / - _")
+    values: dict[str, Any] = {}
+    for option in options:
+        key, _, value = option.partition("=")
+        if key not in OPTIONS:
+            raise InputError(f"there is no option {key!r} in {spec!r}", f"options: {', '.join(OPTIONS)}")
+        read, expected = OPTIONS[key]
+        try:
+            values[key] = read(value)
+        except (ValueError, KeyError):
+            raise InputError(f"{option!r} in {spec!r}: expected {expected}") from None
+    return Variant(name, engine, **values)
+
+
+def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:
+    """The function from a query's text to the variant's request body: what an application does before it sends.
+
+    `engines` are those of the variant's index. Models are loaded now. Raises what `Engines.body_of` raises, and
+    ClusterError where the plugin is needed and absent.
+    """
+    plugin = engines.plugin if variant.form is None else variant.form == "plugin"
+    if plugin and not engines.plugin and variant.engine in SPARSE_ENGINES:
+        raise ClusterError(f"{variant.name!r} needs the neural-search plugin, which this cluster lacks")
+    engine = "sparse" if variant.engine == TWO_PHASE else variant.engine
+    if variant.engine == TWO_PHASE and not engines.plugin:
+        raise ClusterError(f"{variant.name!r} needs the neural-search plugin, which this cluster lacks")
+    engines.body_of(engine)  # before it is copied, so that all variants share one encoder
+    chosen = replace(
+        engines,
+        plugin=plugin,
+        rare=engines.rare if variant.rare is None else variant.rare,
+        window=engines.window if variant.window is None else variant.window,
+    )
+    page = page_of(variant)
+
+    def build(text: str) -> Body:
+        body = chosen.body(engine, text, **page)
+        if variant.source == "docvalues":
+            body["docvalue_fields"] = ["url"]
+        if variant.rescore == "remaining":
+            _rescore_remaining(body)
+        if variant.terminate is not None:
+            body["terminate_after"] = variant.terminate
+        if variant.digits is not None:
+            _round_weights(body, variant.digits)
+        return body
+
+    return build
+
+
+def page_of(variant: Variant) -> dict[str, Any]:
+    """What of the variant's options the functions of `queries` take."""
+    page: dict[str, Any] = {"size": variant.size, "track_total_hits": variant.hits}
+    if variant.source != "default":
+        page["source"] = variant.source == "all"
+    return page
+
+
+def parameters(variant: Variant, pipeline: str | None) -> dict[str, str]:
+    """The URL parameters of the variant's requests."""
+    found = {"request_cache": "true" if variant.cache else "false"}
+    if variant.answer == "lean":
+        found["filter_path"] = (
+            "took,timed_out,_shards.failed,hits.hits._id,hits.hits._score,hits.hits._source,hits.hits.fields"
+        )
+    if pipeline is not None:
+        found["search_pipeline"] = pipeline
+    return found
+
+
+def pipeline_body(variant: Variant) -> Body | None:
+    """The search pipeline that the variant needs on the cluster, if it needs one.
+
+    It is stored under a name, because a pipeline sent with each request would be parsed with each request.
+    """
+    if variant.engine != TWO_PHASE:
+        return None
+    parameter = {"prune_ratio": variant.prune, "expansion_rate": variant.expansion, "max_window_size": 10_000}
+    return {"request_processors": [{"neural_sparse_two_phase_processor": {"two_phase_parameter": parameter}}]}
+
+
+def described(variants: Sequence[Variant]) -> dict[str, str]:
+    """{name: its engine and options, in words that `parse_variant` takes}."""
+    return {variant.name: spec_of(variant) for variant in variants}
+
+
+def spec_of(variant: Variant) -> str:
+    plain = Variant(variant.name, variant.engine)
+    parts = [variant.engine]
+    for key in OPTIONS:
+        value = getattr(variant, key)
+        if value != getattr(plain, key):
+            if isinstance(value, Rare):
+                value = f"{value.by}:{value.value:g}"
+            parts.append(f"{key}={'yes' if value is True else value}")
+    return "+".join(parts)
+
+
+def _rescore_remaining(body: Body) -> None:
+    """Let the second phase add the tokens that the first left out, instead of scoring all of them anew.
+
+    The score is the same sum; tokens of phase one are not read twice.
+    """
+    if "rescore" not in body:
+        return
+    rescore = body["rescore"]["query"]
+    rescore["rescore_query"] = _without(rescore["rescore_query"], _first_phase(body["query"]))
+    rescore["query_weight"] = rescore["rescore_query_weight"] = 1.0
+
+
+def _first_phase(query: Body) -> Body:
+    """The sparse clause of a query, without the filter around it."""
+    must = query.get("bool", {}).get("must")
+    return must[0] if must else query
+
+
+def _without(query: Body, first: Body) -> Body:
+    if "neural_sparse" in query:
+        ((field, clause),) = query["neural_sparse"].items()
+        searched = first["neural_sparse"][field]["query_tokens"]
+        tokens = {token: weight for token, weight in clause["query_tokens"].items() if token not in searched}
+        return {"neural_sparse": {field: {"query_tokens": tokens}}}
+    searched = {clause["rank_feature"]["field"] for clause in first["bool"]["should"]}
+    rest = [clause for clause in query["bool"]["should"] if clause["rank_feature"]["field"] not in searched]
+    return {"bool": {"should": rest}}
+
+
+def _round_weights(node: Any, digits: int) -> None:
+    """Round every token weight of a body in place."""
+    if isinstance(node, list):
+        for item in node:
+            _round_weights(item, digits)
+    elif isinstance(node, dict):
+        if "query_tokens" in node:
+            node["query_tokens"] = {token: _rounded(weight, digits) for token, weight in node["query_tokens"].items()}
+        elif "rank_feature" in node:
+            node["rank_feature"]["boost"] = _rounded(node["rank_feature"]["boost"], digits)
+        else:
+            for item in node.values():
+                _round_weights(item, digits)
+
+
+def _rounded(weight: float, digits: int) -> float:
+    return float(f"{weight:.{digits}g}")
+
+
+def tokens_of(body: Body) -> tuple[str, list[str]]:
+    """(field, tokens) that phase one of a sparse body searches; a text query's field and no tokens.
+
+    Tokens are as they are stored, so a rank_feature clause's look-alike dot is what it is.
+    """
+    query = _first_phase(body["query"])
+    if "neural_sparse" in query:
+        ((field, clause),) = query["neural_sparse"].items()
+        return field, list(clause["query_tokens"])
+    if "bool" in query:
+        names = [clause["rank_feature"]["field"] for clause in query["bool"].get("should", [])]
+        return "sparse", [name.partition(".")[2].replace(DOT_ALIAS, ".") for name in names]
+    if "match" in query:
+        return next(iter(query["match"])), []
+    return "", []

@@ -1,0 +1,68 @@
+"""Until when the server is not yet measured: a JVM needs a minute and more until its code is compiled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.load.blocks import Block, Level, Turn
+
+WINDOWS = 3  # of each engine that are compared with as many before them
+
+
+@dataclass(frozen=True)
+class WarmupSettings:
+    """least, most: seconds; window: of one block; tolerance: change of throughput that counts as none."""
+
+    least: float = 60.0
+    most: float = 300.0
+    window: float = 2.0
+    tolerance: float = 0.05
+
+
+@dataclass
+class Warmup:
+    """How it went: throughput of each engine, window after window; seconds; whether it was steady at the end."""
+
+    throughput: dict[str, list[float]] = field(default_factory=dict)
+    seconds: float = 0.0
+    steady: bool = False
+
+
+def steady(throughput: Sequence[float], tolerance: float) -> bool:
+    """Whether the last windows are as fast as those before them."""
+    if len(throughput) < 2 * WINDOWS:
+        return False
+    last, before = sum(throughput[-WINDOWS:]), sum(throughput[-2 * WINDOWS : -WINDOWS])
+    return before > 0 and abs(last / before - 1) <= tolerance
+
+
+def warm_up(
+    measure: Callable[[Turn, float], Block],
+    variants: Sequence[str],
+    level: Level,
+    settings: WarmupSettings,
+    *,
+    on_block: Callable[[Block], object] | None = None,
+) -> Warmup:
+    """Engines take turns at `level` until each of them is steady, for `least` seconds at least and `most` at most.
+
+    measure: (turn, seconds of the window) → block. Stops at once where a block is broken.
+    """
+    found = Warmup({variant: [] for variant in variants})
+    began = time.monotonic()
+    number = 0
+    while True:
+        for variant in variants:
+            block = measure(Turn(-1 - number, level, variant), settings.window)
+            found.throughput[variant].append(block.completed / block.seconds)
+            found.seconds = time.monotonic() - began
+            if on_block:
+                on_block(block)
+            if block.broken:
+                return found
+        number += 1
+        found.steady = all(steady(windows, settings.tolerance) for windows in found.throughput.values())
+        if found.seconds >= settings.most or (found.steady and found.seconds >= settings.least):
+            return found

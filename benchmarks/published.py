@@ -1,0 +1,111 @@
+"""Figures that others published, reproduced on SciFact through the same functions that `osn ingest` and `osn eval` call.
+
+    osn bench published --data DIR --record benchmarks/results/published
+
+The corpus is encoded once (`osn encode`); the float and the byte index are written from the same vectors.
+
+What is compared with: BM25 over title and text (published between 0.665 and 0.690, depending on analyzer and field
+weights) and all-MiniLM-L6-v2 (0.645). The lexical engine has no published figure: it is BM25 over word pieces, so it
+should be close to BM25 with the standard analyzer, which does no stemming either.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from opensearch_neural.cluster import ConnectionSettings, connect, connection_options
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+    from ingest.job import Job
+    from opensearch_neural.corpus import BeirData
+    from opensearch_neural.evaluate import Measured
+    from opensearch_neural.results import Goal
+
+DENSE = "all-MiniLM-L6-v2"
+MEASURES = ("nDCG@10", "RR@10", "R@100")
+
+
+@click.command()
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="The folder of SciFact in BEIR layout.")
+@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
+@click.option("--work", type=click.Path(path_type=Path), default=None, help="Keep the vectors here: a rerun goes on.")
+@connection_options
+def published(connection: ConnectionSettings, data: Path, record: Path | None, work: Path | None) -> None:
+    """Reproduce the published figures on SciFact: BM25, all-MiniLM-L6-v2 on Lucene k-NN, and the lexical engine."""
+    from ingest.encode import EncodeJob, run_encode
+    from ingest.job import Job
+    from ingest.source import CorpusSource
+    from opensearch_neural.corpus import BeirData
+    from opensearch_neural.evaluate import label, rows
+    from opensearch_neural.results import Summary, code_commit, command_line, data_facts, machine_facts
+    from opensearch_neural.tables import result_table
+
+    judged = BeirData.load(data, "test")
+    client = connect(settings=connection)
+    corpus = CorpusSource(str(judged.corpus_path))
+    with tempfile.TemporaryDirectory(prefix="osn-published-") as folder:
+        vectors = (work or Path(folder)) / "vectors"
+        run_encode(EncodeJob(corpus, vectors, dense=DENSE))
+        words = Job(corpus, sparse="lexical", analyzer="standard", replicas=0)
+        floats = Job(corpus, vectors=vectors, dense_type="float", replicas=0)
+        measured = {
+            **measure(client, judged, floats, {"bm25": "bm25 (english)", "dense": "dense (float)"}),
+            **measure(client, judged, replace(floats, dense_type="byte"), {"dense": "dense (byte)"}),
+            **measure(client, judged, words, {"bm25": "bm25 (standard)", "sparse": "lexical"}),
+        }
+    summary = Summary(
+        command=command_line(),
+        code=code_commit(),
+        machine=machine_facts(),
+        data=[data_facts(data)],
+        seeds=[0],
+        rows=rows(data.name, measured, baseline="bm25 (english)"),
+        goals=goals({name: each.mean["nDCG@10"] for name, each in measured.items()}),
+        title="Published figures, reproduced",
+    )
+    print(result_table(summary.rows, [label(name) for name in MEASURES], intervals=True))
+    for goal in summary.goals:
+        print(f"{'met' if goal.met else 'missed'}: {goal.goal}: {goal.value}")
+    if record:
+        print(f"written: {summary.write(record)}")
+
+
+def measure(client: OpenSearch, judged: BeirData, job: Job, engines: dict[str, str]) -> dict[str, Measured]:
+    """Ingest the corpus as `job` says, measure some engines ({engine: name in the result}), delete the index."""
+    from ingest.job import run_job
+    from opensearch_neural.engines import engine_bodies
+    from opensearch_neural.experiment import run_engine
+
+    index = f"osn-published-{uuid.uuid4().hex[:8]}"
+    try:
+        run_job(client, replace(job, index=index))
+        return {
+            engines[engine]: run_engine(client, index, engine, body, judged.queries, judged.qrels, MEASURES).measured
+            for engine, body in engine_bodies(client, index, list(engines)).items()
+        }
+    finally:
+        client.indices.delete(index=index, params={"ignore_unavailable": "true"})
+
+
+def goals(ndcg: dict[str, float]) -> list[Goal]:
+    """Each goal in the words in which it was set."""
+    from opensearch_neural.results import Goal
+
+    def between(name: str, low: float, high: float, words: str) -> Goal:
+        return Goal(words, f"{low} to {high}", round(ndcg[name], 4), low <= ndcg[name] <= high)
+
+    gap = abs(ndcg["lexical"] - ndcg["bm25 (standard)"])
+    return [
+        between("bm25 (english)", 0.66, 0.70, "OpenSearch BM25 nDCG@10 between 0.66 and 0.70"),
+        between("dense (float)", 0.640, 0.655, "all-MiniLM-L6-v2 on Lucene k-NN (float) between 0.640 and 0.655"),
+        between("dense (byte)", 0.640, 0.655, "all-MiniLM-L6-v2 on Lucene k-NN (byte) between 0.640 and 0.655"),
+        Goal("the lexical engine within 0.02 of BM25 with the standard analyzer", "0.02", round(gap, 4), gap <= 0.02),
+    ]

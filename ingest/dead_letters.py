@@ -1,0 +1,185 @@
+"""The dead-letter file: every document that was not taken, with the reason, so that it can be mended and ingested again.
+
+One JSON object a line:
+
+    {"dead_letter": 1, "reason": "…", "status": 400, "file": "docs.jsonl", "line": 17, "document": {…}}
+
+`document` is the record as `osn ingest` understood it; for lines that could not be understood, `raw` holds their text
+instead, to be mended into a JSON object in place. `osn ingest --corpus FILE` recognizes such a file and takes the
+documents out of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from opensearch_neural.corpus import Document, OnReject, Rejected, read_corpus
+from opensearch_neural.errors import InputError
+from opensearch_neural.passages import Passage
+
+# What is kept of a line that could not be understood.
+RAW_LIMIT = 1 << 20
+
+
+class DeadLetters:
+    """Appends to the dead-letter file; creates it with the first letter, so no letters leave no file.
+
+    A run that continues another one meets some of its documents again; what already lies in the file is not added twice.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[str] | None = None
+        self._known: set[bytes] = set()
+        self.ids: set[str] = set()
+        """Of the documents in the file, those of earlier runs included."""
+        if path.exists():
+            for letter in letters_of(path):
+                self._note(letter)
+
+    def add(self, item: Document | Rejected, reason: str, status: int | None = None) -> None:
+        letter: dict[str, Any] = {"dead_letter": 1, "reason": reason}
+        if status is not None:
+            letter["status"] = status
+        if item.file is not None:
+            letter["file"] = item.file
+        if item.line is not None:
+            letter["line"] = item.line
+        if isinstance(item, Document):
+            letter["document"] = item.record()
+        else:
+            letter["raw"] = item.raw[:RAW_LIMIT]
+        if not self._note(letter):
+            return
+        if self._file is None:
+            self._file = self._open()
+        self._file.write(json.dumps(letter, default=str) + "\n")
+
+    def _note(self, letter: dict[str, Any]) -> bool:
+        """Whether the letter is new."""
+        content = letter.get("document", letter.get("raw"))
+        key = json.dumps([letter.get("file"), letter.get("line"), content], sort_keys=True, default=str)
+        digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        if digest in self._known:
+            return False
+        self._known.add(digest)
+        if isinstance(document := letter.get("document"), dict):
+            self.ids.add(str(document.get("_id")))
+        return True
+
+    def _open(self) -> IO[str]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        file = self.path.open("a+b")
+        size = file.seek(0, os.SEEK_END)
+        if size:
+            file.seek(size - 1)
+            if file.read(1) != b"\n":  # the torn line of a run that was killed
+                file.write(b"\n")
+        file.close()
+        return self.path.open("a", encoding="utf-8", errors="surrogatepass")
+
+    def sync(self) -> None:
+        """Make the letters so far survive a crash of the machine."""
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        if self._file is not None:
+            self.sync()
+            self._file.close()
+            self._file = None
+
+
+def letters_path(given: Path | None, index: str, corpus: str) -> Path:
+    """Where an ingest puts its letters: never into the file that it reads.
+
+    Raises InputError when that is what was asked for.
+    """
+    path = given or Path(f"{index}.dead-letters.jsonl")
+    if corpus == "-" or not path.exists() or not Path(corpus).exists() or not path.samefile(corpus):
+        return path
+    if given is not None:
+        raise InputError(f"{given} is the corpus; it cannot be the dead-letter file too", "give another --dead-letters")
+    return next_path(Path(corpus))
+
+
+def next_path(path: Path) -> Path:
+    """docs.dead-letters.jsonl → docs.dead-letters.2.jsonl → docs.dead-letters.3.jsonl"""
+    match = re.fullmatch(r"(.*\.dead-letters)(?:\.(\d+))?", path.stem)
+    stem, number = (match[1], int(match[2] or 1)) if match else (path.stem, 1)
+    return path.with_name(f"{stem}.{number + 1}{path.suffix}")
+
+
+def is_dead_letter_file(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(16).replace(b" ", b"").startswith(b'{"dead_letter"')
+    except OSError:
+        return False
+
+
+def mended(path: Path, on_reject: OnReject) -> Iterator[Document]:
+    """The documents of a dead-letter file, read again as if they stood in their corpus.
+
+    A record (or the text of a line) that is still not as it should be goes to `on_reject` again, under the file and line
+    where it came from.
+    """
+    origins: list[tuple[str, int | None, dict[str, Any] | None]] = []
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8", errors="surrogatepass") as lines:
+        for letter in letters_of(path):
+            document = letter.get("document")
+            passage = None
+            if isinstance(document, dict):
+                if isinstance(document.get("passage"), dict) and "parent" in document:
+                    passage = {"parent": document.pop("parent"), **document.pop("passage")}
+                text = json.dumps(document)
+            else:
+                # One line; an empty one would not be counted.
+                text = " ".join(str(letter.get("raw", "")).splitlines()) or "null"
+            lines.write(text + "\n")
+            origins.append((str(letter.get("file", path)), letter.get("line"), passage))
+        lines.flush()
+
+        def reject(rejected: Rejected) -> None:
+            file, line, _ = origins[(rejected.line or 1) - 1]
+            on_reject(Rejected(file, line, rejected.reason, rejected.raw))
+
+        for document in read_corpus(lines.name, on_reject=reject):
+            file, line, passage = origins[(document.line or 1) - 1]
+            document.file, document.line = file, line
+            yield document if passage is None else _passage(document, passage)
+
+
+def _passage(document: Document, passage: dict[str, Any]) -> Passage:
+    return Passage(
+        document.id,
+        document.text,
+        document.title,
+        document.url,
+        document.fields,
+        document.file,
+        document.line,
+        parent=str(passage["parent"]),
+        number=int(passage.get("number", 1)),
+        start=int(passage.get("start", 0)),
+        end=int(passage.get("end", 0)),
+    )
+
+
+def letters_of(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            try:
+                letter = json.loads(line)
+            except ValueError:
+                continue  # the torn last line of a run that was killed
+            if isinstance(letter, dict):
+                yield letter

@@ -1,0 +1,297 @@
+"""Add, update and delete single documents of an index that `osn ingest` wrote, encoded as it encodes.
+
+    documents = Documents(client, "docs")
+    documents.add([{"_id": "a", "title": "Rainbows", "text": "…"}])
+    documents.update("a", {"title": "Rain bows", "lang": "en"})
+    documents.delete(["a"])
+
+The models are those that wrote the index, found on this machine by their hashes, and loaded once. For a whole corpus
+`run_job` is the way: it journals, retries for minutes and keeps dead letters; here what is refused is returned.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from ingest import target as targets
+from ingest.bulk import BulkWriter, RetryPolicy
+from ingest.encoding import Encoders, prepare
+from ingest.models import splitting_tokenizer
+from opensearch_neural.cluster import translate_errors
+from opensearch_neural.cluster_errors import reason_of
+from opensearch_neural.corpus import Document, document_of
+from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.models import registry
+from opensearch_neural.passages import Passage, split
+from opensearch_neural.schema import IndexMeta
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+BATCH = 256
+# How often an update is begun anew because somebody else wrote the same document in between.
+CONFLICTS = 5
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A document that was not taken, and why."""
+
+    id: str
+    reason: str
+
+
+@dataclass
+class Written:
+    """What became of documents: new ones, replaced ones, refused ones (passages are counted as their documents)."""
+
+    created: int = 0
+    replaced: int = 0
+    refused: list[Refused] = field(default_factory=list)
+
+
+class Documents:
+    """The documents of one index, or of the index that an alias names.
+
+    sparse, dense: directories of the models that wrote the index, where they are not found by its record
+    Raises ModelError when a model is not on this machine or another than that of the index, ClusterError when there is
+    no such index.
+    """
+
+    def __init__(
+        self,
+        client: OpenSearch,
+        index: str,
+        *,
+        sparse: str | None = None,
+        dense: str | None = None,
+        device: str | None = None,
+        patience: float = 60.0,
+    ) -> None:
+        self.client = client
+        self.index = index
+        self.meta = _meta(client, index)
+        self._encoders = _encoders(self.meta, index, sparse, dense, device)
+        self._tokenizer = (
+            splitting_tokenizer(self._encoders.sparse, self._encoders.dense, None) if self.meta.passages else None
+        )
+        self._writer = BulkWriter(client, index, policy=RetryPolicy(patience))
+
+    @translate_errors()
+    def add(self, documents: Iterable[Document | Mapping[str, Any]], *, refresh: bool = True) -> Written:
+        """Write documents; one whose id is there already is replaced. Mappings are records as in a corpus.
+
+        refresh: have searches find them when this returns.
+        Raises ClusterError when the cluster does not take them within `patience` seconds.
+        """
+        written = Written()
+        stream = iter(documents)
+        number = 0
+        while part := list(islice(stream, BATCH)):
+            taken: dict[str, Document] = {}
+            for each in part:
+                number += 1
+                try:
+                    document = each if isinstance(each, Document) else document_of(each, where=f"document {number}")
+                except InputError as error:
+                    id = str(each.get("_id", each.get("id", ""))) if isinstance(each, Mapping) else ""
+                    written.refused.append(Refused(id, error.message))
+                    continue
+                taken[document.id] = document  # of two with one id the later counts, as if written one after the other
+            self._write(list(taken.values()), written)
+        if refresh:
+            targets.refresh(self.client, self.index)
+        return written
+
+    def _write(self, documents: list[Document], written: Written) -> None:
+        parts: list[Document] = []
+        for document in documents:
+            try:
+                parts.extend(self._parts(document))
+            except InputError as error:
+                written.refused.append(Refused(document.id, error.message))
+        counts = Counter(_document_id(part) for part in parts)
+        there = self._there(counts)
+        prepared = prepare(parts, self._encoders, self.meta.dense)
+        outcome = self._writer.write(prepared.actions)
+        reasons = {_document_id(parts[unfit.position]): unfit.reason for unfit in prepared.unfit}
+        for failure in outcome.failures:
+            reasons[_document_id(parts[prepared.positions[failure.position]])] = failure.reason
+        written.refused.extend(Refused(id, reason) for id, reason in reasons.items())
+        if self.meta.passages is not None:
+            targets.refresh(self.client, self.index)
+            targets.remove_last_passages(self.client, self.index, counts)
+        taken = counts.keys() - reasons.keys()
+        written.replaced += len(taken & there)
+        written.created += len(taken - there)
+
+    def _there(self, ids: Iterable[str]) -> set[str]:
+        """Those of the documents that the index holds."""
+        first = {id if self.meta.passages is None else f"{id}#0001": id for id in ids}
+        missing = targets.missing_ids(self.client, self.index, list(first))
+        return {*first.values()} - {first[id] for id in missing}
+
+    def _parts(self, document: Document) -> list[Document]:
+        passages = self.meta.passages
+        if passages is None or self._tokenizer is None:
+            return [document]
+        return list(split(document, self._tokenizer, passages.tokens, passages.stride))
+
+    def get(self, id: str) -> Document | None:
+        """The document as the index has it; None where there is none."""
+        return read_document(self.client, self.index, id)
+
+    @translate_errors()
+    def update(self, id: str, changes: Mapping[str, Any], *, refresh: bool = True) -> Document:
+        """Change some fields of a document, and encode it anew; a field given as None is removed.
+
+        The index keeps no vectors in its `_source`, so OpenSearch's own partial update would lose them. Of two updates at
+        the same time none is lost (except in an index of passages, where the later one wins).
+
+        Raises InputError when there is no such document, or the changed one is refused.
+        """
+        for _ in range(CONFLICTS):
+            found = _read(self.client, self.index, self.meta, id)
+            if found is None:
+                raise InputError(f"{self.index!r} holds no document {id!r}", "add it with all its fields")
+            document, condition = found
+            record = {**document.record(), **changes}
+            if "_id" in changes and changes["_id"] != id:
+                raise InputError(
+                    "the id of a document cannot be changed", "add it under the new id, delete the old one"
+                )
+            changed = document_of({key: value for key, value in record.items() if value is not None}, where=id)
+            if self.meta.passages is not None:
+                written = self.add([changed], refresh=refresh)
+                if written.refused:
+                    raise InputError(f"{id}: {written.refused[0].reason}")
+                return changed
+            if self._replace(changed, condition, refresh):
+                return changed
+        raise ClusterError(f"{id!r} was changed by somebody else {CONFLICTS} times in a row", "try again")
+
+    def _replace(self, document: Document, condition: dict[str, int], refresh: bool) -> bool:
+        """Whether the document was written; False when another write came in between."""
+        from opensearchpy.exceptions import ConflictError, RequestError
+
+        prepared = prepare([document], self._encoders, self.meta.dense)
+        if prepared.unfit:
+            raise InputError(f"{document.id}: {prepared.unfit[0].reason}")
+        params = {**condition, "refresh": "true" if refresh else "false"}
+        try:
+            self.client.index(
+                index=self.index, id=document.id, body=orjson.loads(prepared.actions[0].source), params=params
+            )
+        except ConflictError:
+            return False
+        except RequestError as error:
+            raise InputError(f"{document.id}: {reason_of(error)[1]}") from error
+        return True
+
+    def delete(self, ids: Iterable[str]) -> int:
+        """Delete documents, with all their passages; returns how many of them were there."""
+        return delete_documents(self.client, self.index, ids)
+
+
+@translate_errors()
+def read_document(client: OpenSearch, index: str, id: str) -> Document | None:
+    """The document as the index has it; None where there is none. One in passages is put together again."""
+    found = _read(client, index, _meta(client, index), id)
+    return None if found is None else found[0]
+
+
+@translate_errors()
+def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
+    """Delete documents, with all their passages; returns how many of them were there. No model is needed."""
+    meta = _meta(client, index)
+    targets.refresh(client, index)
+    deleted = 0
+    for part in _by_thousands(dict.fromkeys(ids)):
+        if meta.passages is None:
+            deleted += targets.delete_by_query(client, index, {"ids": {"values": part}})
+            continue
+        query = {"terms": {"parent": part}}
+        there = {"there": {"cardinality": {"field": "parent", "precision_threshold": 40_000}}}
+        answer = client.search(index=index, body={"query": query, "size": 0, "aggs": there})
+        deleted += answer["aggregations"]["there"]["value"]
+        targets.delete_by_query(client, index, query)
+    return deleted
+
+
+@translate_errors()
+def _meta(client: OpenSearch, index: str) -> IndexMeta:
+    meta = targets.read_meta(client, index)
+    if meta is None:
+        raise ClusterError(f"there is no index {index!r}", "write one with `osn ingest --corpus … --index …`")
+    return meta
+
+
+def _read(client: OpenSearch, index: str, meta: IndexMeta, id: str) -> tuple[Document, dict[str, int]] | None:
+    """(document, what a conditional write of it takes)."""
+    if meta.passages is not None:
+        return _join(client, index, id)
+    answer = client.get(index=index, id=id, params={"ignore": 404})
+    if not answer.get("found"):
+        return None
+    condition = {"if_seq_no": answer["_seq_no"], "if_primary_term": answer["_primary_term"]}
+    return _document(id, answer["_source"]), condition
+
+
+def _join(client: OpenSearch, index: str, id: str) -> tuple[Document, dict[str, int]] | None:
+    targets.refresh(client, index)
+    body = {"query": {"term": {"parent": id}}, "size": 10_000, "sort": [{"passage.number": "asc"}]}
+    hits = client.search(index=index, body=body)["hits"]["hits"]
+    if not hits:
+        return None
+    text = ""
+    for hit in hits:
+        # Between passages only whitespace is left out.
+        start = hit["_source"]["passage"]["start"]
+        text = text[:start].ljust(start) + hit["_source"]["text"]
+    return _document(id, {**hits[0]["_source"], "text": text}), {}
+
+
+def _encoders(meta: IndexMeta, index: str, sparse: str | None, dense: str | None, device: str | None) -> Encoders:
+    from opensearch_neural.models.dense import load_dense
+    from opensearch_neural.models.sparse import load_sparse
+
+    encoders = Encoders()
+    if meta.sparse is not None:
+        place = sparse or registry.find(meta.sparse.hash, meta.sparse.name, "sparse")
+        encoders.sparse = load_sparse(place, device=device)
+        _check(index, "sparse", meta.sparse.name, meta.sparse.hash, encoders.sparse.info)
+    if meta.dense is not None:
+        place = dense or registry.find(meta.dense.hash, meta.dense.name, "dense")
+        encoders.dense = load_dense(place, device=device)
+        _check(index, "dense", meta.dense.name, meta.dense.hash, encoders.dense.info)
+    return encoders
+
+
+def _check(index: str, kind: str, name: str, hash: str, info: Any) -> None:
+    if info.hash != hash:
+        raise ModelError(
+            f"the index {index!r} was written with the {kind} model {name} ({hash}), and this is {info.name} ({info.hash})",
+            f"name the model that wrote it with --{kind} DIR",
+        )
+
+
+def _document(id: str, source: Mapping[str, Any]) -> Document:
+    own = {"title", "text", "url", "sparse", "dense", "pq", "parent", "passage"}
+    fields = {key: value for key, value in source.items() if key not in own}
+    return Document(id, source.get("text", ""), source.get("title", ""), source.get("url"), fields)
+
+
+def _document_id(part: Document) -> str:
+    return part.parent if isinstance(part, Passage) else part.id
+
+
+def _by_thousands(ids: Iterable[str]) -> Iterator[list[str]]:
+    stream = iter(ids)
+    while part := list(islice(stream, 1000)):
+        yield part

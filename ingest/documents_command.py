@@ -1,0 +1,145 @@
+"""`osn documents`: add, show, update and delete single documents of an index."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from opensearch_neural.cluster import ConnectionSettings, connect, connection_options
+from opensearch_neural.errors import InputError
+
+if TYPE_CHECKING:
+    from ingest.documents import Documents
+
+_index = click.option("--index", required=True, help="The index, or the alias of one.")
+_sparse = click.option("--sparse", default=None, help="The sparse model that wrote the index, where it is not found.")
+_dense = click.option("--dense", default=None, help="The dense model that wrote the index, likewise.")
+
+
+@click.group()
+def documents() -> None:
+    """Add, show, update and delete single documents of an index that `osn ingest` wrote.
+
+    \b
+    osn documents add --index docs new.jsonl
+    osn documents update --index docs some-id --set lang=en --set title="A new title"
+    osn documents delete --index docs some-id another-id
+    """
+
+
+def _open(connection: ConnectionSettings, index: str, sparse: str | None, dense: str | None) -> Documents:
+    from ingest.documents import Documents
+
+    return Documents(connect(settings=connection), index, sparse=sparse, dense=dense)
+
+
+@documents.command()
+@click.argument("corpus")
+@_index
+@_sparse
+@_dense
+@click.option("--json", "as_json", is_flag=True, help="Print what became of them as JSON.")
+@connection_options
+def add(
+    connection: ConnectionSettings, corpus: str, index: str, sparse: str | None, dense: str | None, as_json: bool
+) -> None:
+    """Add the documents of CORPUS (a file as for `osn ingest`, or - for lines of JSON); replace those that are there.
+
+    Exits with status 1 when one was refused. A large corpus is better ingested: that can be continued.
+    """
+    from ingest.documents import Refused
+    from ingest.source import CorpusSource, spooled
+    from opensearch_neural.corpus import Rejected
+
+    opened = _open(connection, index, sparse, dense)
+    rejected: list[Rejected] = []
+    with spooled(corpus) as place:
+        written = opened.add(CorpusSource(corpus).reader(place)(rejected.append))
+    refused = [Refused(str(each).rpartition(": ")[0], each.reason) for each in rejected] + written.refused
+    if as_json:
+        told = [{"id": each.id, "reason": each.reason} for each in refused]
+        print(json.dumps({"created": written.created, "replaced": written.replaced, "refused": told}))
+    else:
+        print(f"{written.created} added, {written.replaced} replaced in {index}")
+    if refused and not as_json:
+        for each in refused:
+            click.echo(f"refused: {each.id}: {each.reason}", err=True)
+    if refused:
+        raise click.exceptions.Exit(1)
+
+
+@documents.command()
+@click.argument("id")
+@_index
+@connection_options
+def get(connection: ConnectionSettings, id: str, index: str) -> None:
+    """Print a document as JSON; one that was split into passages is put together again."""
+    from ingest.documents import read_document
+
+    document = read_document(connect(settings=connection), index, id)
+    if document is None:
+        raise InputError(f"{index!r} holds no document {id!r}")
+    print(json.dumps(document.record(), ensure_ascii=False, indent=2))
+
+
+@documents.command()
+@click.argument("id")
+@_index
+@click.option("--set", "changes", multiple=True, metavar="FIELD=VALUE", help="A string; JSON with FIELD:=VALUE.")
+@click.option("--remove", multiple=True, metavar="FIELD", help="Remove a field.")
+@_sparse
+@_dense
+@connection_options
+def update(
+    connection: ConnectionSettings,
+    id: str,
+    index: str,
+    changes: tuple[str, ...],
+    remove: tuple[str, ...],
+    sparse: str | None,
+    dense: str | None,
+) -> None:
+    """Change fields of a document, which is encoded anew.
+
+    \b
+    osn documents update --index docs some-id --set title="A new title" --set year:=2026 --remove url
+    """
+    wanted = dict(parse_change(change) for change in changes) | dict.fromkeys(remove)
+    if not wanted:
+        raise InputError("nothing to change", "give --set FIELD=VALUE or --remove FIELD")
+    _open(connection, index, sparse, dense).update(id, wanted)
+    print(f"{id} updated in {index}")
+
+
+@documents.command()
+@click.argument("ids", nargs=-1)
+@click.option(
+    "--ids", "file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A file, an id a line."
+)
+@_index
+@connection_options
+def delete(connection: ConnectionSettings, ids: tuple[str, ...], file: Path | None, index: str) -> None:
+    """Delete documents by their ids, with all their passages."""
+    from ingest.documents import delete_documents
+
+    wanted = [*ids, *(line for line in (file.read_text(encoding="utf-8").splitlines() if file else ()) if line.strip())]
+    if not wanted:
+        raise InputError("no document is named", "give ids, or --ids FILE")
+    deleted = delete_documents(connect(settings=connection), index, wanted)
+    print(f"{deleted} of {len(set(wanted))} deleted from {index}")
+
+
+def parse_change(text: str) -> tuple[str, Any]:
+    """(field, value) of FIELD=VALUE or FIELD:=JSON. Raises InputError for anything else."""
+    field, equals, value = text.partition("=")
+    if not equals or not field.rstrip(":"):
+        raise InputError(f"--set {text!r}: expected FIELD=VALUE, or FIELD:=JSON")
+    if not field.endswith(":"):
+        return field, value
+    try:
+        return field[:-1], json.loads(value)
+    except ValueError as error:
+        raise InputError(f"--set {text!r}: not JSON ({error})") from None

@@ -1,0 +1,298 @@
+"""Encode a corpus into files, so that indexing it (once more, elsewhere, otherwise) needs no model: `osn encode`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ingest.encoding import Encoders
+from ingest.journal import changed_corpus, digest
+from ingest.models import Chosen, Dtype, Wanted, choose, sparse_meta, splitting_tokenizer
+from ingest.progress import Progress
+from ingest.source import CorpusSource, Records, parse_passages, spooled
+from ingest.vectors import (
+    SHARD_RECORDS,
+    DenseInfo,
+    LoadedShard,
+    Manifest,
+    encode_shard,
+    shard_path,
+    shards_of,
+    write_shard,
+)
+from opensearch_neural.corpus import Document, Rejected
+from opensearch_neural.errors import InputError
+from opensearch_neural.files import write_json, write_text
+from opensearch_neural.schema import PassageMeta
+
+if TYPE_CHECKING:
+    from ingest.ray_encode import RayOptions
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class EncodeJob:
+    """The settings of one encoding; sparse, dense, tokenizer, passages, device, dtype: as in `models.Wanted`.
+
+    ray: encode on a Ray cluster; None: in this process
+    """
+
+    corpus: CorpusSource
+    out: Path
+    sparse: str | None = None
+    dense: str | None = None
+    tokenizer: str | None = None
+    passages: PassageMeta | None = None
+    encode_batch: int = 32
+    device: str | None = None
+    dtype: Dtype = "fp32"
+    shard_records: int = SHARD_RECORDS
+    ray: RayOptions | None = None
+
+
+@dataclass(frozen=True)
+class ShardDone:
+    """A shard that is in its file. rejected: how many of its records could not be read; process: what encoded it."""
+
+    start: int
+    records: int
+    rejected: int
+    reused: bool
+    process: int | None = None
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What an encoding came to. `reused`: shards that an earlier run had written."""
+
+    manifest: Path
+    documents: int
+    rejected: int
+    unfit: int
+    shards: int
+    reused: int
+    seconds: float
+
+
+def run_encode(job: EncodeJob, *, show_progress: bool = True) -> Encoded:
+    """Encode a corpus into `job.out`; run again after any interruption, only the shards that are missing are encoded.
+
+    Raises ModelError for a model that is missing, InputError for a corpus that cannot be read, or that is not the one
+    of the shards that are there.
+    """
+    started = time.monotonic()
+    if job.ray is not None:
+        from ingest import ray_encode
+
+        ray_encode.check(job.ray)
+    with spooled(job.corpus.path) as place:
+        wanted = Wanted(job.sparse, job.dense, job.tokenizer, job.passages, job.device, job.dtype)
+        chosen = choose(wanted, None, "", job.corpus.reader(place), job.corpus.name)
+        if chosen.sparse is None and chosen.dense is None:
+            raise InputError("there is nothing to encode with", "give --sparse or --dense")
+        manifest = Manifest(
+            corpus=job.corpus,
+            sparse=sparse_meta(chosen.sparse) if chosen.sparse else None,
+            dense=DenseInfo.of(chosen.dense) if chosen.dense else None,
+            passages=chosen.passages,
+            dtype=job.dtype,
+            shard_records=job.shard_records,
+        )
+        folder = job.out / manifest.hash
+        prepare_folder(folder, chosen)
+        if not (job.out / f"{manifest.hash}.json").exists():  # a complete one serves until the next is complete
+            manifest.write(job.out)
+        encoders = Encoders(chosen.sparse, chosen.dense, job.encode_batch)
+        rejected = shards = reused = records = documents = unfit = 0
+        with Progress("encode", total=chosen.total, show=show_progress) as progress:
+            for done in _shards(job, chosen.records, folder, encoders):
+                shard = LoadedShard.read(shard_path(folder, done.start), [])
+                shards += 1
+                reused += done.reused
+                records += done.records
+                documents += len(shard.rows)
+                unfit += len(shard.unfit)
+                rejected += done.rejected
+                progress.update(done.records, skipped=done.reused)
+        replace(manifest, records=records, documents=documents, unfit=unfit).write(job.out)
+    return Encoded(
+        job.out / f"{manifest.hash}.json", documents, rejected, unfit, shards, reused, time.monotonic() - started
+    )
+
+
+def _shards(job: EncodeJob, records: Records, folder: Path, encoders: Encoders) -> Iterator[ShardDone]:
+    # A whole shard is sorted by length at once: its batches then pad 1 %, those of 256 documents 7 to 20.
+    batch = job.shard_records
+    if job.ray is None:
+        return shards_here(records, folder, job.shard_records, encoders, batch)
+    from ingest.ray_encode import PackedModels, shards_on_ray
+
+    models = PackedModels.of(encoders, job.device, job.dtype)
+    return shards_on_ray(records, folder, job.shard_records, models, batch, job.ray)
+
+
+def shards_here(
+    records: Records, folder: Path, shard_records: int, encoders: Encoders, batch: int
+) -> Iterator[ShardDone]:
+    """Encode the shards that `folder` lacks, in this process and in the corpus's order."""
+    for start, part in shards_of(everything(records), shard_records):
+        path = shard_path(folder, start)
+        reused = known(path, start, part) is not None
+        if not reused:
+            write_shard(path, encode_shard(start, part, encoders, batch))
+        yield ShardDone(start, len(part), sum(isinstance(record, Rejected) for record in part), reused)
+
+
+def everything(records: Records) -> Iterator[Document | Rejected]:
+    """Documents and rejected records in the corpus's order."""
+    rejected: deque[Rejected] = deque()
+    for document in records(rejected.append):
+        while rejected:
+            yield rejected.popleft()
+        yield document
+    yield from rejected
+
+
+def known(path: Path, start: int, records: list[Document | Rejected]) -> LoadedShard | None:
+    """The shard of these records where an earlier run wrote it. Raises InputError where it is of other records."""
+    if not path.exists():
+        return None
+    shard = LoadedShard.read(path, [])
+    if shard.digest == digest(records):
+        return shard
+    if shard.end - shard.start < len(records):
+        return None  # the last shard of a corpus that was shorter then
+    error = changed_corpus(start, start + len(records))
+    raise InputError(error.message, f"give the corpus as it was, or delete {path.parent}")
+
+
+def prepare_folder(folder: Path, chosen: Chosen) -> None:
+    """What the shards need beside them: the vocabulary, and what encodes queries."""
+    from opensearch_neural.models.lexical import LexicalEncoder
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if chosen.sparse is None:
+        if chosen.passages is not None:
+            tokenizer = splitting_tokenizer(None, chosen.dense, None)
+            write_text(folder / "tokenizer.json", tokenizer.to_str())
+        return
+    write_json(folder / "vocabulary.json", chosen.sparse.vocabulary, indent=None)
+    if isinstance(chosen.sparse, LexicalEncoder):
+        chosen.sparse.save(folder / "model")
+    else:
+        chosen.sparse.query.save(folder / "model")
+
+
+@click.command()
+@click.option(
+    "--corpus", required=True, help="A BEIR folder, jsonl(.gz/.zst), parquet, csv, tsv, hf:NAME, or - (stdin)."
+)
+@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder for the vectors.")
+@click.option("--sparse", default=None, help="Sparse model (directory or hub id), or none.  [default: lexical]")
+@click.option("--dense", default=None, help="Dense model (directory or hub id); none by default.")
+@click.option("--tokenizer", default=None, help="Tokenizer of the lexical model.  [default: BERT's word pieces]")
+@click.option("--passages", default=None, metavar="TOKENS[:STRIDE]", help="Split documents into passages.")
+@click.option("--format", "format_", default=None, help="The corpus's format, where its name does not tell.")
+@click.option("--id-field", default=None)
+@click.option("--title-field", default=None)
+@click.option("--text-field", default=None)
+@click.option("--url-field", default=None)
+@click.option("--limit", type=click.IntRange(min=1), default=None, help="Take the first N documents.")
+@click.option("--encode-batch", type=click.IntRange(min=1), default=32, show_default=True)
+@click.option("--shard-docs", type=click.IntRange(min=1), default=SHARD_RECORDS, show_default=True)
+@click.option("--device", default=None, help="cpu, cuda, …  [default: the best there is]")
+@click.option(
+    "--dtype",
+    type=click.Choice(["fp32", "bf16"]),
+    default="fp32",
+    show_default=True,
+    help="Of a sparse model's network; bf16 is the faster one where the processor or GPU multiplies it.",
+)
+@click.option(
+    "--ray",
+    "ray_address",
+    is_flag=False,
+    flag_value="local",
+    default=None,
+    metavar="[ADDRESS]",
+    help="Encode on a Ray cluster (HOST:PORT, or auto); without an address, on one started on this machine.",
+)
+@click.option("--ray-workers", type=click.IntRange(min=1), default=None, help="[default: all that the cluster takes]")
+@click.option("--ray-cpus", type=click.IntRange(min=1), default=1, show_default=True, help="Of each worker.")
+@click.option(
+    "--ray-gpus", type=click.FloatRange(min=0), default=None, help="Of each worker.  [default: 1 where there are any]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def encode(
+    corpus: str,
+    out: Path,
+    sparse: str | None,
+    dense: str | None,
+    tokenizer: str | None,
+    passages: str | None,
+    format_: str | None,
+    id_field: str | None,
+    title_field: str | None,
+    text_field: str | None,
+    url_field: str | None,
+    limit: int | None,
+    encode_batch: int,
+    shard_docs: int,
+    device: str | None,
+    dtype: Dtype,
+    ray_address: str | None,
+    ray_workers: int | None,
+    ray_cpus: int,
+    ray_gpus: float | None,
+    as_json: bool,
+) -> None:
+    """Encode a corpus into files that `osn ingest --vectors` writes without loading a model.
+
+    Interrupted or killed, the same command again encodes only what is missing.
+
+    \b
+    osn encode --corpus docs.jsonl.gz --out vectors --dense sentence-transformers/all-MiniLM-L6-v2
+    osn ingest --vectors vectors --index docs
+    osn encode --corpus docs.jsonl.gz --out vectors --sparse models/mine --dtype bf16 --ray
+    """
+    ray = None
+    if ray_address is not None:
+        from ingest.ray_encode import RayOptions
+
+        ray = RayOptions(ray_address, ray_workers, ray_cpus, ray_gpus)
+    job = EncodeJob(
+        corpus=CorpusSource(corpus, format_, id_field, title_field, text_field, url_field, limit),
+        out=out,
+        sparse=sparse,
+        dense=dense,
+        tokenizer=tokenizer,
+        passages=parse_passages(passages) if passages else None,
+        encode_batch=encode_batch,
+        device=device,
+        dtype=dtype,
+        shard_records=shard_docs,
+        ray=ray,
+    )
+    try:
+        encoded = run_encode(job)
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command again continues", file=sys.stderr)
+        raise
+    if as_json:
+        print(json.dumps(asdict(encoded), default=str))
+        return
+    print(f"{encoded.documents} documents in {encoded.manifest} ({encoded.shards} shards, {encoded.seconds:.1f} s)")
+    if encoded.reused:
+        print(f"{encoded.reused} shards were there already")
+    if encoded.rejected or encoded.unfit:
+        print(f"{encoded.rejected + encoded.unfit} records have no vectors: `osn ingest` keeps them as dead letters")

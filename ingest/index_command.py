@@ -1,0 +1,131 @@
+"""`osn index`: look into an index, plan a larger one, go back to the one before."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+from opensearch_neural.cluster import ConnectionSettings, connect, connection_options
+
+
+@click.group()
+def index() -> None:
+    """Look into an index that `osn ingest` wrote, plan a larger one, go back to the one before.
+
+    \b
+    osn index inspect docs
+    osn index plan docs --docs 100000000
+    osn index rollback docs
+    """
+
+
+@index.command()
+@click.argument("name")
+@click.option(
+    "--sample", type=click.IntRange(0, 10_000), default=2000, show_default=True, help="Documents read for drift."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@connection_options
+def inspect(connection: ConnectionSettings, name: str, sample: int, as_json: bool) -> None:
+    """Models and their hashes, counts, sizes by part, and whether the idf table still fits the documents."""
+    from ingest.inspection import inspect_index
+    from ingest.versions import versions
+
+    client = connect(settings=connection)
+    found = inspect_index(client, name, sample=sample)
+    builds = [version for alias in found.alias for version in versions(client, alias)]
+    if as_json:
+        told = asdict(found) | {"meta": found.meta.to_dict()}
+        told["builds"] = [{"index": v.index, "serving": v.serving, "complete": v.complete} for v in builds]
+        print(json.dumps(told, ensure_ascii=False, indent=2))
+        return
+    click.secho(found.index, bold=True)
+    for version in builds:
+        state = "serves now" if version.serving else "complete" if version.complete else "not complete"
+        print(f"  build       {version.index}: {state}, {version.documents:,} documents")
+    print(f"  documents   {found.documents:,}" + (f" passages of {found.parents:,} documents" if found.parents else ""))
+    if found.deleted:
+        print(f"  deleted     {found.deleted:,} (their bytes are freed by merges)")
+    print(f"  shards      {found.shards}, {found.replicas} replicas, {found.segments} segments, {found.health}")
+    if found.meta.passages:
+        print(f"  passages    {found.meta.passages.tokens} tokens, one every {found.meta.passages.stride}")
+    for model in found.models:
+        here = "" if model.here else ", not on this machine"
+        print(f"  {model.kind:<11} {model.name} ({model.hash}){', ' + model.details if model.details else ''}{here}")
+    print(f"  size        {_bytes(found.bytes)} (primaries)")
+    for part, size in found.sizes.items():
+        print(f"    {part:<20} {_bytes(size):>10}  {_bytes(size / max(1, found.documents))} a document")
+    if found.drift:
+        drift = found.drift
+        print(
+            f"  idf drift   {drift.mean:.3f} on average ({drift.by_chance:.3f} by chance), {drift.documents:,} documents"
+        )
+        for token, table, now in drift.tokens:
+            print(f"    {token:<20} {table:>7.3f} in the table, {now:.3f} in the documents")
+
+
+@index.command()
+@click.argument("name")
+@click.option("--docs", type=click.IntRange(min=1), required=True, help="How many documents (or passages) are planned.")
+@click.option("--replicas", type=click.IntRange(min=0), default=None, help="[default: as the index has]")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@connection_options
+def plan(connection: ConnectionSettings, name: str, docs: int, replicas: int | None, as_json: bool) -> None:
+    """Bytes, memory and shards to expect for more documents, from an index NAME of some of them.
+
+    \b
+    osn ingest --corpus docs.jsonl.gz --index sample --limit 10000 --merge
+    osn index plan sample --docs 100000000
+    """
+    from ingest.inspection import inspect_index
+    from ingest.inspection import plan as scaled
+
+    made = scaled(inspect_index(connect(settings=connection), name, sample=0), docs, replicas=replicas)
+    if as_json:
+        print(json.dumps(asdict(made) | {"bytes": made.bytes}, indent=2))
+        return
+    print(f"{made.documents:,} documents, from {made.sampled:,} in {name}")
+    print(f"  one copy    {_bytes(made.bytes)}")
+    for part, size in made.primaries.items():
+        print(f"    {part:<20} {_bytes(size):>10}")
+    print(f"  shards      {made.shards}, {made.replicas} replicas")
+    print(f"  disk        {_bytes(made.disk)} for all copies, with room for merges")
+    print(f"  memory      {_bytes(made.cache)} of page cache for searches that read no disk")
+    if made.heap:
+        print(f"  heap        {_bytes(made.heap)} while a vector graph is merged, beside the usual")
+
+
+@index.command()
+@click.argument("alias")
+@click.option("--to", default=None, metavar="INDEX", help="Go to this build.  [default: the one before]")
+@connection_options
+def rollback(connection: ConnectionSettings, alias: str, to: str | None) -> None:
+    """Have an alias name the build that it named before, at once for all searches."""
+    from ingest.versions import rollback as back
+
+    now, before = back(connect(settings=connection), alias, to)
+    print(f"{alias} now names {now}, before {before}")
+
+
+@index.command()
+@click.argument("alias")
+@click.option(
+    "--keep", type=click.IntRange(min=0), default=1, show_default=True, help="Builds kept beside the one in use."
+)
+@connection_options
+def prune(connection: ConnectionSettings, alias: str, keep: int) -> None:
+    """Delete old builds of an alias."""
+    from ingest.versions import prune as delete_old
+
+    gone = delete_old(connect(settings=connection), alias, keep=keep)
+    print("\n".join(f"{name} deleted" for name in gone) or "nothing to delete")
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError

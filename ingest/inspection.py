@@ -1,0 +1,283 @@
+"""What an index is made of: its models, its sizes, whether its idf table still fits, and what more documents would cost."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ingest import target as targets
+from opensearch_neural.cluster import translate_errors
+from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.models import registry
+from opensearch_neural.schema import HNSW_M, DenseMeta, IndexMeta, SparseMeta
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+# What Lucene's files hold. Sizes by field are not to be had from OpenSearch: these kinds are what comes nearest.
+PARTS: dict[str, str] = {
+    "fdt": "_source", "fdx": "_source", "fdm": "_source",
+    "vec": "dense", "vex": "dense", "vem": "dense", "vemf": "dense", "vemq": "dense", "veq": "dense", "veb": "dense",
+    "vemb": "dense",
+    "pos": "words: positions", "pay": "words: positions",
+    "nvd": "words: lengths", "nvm": "words: lengths",
+    "doc": "postings",
+    "tim": "dictionary", "tip": "dictionary", "tmd": "dictionary", "psm": "dictionary",
+    "dvd": "fields", "dvm": "fields", "kdd": "fields", "kdi": "fields", "kdm": "fields",
+}  # fmt: skip
+NOT_SEARCHED = ("_source", "other")
+
+# Lucene's postings take about so many bytes for the number and the frequency of a word in a document (measured on scifact);
+# what they hold beyond that are the sparse vectors, whose "frequencies" are the upper bits of their weights.
+BYTES_OF_A_WORD_POSTING = 1.4
+
+SHARD_BYTES = 50 * 10**9
+SHARD_DOCUMENTS = 2_147_483_519
+MERGED_SEGMENT_BYTES = 5 * 2**30
+# While a graph is built it lies on the heap: of each vector's 2·M neighbours the number and the score, 4 bytes each, and
+# the arrays' and objects' own bytes.
+GRAPH_BYTES = 2 * HNSW_M * 8 + 100
+# Room for merges, the translog and the 15 % that OpenSearch keeps free.
+DISK_FACTOR = 1.5
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that wrote the index; `here`: whether it is on this machine."""
+
+    kind: str
+    name: str
+    hash: str
+    here: bool
+    details: str = ""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How far the idf of the index's documents is from the table in use.
+
+    documents: the sample's size
+    mean: |idf of the sample − table|, averaged over all occurrences of tokens
+    by_chance: what sampling alone makes of that
+    tokens: those that differ most beyond chance, as (token, table, idf of the sample)
+    """
+
+    documents: int
+    mean: float
+    by_chance: float
+    tokens: list[tuple[str, float, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """sizes: bytes of the primaries by what they hold. parents: documents where the index holds passages."""
+
+    index: str
+    alias: list[str]
+    documents: int
+    parents: int | None
+    deleted: int
+    shards: int
+    replicas: int
+    segments: int
+    health: str
+    bytes: int
+    sizes: dict[str, int]
+    models: list[Model]
+    meta: IndexMeta
+    drift: Drift | None
+
+
+@translate_errors()
+def inspect_index(client: OpenSearch, index: str, *, sample: int = 2000) -> Inspection:
+    """Read everything about an index; nothing is written. sample: documents read for the drift, 0 for none.
+
+    Raises ClusterError when there is no such index, ModelError when `osn` did not write it.
+    """
+    meta = targets.read_meta(client, index)
+    if meta is None:
+        raise ClusterError(f"there is no index {index!r}", "write one with `osn ingest --corpus … --index …`")
+    ((name, settings),) = client.indices.get_settings(index=index).items()
+    stats = client.indices.stats(
+        index=name, metric="docs,store,segments", params={"include_segment_file_sizes": "true"}
+    )["_all"]["primaries"]  # empty while its shards start
+    parents = None
+    if meta.passages is not None:
+        there = {"there": {"cardinality": {"field": "parent", "precision_threshold": 40_000}}}
+        parents = int(client.search(index=name, body={"size": 0, "aggs": there})["aggregations"]["there"]["value"])
+    return Inspection(
+        index=name,
+        alias=sorted(client.indices.get_alias(index=name)[name]["aliases"]),
+        documents=stats.get("docs", {}).get("count", 0),
+        parents=parents,
+        deleted=stats.get("docs", {}).get("deleted", 0),
+        shards=int(settings["settings"]["index"]["number_of_shards"]),
+        replicas=int(settings["settings"]["index"]["number_of_replicas"]),
+        segments=stats.get("segments", {}).get("count", 0),
+        health=client.cluster.health(index=name)["status"],
+        bytes=stats.get("store", {}).get("size_in_bytes", 0),
+        sizes=_sizes(client, name, meta, stats.get("segments", {}).get("file_sizes", {})),
+        models=_models(meta),
+        meta=meta,
+        drift=_drift(client, name, meta.sparse, sample) if sample and meta.sparse else None,
+    )
+
+
+def _models(meta: IndexMeta) -> list[Model]:
+    found = []
+    for kind, model in (("sparse", meta.sparse), ("dense", meta.dense)):
+        if model is not None:
+            details = ""
+            if isinstance(model, DenseMeta):
+                details = f"{model.dimension} dimensions as {model.type}"
+            here = (registry.models_folder() / model.hash).is_dir()
+            found.append(Model(kind, model.name, model.hash, here, details))
+    return found
+
+
+def _sizes(client: OpenSearch, index: str, meta: IndexMeta, files: Mapping[str, Any]) -> dict[str, int]:
+    sizes: Counter[str] = Counter()
+    if meta.dense is not None and "vec" in files:
+        # The k-NN plugin keeps every vector a second time, among the doc values, unless the mapping says otherwise.
+        dense, values = (files.get(suffix, {}).get("size_in_bytes", 0) for suffix in ("vec", "dvd"))
+        if values >= dense:
+            sizes.update({"dense": dense, "fields": -dense})
+    for suffix, file in files.items():
+        sizes[PARTS.get(suffix, "other")] += file["size_in_bytes"]
+    postings = sizes.pop("postings", 0)
+    if meta.sparse is None:
+        sizes["words"] += postings
+    elif postings:
+        words = min(postings, int(_word_postings(client, index) * BYTES_OF_A_WORD_POSTING))
+        sizes["words (estimated)"] += words
+        sizes["sparse (estimated)"] += postings - words
+    return dict(sorted(sizes.items(), key=lambda part: -part[1]))
+
+
+def _word_postings(client: OpenSearch, index: str) -> int:
+    """How many (word, document) pairs the text fields have, in all shards together."""
+    count = int(client.count(index=index)["count"])
+    if not count:
+        return 0
+    hits = client.search(index=index, body={"size": 1, "query": {"exists": {"field": "contents"}}, "_source": False})
+    if not hits["hits"]["hits"]:
+        return 0
+    answer = client.termvectors(
+        index=index,
+        id=hits["hits"]["hits"][0]["_id"],
+        body={"fields": ["title", "text"], "field_statistics": True, "positions": False, "offsets": False},
+    )
+    total = 0.0
+    for of_field in answer["term_vectors"].values():
+        statistics = of_field["field_statistics"]  # of the document's shard
+        total += statistics["sum_doc_freq"] / max(1, statistics["doc_count"]) * count
+    # `contents` holds both again, and has no statistics of its own here because it is not in `_source`.
+    return int(2 * total)
+
+
+def _drift(client: OpenSearch, index: str, sparse: SparseMeta, sample: int) -> Drift | None:
+    from opensearch_neural.idf import DocumentFrequencies, idf
+    from opensearch_neural.tokens import QueryEncoder, special_tokens
+
+    try:
+        encoder = QueryEncoder.load(registry.find(sparse.hash, sparse.name, "sparse"))
+    except ModelError:
+        return None
+    texts = _random_texts(client, index, sample)
+    if not texts:
+        return None
+    vocabulary = encoder.vocabulary
+    counted = DocumentFrequencies(len(vocabulary))
+    for encoding in encoder.tokenizer.encode_batch(texts, add_special_tokens=False):
+        counted.add(encoding.ids)
+    weights = encoder.weights
+    special = special_tokens(encoder.tokenizer)
+    found = idf(counted.counts, counted.n)
+    occurrences = total = chance = 0.0
+    differing: list[tuple[float, str, float, float]] = []
+    for number in counted.counts.nonzero()[0].tolist():
+        token, frequency = vocabulary[number], int(counted.counts[number])
+        if token in special or frequency < 5:
+            continue
+        share = frequency / counted.n
+        # ln of a count that is binomially distributed, and its expected distance from its mean.
+        deviation = math.sqrt((1 - share) / frequency)
+        difference = abs(float(found[number]) - weights[token])
+        occurrences += frequency
+        total += frequency * difference
+        chance += frequency * deviation * math.sqrt(2 / math.pi)
+        if difference > 4 * deviation:
+            differing.append((difference * math.sqrt(frequency), token, weights[token], float(found[number])))
+    if not occurrences:
+        return None
+    differing.sort(reverse=True)
+    tokens = [(token, round(table, 3), round(value, 3)) for _, token, table, value in differing[:10]]
+    return Drift(counted.n, total / occurrences, chance / occurrences, tokens)
+
+
+def _random_texts(client: OpenSearch, index: str, sample: int) -> list[str]:
+    texts: list[str] = []
+    body: dict[str, Any] = {
+        "size": min(sample, 10_000),
+        "_source": ["title", "text"],
+        "query": {"function_score": {"query": {"match_all": {}}, "random_score": {}}},
+    }
+    for hit in client.search(index=index, body=body, params={"request_timeout": 120})["hits"]["hits"]:
+        source = hit["_source"]
+        texts.append(f"{source.get('title', '')} {source.get('text', '')}".strip())
+    return texts
+
+
+# ---------------------------------------------------------------- plans
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an index of so many documents would need, from one of fewer of the same kind.
+
+    primaries: bytes of one copy, by what they hold; disk: bytes to provide for all copies with room to work in;
+    cache: bytes of memory beside the heap in which searches find everything; heap: bytes of heap that one merge of a
+    vector graph takes, beyond what any node needs
+    """
+
+    documents: int
+    sampled: int
+    primaries: dict[str, int]
+    replicas: int
+    disk: int
+    cache: int
+    heap: int
+    shards: int
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.primaries.values())
+
+
+def plan(inspection: Inspection, documents: int, *, replicas: int | None = None) -> Plan:
+    """Scale an index's sizes to another number of documents (of passages, where it holds such).
+
+    In proportion: what grows more slowly (the term dictionary) is overestimated. An index that was just written holds
+    more than it will after its merges; `osn ingest --merge` makes the better sample.
+    Raises InputError where there is nothing to scale.
+    """
+    if inspection.documents < 1 or not inspection.sizes:
+        raise InputError(f"{inspection.index!r} holds no documents to scale from", "ingest a sample: `--limit 10000`")
+    replicas = inspection.replicas if replicas is None else replicas
+    scale = documents / inspection.documents
+    primaries = {part: math.ceil(size * scale) for part, size in inspection.sizes.items()}
+    total = sum(primaries.values())
+    shards = max(1, math.ceil(total / SHARD_BYTES), math.ceil(documents / SHARD_DOCUMENTS))
+    heap = 0
+    if inspection.meta.dense is not None:
+        in_segment = min(documents / shards, MERGED_SEGMENT_BYTES / max(1.0, total / documents))
+        heap = math.ceil(in_segment * GRAPH_BYTES)
+    searched = sum(size for part, size in primaries.items() if part not in NOT_SEARCHED)
+    copies = replicas + 1
+    return Plan(
+        documents, inspection.documents, primaries, replicas, math.ceil(total * copies * DISK_FACTOR), searched * copies,
+        heap, shards,
+    )  # fmt: skip

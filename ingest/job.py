@@ -1,0 +1,183 @@
+"""One ingest from its settings: find the models, open the index, run the pipeline.
+
+`osn ingest`, the demo and the benchmarks all ingest through here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ingest import pipeline
+from ingest.dead_letters import is_dead_letter_file, letters_path
+from ingest.encoding import Encoders, Vectorizer
+from ingest.models import Wanted, choose, dense_meta, sparse_meta, stored_dense_meta
+from ingest.pipeline import Options, Report
+from ingest.source import CorpusSource, Records, as_passages, ignore, spooled
+from ingest.target import open_target, read_meta
+from ingest.vectors import StoredVectors, find_manifest
+from ingest.versions import build_record, open_build, serve
+from opensearch_neural.cluster import translate_errors
+from opensearch_neural.errors import InputError
+from opensearch_neural.models import registry
+from opensearch_neural.schema import DenseType, IndexMeta, PassageMeta
+from opensearch_neural.tokens import load_tokenizer
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+__all__ = ["CorpusSource", "Job", "run_job"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """The settings of one ingest.
+
+    corpus: may be left out with `vectors`: then it is the one that was encoded
+    index: with `alias`, left empty
+    alias: build an index beside the one that the alias names, and have it name the new one when that is complete
+    sparse, dense, tokenizer, passages: as in `models.Wanted`
+    vectors: a folder that `osn encode` wrote, instead of models
+    """
+
+    corpus: CorpusSource | None
+    index: str = ""
+    alias: str | None = None
+    sparse: str | None = None
+    dense: str | None = None
+    dense_type: DenseType = "float"
+    tokenizer: str | None = None
+    passages: PassageMeta | None = None
+    analyzer: str = "english"
+    shards: int = 1
+    replicas: int | None = None
+    keep_replicas: bool = False
+    store_vectors: bool = False
+    encode_batch: int = 32
+    device: str | None = None
+    dead_letters: Path | None = None
+    vectors: Path | None = None
+    options: Options = field(default_factory=Options)
+
+
+def run_job(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Report:
+    """Ingest a corpus.
+
+    Raises ModelError when the models are not those of the existing index, InputError for a corpus that cannot be read,
+    ClusterError for what the cluster refuses, and what `pipeline.ingest` raises.
+    """
+    if bool(job.index) == bool(job.alias):
+        raise InputError("an ingest writes either an index or a new one under an alias", "give --index or --alias")
+    stored = None if job.vectors is None else StoredVectors(*find_manifest(job.vectors))
+    corpus = corpus_of(job, stored)
+    if job.alias is None:
+        return _write(client, job, corpus, stored, show_progress)
+    index = open_build(client, job.alias, corpus.name, restart=job.options.restart)
+    letters = letters_path(job.dead_letters, job.alias, corpus.path)
+    return _write(client, replace(job, index=index, dead_letters=letters), corpus, stored, show_progress)
+
+
+def _write(
+    client: OpenSearch, job: Job, corpus: CorpusSource, stored: StoredVectors | None, show_progress: bool
+) -> Report:
+    with spooled(corpus.path) as place, translate_errors():
+        letters = letters_path(job.dead_letters, job.index, corpus.path)
+        wrote = read_meta(client, job.index)
+        plan = (
+            with_models(job, wrote, corpus.reader(place), corpus.name)
+            if stored is None
+            else with_vectors(job, stored, corpus.reader(place))
+        )
+        target = open_target(
+            client,
+            job.index,
+            plan.meta,
+            corpus_name=corpus.name,
+            shards=job.shards,
+            replicas=job.replicas,
+            keep_replicas=job.keep_replicas,
+            store_vectors=job.store_vectors,
+            extra=build_record(job.alias, corpus.name) if job.alias else {},
+            patience=min(60.0, job.options.retry.patience),
+        )
+        report = pipeline.ingest(
+            client,
+            target,
+            plan.records,
+            plan.vectorizer,
+            corpus_name=corpus.name,
+            dead_letters=letters,
+            reader=corpus.reading,
+            options=job.options,
+            serve=(lambda: serve(client, str(job.alias), job.index)) if job.alias else None,
+            whole_documents=not is_dead_letter_file(Path(place)),
+            total=plan.total,
+            show_progress=show_progress,
+        )
+        return replace(report, alias=job.alias)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is written, and where its vectors come from."""
+
+    meta: IndexMeta
+    records: Records
+    vectorizer: Vectorizer
+    total: int | None
+
+
+def with_models(job: Job, wrote: IndexMeta | None, records: Records, corpus_name: str) -> Plan:
+    """Vectors from the models that are named, or that wrote the index."""
+    wanted = Wanted(job.sparse, job.dense, job.tokenizer, job.passages, job.device)
+    chosen = choose(wanted, wrote, job.index, records, corpus_name)
+    dense = None
+    if chosen.dense is not None:
+        sample = [document.contents for document in islice(chosen.records(ignore), 256)]
+        dense = dense_meta(chosen.dense, job.dense_type, sample)
+    sparse = sparse_meta(chosen.sparse) if chosen.sparse else None
+    meta = IndexMeta(sparse=sparse, dense=dense, passages=chosen.passages, analyzer=job.analyzer)
+    return Plan(meta, chosen.records, Encoders(chosen.sparse, chosen.dense, job.encode_batch), chosen.total)
+
+
+def with_vectors(job: Job, stored: StoredVectors, records: Records) -> Plan:
+    """Vectors from files. What encodes queries is remembered, for searches on this machine."""
+    manifest = stored.manifest
+    model = stored.folder / "model"
+    if manifest.sparse is not None and not (registry.models_folder() / manifest.sparse.hash).is_dir():
+        registry.remember(manifest.sparse.hash, model)
+    dense = None
+    if manifest.dense is not None:
+        info = manifest.dense
+        dense = stored_dense_meta(
+            info.name, info.hash, info.dimension, job.dense_type, info.normalized, stored.sample()
+        )
+    if manifest.passages is not None:
+        tokenizer = load_tokenizer(model) if manifest.sparse else load_tokenizer(stored.folder / "tokenizer.json")
+        records = as_passages(records, tokenizer, manifest.passages)
+    meta = IndexMeta(sparse=manifest.sparse, dense=dense, passages=manifest.passages, analyzer=job.analyzer)
+    return Plan(meta, records, stored, manifest.records)
+
+
+def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:
+    """The corpus named, or the one that was encoded; records are read as they were then.
+
+    Raises InputError for options that contradict each other.
+    """
+    if stored is None:
+        if job.corpus is None:
+            raise InputError("no corpus is named", "give --corpus, or --vectors")
+        return job.corpus
+    if job.sparse or job.dense or job.tokenizer or job.passages:
+        raise InputError(
+            "--vectors brings the vectors along: --sparse, --dense, --tokenizer and --passages have no place beside it",
+            "leave them out, or encode again with `osn encode`",
+        )
+    encoded = stored.manifest.corpus
+    if job.corpus is not None:
+        return replace(encoded, path=job.corpus.path)
+    if encoded.path == "stdin":
+        raise InputError("the corpus was read from standard input when it was encoded", "give --corpus")
+    return encoded

@@ -1,0 +1,160 @@
+"""What of a corpus is already in the index, kept in a small file beside nothing else that a crash could take along.
+
+The corpus is read in order and written in batches. When OpenSearch has acknowledged a batch (and so has it in its
+translog), one line is appended and synced:
+
+    {"from": 512, "to": 1024, "digest": "…", "written": 511, "letters": 1}
+
+`from` and `to` count the corpus's records, rejected ones included. `digest` covers their contents, so that a corpus
+changed since is noticed rather than half-skipped. Killed at any moment, at most the batches in flight are encoded again;
+writing a document twice under its id leaves one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from opensearch_neural.corpus import Document, Rejected
+from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.files import write_text
+
+if sys.platform != "win32":
+    import fcntl
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a journal belongs to: the index as it was created, the corpus, and how it is read and encoded."""
+
+    index_uuid: str
+    corpus: str
+    sparse: str | None
+    dense: str | None
+    reader: str = ""
+
+    @property
+    def hash(self) -> str:
+        return hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Records [start, end) of the corpus, written."""
+
+    start: int
+    end: int
+    digest: str
+    written: int
+    letters: int
+
+
+def record_digest(record: Document | Rejected) -> bytes:
+    """16 bytes that change with anything of a record that ends in the index."""
+    if isinstance(record, Rejected):
+        parts: tuple[str, ...] = ("\0rejected", str(record.line), record.raw)
+    else:
+        fields = json.dumps(record.fields, default=str) if record.fields else ""
+        parts = (record.id, record.title, record.text, record.url or "", fields)
+    joined = "\0".join(f"{len(part)}:{part}" for part in parts)
+    return hashlib.blake2b(joined.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def digest(records: Iterable[Document | Rejected]) -> str:
+    return hashlib.blake2b(b"".join(map(record_digest, records)), digest_size=8).hexdigest()
+
+
+class Journal:
+    """Opens the journal at `path`; one that belongs to something else, or any when `restart`, is begun anew.
+
+    `batches` holds what an earlier run finished, by the number of its first record.
+    Raises ClusterError when another process on this machine is writing the same corpus into the same index.
+    """
+
+    def __init__(self, path: Path, identity: Identity, *, restart: bool = False) -> None:
+        self.path = path
+        self.batches: dict[int, Batch] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(path)
+        header = {"journal": 2, **asdict(identity)}
+        lines = [] if restart else _read(path)
+        if lines and lines[0] == header:
+            self.batches = {line["from"]: _batch(line) for line in lines[1:]}
+            self._rewrite([header, *lines[1:]])  # a torn last line is dropped
+        else:
+            self._rewrite([header])
+        self._file: IO[str] = path.open("a", encoding="utf-8")
+
+    def done(self, batch: Batch) -> None:
+        self._file.write(json.dumps(_line(batch)) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+        self._lock.close()
+
+    def remove(self) -> None:
+        """The run is complete and verified: there is nothing to continue."""
+        self.path.unlink(missing_ok=True)
+        Path(self._lock.name).unlink(missing_ok=True)
+        self.close()
+
+    def _rewrite(self, lines: list[dict]) -> None:
+        write_text(self.path, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _locked(path: Path) -> IO[str]:
+    """A file beside the journal, locked for as long as it is open: the journal itself is renamed into place."""
+    lock = path.with_suffix(".lock").open("a", encoding="utf-8")
+    if sys.platform == "win32":
+        return lock
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise ClusterError(
+            "another process on this machine is writing this corpus into this index", "wait for it, or stop it"
+        ) from None
+    return lock
+
+
+def changed_corpus(start: int, end: int) -> InputError:
+    return InputError(
+        f"the corpus changed since the run that is being continued: records {start + 1} to {end} are not as they were",
+        "give the corpus as it was, or begin anew with --restart",
+    )
+
+
+def _read(path: Path) -> list[dict]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return []
+    lines = []
+    for line in text.splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            break  # torn by a crash; nothing after it can be trusted
+    return lines
+
+
+def _line(batch: Batch) -> dict:
+    return {
+        "from": batch.start,
+        "to": batch.end,
+        "digest": batch.digest,
+        "written": batch.written,
+        "letters": batch.letters,
+    }
+
+
+def _batch(line: dict) -> Batch:
+    return Batch(line["from"], line["to"], line["digest"], line["written"], line["letters"])

@@ -1,0 +1,197 @@
+"""Which models encode: those that are named, those that wrote the index, or the corpus's own lexical model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Literal
+
+from ingest.source import Records, as_passages, ignore
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.models import directory, registry
+from opensearch_neural.schema import DenseMeta, DenseType, IndexMeta, PassageMeta, SparseMeta, byte_scale
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from tokenizers import Tokenizer
+
+    from opensearch_neural.models.dense import DenseEncoder
+    from opensearch_neural.models.sparse import SparseDocumentEncoder
+
+log = logging.getLogger(__name__)
+
+Dtype = Literal["fp32", "bf16"]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The models asked for.
+
+    sparse: a model directory or hub id; "lexical", or None for a new index: the corpus's lexical model, built in a first
+        pass; None for an existing index: the model that wrote it; "none": no sparse vectors.
+    dense: likewise, but None for a new index means no dense vectors.
+    tokenizer: of a lexical model that is to be built
+    passages: None for an existing index: as it is
+    dtype: in what precision the network of a sparse model runs
+    """
+
+    sparse: str | None = None
+    dense: str | None = None
+    tokenizer: str | None = None
+    passages: PassageMeta | None = None
+    device: str | None = None
+    dtype: Dtype = "fp32"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The models, and the records as they are to be encoded: passages where documents are split into such.
+
+    total: how many records there are, where that is known.
+    """
+
+    sparse: SparseDocumentEncoder | None
+    dense: DenseEncoder | None
+    passages: PassageMeta | None
+    records: Records
+    total: int | None
+
+
+def choose(wanted: Wanted, wrote: IndexMeta | None, index: str, records: Records, corpus_name: str) -> Chosen:
+    """Load or build the models for a corpus and an index; `wrote` is the record of the index where it exists.
+
+    Raises ModelError when a model is missing, or passages are asked for where the index has none (or otherwise).
+    """
+    passages = _passages(wanted, wrote, index)
+    dense = _dense(wanted, wrote)
+    sparse, total = None, None
+    if wanted.sparse not in (None, "none", "lexical"):
+        sparse = _load_sparse(str(wanted.sparse), wanted)
+    elif wanted.sparse != "none" and (wrote is None or wrote.sparse is not None):
+        known = registry.models_folder() / wrote.sparse.hash if wrote is not None and wrote.sparse is not None else None
+        if known is not None and known.is_dir():
+            sparse = _load_sparse(str(known), wanted, name=wrote.sparse.name if wrote and wrote.sparse else None)
+        elif wrote is None or (wrote.sparse and wrote.sparse.name.startswith("lexical")):
+            # Of an existing index: gone from this machine (another one, or a cache that was cleared). The same corpus
+            # makes the same model again.
+            tokenizer = lexical_tokenizer(wanted.tokenizer, records)
+            split_records = as_passages(records, tokenizer, passages) if passages else records
+            sparse, total = _built_lexical(split_records, tokenizer, corpus_name)
+            if wrote is not None and wrote.sparse is not None and sparse.info.hash != wrote.sparse.hash:
+                registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")  # raises
+        elif wrote.sparse is not None:
+            sparse = _load_sparse(str(registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")), wanted)
+    elif wanted.sparse == "lexical":
+        raise ModelError(f"the index {index!r} holds no sparse vectors", "give --sparse none, or another --index")
+    for encoder in (sparse, dense):
+        if encoder is not None:
+            registry.remember(encoder.info.hash, encoder.info.path)
+    if passages is not None:
+        records = as_passages(records, splitting_tokenizer(sparse, dense, wanted.tokenizer), passages)
+    if total is None and any(encoder and encoder.info.kind != "lexical" for encoder in (sparse, dense)):
+        # Reading is nothing beside encoding, and the time left is worth knowing.
+        total = sum(1 for _ in records(ignore))
+    return Chosen(sparse, dense, passages, records, total)
+
+
+def _passages(wanted: Wanted, wrote: IndexMeta | None, index: str) -> PassageMeta | None:
+    if wrote is None:
+        return wanted.passages
+    if wanted.passages not in (None, wrote.passages):
+        has = (
+            f"passages of {wrote.passages.tokens}:{wrote.passages.stride} tokens"
+            if wrote.passages
+            else "whole documents"
+        )
+        raise ModelError(f"the index {index!r} holds {has}", "leave out --passages, or give another --index")
+    return wrote.passages
+
+
+def _dense(wanted: Wanted, wrote: IndexMeta | None) -> DenseEncoder | None:
+    from opensearch_neural.models.dense import load_dense
+
+    if wanted.dense == "none":
+        return None
+    if wanted.dense is not None:
+        return load_dense(wanted.dense, device=wanted.device)
+    if wrote is not None and wrote.dense is not None:
+        return load_dense(registry.find(wrote.dense.hash, wrote.dense.name, "dense"), device=wanted.device)
+    return None
+
+
+def _load_sparse(name_or_path: str, wanted: Wanted, *, name: str | None = None) -> SparseDocumentEncoder:
+    from opensearch_neural.models.lexical import LexicalEncoder
+    from opensearch_neural.models.sparse import load_sparse
+
+    loaded = load_sparse(name_or_path, device=wanted.device, dtype=wanted.dtype)
+    # A lexical model is kept under its hash, which is not how anybody would call it.
+    return replace(loaded, name="lexical") if isinstance(loaded, LexicalEncoder) and name == "lexical" else loaded
+
+
+def lexical_tokenizer(named: str | None, records: Records) -> Tokenizer:
+    """The tokenizer of a corpus's lexical model: the one named, BERT's where it is installed, else made of the corpus."""
+    from opensearch_neural.models.lexical import TRAINING_SAMPLE
+    from opensearch_neural.tokens import load_tokenizer
+    from opensearch_neural.word_pieces import train_word_pieces
+
+    if named is not None:
+        return load_tokenizer(named)
+    if packaged := directory.minilm_directory():
+        return load_tokenizer(packaged)
+    return train_word_pieces(document.contents for document in islice(records(ignore), TRAINING_SAMPLE))
+
+
+def _built_lexical(records: Records, tokenizer: Tokenizer, corpus_name: str) -> tuple[SparseDocumentEncoder, int]:
+    """The lexical model of the records, saved under `home()`, and how many they are."""
+    from opensearch_neural.models.lexical import LexicalEncoder, build_lexical
+
+    log.info("reading the corpus once for the lexical model's term statistics")
+    try:
+        built = build_lexical((document.contents for document in records(ignore)), tokenizer=tokenizer)
+    except InputError as error:
+        raise InputError(f"no lexical model can be made of {corpus_name}: {error.message}", error.remedy) from None
+    folder = registry.models_folder() / f"lexical-{built.info.hash}"
+    built.save(folder)
+    return replace(LexicalEncoder.load(folder), name="lexical"), built.documents
+
+
+def splitting_tokenizer(
+    sparse: SparseDocumentEncoder | None, dense: DenseEncoder | None, named: str | None
+) -> Tokenizer:
+    """The tokenizer by which passages are measured: of the model that reads them."""
+    from opensearch_neural.tokens import load_tokenizer
+
+    if sparse is not None:
+        return sparse.query.tokenizer
+    if dense is not None:
+        return load_tokenizer(dense.info.path)
+    if named is not None:
+        return load_tokenizer(named)
+    raise InputError("passages are measured in tokens, and there is no model", "name a tokenizer with --tokenizer")
+
+
+def sparse_meta(encoder: SparseDocumentEncoder) -> SparseMeta:
+    return SparseMeta(encoder.info.name, encoder.info.hash, encoder.query.hash)
+
+
+def dense_meta(encoder: DenseEncoder, type: DenseType, sample: Sequence[str]) -> DenseMeta:
+    """`sample`: texts from which the scale of byte vectors is taken when the model does not normalize."""
+    needs_sample = type == "byte" and not encoder.normalized
+    vectors = encoder.encode_documents(sample) if needs_sample else None
+    return stored_dense_meta(encoder.info.name, encoder.info.hash, encoder.dimension, type, encoder.normalized, vectors)
+
+
+def stored_dense_meta(
+    name: str, hash: str, dimension: int, type: DenseType, normalized: bool, sample: NDArray[np.float32] | None
+) -> DenseMeta:
+    """sample: (n, dimension) vectors of the model, needed for bytes of a model that does not normalize."""
+    import numpy as np
+
+    scale = 1.0
+    if type == "byte":
+        vectors = np.zeros((1, dimension), np.float32) if sample is None else sample
+        scale = byte_scale(vectors, normalized=normalized)
+    return DenseMeta(name, hash, dimension, type, normalized, scale)

@@ -1,0 +1,364 @@
+"""Read, encode, write: one corpus into one index, so that the same command again continues where this one stopped.
+
+The main thread reads and encodes; a bounded number of batches is on its way to OpenSearch meanwhile, each in a thread of
+its own. What OpenSearch acknowledged is journalled in the order of the corpus.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import groupby, islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ingest import target as targets
+from ingest.bulk import BulkWriter, Outcome, RetryPolicy
+from ingest.dead_letters import DeadLetters
+from ingest.encoding import Prepared, Vectorizer, prepare
+from ingest.journal import Batch, Identity, Journal, changed_corpus, digest
+from ingest.progress import Progress
+from ingest.seen import FirstRecords
+from ingest.source import Records, ignore
+from ingest.target import Target
+from opensearch_neural.corpus import Document, Rejected
+from opensearch_neural.errors import ClusterError, OsnError
+from opensearch_neural.home import home
+from opensearch_neural.passages import Passage
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to ingest.
+
+    batch_documents: documents encoded together, and written and journalled together; what a kill costs at most is
+        `in_flight` batches encoded again.
+    batch_characters: a batch ends where its texts reach this, so that memory stays bounded whatever their lengths.
+    max_errors: how many documents may be set aside as dead letters before the run stops.
+    """
+
+    writers: int = 2
+    batch_documents: int = 256
+    chunk_bytes: int = 8 << 20
+    max_errors: int = 1000
+    merge: bool = False
+    restart: bool = False
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    batch_characters: int = 8 << 20
+
+    @property
+    def in_flight(self) -> int:
+        """The most batches that are encoded and not yet journalled."""
+        return 2 * self.writers + 1
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an ingest did. `documents` counts the documents (or passages) of the corpus now in the index.
+
+    alias, replaced: where an alias was made to name the index, and the index that it named before
+    """
+
+    index: str
+    documents: int
+    letters: int
+    skipped: int
+    retries: int
+    seconds: float
+    dead_letters: Path | None
+    alias: str | None = None
+    replaced: str | None = None
+
+
+class TooManyErrors(OsnError):
+    """More documents were refused than `max_errors` allows."""
+
+
+def ingest(
+    client: OpenSearch,
+    target: Target,
+    records: Records,
+    vectorizer: Vectorizer,
+    *,
+    corpus_name: str,
+    dead_letters: Path,
+    reader: str = "",
+    options: Options = Options(),
+    whole_documents: bool = True,
+    serve: Callable[[], str | None] | None = None,
+    total: int | None = None,
+    show_progress: bool = True,
+) -> Report:
+    """Write all documents that `records` yields into the target, then finish and verify it.
+
+    `records` is called with a function that takes what a reader rejects; it must yield the same records in the same
+    order at every call. `corpus_name` distinguishes corpora in the journal, `reader` ways of reading one. Where documents
+    are split, `whole_documents` says that all passages of each are there: what an index holds beyond them is removed.
+    `serve` is called when the index is complete, before what could continue the run is removed; it returns the index that
+    this one replaced. Then nothing else may be in the index.
+
+    Raises:
+        ClusterError: OpenSearch did not take the documents, or the verification failed.
+        TooManyErrors: more than `options.max_errors` documents were set aside.
+        InputError: the corpus is not the one that an interrupted run began.
+    After each of these, and after KeyboardInterrupt or a kill, the same call again continues.
+    """
+    meta = target.meta
+    identity = Identity(
+        target.uuid,
+        corpus_name,
+        meta.sparse.hash if meta.sparse else None,
+        meta.dense.hash if meta.dense else None,
+        reader,
+    )
+    journal = Journal(journal_path(target, identity), identity, restart=options.restart)
+    run = _Run(client, target, vectorizer, journal, DeadLetters(dead_letters), options, whole_documents)
+    started = time.monotonic()
+    try:
+        with Progress(f"ingest → {target.index}", total=total, show=show_progress) as progress:
+            run.write_all(records, progress)
+        return run.finish(records, started, corpus_name, serve)
+    finally:
+        run.letters.close()
+        run.journal.close()
+
+
+def journal_path(target: Target, identity: Identity) -> Path:
+    return home() / "ingest" / f"{target.index}-{target.uuid}-{identity.hash}.journal"
+
+
+class _Run:
+    def __init__(
+        self,
+        client: OpenSearch,
+        target: Target,
+        vectorizer: Vectorizer,
+        journal: Journal,
+        letters: DeadLetters,
+        options: Options,
+        whole_documents: bool,
+    ) -> None:
+        self.whole_documents = whole_documents
+        self.client = client
+        self.target = target
+        self.vectorizer = vectorizer
+        self.journal = journal
+        self.letters = letters
+        self.options = options
+        self.stop = threading.Event()
+        self.writer = BulkWriter(
+            client, target.index, policy=options.retry, chunk_bytes=options.chunk_bytes, stop=self.stop
+        )
+        self.ids = FirstRecords()
+        self.written = 0
+        self.letter_count = 0
+        self.skipped = 0
+        self.retries = 0
+
+    def write_all(self, records: Records, progress: Progress) -> None:
+        """Encode in this thread, write in others, and journal in the order of the corpus."""
+        pending: deque[tuple[_Encoded, Future[Outcome]]] = deque()
+        pool = ThreadPoolExecutor(self.options.writers, "osn-bulk")
+        try:
+            for start, items in self._batches(records):
+                earlier = self.journal.batches.get(start)
+                if earlier is not None and earlier.end == start + len(items):
+                    self._skip(earlier, items)
+                    progress.update(len(items), skipped=True)
+                    continue
+                encoded = self._encode(start, items)
+                pending.append((encoded, pool.submit(self.writer.write, encoded.prepared.actions)))
+                while len(pending) >= self.options.in_flight or (pending and pending[0][1].done()):
+                    self._settle_first(pending, progress)
+            while pending:
+                self._settle_first(pending, progress)
+        except BaseException:
+            # What is on its way arrives or gives up at its next attempt; what arrived is journalled, for the next run.
+            self.stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            self._settle_arrived(pending, progress)
+            raise
+        finally:
+            pool.shutdown(wait=True)
+
+    def _settle_first(self, pending: deque[tuple[_Encoded, Future[Outcome]]], progress: Progress) -> None:
+        self._settle(*pending[0], progress)
+        pending.popleft()  # only now: an interrupt in between must not lose sight of it
+
+    def _settle_arrived(self, pending: deque[tuple[_Encoded, Future[Outcome]]], progress: Progress) -> None:
+        for encoded, future in pending:
+            if future.cancelled() or future.exception() is not None:
+                continue  # a gap in the journal, which the next run fills
+            with suppress(TooManyErrors):
+                self._settle(encoded, future, progress)
+
+    def _batches(self, records: Records) -> Iterator[tuple[int, list[Document | Rejected]]]:
+        """(number of the first record, records) of batches of the corpus: the journal's where it has some."""
+        rejected: deque[Rejected] = deque()
+        items: list[Document | Rejected] = []
+        start = characters = 0
+
+        def full() -> bool:
+            if earlier := self.journal.batches.get(start):
+                return len(items) == earlier.end - earlier.start
+            return len(items) >= self.options.batch_documents or characters >= self.options.batch_characters
+
+        def add(item: Document | Rejected) -> Iterator[tuple[int, list[Document | Rejected]]]:
+            nonlocal items, start, characters
+            items.append(item)
+            characters += len(item.text) if isinstance(item, Document) else len(item.raw)
+            if full():
+                yield start, items
+                start, items, characters = start + len(items), [], 0
+
+        for document in records(rejected.append):
+            while rejected:
+                yield from add(rejected.popleft())
+            yield from add(document)
+        while rejected:
+            yield from add(rejected.popleft())
+        if items:
+            yield start, items
+
+    def _skip(self, earlier: Batch, items: list[Document | Rejected]) -> None:
+        """Pass over what an earlier run wrote; only the ids are remembered."""
+        if digest(items) != earlier.digest:
+            raise changed_corpus(earlier.start, earlier.end)
+        for number, item in enumerate(items, earlier.start):
+            if isinstance(item, Document):
+                self.ids.first(item.id, number)
+        self.skipped += earlier.written
+        self.written += earlier.written
+        self.letter_count += earlier.letters
+
+    def _encode(self, start: int, items: list[Document | Rejected]) -> _Encoded:
+        documents: list[Document] = []
+        set_aside: list[tuple[Document | Rejected, str]] = []
+        for number, item in enumerate(items, start):
+            if isinstance(item, Rejected):
+                set_aside.append((item, item.reason))
+            elif (first := self.ids.first(item.id, number)) != number:
+                set_aside.append((item, f"the id {item.id!r} occurs twice: first in record {first + 1} of the corpus"))
+            else:
+                documents.append(item)
+        prepared = prepare(documents, self.vectorizer, self.target.meta.dense)
+        set_aside.extend((documents[each.position], each.reason) for each in prepared.unfit)
+        return _Encoded(start, len(items), digest(items), prepared, documents, set_aside)
+
+    def _settle(self, encoded: _Encoded, future: Future[Outcome], progress: Progress) -> None:
+        """Take note of a batch that OpenSearch answered: letters first, then the journal, so that no letter is lost."""
+        outcome = future.result()
+        prepared = encoded.prepared
+        for item, reason in encoded.set_aside:
+            self.letters.add(item, reason)
+        for failure in outcome.failures:
+            document = encoded.documents[prepared.positions[failure.position]]
+            self.letters.add(document, failure.reason, failure.status)
+        letters = len(encoded.set_aside) + len(outcome.failures)
+        self.letters.sync()
+        written = len(prepared.actions) - len(outcome.failures)
+        self.journal.done(Batch(encoded.start, encoded.start + encoded.length, encoded.digest, written, letters))
+        self.written += written
+        self.letter_count += letters
+        self.retries += outcome.retries
+        if self.letter_count:
+            progress.remark(f"{self.letter_count} set aside")
+        progress.update(encoded.length)
+        if self.letter_count > self.options.max_errors:
+            raise TooManyErrors(
+                f"{self.letter_count} documents were not taken, more than --max-errors {self.options.max_errors} allows",
+                f"read the reasons in {self.letters.path}; the same command again continues",
+            )
+
+    def finish(
+        self, records: Records, started: float, corpus_name: str, serve: Callable[[], str | None] | None
+    ) -> Report:
+        """Verify and open the index for searching; then there is nothing left to continue."""
+        targets.verify_unchanged_index(self.client, self.target)
+        targets.refresh(self.client, self.target.index)
+        self._verify(records, corpus_name, alone=serve is not None)
+        if self.target.meta.passages and self.target.loading_corpus is None and self.whole_documents:
+            self._remove_last_passages(records)
+        targets.finish(self.client, self.target, merge=self.options.merge)
+        replaced = serve() if serve else None
+        self.journal.remove()
+        return Report(
+            self.target.index,
+            self.written,
+            self.letter_count,
+            self.skipped,
+            self.retries,
+            time.monotonic() - started,
+            self.letters.path if self.letter_count else None,
+            replaced=replaced,
+        )
+
+    def _verify(self, records: Records, corpus_name: str, *, alone: bool) -> None:
+        """Raise ClusterError unless the index holds every document of the corpus that was taken.
+
+        A count shows it where the index holds this corpus alone; otherwise each id is looked up. What was acknowledged
+        and is not there (a node may lose what it had acknowledged when its disk is full, or dies without a replica) is
+        written again. `alone`: nothing else may be there.
+        """
+        counted = targets.count(self.client, self.target.index)
+        if (alone or self.target.loading_corpus == corpus_name) and counted == self.written:
+            return
+        if alone and counted > self.written:
+            raise ClusterError(
+                f"{self.target.index!r} holds {counted} documents, {counted - self.written} more than the corpus",
+                "the corpus has changed since the build began: build anew with --restart",
+            )
+        for attempt in range(3):
+            missing = 0
+            for documents in _by_thousands(records(ignore)):
+                missing += self._look_up(documents, mend=attempt < 2)
+            if not missing:
+                return
+            log.warning("%d documents that %r had acknowledged were not in it", missing, self.target.index)
+        raise ClusterError(
+            f"{self.target.index!r} lacks {missing} documents of the corpus that it had taken, again and again",
+            "is something else deleting them? Look at the cluster's log; the same command again continues",
+        )
+
+    def _remove_last_passages(self, records: Records) -> None:
+        """Documents that the index held before may have become shorter."""
+        documents = groupby((each for each in records(ignore) if isinstance(each, Passage)), lambda each: each.parent)
+        counts = ((parent, max(passage.number for passage in passages)) for parent, passages in documents)
+        while part := dict(islice(counts, 1000)):
+            targets.remove_last_passages(self.client, self.target.index, part)
+
+    def _look_up(self, documents: list[Document], *, mend: bool) -> int:
+        """How many of the documents were taken and are not in the index; with `mend` they are written again."""
+        ids = list(dict.fromkeys(document.id for document in documents))
+        lacking = set(targets.missing_ids(self.client, self.target.index, ids)) - self.letters.ids
+        if lacking and mend:
+            again = list({document.id: document for document in reversed(documents) if document.id in lacking}.values())
+            outcome = self.writer.write(prepare(again, self.vectorizer, self.target.meta.dense).actions)
+            self.retries += outcome.retries
+        return len(lacking)
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    start: int
+    length: int
+    digest: str
+    prepared: Prepared
+    documents: list[Document]
+    set_aside: list[tuple[Document | Rejected, str]]
+
+
+def _by_thousands(documents: Iterator[Document]) -> Iterator[list[Document]]:
+    while part := list(islice(documents, 1000)):
+        yield part

@@ -1,0 +1,74 @@
+"""Progress of long work: a bar on a terminal, a plain line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from tqdm import tqdm
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Progress:
+    """Counts documents towards `total`, where that is known. Writes to stderr; nothing when not `show`."""
+
+    def __init__(self, title: str, *, total: int | None = None, unit: str = "doc", show: bool = True) -> None:
+        self.title = title
+        self.total = total
+        self.unit = unit
+        self.count = 0
+        self.note = ""
+        self._started = self._told = time.monotonic()
+        terminal = sys.stderr.isatty()
+        self._bar = tqdm(total=total, unit=unit, desc=title, dynamic_ncols=True, disable=not (show and terminal))
+        self._lines = show and not terminal
+        self._skipped = 0
+
+    def update(self, count: int, *, skipped: bool = False) -> None:
+        """`skipped`: done by an earlier run, so that it says nothing about the rate."""
+        self.count += count
+        if skipped:
+            self._skipped += count
+        if not self._bar.disable:
+            # What tqdm calls initial does not count into its rate.
+            self._bar.initial = self._skipped
+            self._bar.update(count)
+        if self._lines and time.monotonic() - self._told >= SECONDS_BETWEEN_LINES:
+            self._tell()
+
+    def remark(self, note: str) -> None:
+        if note != self.note:
+            self.note = note
+            self._bar.set_postfix_str(note, refresh=False)
+
+    def _tell(self) -> None:
+        self._told = time.monotonic()
+        rate = (self.count - self._skipped) / max(self._told - self._started, 1e-9)
+        # Records that cannot be read are counted here, and may not be in the total.
+        of_total = f" of {self.total:,}" if self.total and self.total >= self.count else ""
+        parts = [f"{self.title}: {self.count:,}{of_total} {self.unit}s"]
+        if rate:
+            parts.append(f"{rate:,.0f}/s")
+            if self.total and self.total > self.count:
+                parts.append(f"{_duration((self.total - self.count) / rate)} left")
+        if self.note:
+            parts.append(self.note)
+        print(", ".join(parts), file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.close()
+        if self._lines:
+            self._tell()
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"

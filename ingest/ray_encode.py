@@ -1,0 +1,373 @@
+"""The shards of `osn encode`, encoded by the processors of a Ray cluster: `osn encode --ray [ADDRESS]`.
+
+    this process            a reader, on this machine              workers, anywhere in the cluster
+    writes each shard  ◄──  reads the corpus, skips shards    ──►  `encode_shard`, as `osn encode` calls it here
+    and the manifest        that are written; one block each       with models sent to them
+
+Only the machine that the command runs on needs the corpus, the models and the folder that is written: models travel through
+Ray's object store, shards come back as bytes. A worker that dies is started again by Ray and its shard is encoded again;
+since a shard is a function of its records and the models alone, nothing else changes.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from ingest.encode import ShardDone, everything, known
+from ingest.encoding import Encoders
+from ingest.source import Records
+from ingest.vectors import encode_shard, shard_path, shards_of, write_shard
+from opensearch_neural import __version__
+from opensearch_neural.corpus import Document, Rejected
+from opensearch_neural.errors import InputError, MissingExtra, ModelError, OsnError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+log = logging.getLogger(__name__)
+
+OBJECT_STORE_BYTES = 1 << 30
+"""Of a Ray that is started here. A shard and its vectors are some 12 MB, and three of them are under way for a worker."""
+
+_REMEDY = "is it running, and is this machine part of it (`ray status`)? --ray alone starts Ray here"
+
+_ERRORS: dict[str, type[OsnError]] = {kind.__name__: kind for kind in (InputError, ModelError, OsnError)}
+
+# Of a model's folder, what decides how it encodes; see `models.directory.hash_files`.
+_LEFT_OUT = (".md", ".onnx", ".data", ".py", ".pyc", ".bin", ".pt", ".ckpt", ".h5", ".msgpack")
+
+
+@dataclass(frozen=True)
+class RayOptions:
+    """Where and by how many processes shards are encoded.
+
+    address: of the head of a running cluster (host:port), "auto" for the one that this machine is part of, "local" to
+        start Ray on this machine's processors and stop it at the end
+    workers: None takes as many as the cluster's GPUs, or without any, as its processors allow
+    cpus: processors, and so threads, of each worker
+    gpus: GPUs of each; None: one where the cluster has any
+    """
+
+    address: str = "local"
+    workers: int | None = None
+    cpus: int = 1
+    gpus: float | None = None
+
+
+@dataclass(frozen=True)
+class PackedModels:
+    """The models as they travel: their files by relative path, and how they are to be loaded."""
+
+    sparse: dict[str, bytes] | None
+    dense: dict[str, bytes] | None
+    batch_size: int
+    device: str | None
+    dtype: Literal["fp32", "bf16"]
+    version: str = __version__
+
+    @classmethod
+    def of(cls, encoders: Encoders, device: str | None, dtype: Literal["fp32", "bf16"]) -> PackedModels:
+        sparse, dense = (
+            None if encoder is None else _files(encoder.info.path) for encoder in (encoders.sparse, encoders.dense)
+        )
+        return cls(sparse, dense, encoders.batch_size, device, dtype)
+
+    def load(self) -> Encoders:
+        """Raises ModelError where this machine's version of the package is another one."""
+        from opensearch_neural.models.dense import load_dense
+        from opensearch_neural.models.sparse import load_sparse
+
+        if self.version != __version__:
+            raise ModelError(
+                f"a Ray worker runs opensearch-neural {__version__}, and this command {self.version}",
+                "install the same version on every machine of the cluster",
+            )
+        with tempfile.TemporaryDirectory(prefix="osn-model-") as folder:
+            sparse = dense = None
+            if self.sparse is not None:
+                place = _written(self.sparse, Path(folder) / "sparse")
+                sparse = load_sparse(place, device=self.device, dtype=self.dtype)
+            if self.dense is not None:
+                dense = load_dense(_written(self.dense, Path(folder) / "dense"), device=self.device)
+            return Encoders(sparse, dense, self.batch_size)
+
+
+def shards_on_ray(
+    records: Records, folder: Path, shard_records: int, models: PackedModels, batch: int, options: RayOptions
+) -> Iterator[ShardDone]:
+    """Encode the shards that `folder` lacks, and write each as it comes back: in no order.
+
+    batch: documents that `encode_shard` hands to the models at once. Raises OsnError where the cluster cannot be reached
+    or has too few processors, and what a reader or a worker met.
+    """
+    import ray
+    import ray.data
+
+    with _connected(options):
+        options = _sized(options, ray.cluster_resources())
+        log.info("%d workers on %d nodes", options.workers, sum(node["Alive"] for node in ray.nodes()))
+        reader = _ReadShards(records, folder, shard_records)
+        here = next(node for node in ray.nodes() if node["NodeID"] == ray.get_runtime_context().get_node_id())
+        blocks = ray.data.read_datasource(
+            _datasource(reader),
+            num_cpus=0,
+            override_num_blocks=1,
+            resources={f"node:{here['NodeManagerAddress']}": 0.001},  # where the corpus lies
+        ).map_batches(
+            EncodeShards,
+            fn_constructor_args=(ray.put(models), batch, options.cpus),
+            batch_size=None,  # a block, which is a shard
+            batch_format="pyarrow",
+            compute=ray.data.ActorPoolStrategy(size=options.workers, max_tasks_in_flight_per_actor=2),
+            num_cpus=options.cpus,
+            num_gpus=options.gpus,
+        )
+        try:
+            for block in blocks.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+                for row in block.to_pylist():
+                    if row["error"]:
+                        raise _told(row["error"])
+                    done = ShardDone(row["start"], row["records"], row["rejected"], row["reused"])
+                    if not done.reused:
+                        write_shard(shard_path(folder, done.start), row["content"])
+                        log.debug("shard %d came from process %d", done.start, row["process"])
+                    yield replace(done, process=row["process"])
+        except ray.exceptions.RayError as error:
+            raise OsnError(
+                f"Ray gave up: {str(error).strip().splitlines()[-1]}",
+                "the same command again encodes only what is missing",
+            ) from error
+
+
+class EncodeShards:
+    """A worker: loads the models once, then turns blocks of records into blocks of shards."""
+
+    def __init__(self, models: Any, batch: int, threads: int) -> None:
+        import ray
+
+        self.batch = batch
+        self.error: OsnError | None = None
+        try:
+            packed: PackedModels = ray.get(models)
+            if _needs_torch(packed):
+                import torch
+
+                torch.set_num_threads(threads)
+            self.encoders = packed.load()
+        except OsnError as error:  # told with the first shard: Ray would only try again
+            self.error = error
+
+    def __call__(self, block: pyarrow.Table) -> pyarrow.Table:
+        rows = []
+        for row in block.to_pylist():
+            row |= {"process": os.getpid(), "content": b""}
+            if row["error"] is None and not row["reused"]:
+                if self.error is not None:
+                    row["error"] = _telling(self.error)
+                else:
+                    row["content"] = encode_shard(row["start"], unpacked(row["items"]), self.encoders, self.batch)
+            rows.append({**row, "items": ""})
+        return _table(rows)
+
+
+@dataclass(frozen=True)
+class _ReadShards:
+    """Reads the corpus in a process of Ray's on this machine; a table for each shard, its records only if it is to be
+    encoded."""
+
+    records: Records
+    folder: Path
+    shard_records: int
+
+    def __call__(self) -> Iterator[pyarrow.Table]:
+        try:
+            for start, items in shards_of(everything(self.records), self.shard_records):
+                reused = known(shard_path(self.folder, start), start, items) is not None
+                yield _table([_row(start, items, reused)])
+        except OsnError as error:
+            yield _table([{**_row(0, [], True), "error": _telling(error)}])
+
+
+def _row(start: int, items: list[Document | Rejected], reused: bool) -> dict[str, Any]:
+    return {
+        "start": start,
+        "records": len(items),
+        "rejected": sum(isinstance(item, Rejected) for item in items),
+        "reused": reused,
+        "items": "" if reused else packed(items),
+        "content": b"",
+        "process": 0,
+        "error": None,
+    }
+
+
+def _table(rows: list[dict[str, Any]]) -> pyarrow.Table:
+    import pyarrow as pa
+
+    numbers = [(name, pa.int64()) for name in ("start", "records", "rejected", "process")]
+    contents = [("items", pa.large_string()), ("content", pa.large_binary())]
+    others = [("reused", pa.bool_()), ("error", pa.string())]
+    return pa.Table.from_pylist(rows, pa.schema([*numbers, *contents, *others]))
+
+
+def packed(items: Iterable[Document | Rejected]) -> str:
+    """Records as they travel to a worker: what of them decides a shard."""
+    parts = [
+        [item.file, item.line, item.reason, item.raw]
+        if isinstance(item, Rejected)
+        else [item.id, item.text, item.title, item.url, item.fields]
+        for item in items
+    ]
+    return json.dumps(parts, default=str)
+
+
+def unpacked(text: str) -> list[Document | Rejected]:
+    """Records with the digests and contents of those that were packed."""
+    return [Rejected(*parts) if len(parts) == 4 else Document(*parts) for parts in json.loads(text)]
+
+
+def _telling(error: OsnError) -> str:
+    """An error as a row carries it; not pickled, since exceptions that take other arguments than their message break."""
+    kind = next(kind for kind in _ERRORS.values() if isinstance(error, kind))
+    return json.dumps([kind.__name__, error.message, error.remedy])
+
+
+def _told(text: str) -> OsnError:
+    kind, message, remedy = json.loads(text)
+    return _ERRORS[kind](message, remedy)
+
+
+def _datasource(read: _ReadShards) -> Any:
+    from ray.data import Datasource, ReadTask
+    from ray.data.block import BlockMetadata
+
+    class Corpus(Datasource):
+        """The whole corpus by one reader: a compressed file has one beginning, and reading is nothing beside encoding."""
+
+        def estimate_inmemory_data_size(self) -> int | None:
+            return None
+
+        def get_read_tasks(self, parallelism: int, *_: Any, **__: Any) -> list[ReadTask]:
+            nothing_known = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
+            return [ReadTask(read, nothing_known)]
+
+    return Corpus()
+
+
+@contextmanager
+def _connected(options: RayOptions) -> Iterator[None]:
+    """Ray, started or reached, with a block for every shard; a Ray that was started here is stopped again.
+
+    Where the program is connected already, that connection is used, and stays.
+    """
+    import ray
+
+    started = not ray.is_initialized()
+    if started:
+        # Ports of a Ray that is started here run code for whoever may use them; since 2.60 it asks for a token of its own.
+        local = options.address == "local"
+        for name, value in {"RAY_USAGE_STATS_ENABLED": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}.items():
+            os.environ.setdefault(name, value)
+        settings: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+        if local:
+            settings |= {
+                "include_dashboard": False,
+                "object_store_memory": OBJECT_STORE_BYTES,
+                "num_cpus": max(os.cpu_count() or 1, (options.workers or 1) * options.cpus),
+                "_node_ip_address": "127.0.0.1",
+            }
+        try:
+            ray.init(address=options.address, **settings)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            raise OsnError(
+                f"no Ray cluster at {options.address}: {str(error).strip().splitlines()[0]}", _REMEDY
+            ) from None
+    loggers = [logging.getLogger("ray.data"), logging.getLogger("ray")]
+    levels = [logger.level for logger in loggers]
+    context = ray.data.DataContext.get_current()
+    before = (context.enable_progress_bars, context.print_on_execution_start, context.target_max_block_size)
+    context.enable_progress_bars = context.print_on_execution_start = False
+    context.target_max_block_size = 1  # never two shards in a block
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        context.enable_progress_bars, context.print_on_execution_start, context.target_max_block_size = before
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        if started:
+            ray.shutdown()
+
+
+def check(options: RayOptions) -> None:
+    """Raise MissingExtra without Ray, InputError for an address that does not serve, OsnError where nothing answers.
+
+    Told before any work begins; Ray itself would try for minutes.
+    """
+    if find_spec("ray") is None:
+        raise MissingExtra("encoding on Ray", "ray")
+    address = options.address
+    if address in ("local", "auto"):
+        return
+    if address.startswith("ray://"):
+        raise InputError(
+            f"--ray {address}: the command has to run on a machine of the cluster, where the corpus is read",
+            "start it there, or join this machine (ray start --address=HOST:PORT) and give --ray auto",
+        )
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit():
+        raise InputError(f"--ray {address}: expected HOST:PORT, auto, or no address at all")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise OsnError(f"no Ray cluster at {address}: {error}", _REMEDY) from None
+
+
+def _sized(options: RayOptions, resources: dict[str, float]) -> RayOptions:
+    """The options with numbers for what they leave to the cluster's resources."""
+    cpus, gpus = resources.get("CPU", 0), resources.get("GPU", 0)
+    per_worker = options.gpus if options.gpus is not None else (1.0 if gpus else 0.0)
+    possible = int(cpus // options.cpus)
+    if per_worker:
+        possible = min(possible, int(gpus // per_worker))
+    workers = options.workers or possible
+    if not 1 <= workers <= possible:
+        each = f"{options.cpus} processors" + (f" and {per_worker:g} GPUs" if per_worker else "")
+        raise InputError(
+            f"the Ray cluster has {cpus:g} processors and {gpus:g} GPUs, enough for {possible} workers of {each}",
+            "give other --ray-workers, --ray-cpus or --ray-gpus",
+        )
+    return replace(options, workers=workers, gpus=per_worker)
+
+
+def _needs_torch(models: PackedModels) -> bool:
+    return models.dense is not None or any(name.endswith(".safetensors") for name in models.sparse or {})
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        and path.suffix not in _LEFT_OUT
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    }
+
+
+def _written(files: dict[str, bytes], folder: Path) -> Path:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder

@@ -1,0 +1,120 @@
+"""The corpus of an ingest: where it lies, how its records are read, and whether they are split into passages."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ingest.dead_letters import is_dead_letter_file, mended
+from ingest.seen import FirstRecords
+from opensearch_neural.corpus import Document, Rejected, read_corpus
+from opensearch_neural.errors import InputError
+from opensearch_neural.passages import Passage, split
+from opensearch_neural.schema import PassageMeta
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Records = Callable[[Callable[[Rejected], None]], Iterator[Document]]
+"""Reads a corpus from its beginning at each call; what cannot be read goes to the function given."""
+
+
+@dataclass(frozen=True)
+class CorpusSource:
+    """Where the corpus lies and how its records are read; the fields are those of `opensearch_neural.corpus.read_corpus`."""
+
+    path: str
+    format: str | None = None
+    id_field: str | None = None
+    title_field: str | None = None
+    text_field: str | None = None
+    url_field: str | None = None
+    limit: int | None = None
+
+    @property
+    def name(self) -> str:
+        if self.path == "-":
+            return "stdin"
+        return self.path if self.path.startswith("hf:") else str(Path(self.path).resolve())
+
+    @property
+    def reading(self) -> str:
+        """What of the settings decides how a record is understood; `limit` only decides how many are."""
+        return json.dumps([self.format, self.id_field, self.title_field, self.text_field, self.url_field])
+
+    def reader(self, place: str) -> Records:
+        """The function that reads the corpus, which now lies at `place`, from its beginning at each call."""
+        if Path(place).is_file() and is_dead_letter_file(Path(place)):
+            return lambda on_reject: mended(Path(place), on_reject)
+        return lambda on_reject: read_corpus(
+            place,
+            format=self.format,
+            id_field=self.id_field,
+            title_field=self.title_field,
+            text_field=self.text_field,
+            url_field=self.url_field,
+            limit=self.limit,
+            on_reject=on_reject,
+        )
+
+
+@contextmanager
+def spooled(corpus: str) -> Iterator[str]:
+    """The corpus as something that can be read more than once: standard input is copied to a temporary file."""
+    if corpus != "-":
+        yield corpus
+        return
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+        file.flush()
+        yield file.name
+
+
+def parse_passages(text: str) -> PassageMeta:
+    """TOKENS or TOKENS:STRIDE, as the command line writes it. Raises InputError for anything else."""
+    tokens, colon, stride = text.partition(":")
+    try:
+        passages = PassageMeta(int(tokens), int(stride) if colon else int(tokens))
+    except ValueError:
+        raise InputError(f"--passages {text!r}: expected TOKENS or TOKENS:STRIDE, for instance 256:128") from None
+    if not 1 <= passages.stride <= passages.tokens:
+        raise InputError(f"--passages {text!r}: the stride must lie between 1 and the passage's length")
+    return passages
+
+
+def as_passages(records: Records, tokenizer: Tokenizer, passages: PassageMeta) -> Records:
+    """The records, each document as its passages.
+
+    Rejected are documents whose passages' ids would be too long, and repeated ids: two documents must not mix passages.
+    """
+
+    def read(on_reject: Callable[[Rejected], None]) -> Iterator[Document]:
+        seen = FirstRecords()
+        for number, document in enumerate(records(on_reject)):
+            if isinstance(document, Passage):  # a dead letter
+                yield document
+                continue
+            if seen.first(document.id, number) != number:
+                on_reject(_rejected(document, f"the id {document.id!r} occurs twice"))
+                continue
+            try:
+                yield from split(document, tokenizer, passages.tokens, passages.stride)
+            except InputError as error:
+                on_reject(_rejected(document, error.message))
+
+    return read
+
+
+def _rejected(document: Document, reason: str) -> Rejected:
+    return Rejected(document.file or "", document.line, reason, json.dumps(document.record(), default=str))
+
+
+def ignore(_: object) -> None:
+    """Takes rejected records in passes that only look: they are set aside by the pass that writes."""

@@ -1,0 +1,34 @@
+"""Inference-free neural retrieval for OpenSearch.
+
+What an application imports. Nothing here imports torch, and the names below are loaded when first used, so that
+`import opensearch_neural` costs a web service next to nothing:
+
+    from opensearch_neural import QueryEncoder, queries
+
+    encoder = QueryEncoder.load("models/my-model")
+    body = queries.high_idf_first(encoder.encode("what causes a rainbow"))
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from opensearch_neural import queries
+    from opensearch_neural.cluster import connect
+    from opensearch_neural.tokens import QueryEncoder
+
+__all__ = ["QueryEncoder", "__version__", "connect", "queries"]
+
+_LAZY = {"QueryEncoder": "opensearch_neural.tokens", "connect": "opensearch_neural.cluster"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    if name == "queries":
+        return import_module("opensearch_neural.queries")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

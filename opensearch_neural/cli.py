@@ -1,0 +1,113 @@
+"""The `osn` command.
+
+Subcommands are found by entry point (group `osn.commands`) and imported only when they run, so `osn search` never pays
+for torch, and another package can add a subcommand without this one knowing it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import click
+
+from opensearch_neural import __version__
+from opensearch_neural.errors import OsnError
+
+OWN_PACKAGES = ("opensearch_neural", "trainers", "ingest", "benchmarks")
+
+
+class EntryPointGroup(click.Group):
+    """A click group whose commands are the entry points of one group name."""
+
+    def __init__(self, *args: Any, group: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.entry_point_group = group
+
+    def _entry_points(self) -> dict[str, EntryPoint]:
+        return {entry.name: entry for entry in entry_points(group=self.entry_point_group)}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*self._entry_points(), *super().list_commands(ctx)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = self._entry_points().get(cmd_name)
+        if entry is None:
+            return super().get_command(ctx, cmd_name)
+        try:
+            return entry.load()
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] in OWN_PACKAGES:
+                raise
+            # A subcommand whose extra is not installed must not take the others down with it.
+            return _unavailable(cmd_name, error)
+
+
+def _unavailable(name: str, error: ModuleNotFoundError) -> click.Command:
+    def run(**_: Any) -> None:
+        raise OsnError(f"`osn {name}` needs the module {error.name!r}", 'pip install "opensearch-neural[all]"')
+
+    return click.Command(
+        name,
+        callback=run,
+        help=f"(not installed: needs {error.name})",
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )
+
+
+@click.group(cls=EntryPointGroup, group="osn.commands", context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="osn")
+@click.option("-v", "--verbose", is_flag=True, help="Say more about what happens, on stderr.")
+@click.option("-q", "--quiet", is_flag=True, help="Say warnings and errors only.")
+def osn(verbose: bool, quiet: bool) -> None:
+    """Neural retrieval for a plain OpenSearch cluster: train, ingest, search, measure.
+
+    \b
+    osn node start                                        a local OpenSearch for trying things
+    osn ingest --corpus docs.jsonl.gz --index docs        encode and write a corpus
+    osn search --index docs "what causes a rainbow"       search it
+    osn eval --index docs --data BEIR_DIR                 measure it against BM25
+    """
+    log_to_stderr(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
+
+
+def log_to_stderr(level: int) -> None:
+    """Show what this project's own packages log; other libraries show their warnings."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    for package in OWN_PACKAGES:
+        logger = logging.getLogger(package)
+        logger.setLevel(level)
+        logger.propagate = False
+        logger.handlers = [handler]
+
+
+def main() -> None:
+    # Threads of torch and faiss that wait for each other are to sleep, not to spin: on a machine that does other work
+    # too, spinning made a single query's encoding 40 times slower. Read when these libraries are first loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        status = osn(standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except KeyboardInterrupt:
+        print("interrupted; the same command again continues", file=sys.stderr)
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except OsnError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except BrokenPipeError:
+        # `osn search … | head` closes the pipe early; that is no error.
+        sys.stderr.close()
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

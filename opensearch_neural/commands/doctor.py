@@ -1,0 +1,144 @@
+"""`osn doctor`: what this cluster is, what it has of what osn uses, and what is used in place of what it lacks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+
+import click
+
+from opensearch_neural.capabilities import Capabilities, NodeResources
+from opensearch_neural.cluster import ConnectionSettings, connect, connection_options, probe, quick_capabilities
+from opensearch_neural.errors import OsnError
+
+GIBIBYTE = 2**30
+# OpenSearch's own default watermarks: no new shard on a node from the second on, no more writes from the third.
+HIGH_WATERMARK, FLOOD_STAGE = 0.90, 0.95
+
+
+@dataclass(frozen=True)
+class Feature:
+    name: str
+    gives: str
+    otherwise: str
+
+
+FEATURES = (
+    Feature("bm25", "full-text search, the baseline", "nothing works without it"),
+    Feature("rank_features", "sparse document vectors, with queries in plain clauses", "no sparse retrieval"),
+    Feature("neural_sparse", "a sparse query in one clause", "rank_feature clauses, with the same scores"),
+    Feature("two_phase", "OpenSearch's own two-phase sparse search", "high-idf-first, which needs no plugin"),
+    Feature("rescore", "high-idf-first: rare tokens first, all tokens for the best", "all tokens in one phase"),
+    Feature("painless", "quantized rescoring from bytes in the document", "dense rescoring by k-NN only"),
+    Feature("knn_lucene", "dense vectors: float, byte, scalar-quantized", "sparse and BM25 retrieval only"),
+    Feature("knn_faiss", "dense vectors in faiss indexes", "the Lucene engine"),
+    Feature("hybrid", "BM25 and vectors in one query, scores normalized", "fusion on the client"),
+    Feature("rrf", "hybrid queries by reciprocal rank", "fusion on the client"),
+    Feature("sparse_vector", "approximate sparse search for very large corpora", "exact search on rank_features"),
+)
+
+
+@click.command()
+@connection_options
+@click.option("--json", "as_json", is_flag=True, help="The findings as JSON.")
+@click.option("--no-write", is_flag=True, help="Create no index: only what version and plugins let one expect.")
+@click.option(
+    "--try-faiss",
+    is_flag=True,
+    help="Also write a vector in a faiss field. A node without the native libraries can END ITS PROCESS over that.",
+)
+def doctor(connection: ConnectionSettings, as_json: bool, no_write: bool, try_faiss: bool) -> None:
+    """Say what a cluster has of what osn uses, found by trying it on a temporary index.
+
+    Exit status 0 where BM25 and sparse retrieval work, 1 otherwise.
+
+    \b
+    osn doctor
+    osn doctor --url https://search.example.org:9200 --ca ca.pem --json
+    """
+    if no_write and try_faiss:
+        raise click.UsageError("--no-write and --try-faiss exclude each other")
+    try:
+        with connect(settings=connection) as client:
+            found = quick_capabilities(client) if no_write else probe(client, try_faiss=try_faiss)
+    except OsnError as error:
+        if not as_json:
+            raise
+        answer = {"urls": connection.urls, "usable": False, "error": error.message, "remedy": error.remedy}
+        click.echo(json.dumps(answer, indent=2))
+        sys.exit(1)
+    if as_json:
+        click.echo(json.dumps({"urls": connection.urls, "tried": not no_write, **found.as_dict()}, indent=2))
+    else:
+        click.echo(report(found, connection.urls, tried=not no_write))
+    if not found.usable:
+        sys.exit(1)
+
+
+def report(found: Capabilities, urls: tuple[str, ...], *, tried: bool = True) -> str:
+    """The findings as lines for a terminal."""
+    lines = [
+        f"{', '.join(urls)}: OpenSearch {found.version or '(version not told)'}"
+        + (f", cluster {found.cluster_name!r}" if found.cluster_name else "")
+        + (f", health {found.health}" if found.health else "")
+        + (f", {_count(found.data_nodes, 'data node')}" if found.data_nodes is not None else ""),
+        f"plugins  {_plugins(found)}",
+        f"clauses  {found.max_clause_count or 'unknown'} a query (indices.query.bool.max_clause_count)",
+        *(f"node     {_node(node)}" for node in found.nodes or ()),
+        "",
+        *_table(found),
+        "",
+    ]
+    notes = [(feature.name, found.notes[feature.name]) for feature in FEATURES if feature.name in found.notes]
+    lines += [f"{name}: {note}" for name, note in notes]
+    if notes:
+        lines.append("")
+    return "\n".join([*lines, _verdict(found, tried)])
+
+
+def _table(found: Capabilities) -> list[str]:
+    rows = [("CAPABILITY", "HERE", "")]
+    for feature in FEATURES:
+        here = getattr(found, feature.name)
+        text = feature.gives if here else f"{feature.gives}; without: {feature.otherwise}"
+        rows.append((feature.name, {True: "yes", False: "no", None: "unknown"}[here], text))
+    width = max(len(name) for name, _, _ in rows)
+    return [f"{name:<{width}}  {here:<7}  {text}".rstrip() for name, here, text in rows]
+
+
+def _plugins(found: Capabilities) -> str:
+    if found.plugins is None:
+        return "may not be listed by this user"
+    # A node that was not installed from a distribution lists the modules of OpenSearch too, by class name.
+    named = [f"{name} {version}" for name, version in found.plugins.items() if not name.startswith("org.opensearch.")]
+    return ", ".join(named) or "none"
+
+
+def _node(node: NodeResources) -> str:
+    used = 1 - node.disk_available / node.disk_total if node.disk_total else 0.0
+    text = (
+        f"{node.name}: heap {node.heap_used / GIBIBYTE:.1f} of {node.heap_max / GIBIBYTE:.1f} GiB, "
+        f"disk {node.disk_available / GIBIBYTE:.0f} of {node.disk_total / GIBIBYTE:.0f} GiB free"
+    )
+    if used >= FLOOD_STAGE:
+        return f"{text}: FULL, OpenSearch stops writes at {FLOOD_STAGE:.0%} unless told otherwise"
+    if used >= HIGH_WATERMARK:
+        return f"{text}: nearly full, OpenSearch puts no new shards here from {HIGH_WATERMARK:.0%} on"
+    return text
+
+
+def _verdict(found: Capabilities, tried: bool) -> str:
+    if not tried:
+        evidence = "by version and plugins alone, nothing was tried"
+        return f"{'usable' if found.usable else 'not known to be usable'}, {evidence}"
+    if found.usable:
+        plugin_free = "" if found.neural_sparse else ", without the neural-search plugin"
+        return f"usable: BM25 and sparse retrieval work here{plugin_free}"
+    if found.bm25 is None or found.rank_features is None:
+        return "not known to be usable: a user with the right to create osn-probe-* indices can tell"
+    return "not usable: osn needs BM25 and rank_features"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,60 @@
+"""`osn lexical`: the sparse model that needs no training, from a corpus's term statistics."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--corpus", required=True, help="Folder, file or data set of any kind that `osn ingest` reads.")
+@click.option(
+    "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Model directory to write."
+)
+@click.option("--tokenizer", help="Hub id or path; default: BERT's word pieces, or trained on the corpus without them.")
+@click.option("--k1", default=1.2, show_default=True, help="How fast repeats of a token saturate.")
+@click.option("--b", default=0.75, show_default=True, help="How much long documents are discounted, 0 to 1.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def lexical(corpus: str, out: Path, tokenizer: str | None, k1: float, b: float, as_json: bool) -> None:
+    """Write a sparse model of a corpus: BM25 as impact weights, no torch, no download.
+
+    \b
+    osn lexical --corpus docs.jsonl.gz --out models/lexical
+    osn ingest --corpus docs.jsonl.gz --index docs --sparse models/lexical
+    """
+    from tqdm import tqdm
+
+    from opensearch_neural.corpus import Rejected, read_corpus
+    from opensearch_neural.models.lexical import build_lexical
+
+    rejected: list[Rejected] = []
+    contents = (document.contents for document in read_corpus(corpus, on_reject=rejected.append))
+    # A terminal gets a bar that moves, a log a line now and then.
+    interval = 0.1 if sys.stderr.isatty() else 10.0
+    with tqdm(contents, unit=" documents", desc="counting", mininterval=interval, maxinterval=interval) as documents:
+        encoder = build_lexical(documents, tokenizer=tokenizer, k1=k1, b=b, name=out.name)
+    encoder.save(out)
+    if rejected:
+        first = rejected[0]
+        print(
+            f"warning: {len(rejected):,} records left out, the first in {first.file}, line {first.line}: {first.reason}",
+            file=sys.stderr,
+        )
+    if as_json:
+        result = {
+            "model": str(out),
+            "hash": encoder.info.hash,
+            "documents": encoder.documents,
+            "left_out": len(rejected),
+            "average_length": encoder.average_length,
+            "vocabulary": len(encoder.vocabulary),
+        }
+        print(json.dumps(result))
+    else:
+        print(
+            f"{out}: {encoder.documents:,} documents of {encoder.average_length:.1f} tokens on average, "
+            f"{len(encoder.vocabulary):,} tokens in the vocabulary"
+        )

@@ -1,0 +1,74 @@
+"""`osn lint`: what is wrong with a search body, before it is sent."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import IO, Any
+
+import click
+
+from opensearch_neural.cluster import ConnectionSettings, connect, connection_options, quick_capabilities
+from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.lint import Finding, IndexFacts, lint
+from opensearch_neural.schema import IndexMeta
+
+
+@click.command("lint")
+@click.argument("file", type=click.File(encoding="utf-8"), default="-")
+@click.option("--index", default=None, help="Ask the cluster for its limits and for this index's fields.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@connection_options
+def lint_command(connection: ConnectionSettings, file: IO[str], index: str | None, as_json: bool) -> None:
+    """Find what OpenSearch would reject in a search body, or take and silently bend.
+
+    FILE holds the body as JSON; without one it is read from standard input. Nothing is sent to a cluster unless --index
+    names one of its indexes: then its release, limits, fields and pipelines are asked for. The status is 1 where
+    something is rejected or bends.
+
+    \b
+    osn lint body.json
+    osn search --index docs --body "what causes a rainbow" | osn lint --index docs
+    """
+    body = read_body(file)
+    findings = of_cluster(body, index, connection) if index else lint(body)
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in findings], ensure_ascii=False, indent=2))
+    else:
+        for finding in findings:
+            print(finding)
+        if not findings:
+            print("nothing found")
+    sys.exit(1 if any(finding.outcome != "doubtful" for finding in findings) else 0)
+
+
+def read_body(file: IO[str]) -> Any:
+    """The JSON value in a file. Raises InputError, with the line, for anything else."""
+    name = "standard input" if file.name in ("-", "<stdin>") else file.name
+    try:
+        return json.load(file)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name} is not UTF-8: {error.reason} at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        what = f"{name}, line {error.lineno}, column {error.colno}: not valid JSON ({error.msg})"
+        raise InputError(what, 'expected one search body: {"query": {…}}') from None
+    except RecursionError:
+        raise InputError(f"{name}: nested deeper than any search body", 'expected {"query": {…}}') from None
+
+
+def of_cluster(body: Any, index: str, connection: ConnectionSettings) -> list[Finding]:
+    """The findings for one index of a cluster. Raises ClusterError where there is no such index."""
+    from opensearchpy.exceptions import NotFoundError
+
+    client = connect(settings=connection)
+    try:
+        facts = IndexFacts.of(client, index)
+        mapping = next(iter(client.indices.get_mapping(index=index).values()))["mappings"]
+    except NotFoundError:
+        raise ClusterError(f"there is no index {index!r} on this cluster", "without --index nothing is asked") from None
+    try:
+        meta = IndexMeta.from_mapping(mapping, index)
+    except ModelError:  # an index of someone else's: its mapping says what there is to know
+        meta = None
+    return lint(body, quick_capabilities(client), meta, index=facts)

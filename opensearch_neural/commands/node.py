@@ -1,0 +1,144 @@
+"""`osn node`: a local OpenSearch for trying things."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from opensearch_neural import node as local_node
+from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.node.profiles import PROFILES
+from opensearch_neural.node.state import DEFAULT_NAME
+
+NAME = click.option("--name", default=DEFAULT_NAME, show_default=True, help="Which cluster; several can run at once.")
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+@click.group()
+def node() -> None:
+    """A local OpenSearch without Docker, on loopback only.
+
+    \b
+    osn node start                     one node at http://127.0.0.1:9200
+    osn node start --nodes 3 --name three --port 9250
+    osn node status
+    osn node stop
+    """
+    if sys.platform == "win32":
+        raise ClusterError("the local node runs on Linux and macOS", "use docker compose up, or WSL")
+
+
+@node.command()
+@click.option("--profile", type=click.Choice(list(PROFILES)), help="full: 2.19.1 with k-NN and neural-search, Java 17 "
+              "or later. core: 3.5.0 without plugins, Java 21 or later.  [default: full]")  # fmt: skip
+@click.option("--nodes", type=int, help="Nodes, each a process of its own, in one cluster.  [default: 1]")
+@click.option("--port", type=int, help="HTTP port of the first node; 0 takes any free one.  [default: 9200]")
+@click.option("--data", type=click.Path(file_okay=False), help="Where the nodes store.  [default: under $OSN_HOME]")
+@click.option("--heap", help="Java heap of each node.  [default: 1g]")
+@click.option(
+    "--setting", "settings", multiple=True, metavar="KEY=VALUE", help="A line for opensearch.yml; repeatable."
+)
+@click.option("--timeout", type=float, default=180.0, show_default=True, help="Seconds to wait for health.")
+@NAME
+def start(
+    profile: str | None,
+    nodes: int | None,
+    port: int | None,
+    data: str | None,
+    heap: str | None,
+    settings: tuple[str, ...],
+    timeout: float,
+    name: str,
+) -> None:
+    """Start a cluster, wait until it is healthy, and print its URL.
+
+    The first start fetches the parts with Maven. Where the cluster runs already it is found, and members of it that
+    died are started again with their data.
+
+    \b
+    export OSN_URL=$(osn node start --heap 2g)
+    """
+    running = local_node.start(
+        profile,
+        nodes,
+        port,
+        data,
+        heap,
+        name=name,
+        settings=_settings(settings) or None,
+        timeout=timeout,
+        report=_say,
+    )
+    click.echo(running.url)
+
+
+@node.command()
+@click.option("--purge", is_flag=True, help="Remove its data too.")
+@NAME
+def stop(purge: bool, name: str) -> None:
+    """Stop a cluster. Its data stays, unless --purge is given.
+
+    \b
+    osn node stop --purge
+    """
+    ran = local_node.stop(name, purge=purge, report=_say)
+    _say(f"{name!r} {'stopped' if ran else 'did not run'}{', its data removed' if purge else ''}")
+
+
+@node.command()
+@click.option("--name", help="One cluster only.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON list, one object a cluster.")
+def status(name: str | None, as_json: bool) -> None:
+    """Which local clusters there are, where, and how they are.
+
+    \b
+    osn node status --json
+    """
+    clusters = local_node.status(name)
+    if as_json:
+        click.echo(json.dumps([cluster.as_dict() for cluster in clusters], indent=2))
+        return
+    if not clusters:
+        click.echo("no local cluster" if name is None else f"no local cluster {name!r}")
+    for cluster in clusters:
+        state = cluster.health or ("no answer" if cluster.running else "stopped")
+        click.echo(
+            f"{cluster.name}  {cluster.url}  {state}  {cluster.profile} {cluster.version}  heap {cluster.heap}  "
+            f"{cluster.running} of {len(cluster.nodes)} running  data {cluster.data}"
+        )
+        for member in cluster.nodes:
+            click.echo(f"  node {member.index}  {member.url}  {f'pid {member.pid}' if member.running else 'down'}")
+
+
+@node.command()
+@click.option("-f", "--follow", is_flag=True, help="Go on printing what is added.")
+@click.option("--node", "index", type=int, default=1, show_default=True, help="Which node, counted from 1.")
+@click.option("-n", "--lines", type=int, default=100, show_default=True, help="How many lines of what is there.")
+@NAME
+def logs(follow: bool, index: int, lines: int, name: str) -> None:
+    """Print what a node wrote.
+
+    \b
+    osn node logs -f --node 2
+    """
+    for line in local_node.logs(name, node=index, lines=lines, follow=follow):
+        click.echo(line)
+
+
+def _settings(given: tuple[str, ...]) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for setting in given:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise InputError(
+                f"--setting {setting!r} is not KEY=VALUE",
+                "for example --setting indices.query.bool.max_clause_count=2048",
+            )
+        settings[key] = value
+    return settings

@@ -1,0 +1,189 @@
+"""`osn search`: one query against one index, with the reason for each hit."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from opensearch_neural.cluster import ConnectionSettings, connect, connection_options, quick_capabilities
+from opensearch_neural.engines import ENGINES, open_engines
+from opensearch_neural.errors import InputError
+from opensearch_neural.lint import lint
+from opensearch_neural.queries import DOT_ALIAS, Rare, best_passages
+
+
+@click.command()
+@click.argument("query")
+@click.option("--index", required=True)
+@click.option("--engine", default=None, help=f"One of {', '.join(ENGINES)}.  [default: high-idf-first]")
+@click.option("--size", type=click.IntRange(1, 10_000), default=10, show_default=True)
+@click.option("--from", "from_", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--filter", "filters", multiple=True, help="FIELD=VALUE, or an OpenSearch clause as JSON; may be repeated."
+)
+@click.option("--sparse", default=None, help="Sparse model, where it is not found by the index's record.")
+@click.option("--dense", default=None, help="Dense model, likewise.")
+@click.option(
+    "--rare",
+    default=None,
+    help="Which tokens are rare: ratio:R, share:S or count:N.  [default: as `osn tune` chose, else ratio:0.6]",
+)
+@click.option(
+    "--window",
+    type=click.IntRange(min=1),
+    default=None,
+    help="Hits rescored in each shard.  [default: as `osn tune` chose, else 100]",
+)
+@click.option("--explain", is_flag=True, help="Show what each token adds: query weight × document weight.")
+@click.option("--highlight/--no-highlight", default=True, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the hits as JSON.")
+@click.option("--body", "body_only", is_flag=True, help="Print the request body instead of sending it.")
+@connection_options
+def search(
+    connection: ConnectionSettings,
+    query: str,
+    index: str,
+    engine: str | None,
+    size: int,
+    from_: int,
+    filters: tuple[str, ...],
+    sparse: str | None,
+    dense: str | None,
+    rare: str | None,
+    window: int | None,
+    explain: bool,
+    highlight: bool,
+    as_json: bool,
+    body_only: bool,
+) -> None:
+    """Search an index.
+
+    \b
+    osn search --index docs "what causes a rainbow"
+    osn search --index docs --engine hybrid --filter lang=en --explain "what causes a rainbow"
+    """
+    try:
+        threshold = Rare.parse(rare) if rare else None
+    except ValueError as error:
+        raise InputError(f"--rare: {error}") from None
+    clauses = [parse_filter(text) for text in filters]
+    client = connect(settings=connection)
+    engines = open_engines(client, index, sparse_model=sparse, dense_model=dense, rare=threshold, window=window)
+    if engine is None:
+        engine = "high-idf-first" if engines.meta.sparse else "bm25"
+    engines.body_of(engine)
+    body = engines.body(
+        engine,
+        query,
+        filter=clauses or None,
+        size=size,
+        from_=from_,
+        highlight=query if highlight else None,
+        source=["title", "text", "url", "passage"] if engines.meta.passages else ["title", "text", "url"],
+    )
+    if body_only:
+        print(json.dumps(body, indent=2, ensure_ascii=False))
+        return
+    for finding in lint(body, quick_capabilities(client), engines.meta):
+        click.echo(f"warning: {finding}", err=True)
+    if explain and not engine.startswith("hybrid"):
+        body["explain"] = True
+    answer = client.search(index=index, body=body)
+    found = answer["hits"]["hits"]
+    if engines.meta.passages:
+        hits = [hit_of(hit, id) for id, hit in best_passages(body, found, size=size, from_=from_)]
+    else:
+        hits = [hit_of(hit) for hit in found]
+    if as_json:
+        print(json.dumps({"engine": engine, "took_ms": answer["took"], "hits": hits}, ensure_ascii=False, indent=2))
+        return
+    print_hits(hits, engine, answer["took"], from_)
+    if explain and engine.startswith("hybrid"):
+        print("(scores of hybrid engines are made after the search and are not explained by the cluster)")
+
+
+def parse_filter(text: str) -> dict[str, Any]:
+    """A filter clause from FIELD=VALUE or from JSON. Raises InputError for anything else."""
+    if text.lstrip().startswith("{"):
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise InputError(f"--filter {text!r} is not valid JSON: {error}") from None
+    field, equals, value = text.partition("=")
+    if not (field and equals):
+        raise InputError(f"--filter {text!r}: expected FIELD=VALUE, or an OpenSearch clause as JSON")
+    return {"term": {field: value}}
+
+
+def hit_of(hit: Mapping[str, Any], document: str | None = None) -> dict[str, Any]:
+    """A hit as `osn search` shows it: id, score, title, url, an excerpt, and what each token added when explained.
+
+    `document`: the id of the document whose passage the hit is; the passage is shown too then.
+    """
+    source = hit.get("_source", {})
+    marked = hit.get("highlight", {})
+    excerpt = " … ".join(marked.get("text", [])) or " ".join(str(source.get("text", "")).split())[:200]
+    shown: dict[str, Any] = {"id": document or hit["_id"], "score": hit["_score"]}
+    shown["title"] = "".join(marked.get("title", [])) or source.get("title")
+    if document and "passage" in source:
+        shown["passage"] = source["passage"]
+    if source.get("url"):
+        shown["url"] = source["url"]
+    shown["excerpt"] = " ".join(excerpt.split())
+    if "_explanation" in hit:
+        shown["tokens"] = token_contributions(hit["_explanation"])
+    return shown
+
+
+_FEATURE = re.compile(r"^Linear function on the \S+ field for the (?P<token>.+) feature, computed as", re.DOTALL)
+_TERM = re.compile(r"^weight\((?P<field>[^:]+):(?P<token>.+) in \d+\)", re.DOTALL)
+
+
+def token_contributions(explanation: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each token added to a score, the largest first, read from OpenSearch's explanation of it.
+
+    Sparse engines: {token, query_weight, document_weight, score = their product}; BM25: {token, score}.
+    """
+    found: dict[str, dict[str, Any]] = {}
+
+    def visit(node: dict[str, Any]) -> None:
+        if match := _FEATURE.match(node["description"]):
+            weight, value = (detail["value"] for detail in node["details"])
+            token = match["token"].replace(DOT_ALIAS, ".")
+            found[token] = {"token": token, "query_weight": weight, "document_weight": value, "score": node["value"]}
+        elif match := _TERM.match(node["description"]):
+            found[match["token"]] = {"token": match["token"], "score": node["value"]}
+        else:
+            for detail in node["details"]:
+                visit(detail)
+
+    visit(explanation)
+    return sorted(found.values(), key=lambda each: (-each["score"], each["token"]))
+
+
+def print_hits(hits: list[dict[str, Any]], engine: str, took: int, from_: int = 0) -> None:
+    """Hits for people: rank, score, title; excerpt with the query's words in bold; a line a token where explained."""
+    if not hits:
+        print(f"no hits ({engine}, {took} ms)")
+        return
+    print(f"{engine}, {took} ms")
+    for rank, hit in enumerate(hits, from_ + 1):
+        click.echo(f"\n{rank:>3}. {hit['score']:.4f}  {click.style(_marks(hit['title'] or hit['id']), bold=True)}")
+        passage = f", passage {hit['passage']['number']}" if "passage" in hit else ""
+        click.echo(f"     {hit['id']}{passage}" + (f"  {hit['url']}" if hit.get("url") else ""))
+        if hit["excerpt"]:
+            click.echo(f"     {_marks(hit['excerpt'])}")
+        for each in hit.get("tokens", []):
+            product = f" = {each['query_weight']:.3f} × {each['document_weight']:.3f}" if "query_weight" in each else ""
+            click.echo(f"       {each['token']:<16} {each['score']:.3f}{product}")
+
+
+def _marks(text: str) -> str:
+    """<em> as the terminal shows it; where colours are off (a pipe), click removes them again."""
+    return text.replace("<em>", click.style("", underline=True, reset=False)).replace(
+        "</em>", click.style("", reset=True)
+    )

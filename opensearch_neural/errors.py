@@ -1,0 +1,37 @@
+"""The errors a user can cause or meet: each says what happened and what to do about it."""
+
+from __future__ import annotations
+
+
+class OsnError(Exception):
+    """An error with a message for the user, and a remedy where one is known.
+
+    The command line prints both and exits with status 1; no traceback is shown.
+    """
+
+    def __init__(self, message: str, remedy: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return self.message if self.remedy is None else f"{self.message}\n  {self.remedy}"
+
+
+class InputError(OsnError):
+    """A corpus, query, judgement or configuration file that is not what it should be."""
+
+
+class ModelError(OsnError):
+    """A model directory that is missing, incomplete, or not the one that wrote the index."""
+
+
+class ClusterError(OsnError):
+    """OpenSearch refused, is unreachable, or lacks a capability."""
+
+
+class MissingExtra(OsnError):
+    """A feature whose optional dependency is not installed."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f"{feature} needs the extra [{extra}]", f'pip install "opensearch-neural[{extra}]"')

@@ -1,0 +1,324 @@
+"""Runs and judgements in, measures and their comparison out.
+
+Measures come from ir-measures, under its names (nDCG@10, RR@10, R@100, AP, P(rel=2)@5, …). A run is ranked by score,
+equal scores by document id, before any measure sees it, so that the number does not depend on how a provider breaks
+ties. Comparisons are paired by query: a percentile bootstrap interval of the mean difference (Sakai, SIGIR 2006) and a
+randomization test that flips the sign of each query's difference (Smucker, Allan & Carterette, CIKM 2007).
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from opensearch_neural.errors import InputError, MissingExtra
+from opensearch_neural.files import write_text
+from opensearch_neural.results import Row
+from opensearch_neural.retrievers import Run
+
+if TYPE_CHECKING:
+    from ir_measures.measures import Measure
+
+Qrels = Mapping[str, Mapping[str, int]]
+
+MEASURES = ("nDCG@10", "RR@10", "R@100", "R@1000")
+RESAMPLES = 10_000
+# Resampled values held at once: 32 MB of float64.
+_BATCH_VALUES = 4_000_000
+
+# What the literature calls them, where ir-measures says it otherwise.
+_ALIASES = {"MRR": "RR", "recall": "R", "Recall": "R", "NDCG": "nDCG", "ndcg": "nDCG", "MAP": "AP"}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run scored.
+
+    per_query: {measure: {query id: value}}; mean: {measure: value}. Both over the `queries` that have a relevant
+    document among their judgements; of those, `unanswered` had no hit at all and count as 0. Left out, and only
+    counted: `unjudged` queries of the run without judgements, and `without_relevant` ones of which every judgement is 0
+    or less, where no engine could score.
+    """
+
+    per_query: dict[str, dict[str, float]]
+    mean: dict[str, float]
+    queries: int
+    unanswered: int
+    unjudged: int
+    without_relevant: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A paired difference of means, with its 95% interval and the two-sided p-value of "there is none".
+
+    low and high are None for a single query, which says nothing about the spread.
+    """
+
+    difference: float
+    low: float | None
+    high: float | None
+    p: float
+    wins: int
+    losses: int
+    ties: int
+
+
+def rank(hits: Mapping[str, float]) -> list[tuple[str, float]]:
+    """(document id, score), best first: score descending, then id ascending."""
+    return sorted(hits.items(), key=lambda hit: (-hit[1], hit[0]))
+
+
+def label(measure: str) -> str:
+    """How tables call a measure: ir-measures's RR is what papers write as MRR."""
+    return f"M{measure}" if measure.startswith("RR") else measure
+
+
+def parse_measures(names: Iterable[str]) -> dict[str, Measure]:
+    """{name: ir-measures measure}; the usual other spellings (MRR@10, recall@100) are taken too.
+
+    Raises InputError for a name that ir-measures does not know, or cannot compute here.
+    """
+    ir_measures = _ir_measures()
+    parsed: dict[str, Measure] = {}
+    for given in names:
+        head = given.strip().partition("@")[0].partition("(")[0]
+        name = _ALIASES.get(head, head) + given.strip()[len(head) :]
+        try:
+            measure = ir_measures.parse_measure(name)
+            supported = ir_measures.DefaultPipeline.supports(measure)
+        except (NameError, ValueError, KeyError, AttributeError, TypeError, AssertionError) as error:
+            raise InputError(
+                f"{given!r} is not a measure of ir-measures ({error})", "expected names like nDCG@10, RR@10, R@100, AP"
+            ) from None
+        if not supported:
+            raise InputError(
+                f"no installed provider of ir-measures computes {given!r}", "expected names like nDCG@10, RR@10, R@100"
+            )
+        parsed[str(measure)] = measure
+    if not parsed:
+        raise InputError("no measure was named", "expected names like nDCG@10, RR@10, R@100")
+    return parsed
+
+
+def cutoff(measure: str) -> int | None:
+    """How many hits of a query the measure looks at; None for all of them."""
+    value = parse_measures([measure])[measure].params.get("cutoff")
+    return None if value is None else int(value)
+
+
+def measure(run: Mapping[str, Mapping[str, float]], qrels: Qrels, measures: Iterable[str] = MEASURES) -> Measured:
+    """Mean and per-query values of `measures`.
+
+    Raises InputError for a score that is not a number (query and document named), for qrels without a relevant
+    document, and for an unknown measure.
+    """
+    parsed = parse_measures(measures)
+    answerable = {query: dict(judged) for query, judged in qrels.items() if any(grade > 0 for grade in judged.values())}
+    if not answerable:
+        raise InputError("the judgements hold no relevant document: there is nothing to measure")
+    ranked: Run = {}
+    for query, hits in run.items():
+        _require_numbers(query, hits)
+        if query in answerable and hits:
+            # Scores become ranks: exact in the single precision that trec_eval compares, and free of ties.
+            ranked[query] = {document: float(len(hits) - at) for at, (document, _) in enumerate(rank(hits))}
+    per_query: dict[str, dict[str, float]] = {name: dict.fromkeys(answerable, 0.0) for name in parsed}
+    for result in _ir_measures().iter_calc(list(parsed.values()), answerable, ranked):
+        per_query[str(result.measure)][result.query_id] = float(result.value)
+    return Measured(
+        per_query=per_query,
+        mean={name: math.fsum(values.values()) / len(values) for name, values in per_query.items()},
+        queries=len(answerable),
+        unanswered=len(answerable) - len(ranked),
+        unjudged=sum(1 for query in run if not qrels.get(query)),
+        without_relevant=sum(1 for query, judged in qrels.items() if judged and query not in answerable),
+    )
+
+
+def interval(
+    values: Iterable[float], *, resamples: int = RESAMPLES, seed: int = 0, level: float = 0.95
+) -> tuple[float, float] | None:
+    """Percentile bootstrap interval of the mean of `values`, queries resampled; None for fewer than two values."""
+    array = np.fromiter(values, dtype=np.float64)
+    if len(array) < 2:
+        return None
+    found = _scipy_stats().bootstrap(
+        (array,),
+        np.mean,
+        n_resamples=resamples,
+        confidence_level=level,
+        method="percentile",
+        vectorized=True,
+        batch=_batch(array),
+        rng=np.random.default_rng(seed),
+    )
+    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+
+
+def compare(
+    values: Mapping[str, float], baseline: Mapping[str, float], *, resamples: int = RESAMPLES, seed: int = 0
+) -> Comparison:
+    """How `values` differ from `baseline`, both {query id: value} of one measure over the same queries.
+
+    The p-value comes from `resamples` random assignments of signs, or from all of them where there are fewer.
+    Raises InputError where the two do not hold the same queries, or hold none.
+    """
+    if values.keys() != baseline.keys():
+        missing = sorted(values.keys() ^ baseline.keys())
+        raise InputError(
+            f"a paired comparison needs the same queries on both sides; {missing[0]!r} is on one side only"
+        )
+    if not values:
+        raise InputError("a comparison needs at least one query")
+    differences = np.array([values[query] - baseline[query] for query in values], dtype=np.float64)
+    spread = interval(differences.tolist(), resamples=resamples, seed=seed)
+    return Comparison(
+        difference=float(differences.mean()),
+        low=spread[0] if spread else None,
+        high=spread[1] if spread else None,
+        p=_sign_flip_p(differences, resamples, seed),
+        wins=int((differences > 0).sum()),
+        losses=int((differences < 0).sum()),
+        ties=int((differences == 0).sum()),
+    )
+
+
+def rows(
+    data: str,
+    measured: Mapping[str, Measured],
+    *,
+    baseline: str | None = "bm25",
+    seed: int = 0,
+) -> list[Row]:
+    """Result rows of several engines on the set `data`: each mean with its interval, and its difference to `baseline`.
+
+    measured: {engine: Measured}. For an engine other than the baseline, and each measure M, three rows: "M",
+    "M - baseline" with the interval of the paired difference, and "p(M - baseline)".
+    """
+    result: list[Row] = []
+    for engine, outcome in measured.items():
+        for name, values in outcome.per_query.items():
+            low, high = interval(values.values(), seed=seed) or (None, None)
+            result.append(Row(data, engine, label(name), outcome.mean[name], low, high, len(values)))
+            if baseline is not None and baseline in measured and engine != baseline:
+                against = compare(values, measured[baseline].per_query[name], seed=seed)
+                difference = difference_name(name, baseline)
+                result.append(Row(data, engine, difference, against.difference, against.low, against.high, len(values)))
+                result.append(Row(data, engine, f"p({difference})", against.p, None, None, len(values)))
+    return result
+
+
+def difference_name(measure: str, baseline: str) -> str:
+    """The `measure` of a row that holds a paired difference."""
+    return f"{label(measure)} - {baseline}"
+
+
+def write_run(path: Path, run: Mapping[str, Mapping[str, float]], tag: str) -> None:
+    """A TREC run: `query Q0 document rank score tag` a line.
+
+    Queries in the run's order; documents by score descending, then id ascending; ranks from 1; scores with all their
+    digits. Raises InputError for an id or a tag with white space, which the format cannot hold, and for a score that is
+    not a number.
+    """
+    lines = []
+    _require_word(tag, "the run's tag")
+    for query, hits in run.items():
+        _require_word(query, "the query id")
+        _require_numbers(query, hits)
+        for at, (document, score) in enumerate(rank(hits), start=1):
+            _require_word(document, f"query {query}: the document id")
+            lines.append(f"{query} Q0 {document} {at} {float(score)!r} {tag}\n")
+    write_text(Path(path), "".join(lines))
+
+
+def read_run(path: Path) -> Run:
+    """A TREC run file (.gz too) as {query: {document: score}}, best first.
+
+    The order is that of the scores, as for trec_eval, and not of the rank column.
+    Raises InputError, with file and line, for a line of other than six fields, a score that is not a number, or a
+    document that a query has twice.
+    """
+    run: Run = {}
+    for number, line in enumerate(_lines(Path(path)), start=1):
+        fields = line.split()
+        if not fields:
+            continue
+        if len(fields) != 6:
+            raise InputError(
+                f"{path}, line {number}: {len(fields)} fields", "expected six: query Q0 document rank score tag"
+            )
+        query, _, document, _, text, _ = fields
+        try:
+            score = float(text)
+        except ValueError:
+            score = math.nan
+        if math.isnan(score):
+            raise InputError(f"{path}, line {number}: the score {text!r} is not a number", "expected one like 12.5")
+        hits = run.setdefault(query, {})
+        if document in hits:
+            raise InputError(f"{path}, line {number}: query {query} has the document {document} twice")
+        hits[document] = score
+    return {query: dict(rank(hits)) for query, hits in run.items()}
+
+
+def _lines(path: Path) -> Iterator[str]:
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+            yield from file
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise InputError(f"the run file {path} cannot be read: {error}") from None
+
+
+def _sign_flip_p(differences: npt.NDArray[np.float64], resamples: int, seed: int) -> float:
+    if len(differences) < 2 or not differences.any():
+        return 1.0  # of one difference, the other sign is as extreme
+    test = _scipy_stats().permutation_test(
+        (differences,),
+        np.mean,
+        # Of one sample, "samples" means: flip the sign of each value.
+        permutation_type="samples",
+        n_resamples=resamples,
+        vectorized=True,
+        batch=_batch(differences),
+        rng=np.random.default_rng(seed),
+    )
+    return float(test.pvalue)
+
+
+def _batch(values: npt.NDArray[np.float64]) -> int:
+    return max(1, _BATCH_VALUES // len(values))
+
+
+def _require_numbers(query: str, hits: Mapping[str, float]) -> None:
+    for document, score in hits.items():
+        if math.isnan(score):
+            raise InputError(f"query {query}: the score of document {document} is not a number (NaN)")
+
+
+def _require_word(text: str, what: str) -> None:
+    if text.split() != [text]:
+        raise InputError(f"{what} {text!r} is empty or holds white space, which a TREC run file cannot hold")
+
+
+def _ir_measures() -> Any:
+    try:
+        import ir_measures
+    except ModuleNotFoundError as error:
+        raise MissingExtra("measuring runs", "eval") from error
+    return ir_measures
+
+
+def _scipy_stats() -> Any:
+    try:
+        import scipy.stats
+    except ModuleNotFoundError as error:
+        raise MissingExtra("comparing runs", "eval") from error
+    return scipy.stats

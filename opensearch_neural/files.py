@@ -1,0 +1,51 @@
+"""Reading and writing small files so that errors name the file and nothing is ever half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from opensearch_neural.errors import ModelError
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` beside `path` and rename it into place, so that a reader sees the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        # mkstemp makes files private to the user; a model directory is meant to be shared like any other file.
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(beside).chmod(0o666 & ~umask)
+        Path(beside).replace(path)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
+    """`value` as JSON, written by `write_text`."""
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=indent) + "\n")
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`.
+
+    Raises ModelError, with the line, where the file is missing, is no JSON, or holds something else than an object.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{path} does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from None
+    except json.JSONDecodeError as error:
+        raise ModelError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
+    if not isinstance(value, dict):
+        raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")
+    return value

@@ -1,0 +1,14 @@
+"""Where `osn` keeps what it makes for itself: node artifacts, models built from a corpus, ingest journals."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def home() -> Path:
+    """`$OSN_HOME`, or `osn` under the user's cache folder (`$XDG_CACHE_HOME`, `~/.cache`)."""
+    if named := os.environ.get("OSN_HOME"):
+        return Path(named).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "osn"

@@ -1,0 +1,110 @@
+"""Inverse document frequency: one formula, one file format.
+
+The table is the whole query side of inference-free retrieval ("Towards Competitive Search Relevance for
+Inference-Free Learned Sparse Retrievers", section 3): a query is the set of its tokens, each weighing its IDF.
+The file `idf.json` is a JSON object {token: weight}.
+
+An application reads the table with every start, so numpy, most of an import's time, is imported only to count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opensearch_neural.errors import ModelError
+from opensearch_neural.files import read_json_object, write_json
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+
+UNLISTED = 1.0
+"""The weight of a token that no table lists and of one that no document holds, as in OpenSearch."""
+
+
+def idf(df: ArrayLike, n: int) -> NDArray[np.float64]:
+    """ln(1 + (n − df + 0.5) / (df + 0.5)): Lucene's BM25 form, positive for every df ≤ n.
+
+    df: documents that hold the token, any shape; n: documents in all. The result has df's shape.
+    """
+    import numpy as np
+
+    frequency = np.asarray(df, dtype=np.float64)
+    return np.log1p((n - frequency + 0.5) / (frequency + 0.5))
+
+
+class DocumentFrequencies:
+    """Counts in how many documents each token occurs; grows by documents, merges with the counts of another shard."""
+
+    def __init__(self, vocabulary_size: int) -> None:
+        import numpy as np
+
+        self.counts: NDArray[np.int64] = np.zeros(vocabulary_size, dtype=np.int64)
+        self.n = 0
+
+    def add(self, token_ids: Iterable[int]) -> None:
+        """Count one document; repeated ids count once."""
+        import numpy as np
+
+        ids = np.unique(np.fromiter(token_ids, dtype=np.int64))
+        self.counts[ids] += 1
+        self.n += 1
+
+    def add_batch(self, token_ids: NDArray[np.integer[Any]], documents: int) -> None:
+        """Count `documents` documents at once, from their concatenated ids, each id once per document."""
+        import numpy as np
+
+        self.counts += np.bincount(token_ids, minlength=len(self.counts))
+        self.n += documents
+
+    def merge(self, other: DocumentFrequencies) -> None:
+        """Add the counts of other documents over the same vocabulary."""
+        if len(other.counts) != len(self.counts):
+            raise ValueError(f"vocabularies of {len(self.counts)} and {len(other.counts)} tokens do not merge")
+        self.counts += other.counts
+        self.n += other.n
+
+    def idf_table(self, vocabulary: Sequence[str], *, special: Collection[str] = ()) -> dict[str, float]:
+        """{token: weight} for every token of `vocabulary`, which is ordered by id.
+
+        A token that no document holds weighs 1.0, not the formula's maximum. Special tokens weigh 0.0: listed, so that
+        sentence-transformers, which reads the same file, ignores them as this package does.
+        """
+        import numpy as np
+
+        weights = np.where(self.counts > 0, idf(self.counts, self.n), UNLISTED)
+        # Seven significant digits are what float32 keeps; the file is a third of the size for it.
+        table = {token: float(f"{weight:.7g}") for token, weight in zip(vocabulary, weights.tolist(), strict=True)}
+        table.update(dict.fromkeys((token for token in special if token in table), 0.0))
+        return table
+
+
+def load_idf(path: str | Path) -> dict[str, float]:
+    """The table in a JSON file {token: weight}.
+
+    Weights are finite and not negative, 0 means that the token is ignored; else ModelError, naming the token.
+    """
+    return check_idf(read_json_object(Path(path)), source=str(path))
+
+
+def check_idf(table: Mapping[str, Any], *, source: str) -> dict[str, float]:
+    """`table` with float weights, or a ModelError that names `source` and the first token whose weight is unusable."""
+    if not table:
+        raise ModelError(f"{source}: the table is empty", "expected a JSON object {token: weight}")
+    for token, weight in table.items():
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+            raise ModelError(f"{source}: the weight of token {token!r} is {weight!r}; expected a number")
+        if not math.isfinite(weight) or weight < 0:
+            raise ModelError(
+                f"{source}: the weight of token {token!r} is {weight}; expected a finite number that is not negative",
+                "0 makes a query ignore the token",
+            )
+    return {token: float(weight) for token, weight in table.items()}
+
+
+def save_idf(path: str | Path, table: Mapping[str, float]) -> None:
+    """Write `table` as JSON, one token a line, after the checks of `load_idf`."""
+    write_json(Path(path), check_idf(table, source=str(path)), indent=0)

@@ -1,0 +1,1 @@
+"""What a trained model directory is: finding it, loading it, encoding with it in batches on CPU or GPU."""

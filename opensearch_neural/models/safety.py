@@ -1,0 +1,72 @@
+"""What a model directory may hold, checked before any library reads it: data, nothing that runs, nothing outside.
+
+A model directory is often someone else's: from a hub, an archive, an index that names it. Loading it must not run code
+of theirs, whatever version of transformers or sentence-transformers is installed (before 6.0 the latter imported
+modules.json's classes from a local folder unasked), and must not read files elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from opensearch_neural.errors import ModelError
+from opensearch_neural.files import read_json_object
+
+# Loaders of Hugging Face's pick these up where no safetensors file is; reading a pickle can run anything.
+PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+_NOT_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state")
+
+
+def refuse_unsafe(path: Path) -> None:
+    """ModelError where loading the directory could run code or read files outside of it.
+
+    Refused are weights in a pickled form without safetensors beside them, an index of weights that names files in other
+    folders, and modules whose classes are not sentence-transformers' own.
+    """
+    _refuse_pickles(path)
+    for file in sorted(path.rglob("*.index.json")):
+        for name in _values(read_json_object(file).get("weight_map")):
+            if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\\" in name:
+                raise ModelError(
+                    f"{file}: the weights {name!r} lie outside this folder", "only files beside the index are read"
+                )
+    for file, name in _module_classes(path):
+        if not (isinstance(name, str) and name.startswith("sentence_transformers.")):
+            raise ModelError(
+                f"{file}: the module {name!r} is code that the model brings along, which is not run",
+                "expected classes of sentence_transformers",
+            )
+
+
+def _refuse_pickles(path: Path) -> None:
+    for file in sorted(found for pattern in PICKLED for found in path.rglob(pattern)):
+        if file.name.startswith(_NOT_WEIGHTS):
+            continue
+        # pytorch_model.bin and model.safetensors are the two names of one thing; a shard's are numbered.
+        stem = "model" if file.name.startswith("pytorch_model") else file.stem
+        if not any(file.parent.glob(f"{stem}*.safetensors")):
+            raise ModelError(
+                f"{file}: pickled weights are not read, and {file.parent} holds no safetensors file of them",
+                "convert it where you trust it: AutoModel.from_pretrained(DIR).save_pretrained(DIR)",
+            )
+
+
+def _module_classes(path: Path) -> Iterator[tuple[Path, Any]]:
+    """(file, class name) of everything that the directory has sentence-transformers load."""
+    for file in sorted(path.rglob("modules.json")):
+        try:
+            entries = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{file}: not valid JSON ({error})") from None
+        yield from ((file, entry.get("type")) for entry in _values(entries) if isinstance(entry, dict))
+    for file in sorted(path.rglob("router_config.json")):
+        yield from ((file, name) for name in _values(read_json_object(file).get("types")))
+
+
+def _values(content: Any) -> list[Any]:
+    if isinstance(content, dict):
+        return list(content.values())
+    return content if isinstance(content, list) else []

@@ -1,0 +1,325 @@
+"""Sparse document encoders, loaded with one call whatever wrote them.
+
+`load_sparse` reads a model directory of this package, the lexical model, a sentence-transformers `SparseEncoder` (its
+Router with a `SparseStaticEmbedding` for queries and `SpladePooling` for documents), and a plain masked language model
+with an `idf.json`; each from a folder or a hub id.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opensearch_neural.errors import MissingExtra, ModelError
+from opensearch_neural.files import read_json_object
+from opensearch_neural.models import directory, sparse_head
+from opensearch_neural.models.directory import ModelInfo, Module
+from opensearch_neural.models.safety import refuse_unsafe
+from opensearch_neural.models.vectors import SparseVectors
+from opensearch_neural.tokens import QueryEncoder, encodable, load_tokenizer, special_tokens, vocabulary_of
+
+if TYPE_CHECKING:
+    import torch
+    from tokenizers import Tokenizer
+    from torch import Tensor
+
+__all__ = ["SparseDocumentEncoder", "SparseVectors", "load_sparse"]
+
+logger = logging.getLogger(__name__)
+
+KIND = "sparse"
+_WINDOW = 4096
+"""Texts that are tokenized and sorted by length together."""
+
+
+class SparseDocumentEncoder(Protocol):
+    """Texts to sparse vectors, with the query encoder that they are to be searched with."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    @property
+    def query(self) -> QueryEncoder: ...
+
+    @property
+    def vocabulary(self) -> list[str]: ...
+
+    def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> SparseVectors:
+        """One row a text, in order; no special tokens, weights finite and above 0."""
+
+
+def load_sparse(
+    name_or_path: str | Path,
+    *,
+    device: str | None = None,
+    max_length: int | None = None,
+    dtype: Literal["fp32", "bf16"] = "fp32",
+) -> SparseDocumentEncoder:
+    """A sparse model from a directory or a hub id; its layout is recognized.
+
+    device: "cpu", "cuda", …; None takes a GPU where there is one. max_length: tokens read of a document, at most the
+    model's. dtype "bf16" runs the transformer's layers in bfloat16. None of the three concerns the lexical model.
+    Raises ModelError where the directory is incomplete, or its documents or queries are encoded in another way.
+    """
+    folder = directory.locate(name_or_path)
+    config = folder / "config.json"
+    kind = read_json_object(config).get("kind") if config.exists() else None
+    osn = directory.read_osn_json(folder)
+    if kind == "lexical":
+        from opensearch_neural.models.lexical import LexicalEncoder
+
+        return LexicalEncoder.load(name_or_path)
+    if osn is not None and osn["kind"] != KIND:
+        raise ModelError(f"{folder} is a model of kind {osn['kind']!r}; expected a sparse one")
+    transformer, pooling = _document_modules(folder)
+    if not (transformer.path / "config.json").exists():
+        raise ModelError(
+            f"{transformer.path}: no config.json, so documents cannot be encoded",
+            "a copy of tokenizer.json and idf.json encodes queries alone; give the whole model directory",
+        )
+    info = directory.model_info(folder, name=name_or_path, kind=KIND)
+    query = QueryEncoder.load(folder)
+    source = transformer.path if (transformer.path / "tokenizer.json").exists() else folder
+    encoder = _load_masked_lm(transformer.path, device)
+    tokenizer = load_tokenizer(source)
+    vocabulary = vocabulary_of(tokenizer)
+    if len(encoder.weight) < len(vocabulary):
+        raise ModelError(
+            f"{transformer.path}: the model has {len(encoder.weight)} outputs, its tokenizer {len(vocabulary)} tokens"
+        )
+    limit = directory.max_length(transformer.path, encoder.positions)
+    tokenizer.enable_truncation(min(max_length, limit) if max_length else limit)
+    special = special_tokens(tokenizer)
+    return TorchSparseEncoder(
+        info=info,
+        query=query,
+        vocabulary=vocabulary,
+        tokenizer=tokenizer,
+        model=encoder,
+        pooling=pooling,
+        special_ids=np.array([i for i, t in enumerate(vocabulary) if t in special or tokenizer.token_to_id(t) is None]),
+        prompt=directory.prompt(folder, "document"),
+        dtype=dtype,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """How logits of all positions become one weight a token; the options of sentence-transformers' SpladePooling."""
+
+    strategy: Literal["max", "sum"] = "max"
+    double_log: bool = False
+    max_active: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedLanguageModel:
+    """A masked language model whose last layer is taken out: it gives hidden states, `weight` and `bias` the logits."""
+
+    body: torch.nn.Module
+    weight: Tensor  # (vocabulary, size)
+    bias: Tensor  # (vocabulary,)
+    norms: Tensor  # (vocabulary,) lengths of weight's rows
+    coarse: Tensor | None  # weight in bfloat16 where the processor multiplies that faster
+    device: torch.device
+    positions: int | None
+    pad_id: int
+
+
+@dataclass(frozen=True)
+class TorchSparseEncoder:
+    """Documents through a masked language model and its sparse head, queries through a table."""
+
+    info: ModelInfo
+    query: QueryEncoder
+    vocabulary: list[str]
+    tokenizer: Tokenizer
+    model: MaskedLanguageModel
+    pooling: Pooling
+    special_ids: NDArray[np.int64]
+    prompt: str = ""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+
+    def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> SparseVectors:
+        """SparseVectors of the texts, in order. Raises ModelError, naming the text, where a weight is not finite."""
+        windows = [
+            self._encode_window(texts[start : start + _WINDOW], start, batch_size)
+            for start in range(0, len(texts), _WINDOW)
+        ]
+        return SparseVectors.concat(windows, self.vocabulary)
+
+    def _encode_window(self, texts: Sequence[str], first: int, batch_size: int) -> SparseVectors:
+        encodings = self.tokenizer.encode_batch_fast([encodable(self.prompt + text) for text in texts])
+        ids = [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
+        lengths = np.array([len(row) for row in ids])
+        # Batches of like length pad little; the longest first, so that memory that suffices once suffices throughout.
+        order = np.argsort(-lengths, kind="stable")
+        parts = []
+        for start in range(0, len(order), batch_size):
+            batch = order[start : start + batch_size]
+            mask = np.arange(max(1, lengths[batch[0]])) < lengths[batch, None]
+            padded = np.full(mask.shape, self.model.pad_id, dtype=np.int64)
+            padded[mask] = np.concatenate([ids[i] for i in batch])
+            parts.append(self._encode_batch(padded, mask, first + batch))
+        return SparseVectors.concat(parts, self.vocabulary).take(np.argsort(order))
+
+    def _encode_batch(self, ids: NDArray[np.int64], mask: NDArray[np.bool_], texts: NDArray[np.int64]) -> SparseVectors:
+        """ids, mask: (batch, length); texts: which text each row is, for messages."""
+        import torch
+
+        model = self.model
+        with torch.inference_mode():
+            tokens = torch.from_numpy(ids).to(model.device)
+            valid = torch.from_numpy(mask).to(model.device)
+            with torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=self.dtype == "bf16"):
+                hidden = model.body(input_ids=tokens, attention_mask=valid.long()).logits
+            hidden = hidden.to(model.weight.dtype)
+            if not bool(torch.isfinite(hidden).all()):
+                finite = torch.isfinite(hidden).all(dim=2).all(dim=1).cpu().numpy()
+                raise ModelError(
+                    f"{self.info.name} gives values that are not finite for text {texts[~finite].min()}",
+                    "its weights may be broken: look for NaN in model.safetensors",
+                )
+            weights = self._pool(hidden, valid)
+            weights[:, len(self.vocabulary) :] = 0
+            weights[:, torch.from_numpy(self.special_ids).to(model.device)] = 0
+            if self.pooling.max_active is not None and self.pooling.max_active < weights.shape[1]:
+                smallest_kept = weights.topk(self.pooling.max_active, dim=1).values[:, -1:]
+                weights = torch.where(weights >= smallest_kept, weights, 0)
+            # OpenSearch takes normal floats only; what is smaller adds nothing to a score.
+            rows, columns = torch.nonzero(weights >= torch.finfo(torch.float32).tiny, as_tuple=True)
+            values = weights[rows, columns].float().cpu().numpy()
+        indptr = np.searchsorted(rows.cpu().numpy(), np.arange(len(ids) + 1)).astype(np.int64)
+        return SparseVectors(indptr, columns.cpu().numpy().astype(np.int32), values, self.vocabulary)
+
+    def _pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        model, double_log = self.model, self.pooling.double_log
+        if self.pooling.strategy == "sum":
+            return sparse_head.summed_activations(hidden, mask, model.weight, model.bias, double_log=double_log)
+        if model.coarse is not None:
+            logits = sparse_head.largest_logits_screened(
+                hidden, mask, model.weight, model.bias, model.coarse, model.norms
+            )
+        else:
+            logits = sparse_head.largest_logits(hidden, mask, model.weight, model.bias)
+        return sparse_head.activated(logits, double_log=double_log)
+
+
+def _document_modules(folder: Path) -> tuple[Module, Pooling]:
+    """Where the masked language model of a sparse directory lies, and how its logits are pooled."""
+    routes = directory.routes(folder)
+    modules = routes.get("document", routes.get("", []))
+    if not routes:
+        return Module("MLMTransformer", folder), Pooling()
+    types = [module.type for module in modules]
+    if types not in (["MLMTransformer", "SpladePooling"], ["Transformer", "SpladePooling"]):
+        raise ModelError(
+            f"{folder}: documents are encoded by {' and '.join(types) or 'nothing'}",
+            "expected a masked language model and SpladePooling",
+        )
+    file = modules[1].path / "config.json"
+    config = read_json_object(file)
+    strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
+    if strategy not in ("max", "sum") or activation not in ("relu", "log1p_relu"):
+        raise ModelError(f"{file}: pooling {strategy!r} with {activation!r}; expected max or sum, relu or log1p_relu")
+    whole = folder / "config_sentence_transformers.json"
+    max_active = read_json_object(whole).get("max_active_dims") if whole.exists() else None
+    return modules[0], Pooling(strategy, activation == "log1p_relu", max_active)
+
+
+def _load_masked_lm(folder: Path, device: str | None) -> MaskedLanguageModel:
+    try:
+        import torch
+        from transformers import AutoModelForMaskedLM
+    except ModuleNotFoundError:
+        raise MissingExtra("encoding with a sparse torch model", "encode") from None
+    from opensearch_neural.models.dense import quiet_loading
+
+    refuse_unsafe(folder)
+    with quiet_loading():
+        try:
+            model, report = AutoModelForMaskedLM.from_pretrained(
+                folder,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+            raise ModelError(f"{folder} does not load as a masked language model: {error}") from error
+    if report["missing_keys"]:
+        raise ModelError(
+            f"{folder}: the weights lack {', '.join(sorted(report['missing_keys'])[:3])}, so this is no masked "
+            "language model (an encoder without its head?)"
+        )
+    model = model.float().eval()
+    weight, bias = _take_out_last_layer(model, folder)
+    if not bool(torch.isfinite(weight).all() and torch.isfinite(bias).all()):
+        raise ModelError(f"{folder}: the output layer holds weights that are not finite")
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    try:
+        model = model.to(where)
+    except (RuntimeError, AssertionError) as error:
+        raise ModelError(f"device {device!r} cannot be used: {error}") from None
+    weight, bias = weight.to(where), bias.to(where)
+    coarse = weight.to(torch.bfloat16) if _multiplies_bf16(where) else None
+    pad_id = int(model.config.pad_token_id or 0)
+    return MaskedLanguageModel(model, weight, bias, weight.norm(dim=1), coarse, where, _positions(model), pad_id)
+
+
+def _positions(model: torch.nn.Module) -> int | None:
+    """How many positions the model has for tokens; RoBERTa and its kin count theirs from the padding's id on."""
+    import torch
+
+    for module in model.modules():
+        table, padding = getattr(module, "position_embeddings", None), getattr(module, "padding_idx", None)
+        if isinstance(table, torch.nn.Embedding):
+            return table.num_embeddings - (padding + 1 if isinstance(padding, int) else 0)
+    return getattr(model.config, "max_position_embeddings", None)
+
+
+def _take_out_last_layer(model: Any, folder: Path) -> tuple[Tensor, Tensor]:
+    """Replace the layer that makes logits by the identity: the model's `logits` are then what that layer was given.
+
+    This needs to know nothing of the architecture (BERT, DistilBERT, RoBERTa, MPNet, ELECTRA, ModernBERT, …), only
+    that it ends in a linear layer; which is checked with an example. Returns that layer's weight and bias.
+    """
+    import torch
+
+    last = model.get_output_embeddings()
+    example = torch.arange(1, 9).remainder(model.config.vocab_size)[None]
+    with torch.inference_mode():
+        expected = model(input_ids=example).logits
+    names = [name for name, module in model.named_modules(remove_duplicate=False) if module is last]
+    if last is not None and isinstance(getattr(last, "weight", None), torch.Tensor):
+        for name in names:
+            parent, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(parent), attribute, torch.nn.Identity())
+        weight = last.weight.detach()
+        bias = getattr(last, "bias", None)
+        bias = torch.zeros(len(weight)) if bias is None else bias.detach()
+        with torch.inference_mode():
+            hidden = model(input_ids=example).logits
+            if hidden.shape[-1] == weight.shape[1] and torch.allclose(
+                hidden @ weight.T + bias, expected, rtol=1e-4, atol=1e-4, equal_nan=True
+            ):
+                return weight, bias
+    raise ModelError(
+        f"{folder}: {type(model).__name__} does not end in one linear layer",
+        "expected a masked language model such as BERT, DistilBERT, RoBERTa, MPNet, ELECTRA or ModernBERT",
+    )
+
+
+def _multiplies_bf16(device: torch.device) -> bool:
+    """Whether bfloat16 products are faster than float32's here: matrix units of a GPU or of the processor (AMX)."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported()
+    return device.type == "cpu" and torch.cpu._is_amx_tile_supported()

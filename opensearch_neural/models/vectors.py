@@ -1,0 +1,70 @@
+"""Sparse document vectors in batches: compressed rows over a vocabulary of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opensearch_neural.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+
+@dataclass(frozen=True, slots=True)
+class SparseVectors:
+    """Rows of (token, weight): row i lies in token_ids[indptr[i]:indptr[i + 1]]; weights are finite and above 0."""
+
+    indptr: NDArray[np.int64]  # (n + 1,)
+    token_ids: NDArray[np.int32]  # (nnz,)
+    weights: NDArray[np.float32]  # (nnz,)
+    vocabulary: list[str]
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def row(self, i: int) -> dict[str, float]:
+        """{token: weight} of document i, the body of a `rank_features` field."""
+        start, end = self.indptr[i], self.indptr[i + 1]
+        vocabulary = self.vocabulary
+        ids, weights = self.token_ids[start:end].tolist(), self.weights[start:end].tolist()
+        return {vocabulary[id_]: weight for id_, weight in zip(ids, weights, strict=True)}
+
+    def rows(self) -> Iterator[dict[str, float]]:
+        return (self.row(i) for i in range(len(self)))
+
+    def to_scipy(self) -> csr_matrix:
+        """A (documents, vocabulary) matrix that shares this memory."""
+        try:
+            from scipy.sparse import csr_matrix
+        except ModuleNotFoundError:
+            raise MissingExtra("SparseVectors.to_scipy", "eval") from None
+        return csr_matrix((self.weights, self.token_ids, self.indptr), shape=(len(self), len(self.vocabulary)))
+
+    def take(self, order: NDArray[np.int64]) -> SparseVectors:
+        """The rows in another order: row i of the result is row order[i] of this."""
+        lengths = np.diff(self.indptr)[order]
+        indptr = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+        within = np.arange(indptr[-1]) - np.repeat(indptr[:-1], lengths)
+        picked = np.repeat(self.indptr[:-1][order], lengths) + within
+        return SparseVectors(indptr, self.token_ids[picked], self.weights[picked], self.vocabulary)
+
+    @staticmethod
+    def concat(parts: Sequence[SparseVectors], vocabulary: list[str] | None = None) -> SparseVectors:
+        """The rows of all parts, one after the other; the vocabulary is needed only where there may be no part."""
+        if not parts:
+            empty = np.zeros(0)
+            ids, weights = empty.astype(np.int32), empty.astype(np.float32)
+            return SparseVectors(np.zeros(1, dtype=np.int64), ids, weights, vocabulary or [])
+        offsets = np.cumsum([0, *(part.indptr[-1] for part in parts)])
+        starts = [part.indptr[:-1] + offset for part, offset in zip(parts, offsets[:-1], strict=True)]
+        return SparseVectors(
+            np.concatenate([*starts, offsets[-1:]]).astype(np.int64),
+            np.concatenate([part.token_ids for part in parts]),
+            np.concatenate([part.weights for part in parts]),
+            parts[0].vocabulary,
+        )

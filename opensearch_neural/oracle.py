@@ -1,0 +1,177 @@
+"""Which `_score` OpenSearch will give: a sparse query's, worked out from document weights as Lucene works it out.
+
+    stored = StoredWeights.of(vectors.rows())            # of SparseVectors, or any {token: weight} of documents
+    stored.scores({"rainbow": 7.2, "cause": 3.1})        # (documents,), 0 where no token matches
+    predict(body, stored)                                # the same for a whole body, its second phase included
+
+Lucene's arithmetic, step by step (FeatureField, FeatureQuery and the disjunction scorers):
+
+1. A `rank_features` weight is kept as the upper 17 bits of its float32, the lower 15 cut off: 9 significant bits, so
+   what is stored is at most 2⁻⁸ below what was given, never above.
+2. A clause's weight is a float32. Boosts around it (of the query, of a bool) are multiplied onto it in float32, one
+   after the other.
+3. A clause scores weight × stored, rounded to float32.
+4. A disjunction adds its clauses' scores in double and rounds the sum to float32. Doubles hold 29 bits more than such a
+   sum needs, so the order of the clauses does not show.
+5. A rescore with score_mode `total` rounds each of its two products, and their sum, to float32.
+
+The plugin's `neural_sparse` and the plugin-free `bool` of `rank_feature` clauses both become that disjunction, so one
+prediction serves both. Equal to the cluster's scores within 1e-5 on every document of a real set: tests/test_oracle.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from opensearch_neural.errors import InputError
+from opensearch_neural.queries import DOT_ALIAS
+
+Floats = NDArray[np.float32]
+
+SMALLEST_WEIGHT = float(np.finfo(np.float32).tiny)
+_KEPT = np.uint32(0xFFFF_8000)
+
+
+def stored(weights: ArrayLike) -> Floats:
+    """What `rank_features` keeps of weights, any shape: their float32 with the lower 15 bits cut off.
+
+    Raises InputError for a weight that OpenSearch refuses: not finite, or below the least normal float32.
+    """
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+        given = np.asarray(weights, dtype=np.float64).astype(np.float32)
+    if given.size and not (np.isfinite(given).all() and given.min() >= SMALLEST_WEIGHT):
+        wrong = given[~(np.isfinite(given) & (given >= SMALLEST_WEIGHT))].flat[0]
+        raise InputError(
+            f"OpenSearch refuses a document whose weight is {wrong!s}",
+            f"weights are finite and at least {SMALLEST_WEIGHT:.4g}; leave the token out",
+        )
+    return (np.ascontiguousarray(given).view(np.uint32) & _KEPT).view(np.float32).reshape(np.shape(given))
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """The weights of documents as the index holds them, by token.
+
+    postings: token → (document numbers (n,), stored weights (n,)).
+    """
+
+    documents: int
+    postings: Mapping[str, tuple[NDArray[np.int64], Floats]]
+
+    @classmethod
+    def of(cls, rows: Iterable[Mapping[str, float]]) -> StoredWeights:
+        """Of documents as {token: weight}; a document's number is its place in `rows`.
+
+        Raises InputError as `stored` does.
+        """
+        numbers: dict[str, list[int]] = {}
+        weights: dict[str, list[float]] = {}
+        documents = 0
+        for number, row in enumerate(rows):
+            documents = number + 1
+            for token, weight in row.items():
+                numbers.setdefault(token, []).append(number)
+                weights.setdefault(token, []).append(weight)
+        postings = {token: (np.array(numbers[token], np.int64), stored(weights[token])) for token in numbers}
+        return cls(documents, postings)
+
+    def scores(self, tokens: Mapping[str, float], *, boosts: Iterable[float] = ()) -> Floats:
+        """(documents,) scores of a query {token: weight}; 0 where a document holds none of its tokens.
+
+        boosts: those of the queries around, outermost first, as in {"bool": {"boost": 2.0, "should": …}}.
+        """
+        around = _product(boosts)
+        total = np.zeros(self.documents)
+        for token, weight in tokens.items():
+            if (posting := self.postings.get(token)) is not None:
+                documents, values = posting
+                total[documents] += around * np.float32(weight) * values
+        return total.astype(np.float32)
+
+    def matches(self, tokens: Iterable[str]) -> NDArray[np.bool_]:
+        """(documents,) whether a document holds at least one of the tokens."""
+        found = np.zeros(self.documents, dtype=bool)
+        for token in tokens:
+            if (posting := self.postings.get(token)) is not None:
+                found[posting[0]] = True
+        return found
+
+
+def rescored(first: Floats, second: Floats, *, query_weight: float = 1.0, rescore_query_weight: float = 1.0) -> Floats:
+    """(documents,) scores after a rescore with score_mode `total`; `second` is 0 for what its query does not match."""
+    return first * np.float32(query_weight) + second * np.float32(rescore_query_weight)
+
+
+def predict(body: Mapping[str, Any], documents: StoredWeights) -> dict[int, float]:
+    """{document number: score} of every hit of a body of `neural_sparse` or `high_idf_first`, in document order.
+
+    Filters and the rescore window cannot be seen from weights: all documents are taken to pass the one and to lie within
+    the other. Raises InputError for a body with anything but linear sparse clauses in it.
+    """
+    matched, scores = _score(body.get("query", {}), documents, ())
+    rescore = body.get("rescore")
+    for each in rescore if isinstance(rescore, list) else [rescore] if rescore else []:
+        how = each["query"]
+        if how.get("score_mode", "total") != "total":
+            raise InputError(f"score_mode {how['score_mode']!r} is not predicted", "only total is")
+        _, second = _score(how["rescore_query"], documents, ())
+        weights = {name: how[name] for name in ("query_weight", "rescore_query_weight") if name in how}
+        scores = rescored(scores, second, **weights)
+    return {int(number): float(scores[number]) for number in np.flatnonzero(matched)}
+
+
+def _score(
+    query: Mapping[str, Any], documents: StoredWeights, boosts: tuple[float, ...]
+) -> tuple[NDArray[np.bool_], Floats]:
+    """Which documents match a query, and with which scores."""
+    ((kind, inner),) = query.items() if len(query) == 1 else [("", {})]
+    if kind == "match_none":
+        return np.zeros(documents.documents, dtype=bool), np.zeros(documents.documents, np.float32)
+    if kind == "neural_sparse":
+        ((_, options),) = inner.items()
+        tokens = options["query_tokens"]
+        return documents.matches(tokens), documents.scores(tokens, boosts=(*boosts, options.get("boost", 1.0)))
+    if kind == "rank_feature" and "linear" in inner:
+        tokens = {_token(inner["field"]): inner.get("boost", 1.0)}
+        return documents.matches(tokens), documents.scores(tokens, boosts=boosts)
+    if kind == "bool" and not inner.keys() - {"must", "should", "filter", "boost", "minimum_should_match"}:
+        return _score_bool(inner, documents, (*boosts, inner.get("boost", 1.0)))
+    raise InputError(f"the score of a {kind or 'malformed'} query is not predicted", "only those of sparse queries are")
+
+
+def _score_bool(
+    inner: Mapping[str, Any], documents: StoredWeights, boosts: tuple[float, ...]
+) -> tuple[NDArray[np.bool_], Floats]:
+    must = [_score(query, documents, boosts) for query in _listed(inner.get("must"))]
+    should = [_score(query, documents, boosts) for query in _listed(inner.get("should"))]
+    least = inner.get("minimum_should_match", 0 if must or _listed(inner.get("filter")) else 1)
+    total = np.zeros(documents.documents)
+    for _, scores in must + should:
+        total += scores
+    matched = np.ones(documents.documents, dtype=bool)
+    for matches, _ in must:
+        matched &= matches
+    if should:
+        matched &= np.sum([matches for matches, _ in should], axis=0) >= int(least)
+    return matched, np.where(matched, total, 0).astype(np.float32)
+
+
+def _token(field: str) -> str:
+    """The token of a rank_feature clause's field, under the name that the document's weights have it."""
+    return field.rpartition(".")[2].replace(DOT_ALIAS, ".")
+
+
+def _product(boosts: Iterable[float]) -> np.float32:
+    product = np.float32(1)
+    for boost in boosts:
+        product = product * np.float32(boost)
+    return product
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]

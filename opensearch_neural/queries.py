@@ -1,0 +1,349 @@
+"""OpenSearch request bodies, as plain dicts from pure functions.
+
+Every function returns the whole body of a `_search` request: print it, paste it into Dashboards, send it with any client.
+Nothing in a body depends on this library at run time.
+
+    encoder = QueryEncoder.load("models/my-model")
+    client.search(index="docs", body=queries.high_idf_first(encoder.encode("what causes a rainbow")))
+
+A sparse query is a mapping {token: weight}; with the project's encoders a weight is the token's idf, since queries are
+binary (`inference-free-sparse`, eq. 5). All functions take `filter`: an OpenSearch query clause, or a list of them, that
+hits must match and that adds nothing to their score. `highlight` is the text whose words are to be marked in `title` and
+`text`. `collapse` is the field by which hits are one: of several with the same value only the best is returned. For an
+index of passages it is "parent"; `best_passages` reads the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Body = dict[str, Any]
+Clause = dict[str, Any]
+Filter = Clause | Sequence[Clause] | None
+
+DEFAULT_SOURCE = ("title", "url")
+
+# Collapsing happens after nearest neighbours were found, and for hybrid queries not at all on the cluster: so many times as
+# many are asked for. A document with more passages than this among the best leaves fewer documents than `size`.
+COLLAPSED_PASSAGES = 5
+MOST_HITS = 10_000
+
+# `rank_feature` splits its field name at the last dot, so a token that holds one cannot be named there. Ingest writes such
+# a token a second time under this look-alike, which word-piece tokenizers fold to "." and so never produce themselves.
+DOT_ALIAS = "\u2024"
+
+
+@dataclass(frozen=True)
+class Rare:
+    """Which tokens of a query count as rare, that is: are searched for in phase one.
+
+    by="ratio"   tokens whose weight is at least `value` × the query's highest weight
+    by="share"   the heaviest tokens that together hold at least `value` of the query's total weight
+    by="count"   the `value` heaviest tokens
+
+    At least one token is always rare, so phase one is never empty.
+    """
+
+    by: Literal["ratio", "share", "count"] = "ratio"
+    value: float = 0.6
+
+    def __post_init__(self) -> None:
+        if self.by not in ("ratio", "share", "count"):
+            raise ValueError(f"by must be ratio, share or count, not {self.by!r}")
+        if self.by == "count":
+            if self.value < 1 or int(self.value) != self.value:
+                raise ValueError(f"a count of rare tokens must be a whole number from 1, not {self.value!r}")
+        elif not 0 <= self.value <= 1:
+            raise ValueError(f"a {self.by} must lie between 0 and 1, not {self.value!r}")
+
+    @classmethod
+    def parse(cls, text: str) -> Rare:
+        """`Rare` from "ratio:0.6", "share:0.8" or "count:3", as the command line writes it."""
+        by, _, value = text.partition(":")
+        try:
+            return cls(by, float(value))  # type: ignore[arg-type]
+        except ValueError as error:
+            raise ValueError(f"{text!r} is not a threshold like ratio:0.6, share:0.8 or count:3 ({error})") from None
+
+
+def rare_tokens(tokens: Mapping[str, float], rare: Rare = Rare()) -> dict[str, float]:
+    """The tokens of phase one of high-IDF-first, in the order of `tokens`; all of an empty query."""
+    if not tokens:
+        return {}
+    heaviest_first = sorted(tokens, key=lambda token: (-tokens[token], token))
+    if rare.by == "ratio":
+        least = rare.value * tokens[heaviest_first[0]]
+        chosen = {token for token in tokens if tokens[token] >= least}
+    elif rare.by == "count":
+        chosen = set(heaviest_first[: int(rare.value)])
+    else:
+        # A little less than asked for is accepted, so that the rounding of a sum never adds a token.
+        needed, held, chosen = rare.value * sum(tokens.values()) * (1 - 1e-9), 0.0, set()
+        for token in heaviest_first:
+            if chosen and held >= needed:
+                break
+            chosen.add(token)
+            held += tokens[token]
+    return {token: weight for token, weight in tokens.items() if token in chosen}
+
+
+def bm25(
+    text: str,
+    *,
+    size: int = 10,
+    from_: int = 0,
+    fields: Sequence[str] = ("contents",),
+    filter: Filter = None,
+    source: Sequence[str] | bool = DEFAULT_SOURCE,
+    track_total_hits: bool = False,
+    highlight: str | None = None,
+    collapse: str | None = None,
+) -> Body:
+    """BM25 over `contents` (title and text together), or over several fields, whose scores are then added.
+
+    `track_total_hits` is off, here as everywhere: OpenSearch may then skip blocks of documents that cannot reach the top
+    (block-max WAND), which is what makes BM25 fast.
+    """
+    if not fields:
+        raise ValueError("bm25 needs at least one field")
+    if len(fields) == 1:
+        query: Clause = {"match": {fields[0]: {"query": text}}}
+    else:
+        query = {"multi_match": {"query": text, "fields": list(fields), "type": "most_fields"}}
+    return _body(_filtered(query, filter), size, from_, source, track_total_hits, highlight, collapse)
+
+
+def neural_sparse(
+    tokens: Mapping[str, float],
+    *,
+    plugin: bool = True,
+    size: int = 10,
+    from_: int = 0,
+    field: str = "sparse",
+    filter: Filter = None,
+    source: Sequence[str] | bool = DEFAULT_SOURCE,
+    track_total_hits: bool = False,
+    highlight: str | None = None,
+    collapse: str | None = None,
+) -> Body:
+    """All tokens: score(d) = Σ_t tokens[t] · d_t.
+
+    With `plugin` the clause is `neural_sparse` with raw query tokens (neural-search plugin, no model on the cluster);
+    without, a `bool` of linear `rank_feature` clauses, which every OpenSearch has. The scores are equal.
+    """
+    query = _filtered(_sparse(tokens, field, plugin), filter)
+    return _body(query, size, from_, source, track_total_hits, highlight, collapse)
+
+
+def high_idf_first(
+    tokens: Mapping[str, float],
+    *,
+    rare: Rare = Rare(),
+    window: int = 100,
+    plugin: bool = True,
+    size: int = 10,
+    from_: int = 0,
+    field: str = "sparse",
+    filter: Filter = None,
+    source: Sequence[str] | bool = DEFAULT_SOURCE,
+    track_total_hits: bool = False,
+    highlight: str | None = None,
+    collapse: str | None = None,
+) -> Body:
+    """Rare tokens first, the best of what they find rescored with all tokens (`inference-free-sparse`, section 5.3.2).
+
+    A hit's score is the full query's score, common tokens included. What is lost, by design: documents that hold only
+    common tokens of the query, and those beyond the `window` best of phase one in each shard. The window is widened to
+    cover `from_ + size`, so paging never runs past what was rescored.
+
+    With `collapse` there is one phase, because OpenSearch collapses nothing that it rescores: every document that holds a
+    rare token is scored with all tokens. So there is no window and what lies beyond it is not lost; it takes longer.
+    """
+    first = rare_tokens(tokens, rare)
+    if collapse and len(first) < len(tokens):
+        holds_rare = [_sparse(first, field, plugin), *_clauses(filter)]
+        query = _filtered(_sparse(tokens, field, plugin), holds_rare)
+        return _body(query, size, from_, source, track_total_hits, highlight, collapse)
+    query = _filtered(_sparse(first, field, plugin), filter)
+    body = _body(query, size, from_, source, track_total_hits, highlight, collapse)
+    if len(first) < len(tokens):
+        body["rescore"] = {
+            "window_size": max(window, from_ + size),
+            "query": {
+                "rescore_query": _sparse(tokens, field, plugin),
+                # The full query's score replaces that of phase one, rather than adding to it.
+                "query_weight": 0.0,
+                "rescore_query_weight": 1.0,
+            },
+        }
+    return body
+
+
+def knn(
+    vector: Sequence[float] | NDArray[Any],
+    *,
+    size: int = 10,
+    from_: int = 0,
+    k: int = 100,
+    field: str = "dense",
+    filter: Filter = None,
+    source: Sequence[str] | bool = DEFAULT_SOURCE,
+    track_total_hits: bool = False,
+    highlight: str | None = None,
+    collapse: str | None = None,
+) -> Body:
+    """Approximate nearest neighbours of `vector` (length = the field's dimension) over the HNSW graph.
+
+    `k` is how many neighbours each segment is asked for, and with the Lucene engine also how wide its search is: asked for
+    no more than the page shows, it misses some of the nearest. It is at least `from_ + size`, and `COLLAPSED_PASSAGES`
+    times that with `collapse`. A filter is applied during the graph search, so it does not cost hits.
+    """
+    least = min(MOST_HITS, (from_ + size) * COLLAPSED_PASSAGES) if collapse else from_ + size
+    clause: dict[str, Any] = {"vector": _numbers(vector), "k": max(k, least)}
+    if filter:
+        clause["filter"] = {"bool": {"filter": _clauses(filter)}}
+    return _body({"knn": {field: clause}}, size, from_, source, track_total_hits, highlight, collapse)
+
+
+def hybrid(
+    *bodies: Body,
+    method: Literal["min_max", "l2", "rrf"] = "min_max",
+    weights: Sequence[float] | None = None,
+    depth: int | None = 100,
+    size: int = 10,
+    from_: int = 0,
+    source: Sequence[str] | bool = DEFAULT_SOURCE,
+    track_total_hits: bool = False,
+    highlight: str | None = None,
+    collapse: str | None = None,
+) -> Body:
+    """Several bodies of this module in one request, their scores normalized and averaged, or their ranks fused (RRF).
+
+    Needs the neural-search plugin. The normalization travels with the request as a temporary search pipeline, so nothing
+    has to be set up on the cluster. `weights`: one per body, none negative, summing to 1; equal ones when left out (RRF
+    knows none).
+    Filters belong to the bodies: give the same one to each. `depth` is how many hits of each body in each shard are fused,
+    before the page is cut out of them (OpenSearch 2.19 and later; None before, which fuses `size` hits).
+
+    With `collapse` the body asks for the first `COLLAPSED_PASSAGES * (from_ + size)` hits with their values of that field,
+    because OpenSearch 2.19 takes a hybrid query with `collapse` and does not collapse it: `best_passages` then cuts out
+    the page.
+
+    Raises ValueError for fewer than two bodies, a body that needs a second phase (`rescore`), or weights that
+    OpenSearch would refuse.
+    """
+    if len(bodies) < 2:
+        raise ValueError("hybrid needs at least two bodies")
+    if any("rescore" in body or "search_pipeline" in body for body in bodies):
+        raise ValueError("a body with a rescore phase or a pipeline of its own cannot be part of a hybrid query")
+    if weights is not None:
+        if method == "rrf":
+            raise ValueError("rank fusion takes no weights; give them to min_max or l2")
+        if len(weights) != len(bodies):
+            raise ValueError(f"hybrid got {len(weights)} weights for {len(bodies)} bodies")
+        if any(weight < 0 for weight in weights) or abs(sum(weights) - 1) > 1e-3:
+            raise ValueError(f"the weights of hybrid must not be negative and must sum to 1, not {list(weights)}")
+    combination: dict[str, Any] = {}
+    if weights is not None:
+        combination["parameters"] = {"weights": [float(weight) for weight in weights]}  # an int is a 500
+    if method == "rrf":
+        processor = {"score-ranker-processor": {"combination": {"technique": "rrf"}}}
+    else:
+        processor = {
+            "normalization-processor": {
+                "normalization": {"technique": method},
+                "combination": {"technique": "arithmetic_mean", **combination},
+            }
+        }
+    query: Clause = {"hybrid": {"queries": [body["query"] for body in bodies]}}
+    if collapse:
+        size, from_ = min(MOST_HITS, COLLAPSED_PASSAGES * (from_ + size)), 0
+    if depth is not None:
+        query["hybrid"]["pagination_depth"] = max(depth, from_ + size)
+    body = _body(query, size, from_, source, track_total_hits, highlight)
+    if collapse:
+        body["docvalue_fields"] = [collapse]
+    body["search_pipeline"] = {"phase_results_processors": [processor]}
+    return body
+
+
+def best_passages(
+    body: Body, hits: Sequence[Mapping[str, Any]], *, size: int = 10, from_: int = 0
+) -> list[tuple[str, Mapping[str, Any]]]:
+    """[(document id, the hit of its best passage)] of the answer to a body that was made with `collapse`.
+
+    hits: `answer["hits"]["hits"]`. `size` and `from_` as the body was asked for: only for `hybrid` the page is cut out
+    here. A hit without a value of the field stands for itself.
+    """
+    field = body["collapse"]["field"] if "collapse" in body else body["docvalue_fields"][0]
+    found: dict[str, Mapping[str, Any]] = {}
+    for hit in hits:
+        found.setdefault(str(hit.get("fields", {}).get(field, [hit["_id"]])[0]), hit)
+    page = list(found.items())
+    return page if "collapse" in body else page[from_ : from_ + size]
+
+
+def _sparse(tokens: Mapping[str, float], field: str, plugin: bool) -> Clause:
+    weights = {token: float(weight) for token, weight in tokens.items()}
+    if not weights:
+        # Of a query whose every token is unknown to the table nothing can match; an empty clause would be a 400.
+        return {"match_none": {}}
+    if plugin:
+        return {"neural_sparse": {field: {"query_tokens": weights}}}
+    return {
+        "bool": {
+            "should": [
+                {"rank_feature": {"field": f"{field}.{token.replace('.', DOT_ALIAS)}", "linear": {}, "boost": weight}}
+                for token, weight in weights.items()
+            ]
+        }
+    }
+
+
+def _clauses(filter: Filter) -> list[Clause]:
+    if not filter:
+        return []
+    return [dict(filter)] if isinstance(filter, Mapping) else [dict(clause) for clause in filter]
+
+
+def _filtered(query: Clause, filter: Filter) -> Clause:
+    return {"bool": {"must": [query], "filter": _clauses(filter)}} if filter else query
+
+
+def _numbers(vector: Sequence[float] | NDArray[Any]) -> list[float]:
+    """Numbers that the JSON serializer of any client takes (a numpy array's scalars are not)."""
+    tolist = getattr(vector, "tolist", None)
+    return tolist() if tolist else list(vector)
+
+
+def _body(
+    query: Clause,
+    size: int,
+    from_: int,
+    source: Sequence[str] | bool,
+    track_total_hits: bool,
+    highlight: str | None,
+    collapse: str | None = None,
+) -> Body:
+    body: Body = {
+        "size": size,
+        "query": query,
+        "_source": source if isinstance(source, bool) else list(source),
+        "track_total_hits": track_total_hits,
+    }
+    if from_:
+        body["from"] = from_
+    if collapse:
+        body["collapse"] = {"field": collapse}
+    if highlight:
+        # Named apart from the query, because a sparse or dense query holds no words that could be marked.
+        body["highlight"] = {
+            "fields": {"title": {"number_of_fragments": 0}, "text": {"number_of_fragments": 2}},
+            "highlight_query": {"multi_match": {"query": highlight, "fields": ["title", "text"]}},
+        }
+    return body

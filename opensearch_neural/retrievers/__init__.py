@@ -1,0 +1,30 @@
+"""One small interface for every engine: queries in, a run out.
+
+    retriever.retrieve({"q1": "what causes a rainbow"}, k=100)  →  {"q1": {"d7": 11.2, "d3": 9.8, …}}
+
+One file per engine: `opensearch.py` (the cluster), `bm25.py` (bm25s), `faiss.py` (exact dense search) and
+`exact_sparse.py` (every document scored). Mining, teaching and evaluation take any of them. A document that does not
+match a query at all is left out of its run; every query asked is in the run, with an empty entry where nothing was
+found. Ties are broken by document id, as in run files: score descending, then id ascending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+Run = dict[str, dict[str, float]]
+"""{query id: {document id: score}}, the best document first."""
+
+
+class Retriever(Protocol):
+    """What an engine is to the rest of the project."""
+
+    @property
+    def name(self) -> str:
+        """How tables and run files call it."""
+        ...
+
+    def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
+        """The `k` best documents of each query ({query id: text}); fewer where fewer match."""
+        ...

@@ -1,0 +1,71 @@
+"""BM25 without a cluster: the bm25s library, in Lucene's formula (`lucene`, k1 = 1.2, b = 0.75).
+
+Tokens: lower-cased runs of two or more word characters (`\\b\\w\\w+\\b`), bm25s's English stop words left out,
+Snowball's English stemmer (PyStemmer). That is close to, and not the same as, OpenSearch's english analyzer, which also
+keeps single characters and stems with Porter's first algorithm.
+
+    BM25Retriever(["d1", "d2"], ["the first text", "the second"]).retrieve({"q": "second texts"}, k=10)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from opensearch_neural.errors import InputError, MissingExtra
+from opensearch_neural.retrievers import Run
+from opensearch_neural.retrievers.ranking import best, id_order, require_positive
+
+K1 = 1.2
+B = 0.75
+
+
+class BM25Retriever:
+    """An index over `texts` (one for each of `ids`) in memory."""
+
+    def __init__(
+        self, ids: Sequence[str], texts: Iterable[str], *, k1: float = K1, b: float = B, name: str = "bm25s"
+    ) -> None:
+        try:
+            import bm25s
+            import Stemmer
+        except ModuleNotFoundError as error:
+            raise MissingExtra("BM25 without a cluster", "eval") from error
+        self.name = name
+        self.ids = list(ids)
+        self._order = id_order(self.ids)
+        self._tokenize = bm25s.tokenize
+        self._stemmer = Stemmer.Stemmer("english")
+        texts = list(texts)
+        if len(texts) != len(self.ids):
+            raise InputError(f"BM25 got {len(self.ids)} ids for {len(texts)} texts")
+        tokens = self._tokens(texts)
+        if not any(tokens):
+            raise InputError("BM25 has nothing to index: no document holds a word that is no stop word")
+        self._index = bm25s.BM25(k1=k1, b=b, method="lucene")
+        # Without bm25s's empty token, which a query of no words would be looked up as.
+        self._index.index(tokens, create_empty_token=False, show_progress=False)
+
+    def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
+        """The `k` best documents of each query; a document without a token of the query is not returned."""
+        require_positive(k)
+        run: Run = {}
+        for (query_id, _), tokens in zip(queries.items(), self._tokens(list(queries.values())), strict=True):
+            known = self._index.get_tokens_ids(tokens)
+            run[query_id] = {}
+            if not known:
+                continue
+            scores = self._index.get_scores_from_ids(known)
+            matching = scores.nonzero()[0]
+            ranked, ranked_scores = best(scores[matching], self._order[matching], k)
+            for position, score in zip(matching[ranked].tolist(), ranked_scores.tolist(), strict=True):
+                run[query_id][self.ids[position]] = score
+        return run
+
+    def _tokens(self, texts: list[str]) -> list[list[str]]:
+        if not texts:
+            return []
+        tokens: Any = self._tokenize(
+            texts, stopwords="en", stemmer=self._stemmer, return_ids=False, show_progress=False, allow_empty=False
+        )
+        return tokens

@@ -1,0 +1,160 @@
+"""The cluster as an engine: any request body of `queries.py`, asked for many queries at once.
+
+    retriever = OpenSearchRetriever(client, "docs", "bm25", lambda text, k: queries.bm25(text, size=k))
+    run = retriever.retrieve({"q1": "what causes a rainbow"}, k=100)
+
+`time_queries` measures latency apart from that: one request after the other, so that no query waits for another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from opensearch_neural.cluster import translate_errors
+from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.queries import best_passages
+from opensearch_neural.retrievers import Run
+from opensearch_neural.retrievers.ranking import require_positive
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+Body = dict[str, Any]
+
+# index.max_result_window: beyond it a search is refused unless the index was set up for more.
+MOST_HITS = 10_000
+# Bodies are built this many at a time by the calling thread (an encoder need not be thread-safe), then sent together.
+_CHUNK = 64
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """Client-side times of single requests in milliseconds, in the order in which they were sent."""
+
+    ms: list[float]
+
+    def percentile(self, p: float) -> float:
+        """The time within which `p` percent of the requests were answered."""
+        return float(np.percentile(self.ms, p))
+
+    @property
+    def p50(self) -> float:
+        return self.percentile(50)
+
+    @property
+    def p99(self) -> float:
+        return self.percentile(99)
+
+
+class OpenSearchRetriever:
+    """`index` of a cluster, asked with `body(text, k)`; `threads` requests at a time."""
+
+    def __init__(
+        self,
+        client: OpenSearch,
+        index: str,
+        name: str,
+        body: Callable[[str, int], Body],
+        *,
+        threads: int = 4,
+        progress: Callable[[int], object] | None = None,
+    ) -> None:
+        """progress: called with the number of queries answered since the last call."""
+        self.name = name
+        self._client = client
+        self._index = index
+        self._body = body
+        self._threads = threads
+        self._progress = progress
+
+    def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
+        """The `k` best documents of each query, k up to 10,000.
+
+        Which of several equally scored documents make the cut at `k` is decided by the cluster. Raises ClusterError for
+        what the cluster refuses, and for answers that not all shards took part in.
+        """
+        require_positive(k)
+        if k > MOST_HITS:
+            raise InputError(f"k = {k:,} is more than OpenSearch returns for a query", f"choose k up to {MOST_HITS:,}")
+        run: Run = {}
+        items = iter(queries.items())
+        with ThreadPoolExecutor(max_workers=self._threads) as pool:
+            while chunk := list(islice(items, _CHUNK)):
+                bodies = [_ids_only(self._body(text, k)) for _, text in chunk]
+                answers = list(pool.map(self._search, bodies))
+                for (query_id, _), body, answer in zip(chunk, bodies, answers, strict=True):
+                    run[query_id] = dict(sorted(_hits(body, answer, k).items(), key=lambda hit: (-hit[1], hit[0])))
+                if self._progress:
+                    self._progress(len(chunk))
+        return run
+
+    def _search(self, body: Body) -> Any:
+        return search(self._client, self._index, body)
+
+
+def search(client: OpenSearch, index: str, body: Body) -> Any:
+    """One `_search`; only a complete answer counts.
+
+    Raises ClusterError for what the cluster refuses, for a time-out, and where a shard failed: measured on the rest of
+    the index, an engine would look worse, or better, than it is.
+    """
+    with translate_errors():
+        answer = client.search(index=index, body=body)
+    failed = answer.get("_shards", {}).get("failed", 0)
+    if answer.get("timed_out") or failed:
+        reasons = [
+            str(failure.get("reason", {}).get("reason")) for failure in answer.get("_shards", {}).get("failures", [])
+        ]
+        what = f"{failed} shards failed" if failed else "the search timed out"
+        raise ClusterError(
+            f"only a part of the index {index!r} answered: {what}{': ' + reasons[0] if reasons else ''}",
+            "see the node's log and `osn doctor`",
+        )
+    return answer
+
+
+def time_queries(
+    client: OpenSearch, index: str, bodies: Iterable[Body], *, warmup: int = 50, repeats: int = 1
+) -> Latencies:
+    """Latency of each body, sent one after the other by this one thread: request out to answer parsed, in milliseconds.
+
+    The first `warmup` bodies are sent once beforehand, untimed. With `repeats`, each body is sent that many times, the
+    whole list after the other, and all times count. Bodies are sent as they are: give them the size and the `_source`
+    that the application asks for. Raises InputError for no bodies, ClusterError as `search` does.
+    """
+    requests: Sequence[Body] = list(bodies)
+    if not requests or repeats < 1:
+        raise InputError("there is no query to time")
+    for body in requests[:warmup]:
+        search(client, index, body)
+    times = []
+    for _ in range(repeats):
+        for body in requests:
+            start = time.perf_counter()
+            search(client, index, body)
+            times.append((time.perf_counter() - start) * 1000)
+    return Latencies(times)
+
+
+def _ids_only(body: Body) -> Body:
+    """Only ids and scores are asked for; nothing is loaded or highlighted that the run would not hold."""
+    return {**{key: value for key, value in body.items() if key != "highlight"}, "_source": False}
+
+
+def _hits(body: Body, answer: Any, k: int) -> dict[str, float]:
+    found = answer["hits"]["hits"]
+    if "collapse" in body or "docvalue_fields" in body:
+        # Passages: each stands for its document.
+        hits = {id: hit["_score"] for id, hit in best_passages(body, found, size=k)}
+    else:
+        hits = {hit["_id"]: hit["_score"] for hit in found}
+    if None in hits.values():
+        raise InputError("the request body sorts by something other than the score", 'leave "sort" out of it')
+    return hits

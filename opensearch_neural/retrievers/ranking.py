@@ -1,0 +1,47 @@
+"""The k best of an array of scores, with ties broken by document id: what the offline engines share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from opensearch_neural.errors import InputError
+
+
+def id_order(ids: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Where each id stands when all are sorted: (documents,), so that ties cost an integer comparison.
+
+    Raises InputError for an id that occurs twice: its documents could not be told apart in a run.
+    """
+    by_id = sorted(range(len(ids)), key=ids.__getitem__)
+    for one, next_one in pairwise(by_id):
+        if ids[one] == ids[next_one]:
+            raise InputError(f"the document id {ids[one]!r} occurs more than once", "give every document its own id")
+    order = np.empty(len(ids), dtype=np.int64)
+    order[by_id] = np.arange(len(ids))
+    return order
+
+
+def best(
+    scores: npt.NDArray[np.floating], order: npt.NDArray[np.int64], k: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.floating]]:
+    """Positions and scores of the `k` highest `scores`, best first, equal scores by `order`.
+
+    scores: (candidates,); order: (candidates,), see `id_order`. Equal scores at the cut are decided by `order` too.
+    """
+    positions = np.arange(len(scores))
+    if k < len(scores):
+        # Everything that ties with the k-th score stays in until the ids decide.
+        lowest = np.partition(scores, len(scores) - k)[len(scores) - k]
+        positions = np.flatnonzero(scores >= lowest)
+    ranked = positions[np.lexsort((order[positions], -scores[positions]))][:k]
+    return ranked, scores[ranked]
+
+
+def require_positive(k: int) -> None:
+    """Raises InputError for a `k` below 1."""
+    if k < 1:
+        raise InputError(f"k must be at least 1, not {k}")

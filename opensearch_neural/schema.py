@@ -1,0 +1,223 @@
+"""The index: its mapping and settings, and the record in `_meta.osn` of what wrote it.
+
+One index holds everything about a document, so that one request can combine it:
+
+    title, text   as given                                   (text, for highlighting and queries of one's own)
+    contents      title and text together                    (text: what BM25 searches; not stored)
+    url           the document's address                     (keyword)
+    sparse        {token: weight} of the sparse encoder      (rank_features)
+    dense         the vector of the dense encoder            (knn_vector: float, byte or scalar-quantized)
+    pq            the M code bytes of a quantized vector     (binary doc values)
+    parent        where documents are split into passages: the id of the document (keyword)
+    passage       likewise: the passage's number, and where in the document's text it lies
+
+and the caller's own fields, mapped when first seen: strings as keywords, so that they can be filtered and counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from opensearch_neural.errors import ClusterError, ModelError
+from opensearch_neural.queries import DOT_ALIAS
+
+if TYPE_CHECKING:
+    import numpy as np
+
+META_FORMAT = 1
+DenseType = Literal["float", "byte", "sq"]
+
+# HNSW's usual settings; they are Lucene's and OpenSearch's defaults too, written out so that an upgrade changes nothing.
+HNSW_M = 16
+HNSW_EF_CONSTRUCTION = 100
+
+
+@dataclass(frozen=True)
+class SparseMeta:
+    """Which sparse model wrote the index. `query_hash` covers the tokenizer and the idf table alone: what a query needs."""
+
+    name: str
+    hash: str
+    query_hash: str
+
+
+@dataclass(frozen=True)
+class DenseMeta:
+    """Which dense model wrote the index, and how its vectors are stored.
+
+    scale: what a vector's components were multiplied by before they were rounded to bytes (1.0 for other types).
+    """
+
+    name: str
+    hash: str
+    dimension: int
+    type: DenseType
+    normalized: bool
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class PassageMeta:
+    """Documents were split into passages of at most `tokens` tokens, one beginning every `stride` tokens."""
+
+    tokens: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class IndexMeta:
+    """What the mapping's `_meta.osn` holds."""
+
+    sparse: SparseMeta | None = None
+    dense: DenseMeta | None = None
+    passages: PassageMeta | None = None
+    analyzer: str = "english"
+    version: str = ""
+    format: int = META_FORMAT
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        record = {key: value for key, value in asdict(self).items() if value is not None and key != "extra"}
+        return record | self.extra
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any], index: str) -> IndexMeta:
+        """The record of an index whose mapping (`{"_meta": …, "properties": …}`) is given.
+
+        Raises ModelError when the index was not written by `osn`, or by a later format than this one.
+        """
+        record = mapping.get("_meta", {}).get("osn")
+        if not isinstance(record, dict):
+            raise ModelError(
+                f"the index {index!r} was not written by osn: its mapping has no _meta.osn",
+                "write it with `osn ingest --corpus … --index …`",
+            )
+        if record.get("format", 0) > META_FORMAT:
+            raise ModelError(
+                f"the index {index!r} was written by a later version of osn (format {record['format']})",
+                "upgrade this installation",
+            )
+        known = {"format", "sparse", "dense", "passages", "analyzer", "version"}
+        return cls(
+            sparse=SparseMeta(**record["sparse"]) if record.get("sparse") else None,
+            dense=DenseMeta(**record["dense"]) if record.get("dense") else None,
+            passages=PassageMeta(**record["passages"]) if record.get("passages") else None,
+            analyzer=record.get("analyzer", "english"),
+            version=record.get("version", ""),
+            format=record.get("format", META_FORMAT),
+            extra={key: value for key, value in record.items() if key not in known},
+        )
+
+
+def index_body(
+    meta: IndexMeta, *, shards: int = 1, replicas: int = 1, store_vectors: bool = False, settings: dict | None = None
+) -> dict[str, Any]:
+    """The body that creates the index: settings and mappings.
+
+    `store_vectors` keeps `sparse` and `dense` in `_source` too: then documents can be reindexed and partially updated
+    inside OpenSearch, at several times the stored bytes. Off, every fetch is cheaper.
+    """
+    properties: dict[str, Any] = {
+        "title": {"type": "text", "analyzer": meta.analyzer, "copy_to": "contents"},
+        "text": {"type": "text", "analyzer": meta.analyzer, "copy_to": "contents"},
+        "contents": {"type": "text", "analyzer": meta.analyzer},
+        "url": {"type": "keyword", "ignore_above": 8191},
+        "pq": {"type": "binary", "doc_values": True},
+    }
+    if meta.sparse is not None:
+        properties["sparse"] = {"type": "rank_features"}
+    if meta.dense is not None:
+        properties["dense"] = _knn_vector(meta.dense)
+    if meta.passages is not None:
+        place = {"type": "integer", "index": False}
+        properties["parent"] = {"type": "keyword"}
+        # The number is searched for when a document has become shorter, and its last passages are removed.
+        properties["passage"] = {"properties": {"number": {"type": "integer"}, "start": place, "end": place}}
+    index_settings: dict[str, Any] = {"number_of_shards": shards, "number_of_replicas": replicas}
+    if meta.dense is not None:
+        index_settings["knn"] = True
+    mappings: dict[str, Any] = {
+        "_meta": {"osn": meta.to_dict()},
+        "date_detection": False,
+        "dynamic_templates": [
+            {
+                "strings_as_keywords": {
+                    "match_mapping_type": "string",
+                    "mapping": {"type": "keyword", "ignore_above": 8191},
+                }
+            }
+        ],
+        "properties": properties,
+    }
+    if not store_vectors:
+        mappings["_source"] = {"excludes": ["sparse", "dense", "pq"]}
+    return {"settings": {"index": {**index_settings, **(settings or {})}}, "mappings": mappings}
+
+
+def _knn_vector(dense: DenseMeta) -> dict[str, Any]:
+    if not 1 <= dense.dimension <= 16_000:
+        raise ClusterError(
+            f"OpenSearch takes vectors of 1 to 16,000 dimensions, and {dense.name} has {dense.dimension}"
+        )
+    method: dict[str, Any] = {
+        "name": "hnsw",
+        # Lucene needs no native library, so this engine works wherever the k-NN plugin does.
+        "engine": "lucene",
+        "space_type": "cosinesimil" if dense.normalized else "innerproduct",
+        "parameters": {"m": HNSW_M, "ef_construction": HNSW_EF_CONSTRUCTION},
+    }
+    if dense.type == "sq":
+        # `bits` is mandatory from OpenSearch 3.6 on and was 7 by default before.
+        method["parameters"]["encoder"] = {"name": "sq", "parameters": {"bits": 7}}
+    mapping = {"type": "knn_vector", "dimension": dense.dimension, "method": method}
+    if dense.type == "byte":
+        mapping["data_type"] = "byte"
+    return mapping
+
+
+def rank_features(row: Mapping[str, float]) -> dict[str, float]:
+    """A document's {token: weight} as the `sparse` field takes it.
+
+    Tokens that hold a dot are written a second time under the name by which a `rank_feature` clause can reach them (see
+    `queries.DOT_ALIAS`), so that queries score the same with and without the neural-search plugin.
+    """
+    features = dict(row)
+    for token in row:
+        if "." in token:
+            features[token.replace(".", DOT_ALIAS)] = row[token]
+    return features
+
+
+def byte_scale(vectors: np.ndarray, *, normalized: bool) -> float:
+    """The factor by which vectors (n, dimension) are multiplied before they are rounded to signed bytes.
+
+    For normalized vectors it depends on the dimension alone: components have a standard deviation of 1/√dimension, and
+    six of these are given room; the rare larger ones saturate. Otherwise it is taken from the vectors given.
+    """
+    if normalized:
+        return 127 * math.sqrt(vectors.shape[1]) / 6
+    largest = float(abs(vectors).max())
+    return 127 / largest if largest > 0 else 1.0
+
+
+def to_bytes(vectors: np.ndarray, scale: float) -> np.ndarray:
+    """float vectors (…, dimension) as signed bytes, which a `byte` field stores and a query of one is made of."""
+    import numpy as np
+
+    return np.clip(np.rint(vectors * scale), -128, 127).astype(np.int8)
+
+
+def check_same_model(index: str, wrote: SparseMeta | DenseMeta | None, kind: str, name: str, hash: str) -> None:
+    """Raise ModelError unless the model (`name`, `hash`) is the one that wrote the index."""
+    if wrote is None:
+        raise ModelError(f"the index {index!r} holds no {kind} vectors", f"ingest again with --{kind} {name}")
+    written_by = wrote.query_hash if isinstance(wrote, SparseMeta) else wrote.hash
+    if written_by != hash:
+        raise ModelError(
+            f"the index {index!r} was written with the {kind} model {wrote.name} ({written_by}), "
+            f"and this is {name} ({hash})",
+            "search with the model that wrote the index, or ingest again with this one",
+        )

@@ -1,0 +1,236 @@
+"""Queries as token weights: a tokenizer call and a table look-up, no model.
+
+s(q, d) = Σ_t idf(t) · q_t · d_t with q binary, so a query is {token: idf} over its distinct tokens. Needs `tokenizers`
+alone; nothing here imports torch or transformers.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from opensearch_neural.errors import ModelError
+from opensearch_neural.files import read_json_object, write_json, write_text
+from opensearch_neural.idf import UNLISTED, check_idf, load_idf, save_idf
+from opensearch_neural.models import directory
+
+MAX_LENGTH = 512
+QUERY_FILES = (
+    "modules.json",
+    "router_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "idf.json",
+    "query*/config.json",
+    "query*/tokenizer.json",
+    "query*/tokenizer_config.json",
+    "query*/model.safetensors",
+    "query*/idf.json",
+)
+"""What the query side reads of a model on the hub: some 2 MB, never the encoder's weights."""
+
+# Two encoders that split this alike, over one table of weights, are taken to encode every query alike.
+_PROBE = (
+    "Keep-alive TIMEOUT of 3.14s; naïve café, Zürich's straße",
+    "unbelievablyantidisestablishmentarian https://example.org/a_b?q=1&r=2#x",
+    "東京タワー and 서울 or ภาษาไทย, Привет мир",
+    "[SEP] <s> [MASK] \t two  spaces\u00a0and\u200bnone 🙂👩‍💻",
+)
+
+
+class QueryEncoder:
+    """Text to {token: weight}, the input of `queries.neural_sparse` and `queries.high_idf_first`.
+
+    Safe to share between threads. A query of ten words takes tens of microseconds.
+
+    tokenizer: any fast tokenizer; its own truncation and padding are not used
+    idf: weight by token; a token that it does not list weighs 1.0, one that it lists with 0 is ignored
+    max_length: tokens of a query that are read, the rest is cut off; None reads all
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        idf: Mapping[str, float],
+        max_length: int | None = MAX_LENGTH,
+        *,
+        name: str = "",
+    ) -> None:
+        if tokenizer.truncation is not None or tokenizer.padding is not None:
+            # Both are state of the tokenizer, and the caller may rely on theirs.
+            tokenizer = copy.deepcopy(tokenizer)
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
+        table = check_idf(idf, source=name or "idf")
+        vocabulary = vocabulary_of(tokenizer)
+        if table.keys().isdisjoint(vocabulary):
+            raise ModelError(
+                f"{name or 'idf'}: no token of the table is in the tokenizer's vocabulary",
+                "tokenizer.json and idf.json must come from one model",
+            )
+        special = special_tokens(tokenizer)
+        self.name = name
+        self.max_length = max_length
+        self.tokenizer = tokenizer
+        self._tokens = vocabulary
+        # Special tokens weigh nothing, also when the text holds their name.
+        self._weights = [0.0 if token in special else table.get(token, UNLISTED) for token in vocabulary]
+
+    @classmethod
+    def load(cls, path_or_id: str | Path) -> QueryEncoder:
+        """The query side of a sparse model: a directory, a copy of its tokenizer.json and idf.json, or a hub id.
+
+        A sentence-transformers Router directory is read as sentence-transformers reads it (the query route's
+        SparseStaticEmbedding). Raises ModelError where the folder lacks a file, or its query side is a neural network.
+        """
+        folder = directory.locate(path_or_id, files=QUERY_FILES)
+        name = directory.display_name(path_or_id)
+        routes = directory.routes(folder)
+        for module in routes.get("query", routes.get("", [])):
+            if module.type == "SparseStaticEmbedding":
+                source = module.path if (module.path / "tokenizer.json").exists() else folder
+                tokenizer = load_tokenizer(source)
+                table = _static_weights(module.path, folder, tokenizer)
+                return cls(tokenizer, table, _max_length(source), name=name)
+        if not (folder / "idf.json").exists():
+            what = "the query side of this model is a neural network" if routes else "no idf.json"
+            raise ModelError(
+                f"{folder}: {what}", "expected an inference-free sparse model: tokenizer.json and idf.json"
+            )
+        return cls(load_tokenizer(folder), load_idf(folder / "idf.json"), _max_length(folder), name=name)
+
+    def save(self, path: str | Path) -> None:
+        """Write what `load` needs into the folder `path`: `tokenizer.json`, its configuration and `idf.json`."""
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / "tokenizer.json", self.tokenizer.to_str())
+        limit = 10**30 if self.max_length is None else self.max_length
+        write_json(folder / "tokenizer_config.json", {"model_max_length": limit})
+        save_idf(folder / "idf.json", self.weights)
+
+    def encode(self, text: str) -> dict[str, float]:
+        """{token: weight} in the order of first appearance: distinct tokens, weights above 0, no special tokens."""
+        return self._weigh(self.tokenizer.encode(encodable(text), add_special_tokens=False).ids)
+
+    def encode_batch(self, texts: Iterable[str]) -> list[dict[str, float]]:
+        """`encode` of every text, on all cores."""
+        encodings = self.tokenizer.encode_batch_fast([encodable(text) for text in texts], add_special_tokens=False)
+        return [self._weigh(encoding.ids) for encoding in encodings]
+
+    def _weigh(self, ids: list[int]) -> dict[str, float]:
+        weights, tokens = self._weights, self._tokens
+        distinct = dict.fromkeys(ids if self.max_length is None else ids[: self.max_length])
+        return {tokens[id_]: weight for id_ in distinct if (weight := weights[id_])}
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """All tokens, by id."""
+        return self._tokens
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """What each token of the vocabulary weighs in a query; 0 for those that a query ignores."""
+        return dict(zip(self._tokens, self._weights, strict=True))
+
+    @cached_property
+    def hash(self) -> str:
+        """16 hex digits that change whenever queries are encoded differently.
+
+        Made of what encoding does (the weights, how a probe text is split), not of the files' bytes, so that a copy
+        saved by another version of `tokenizers`, or with the table in another form, keeps its hash.
+        """
+        digest = hashlib.sha256(f"{self.max_length}\n".encode())
+        for token, weight in sorted(self.weights.items()):
+            digest.update(f"{token}\t{weight:.6g}\n".encode("utf-8", "surrogatepass"))
+        for text in _PROBE:
+            digest.update(json.dumps(self.tokenizer.encode(text, add_special_tokens=False).tokens).encode())
+        return digest.hexdigest()[:16]
+
+    def __repr__(self) -> str:
+        return f"QueryEncoder({self.name!r}, {len(self._tokens)} tokens)"
+
+
+def encodable(text: str) -> str:
+    """`text` with half surrogate pairs, which JSON can carry and UTF-8 cannot, replaced: tokenizers refuse them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    return text
+
+
+def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
+    """A fast tokenizer from a `tokenizer.json`, a folder that holds one, or a hub id; no truncation, no padding."""
+    path = Path(name_or_path)
+    if not path.is_file():
+        path = directory.locate(name_or_path, files=("tokenizer.json", "tokenizer_config.json")) / "tokenizer.json"
+    if not path.exists():
+        raise ModelError(
+            f"{path.parent}: no tokenizer.json",
+            "save the fast tokenizer: AutoTokenizer.from_pretrained(…).save_pretrained(…)",
+        )
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # `tokenizers` raises plain Exception
+        raise ModelError(f"{path}: not a tokenizer ({error})") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def special_tokens(tokenizer: Tokenizer) -> set[str]:
+    """The tokens that stand for no text: classifier, separator, padding, mask and the unknown token."""
+    special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
+    unknown = getattr(tokenizer.model, "unk_token", None)
+    return special | {unknown} if isinstance(unknown, str) else special
+
+
+def vocabulary_of(tokenizer: Tokenizer) -> list[str]:
+    """All tokens by id; an id that no token has is named "[id N]"."""
+    ids = tokenizer.get_vocab(with_added_tokens=True)
+    vocabulary = [f"[id {i}]" for i in range(max(ids.values(), default=-1) + 1)]
+    for token, id_ in ids.items():
+        vocabulary[id_] = token
+    return vocabulary
+
+
+def _static_weights(module: Path, folder: Path, tokenizer: Tokenizer) -> dict[str, float]:
+    """The table of a saved SparseStaticEmbedding: a JSON file that its config names, or a weight for every id."""
+    config = read_json_object(module / "config.json") if (module / "config.json").exists() else {}
+    if isinstance(named := config.get("path"), str) and named.endswith(".json"):
+        # sentence-transformers saves the path as it was on the machine that built the model: only its name can be kept.
+        for candidate in (module / Path(named).name, folder / Path(named).name, folder / "idf.json"):
+            if candidate.exists():
+                return load_idf(candidate)
+        raise ModelError(f"{module / 'config.json'}: the table {named!r} is not in the model directory")
+    file = module / "model.safetensors"
+    if not file.exists():
+        raise ModelError(f"{module}: no model.safetensors", "the directory is incomplete; pickled weights are not read")
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="numpy") as tensors:
+            weights = tensors.get_tensor("weight").tolist()
+    except SafetensorError as error:
+        raise ModelError(f"{file}: expected a tensor 'weight' ({error})") from None
+    vocabulary = vocabulary_of(tokenizer)
+    if len(weights) < len(vocabulary):
+        raise ModelError(f"{file}: {len(weights)} weights for a vocabulary of {len(vocabulary)} tokens")
+    return check_idf(dict(zip(vocabulary, weights, strict=False)), source=str(file))
+
+
+def _max_length(folder: Path) -> int | None:
+    """The tokens that sentence-transformers reads of a query: the tokenizer's `model_max_length`."""
+    file = folder / "tokenizer_config.json"
+    if not file.exists():
+        return MAX_LENGTH
+    length = read_json_object(file).get("model_max_length", MAX_LENGTH)
+    # transformers writes 10³⁰ for "no limit".
+    return int(length) if isinstance(length, (int, float)) and math.isfinite(length) and 0 < length < 10**9 else None

@@ -1,0 +1,150 @@
+"""What the tests stand on: a real OpenSearch, and nothing in its place.
+
+`cluster_url` is OSN_URL where that is set, else a container where a Docker engine answers, else the local node. Where
+none of them can be had the tests that need one fail and say what is missing; they are never skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from opensearch_neural import node
+from opensearch_neural.errors import OsnError
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+# As the `osn` command sets it, and before anything imports torch: see opensearch_neural/cli.py.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+COMPOSE = Path(__file__).parent.parent / "docker-compose.yml"
+CLUSTER_FIXTURES = {"cluster_url", "client", "index_name", "three_nodes", "three_nodes_url"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`pytest -m "not cluster"` is then every test that runs without a cluster."""
+    for item in items:
+        if CLUSTER_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.cluster)
+
+
+@pytest.fixture(scope="session")
+def cluster_url() -> Iterator[str]:
+    """The URL of a cluster with at least one node. Tests share it, so each uses indexes of its own."""
+    if url := os.environ.get("OSN_URL"):
+        yield url
+    elif _docker_answers():
+        yield from _container()
+    else:
+        yield from (running.url for running in _local_cluster(f"osn-tests-{os.getpid()}", nodes=1, heap="1g"))
+
+
+@pytest.fixture(scope="session")
+def client(cluster_url: str) -> Iterator[OpenSearch]:
+    """An opensearch-py client of the test cluster, with the credentials of the environment where OSN_URL needs any."""
+    from opensearch_neural.cluster import connect
+
+    connected = connect(cluster_url)
+    yield connected
+    connected.close()
+
+
+@pytest.fixture
+def index_name(client: OpenSearch) -> Iterator[str]:
+    """A name that no index has. It, and every index whose name begins with it, is deleted afterwards."""
+    name = f"osn-test-{uuid.uuid4().hex[:12]}"
+    yield name
+    # By their names, since a cluster may refuse to delete by pattern.
+    for left in client.indices.get(index=f"{name}*", expand_wildcards="all"):
+        client.indices.delete(index=left)
+
+
+@pytest.fixture(scope="session")
+def _three_nodes() -> Iterator[node.RunningNode]:
+    yield from _local_cluster(f"osn-tests-three-{os.getpid()}", nodes=3, heap="512m")
+
+
+@pytest.fixture
+def three_nodes(_three_nodes: node.RunningNode) -> node.RunningNode:
+    """Three local nodes in one cluster, all of them up: what an earlier test killed is started again.
+
+    `node.kill_node(2, three_nodes.name)` kills one, `node.start(name=three_nodes.name, attached=True)` restarts it.
+    Always the local node, whatever OSN_URL says: nobody's own cluster is killed by a test.
+    """
+    return node.start(name=_three_nodes.name, attached=True)
+
+
+@pytest.fixture
+def three_nodes_url(three_nodes: node.RunningNode) -> str:
+    return three_nodes.url
+
+
+def _local_cluster(name: str, **options: Any) -> Iterator[node.RunningNode]:
+    # Attached: should pytest be killed, the nodes and their data go with it.
+    try:
+        running = node.start(name=name, port=0, attached=True, **options)
+    except OsnError as failed:
+        error = failed
+    else:
+        yield running
+        node.stop(name, purge=True)
+        return
+    pytest.fail(f"the tests need an OpenSearch (set OSN_URL to use your own): {error}", pytrace=False)
+
+
+def _docker_answers() -> bool:
+    import docker
+    import docker.errors
+
+    try:
+        engine = docker.from_env(timeout=10)
+        try:
+            return bool(engine.ping())
+        finally:
+            engine.close()
+    except docker.errors.DockerException:
+        return False
+
+
+def _container() -> Iterator[str]:
+    from testcontainers.core.container import DockerContainer
+
+    # The image stands in one place.
+    (image,) = re.findall(r"^\s*image: (\S+)$", COMPOSE.read_text(), re.MULTILINE)
+    container = DockerContainer(image).with_exposed_ports(9200)
+    for name, value in {
+        "discovery.type": "single-node",
+        "cluster.routing.allocation.disk.threshold_enabled": "false",
+        "DISABLE_SECURITY_PLUGIN": "true",
+        "DISABLE_INSTALL_DEMO_CONFIG": "true",
+        "OPENSEARCH_JAVA_OPTS": "-Xms1g -Xmx1g",
+    }.items():
+        container = container.with_env(name, value)
+    with container:
+        url = f"http://{container.get_container_host_ip()}:{container.get_exposed_port(9200)}"
+        _wait_until_healthy(url, seconds=180)
+        yield url
+
+
+def _wait_until_healthy(url: str, seconds: float) -> None:
+    from opensearchpy import OpenSearch
+    from opensearchpy.exceptions import OpenSearchException
+
+    asked = OpenSearch(url, timeout=10)
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            asked.cluster.health(params={"wait_for_status": "yellow"})
+            return
+        except OpenSearchException as error:
+            if time.monotonic() > deadline:
+                pytest.fail(f"the container at {url} is not healthy after {seconds:.0f} s: {error}", pytrace=False)
+            time.sleep(1.0)

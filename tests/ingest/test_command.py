@@ -1,0 +1,126 @@
+"""`osn ingest` as a process: what it prints, how it ends, and that it goes on where it was stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpora import letters, records, small_tokenizer, snapshot, write_jsonl
+from fault_proxy import Fault, FaultProxy
+
+Osn = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def small(corpus: Path | str, index: str, *more: str) -> list[str]:
+    tokenizer = ["--tokenizer", small_tokenizer(), "--replicas", "0"]
+    return ["ingest", "--corpus", str(corpus), "--index", index, "--batch-docs", "50", *tokenizer, *more]
+
+
+def begin(url: str, home: Path, arguments: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "opensearch_neural.cli", *arguments],
+        env=os.environ | {"OSN_URL": url, "OSN_HOME": str(home)},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def wait_for(proxy: FaultProxy, bulks: int) -> None:
+    deadline = time.monotonic() + 60
+    while len(proxy.bulks) < bulks:
+        assert time.monotonic() < deadline, "the ingest does not write"
+        time.sleep(0.01)
+
+
+def test_the_report_is_for_people_or_for_machines(osn: Osn, client: Any, index_name: str, tmp_path: Path) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", [*records(120), "broken"])
+    ran = osn(*small(corpus, index_name))
+    assert ran.returncode == 0, ran.stderr
+    assert f"120 documents in {index_name}, verified" in ran.stdout
+    assert f"1 were not taken: see {index_name}.dead-letters.jsonl" in ran.stdout
+    # No terminal: a plain line, no bar that moves.
+    assert f"ingest → {index_name}: 121 docs" in ran.stderr and "\r" not in ran.stderr
+    ran = osn(*small(corpus, index_name, "--json"))
+    report = json.loads(ran.stdout)
+    assert (report["documents"], report["letters"], report["index"]) == (120, 1, index_name)
+    assert len(letters(tmp_path / f"{index_name}.dead-letters.jsonl")) == 1, "no letter is kept twice"
+
+
+def test_standard_input_is_a_corpus(osn: Osn, client: Any, index_name: str) -> None:
+    lines = "".join(json.dumps(record) + "\n" for record in records(30))
+    ran = osn(*small("-", index_name), input=lines)
+    assert ran.returncode == 0, ran.stderr
+    assert len(snapshot(client, index_name)) == 30
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--corpus", "missing.jsonl"], "missing.jsonl does not exist"),
+        (["--corpus", "d.jsonl", "--sparse", "./no-model"], "no model directory at"),
+        (["--corpus", "empty.jsonl"], "no lexical model can be made"),
+        (["--corpus", "d.jsonl", "--dead-letters", "d.jsonl"], "cannot be the dead-letter file too"),
+    ],
+)
+def test_what_cannot_work_is_said_without_a_traceback(
+    osn: Osn, index_name: str, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    write_jsonl(tmp_path / "d.jsonl", records(3))
+    (tmp_path / "empty.jsonl").touch()
+    ran = osn("ingest", "--index", index_name, *arguments)
+    assert ran.returncode == 1
+    assert message in ran.stderr and "Traceback" not in ran.stderr
+
+
+def test_interrupted_it_says_so_exits_with_130_and_goes_on(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path, osn_home: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(2000))
+    with FaultProxy(cluster_url) as proxy:
+        proxy.fault = lambda request: Fault("delay", seconds=0.05)
+        process = begin(proxy.url, osn_home, small(corpus, index_name))
+        wait_for(proxy, 5)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+        assert process.returncode == 130, told
+        assert "the same command again continues" in told and "Traceback" not in told
+        before = len(proxy.written())
+        assert 250 <= before < 2000
+        proxy.fault = lambda request: None
+        process = begin(proxy.url, osn_home, [*small(corpus, index_name), "--json"])
+        out, told = process.communicate(timeout=60)
+        assert process.returncode == 0, told
+        # An interrupt waits for what is on its way and journals it, so nothing at all is sent twice.
+        assert len(proxy.written()) == 2000 and len(set(proxy.written())) == 2000
+    assert json.loads(out)["skipped"] == before
+    assert len(snapshot(client, index_name)) == 2000
+
+
+def test_a_second_ingest_of_the_same_is_refused_while_the_first_runs(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path, osn_home: Path, osn: Osn
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(1000))
+    with FaultProxy(cluster_url) as proxy:
+        # Slow enough that it still runs when the second has started, on however busy a machine.
+        proxy.fault = lambda request: Fault("delay", seconds=3)
+        process = begin(proxy.url, osn_home, small(corpus, index_name))
+        try:
+            wait_for(proxy, 1)
+            second = osn(*small(corpus, index_name))
+            assert second.returncode == 1 and "another process" in second.stderr
+            proxy.fault = lambda request: None
+            _, told = process.communicate(timeout=60)
+            assert process.returncode == 0, told
+        finally:
+            process.kill()
+            process.wait()
+    assert len(snapshot(client, index_name)) == 1000

@@ -1,0 +1,90 @@
+"""Dead letters: none is lost, none is kept twice, and all can be read again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from corpora import letters
+
+from ingest.dead_letters import DeadLetters, is_dead_letter_file, letters_path, mended, next_path
+from opensearch_neural.corpus import Document, Rejected
+from opensearch_neural.errors import InputError
+from opensearch_neural.passages import Passage
+
+GOOD = Document("a", "some text", "a title", "https://x", {"year": 3, "tags": ["b", {"c": None}]}, "d.jsonl", 4)
+BROKEN = Rejected("d.jsonl", 7, "not JSON", '{"_id": "b", "text": "torn"')
+
+
+def test_without_letters_there_is_no_file(tmp_path: Path) -> None:
+    dead = DeadLetters(tmp_path / "l.jsonl")
+    dead.sync()
+    dead.close()
+    assert not (tmp_path / "l.jsonl").exists()
+
+
+def test_a_run_that_continues_keeps_nothing_twice_and_mends_a_torn_line(tmp_path: Path) -> None:
+    path = tmp_path / "sub" / "l.jsonl"
+    dead = DeadLetters(path)
+    dead.add(GOOD, "refused", 400)
+    dead.add(BROKEN, "not JSON")
+    dead.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])  # killed while writing the second
+    dead = DeadLetters(path)
+    assert dead.ids == {"a"}
+    dead.add(GOOD, "refused", 400)
+    dead.add(BROKEN, "not JSON")
+    dead.close()
+    assert is_dead_letter_file(path)
+    documents, rejected = read(path)
+    assert documents == [GOOD]
+    assert [(each.file, each.line, each.raw) for each in rejected] == [("d.jsonl", 7, BROKEN.raw)]
+
+
+def read(path: Path) -> tuple[list[Document], list[Rejected]]:
+    rejected: list[Rejected] = []
+    return list(mended(path, rejected.append)), rejected
+
+
+def test_a_document_comes_back_as_it_was(tmp_path: Path) -> None:
+    passage = Passage("p#0002", "half", "t", None, {"k": 1}, "d.jsonl", 9, parent="p", number=2, start=10, end=14)
+    odd = Document("ü\u2028 \ud800", "line\u2028break \U0001f600", fields={"big": 2**70}, file="é.jsonl", line=1)
+    dead = DeadLetters(tmp_path / "l.jsonl")
+    for document in (GOOD, passage, odd):
+        dead.add(document, "refused")
+    dead.close()
+    documents, rejected = read(tmp_path / "l.jsonl")
+    assert documents == [GOOD, passage]
+    # Half a surrogate pair cannot be written as UTF-8; it is still in the file to be mended.
+    assert len(rejected) == 1 and "surrogate" in rejected[0].reason and rejected[0].file == "é.jsonl"
+
+
+def test_a_raw_line_once_mended_is_read(tmp_path: Path) -> None:
+    dead = DeadLetters(tmp_path / "l.jsonl")
+    dead.add(BROKEN, "not JSON")
+    dead.add(Rejected("d.jsonl", None, "damaged", ""), "damaged")
+    dead.close()
+    text = (tmp_path / "l.jsonl").read_text()
+    (tmp_path / "l.jsonl").write_text(text.replace('torn\\"', 'torn\\"}'))
+    documents, rejected = read(tmp_path / "l.jsonl")
+    assert [(each.id, each.text, each.file, each.line) for each in documents] == [("b", "torn", "d.jsonl", 7)]
+    assert [each.line for each in rejected] == [None]
+
+
+def test_the_letters_of_letters_go_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert letters_path(None, "docs", "-") == Path("docs.dead-letters.jsonl")
+    Path("docs.dead-letters.jsonl").touch()
+    assert letters_path(None, "docs", "corpus.jsonl") == Path("docs.dead-letters.jsonl")
+    assert letters_path(None, "docs", str(tmp_path / "docs.dead-letters.jsonl")).name == "docs.dead-letters.2.jsonl"
+    assert next_path(Path("docs.dead-letters.2.jsonl")) == Path("docs.dead-letters.3.jsonl")
+    with pytest.raises(InputError, match="is the corpus"):
+        letters_path(Path("docs.dead-letters.jsonl"), "docs", "docs.dead-letters.jsonl")
+
+
+def test_a_corpus_is_not_taken_for_letters(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text('{"_id": "dead_letter"}\n')
+    assert not is_dead_letter_file(tmp_path / "c.jsonl")
+    assert not is_dead_letter_file(tmp_path / "missing.jsonl")
+    assert letters(tmp_path / "missing.jsonl") == []

@@ -1,0 +1,204 @@
+"""Single documents of an index: added, changed and deleted as if the whole corpus had been ingested so."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpora import WORDS, job, records, snapshot, write_jsonl
+
+from ingest.documents import Documents, delete_documents, read_document
+from ingest.documents_command import parse_change
+from ingest.job import run_job
+from opensearch_neural.corpus import Document
+from opensearch_neural.engines import open_engines
+from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.schema import PassageMeta
+
+HUNDRED = records(100)
+
+
+@pytest.fixture(params=[None, PassageMeta(5, 3)], ids=["documents", "passages"])
+def passages(request: pytest.FixtureRequest) -> PassageMeta | None:
+    return request.param
+
+
+@pytest.fixture
+def index(client: Any, index_name: str, tmp_path: Path, passages: PassageMeta | None) -> str:
+    corpus = write_jsonl(tmp_path / "d.jsonl", HUNDRED)
+    run_job(client, job(corpus, index_name, passages=passages), show_progress=False)
+    return index_name
+
+
+def as_if_ingested(client: Any, index: str, tmp_path: Path, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """What an index of the same model would hold, had these documents been ingested."""
+    mapping = client.indices.get_mapping(index=index)[index]["mappings"]
+    other = f"{index}-expected"
+    client.indices.create(index=other, body={"mappings": mapping, "settings": {"index": {"number_of_replicas": 0}}})
+    run_job(client, job(write_jsonl(tmp_path / "e.jsonl", lines), other), show_progress=False)
+    return snapshot(client, other)
+
+
+def test_adding_is_ingesting(client: Any, index: str, tmp_path: Path) -> None:
+    more = records(30, seed=2)
+    changed = [{**record, "text": "prism " * 3} for record in HUNDRED[:5]]
+    written = Documents(client, index).add([*more, *changed])
+    assert (written.created, written.replaced, written.refused) == (30, 5, [])
+    assert snapshot(client, index) == as_if_ingested(client, index, tmp_path, [*changed, *HUNDRED[5:], *more])
+
+
+def test_what_is_refused_is_returned_and_costs_no_other(client: Any, index: str) -> None:
+    before = len(snapshot(client, index))
+    documents = Documents(client, index)
+    written = documents.add(
+        [
+            {"_id": "no text"},
+            {"_id": "field", "text": "rain", "sparse": {"x": 1}},
+            {"_id": "type", "text": "rain", "year": "MCM"},
+            Document("y" * 600, "rain"),
+            {"text": "no id"},
+            {"_id": "good", "text": "rain"},
+        ]
+    )
+    assert (written.created, written.replaced) == (1, 0)
+    assert sorted(each.id[:9] for each in written.refused) == ["", "field", "no text", "type", "y" * 9]
+    assert all(each.reason for each in written.refused)
+    assert len(snapshot(client, index)) == before + 1
+
+
+def test_of_two_with_one_id_the_later_counts(client: Any, index: str) -> None:
+    written = Documents(client, index).add([{"_id": "a", "text": "rain"}, {"_id": "a", "text": "sun"}])
+    assert written.created == 1
+    assert read_document(client, index, "a") == Document("a", "sun")
+
+
+def test_an_update_keeps_what_it_does_not_change_and_encodes_anew(client: Any, index: str, tmp_path: Path) -> None:
+    id = HUNDRED[7]["_id"]
+    documents = Documents(client, index)
+    changed = documents.update(id, {"text": "prism " * 20, "year": 2026, "url": None, "tags": ["x", "y"]})
+    expected = {**HUNDRED[7], "text": "prism " * 20, "year": 2026, "tags": ["x", "y"]}
+    del expected["url"]
+    assert changed.record() == {"_id": id, "title": HUNDRED[7]["title"], **expected}
+    found = snapshot(client, index)
+    assert found == as_if_ingested(client, index, tmp_path, [*HUNDRED[:7], expected, *HUNDRED[8:]])
+    body = open_engines(client, index).body("sparse", "prism", size=1)
+    assert client.search(index=index, body=body)["hits"]["hits"][0]["_id"].partition("#")[0] == id
+
+
+def test_a_document_that_becomes_shorter_leaves_no_passage_behind(client: Any, index: str, tmp_path: Path) -> None:
+    id = HUNDRED[9]["_id"]
+    Documents(client, index).update(id, {"text": "rain"})
+    left = [key for key in snapshot(client, index) if key.startswith(id)]
+    assert len(left) == 1
+    # The same holds for a whole corpus that is ingested again.
+    shorter = [{**record, "text": "sun drop"} for record in HUNDRED]
+    run_job(client, job(write_jsonl(tmp_path / "s.jsonl", shorter), index), show_progress=False)
+    assert len(snapshot(client, index)) == 100
+
+
+@pytest.mark.parametrize("text", ["rain", " ".join(WORDS), "  rain\n\n sun\tdrop   light  \n" * 9])
+def test_a_document_is_read_as_it_was_written(client: Any, index: str, text: str) -> None:
+    documents = Documents(client, index)
+    document = Document("a", text, "a title", "https://x.org", {"n": 1, "tags": ["b"]})
+    documents.add([document])
+    found = documents.get("a")
+    assert found is not None
+    assert found.text.split() == text.split()
+    assert (found.title, found.url, found.fields) == (document.title, document.url, document.fields)
+    assert documents.get("missing") is None
+
+
+def test_deleting_needs_no_model(client: Any, index: str, osn_home: Path) -> None:
+    import shutil
+
+    shutil.rmtree(osn_home)
+    gone = [record["_id"] for record in HUNDRED[:30]]
+    assert delete_documents(client, index, [*gone, "never there", gone[0]]) == 30
+    left = {key.partition("#")[0] for key in snapshot(client, index)}
+    assert left == {record["_id"] for record in HUNDRED[30:]}
+    assert delete_documents(client, index, gone) == 0
+
+
+def test_a_change_that_cannot_be_is_refused_and_changes_nothing(client: Any, index: str) -> None:
+    before = snapshot(client, index)
+    documents = Documents(client, index)
+    id = HUNDRED[3]["_id"]
+    for changes, message in [
+        ({"year": "MCM"}, "failed to parse field"),
+        ({"text": None, "title": None}, "no text"),
+        ({"sparse": {}}, "the index uses itself"),
+        ({"_id": "other"}, "cannot be changed"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            documents.update(id, changes)
+    with pytest.raises(InputError, match="holds no document 'missing'"):
+        documents.update("missing", {"year": 1})
+    assert snapshot(client, index) == before
+
+
+def test_of_two_updates_at_once_none_is_lost(client: Any, index_name: str, tmp_path: Path) -> None:
+    run_job(client, job(write_jsonl(tmp_path / "d.jsonl", HUNDRED), index_name), show_progress=False)
+    id = HUNDRED[0]["_id"]
+
+    def update(name: str) -> None:
+        documents = Documents(client, index_name)
+        for number in range(5):
+            documents.update(id, {f"{name}{number}": number}, refresh=False)
+
+    threads = [threading.Thread(target=update, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    source = snapshot(client, index_name)[id]
+    assert all(source[f"{name}{number}"] == number for name in "ab" for number in range(5))
+
+
+def test_what_is_not_there_is_said(client: Any, index_name: str, tmp_path: Path, osn_home: Path) -> None:
+    with pytest.raises(ClusterError, match="there is no index"):
+        Documents(client, index_name)
+    with pytest.raises(ClusterError, match="there is no index"):
+        delete_documents(client, index_name, ["a"])
+    run_job(client, job(write_jsonl(tmp_path / "d.jsonl", HUNDRED), index_name), show_progress=False)
+    other = write_jsonl(tmp_path / "o.jsonl", records(20, seed=8))
+    run_job(client, job(other, f"{index_name}-o"), show_progress=False)
+    mappings = client.indices.get_mapping(index=f"{index_name}*")
+    first, second = (mappings[name]["mappings"]["_meta"]["osn"]["sparse"]["hash"] for name in sorted(mappings))
+    with pytest.raises(ModelError, match=f"{first}.*{second}"):
+        Documents(client, index_name, sparse=str(osn_home / "models" / second))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("a=b", ("a", "b")), ("a=", ("a", "")), ("a=b=c", ("a", "b=c")), ("a:=3", ("a", 3)), ('a:=["x"]', ("a", ["x"]))],
+)
+def test_changes_on_the_command_line(text: str, expected: tuple[str, Any]) -> None:
+    assert parse_change(text) == expected
+    for wrong in ("a", "=b", ":=3", "a:=x"):
+        with pytest.raises(InputError, match="--set"):
+            parse_change(wrong)
+
+
+def test_the_commands(
+    osn: Callable[..., subprocess.CompletedProcess[str]], client: Any, index: str, tmp_path: Path
+) -> None:
+    lines = "".join(json.dumps(record) + "\n" for record in [*records(3, seed=4), {"_id": "bad"}])
+    ran = osn("documents", "add", "--index", index, "--json", "-", input=lines)
+    assert ran.returncode == 1, ran.stderr
+    told = json.loads(ran.stdout)
+    assert (told["created"], told["replaced"], len(told["refused"])) == (3, 0, 1)
+    ran = osn("documents", "update", "--index", index, "doc-4-000001", "--set", "title=New", "--set", "year:=7")
+    assert ran.returncode == 0, ran.stderr
+    ran = osn("documents", "get", "--index", index, "doc-4-000001")
+    shown = json.loads(ran.stdout)
+    assert (shown["title"], shown["year"]) == ("New", 7)
+    (tmp_path / "ids").write_text("doc-4-000000\n\ndoc-4-000001\n")
+    ran = osn("documents", "delete", "--index", index, "--ids", "ids", "missing")
+    assert f"2 of 3 deleted from {index}" in ran.stdout, ran.stderr
+    assert osn("documents", "get", "--index", index, "doc-4-000001").returncode == 1
+    assert osn("documents", "update", "--index", index, "doc-4-000002").returncode == 1

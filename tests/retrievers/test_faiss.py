@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from opensearch_neural.errors import InputError
+from opensearch_neural.retrievers.faiss import FaissRetriever
+
+IDS = ["east", "far-east", "north", "west"]
+VECTORS = np.array([[1, 0], [3, 0], [0, 1], [-1, 0]], dtype=np.float32)
+
+
+def encoder(vectors: dict[str, list[float]]):  # type: ignore[no-untyped-def]
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        return np.array([vectors[text] for text in texts], dtype=np.float32)
+
+    return encode
+
+
+def test_inner_product_ranks_by_length_too_and_cosine_does_not() -> None:
+    encode = encoder({"go east": [2, 1]})
+    inner = FaissRetriever(IDS, VECTORS, encode).retrieve({"q": "go east"}, k=4)
+    assert inner["q"] == {"far-east": 6.0, "east": 2.0, "north": 1.0, "west": -2.0}
+    assert list(inner["q"]) == ["far-east", "east", "north", "west"]
+    cosine = FaissRetriever(IDS, VECTORS, encode, similarity="cosine").retrieve({"q": "go east"}, k=4)
+    # cos((2,1), (1,0)) = 2/√5, and a length of 3 makes no difference: equal scores, ordered by id.
+    assert cosine["q"] == pytest.approx(
+        {"east": 0.8944, "far-east": 0.8944, "north": 0.4472, "west": -0.8944}, abs=1e-4
+    )
+    assert list(cosine["q"])[:2] == ["east", "far-east"]
+
+
+def test_agrees_with_a_matrix_product_on_random_vectors() -> None:
+    rng = np.random.default_rng(0)
+    documents, queries = rng.normal(size=(50, 8)).astype(np.float32), rng.normal(size=(5, 8)).astype(np.float32)
+    encode = encoder({str(at): row.tolist() for at, row in enumerate(queries)})
+    run = FaissRetriever([f"d{at}" for at in range(50)], documents, encode).retrieve(
+        {str(at): str(at) for at in range(5)}, 7
+    )
+    for at in range(5):
+        scores = documents @ queries[at]
+        assert list(run[str(at)]) == [f"d{best}" for best in np.argsort(-scores)[:7]]
+
+
+def test_more_hits_than_documents_may_be_asked_for() -> None:
+    run = FaissRetriever(IDS, VECTORS, encoder({"t": [1, 1]})).retrieve({"q": "t"}, k=100)
+    assert sorted(run["q"]) == IDS
+
+
+def test_an_empty_index_answers_with_nothing_rather_than_with_position_minus_one() -> None:
+    run = FaissRetriever([], np.zeros((0, 2), np.float32), encoder({"t": [1, 1]})).retrieve({"q": "t"}, k=3)
+    assert run == {"q": {}}
+
+
+def test_a_vector_of_zeros_has_cosine_zero_and_not_nan() -> None:
+    vectors = np.array([[0, 0], [1, 0]], np.float32)
+    run = FaissRetriever(["zero", "one"], vectors, encoder({"t": [2, 0]}), similarity="cosine").retrieve(
+        {"q": "t"}, k=2
+    )
+    assert run["q"] == {"one": 1.0, "zero": 0.0}
+
+
+def test_the_vectors_given_are_not_changed_by_cosine() -> None:
+    before = VECTORS.copy()
+    FaissRetriever(IDS, VECTORS, encoder({}), similarity="cosine")
+    assert (before == VECTORS).all()
+
+
+def test_vectors_that_cannot_be_searched_are_refused() -> None:
+    encode = encoder({"nan": [1, float("nan")], "long": [1, 2, 3]})
+    with pytest.raises(InputError, match="document vector at position 1 "):
+        FaissRetriever(["a", "b"], np.array([[1, 2], [np.inf, 0]], np.float32), encode)
+    with pytest.raises(InputError, match="expected 3 document vectors"):
+        FaissRetriever(["a", "b", "c"], VECTORS[:2], encode)
+    retriever = FaissRetriever(IDS, VECTORS, encode)
+    with pytest.raises(InputError, match="query vector at position 0 "):
+        retriever.retrieve({"q": "nan"}, k=1)
+    with pytest.raises(InputError, match="3 dimensions"):
+        retriever.retrieve({"q": "long"}, k=1)
+    with pytest.raises(InputError, match="similarity"):
+        FaissRetriever(IDS, VECTORS, encode, similarity="l2")  # type: ignore[arg-type]

@@ -1,0 +1,105 @@
+"""The engines by name: each loads what it needs and nothing else, and refuses what the index cannot serve."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ingest.job import CorpusSource, Job, run_job
+from opensearch_neural.engines import ENGINES, engine_bodies, open_engines
+from opensearch_neural.errors import ClusterError, InputError, ModelError
+
+DENSE = "all-MiniLM-L6-v2"
+TEXTS = {
+    "sky": "Sunlight refracted by droplets makes an arc of colours in the sky.",
+    "cake": "Beat the eggs with sugar and fold in the flour.",
+    "engine": "The piston compresses the mixture before the spark.",
+}
+
+
+@pytest.fixture(scope="module", params=["float", "byte"])
+def index(client, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp(f"engines-{request.param}")
+    corpus = folder / "docs.jsonl"
+    corpus.write_text("".join(json.dumps({"_id": id, "text": text}) + "\n" for id, text in TEXTS.items()))
+    name = f"osn-test-{folder.name.lower()}"
+    job = Job(
+        CorpusSource(str(corpus)),
+        name,
+        dense=DENSE,
+        dense_type=request.param,
+        replicas=0,
+        dead_letters=folder / "dead.jsonl",
+    )
+    run_job(client, job, show_progress=False)
+    yield name
+    client.indices.delete(index=name)
+
+
+@pytest.mark.cluster
+def test_every_engine_answers_from_one_index(client, index: str) -> None:
+    for engine, body_of in engine_bodies(client, index, ENGINES).items():
+        hits = client.search(index=index, body=body_of("sunlight in droplets", 3))["hits"]["hits"]
+        assert hits[0]["_id"] == "sky", engine
+
+
+@pytest.mark.cluster
+def test_dense_finds_what_shares_no_word(client, index: str) -> None:
+    body_of = engine_bodies(client, index, ["dense"])["dense"]
+    hits = client.search(index=index, body=body_of("how does a rainbow form?", 1))["hits"]["hits"]
+    assert hits[0]["_id"] == "sky"
+
+
+@pytest.mark.cluster
+def test_an_unknown_engine_is_answered_with_the_list(client, index: str) -> None:
+    with pytest.raises(InputError, match="there is no engine 'splade'"):
+        open_engines(client, index).body_of("splade")
+
+
+@pytest.mark.cluster
+def test_hybrid_needs_the_plugin_and_says_so(client, index: str) -> None:
+    engines = open_engines(client, index)
+    engines.plugin = False
+    with pytest.raises(ClusterError, match="neural-search plugin"):
+        engines.body_of("hybrid")
+
+
+@pytest.mark.cluster
+def test_an_index_of_someone_else_is_refused(client, index_name: str) -> None:
+    client.indices.create(index=index_name)
+    with pytest.raises(ModelError, match="was not written by osn"):
+        open_engines(client, index_name)
+
+
+@pytest.mark.cluster
+def test_an_absent_index_is_named(client) -> None:
+    with pytest.raises(ClusterError, match="no index 'osn-test-nowhere'"):
+        open_engines(client, "osn-test-nowhere")
+
+
+@pytest.mark.cluster
+def test_a_model_that_is_not_on_this_machine_is_named(
+    client, index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OSN_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelError, match="is not on this machine"):
+        _ = open_engines(client, index).query_encoder
+
+
+@pytest.mark.cluster
+def test_sparse_and_bm25_searches_never_import_torch(index: str, cluster_url: str) -> None:
+    script = (
+        "import sys; from opensearch_neural.cluster import connect; from opensearch_neural.engines import engine_bodies\n"
+        f"client = connect({cluster_url!r})\n"
+        f"for engine, body in engine_bodies(client, {index!r}, ['bm25', 'sparse', 'high-idf-first']).items():\n"
+        f"    assert client.search(index={index!r}, body=body('sunlight', 1))['hits']['hits'], engine\n"
+        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules and 'scipy' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

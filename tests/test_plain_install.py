@@ -1,0 +1,99 @@
+"""The plain package, alone in a virtual environment of its own, builds and sends a sparse query."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import venv
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from opensearch_neural.models.lexical import build_lexical
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+pytestmark = pytest.mark.cluster
+
+TEXTS = ["A rainbow is caused by light in drops of rain.", "A file is opened for reading.", "Whales swim in the ocean."]
+
+APPLICATION = """
+import importlib.util, os, sys
+from opensearch_neural import QueryEncoder, connect, queries
+
+absent = [name for name in ("torch", "transformers", "scipy", "sentence_transformers") if importlib.util.find_spec(name)]
+assert not absent, absent
+encoder = QueryEncoder.load(sys.argv[1])
+tokens = encoder.encode("what causes a rainbow")
+client = connect(os.environ["OSN_URL"])
+for body in (queries.neural_sparse(tokens, plugin=False), queries.high_idf_first(tokens, plugin=False)):
+    print(*(hit["_id"] for hit in client.search(index=sys.argv[2], body=body)["hits"]["hits"]))
+"""
+
+
+@pytest.fixture(scope="module")
+def plain_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of a new virtual environment that holds the package with its own requirements and no extra."""
+    root = Path(__file__).parent.parent
+    # A copy, since building in the tree would leave build/ and *.egg-info in it.
+    source = tmp_path_factory.mktemp("source") / "project"
+    source.mkdir()
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        if (root / name).exists():
+            shutil.copy(root / name, source)
+    for name in ("opensearch_neural", "trainers", "ingest", "benchmarks"):
+        shutil.copytree(root / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
+    folder = tmp_path_factory.mktemp("plain")
+    venv.create(folder, with_pip=True)
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    done = subprocess.run([python, "-m", "pip", "install", "--quiet", source], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return python
+
+
+def test_the_plain_package_builds_and_sends_a_sparse_query(
+    plain_python: Path, client: OpenSearch, cluster_url: str, index_name: str, tmp_path: Path
+) -> None:
+    encoder = build_lexical(TEXTS)
+    encoder.save(tmp_path / "model")
+    query_side = tmp_path / "query"
+    query_side.mkdir()
+    for name in ("tokenizer.json", "idf.json"):
+        shutil.copy(tmp_path / "model" / name, query_side)
+
+    client.indices.create(index=index_name, body={"mappings": {"properties": {"sparse": {"type": "rank_features"}}}})
+    for i, row in enumerate(encoder.encode_documents(TEXTS).rows()):
+        # A field name with a dot is split there; the plain `.` token is ingest's business, not this test's.
+        features = {token: weight for token, weight in row.items() if "." not in token}
+        client.index(index=index_name, id=str(i), body={"sparse": features})
+    client.indices.refresh(index=index_name)
+
+    done = subprocess.run(
+        [plain_python, "-c", APPLICATION, query_side, index_name],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "OSN_URL": cluster_url, "PYTHONPATH": ""},
+    )
+    assert done.returncode == 0, done.stderr
+    neural_sparse, high_idf_first = (line.split() for line in done.stdout.splitlines())
+    assert neural_sparse == ["0", "1"]
+    assert high_idf_first[0] == "0"
+
+
+def test_the_plain_package_names_the_extra_that_documents_need(plain_python: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    shutil.copy(_any_tokenizer(tmp_path), tmp_path / "tokenizer.json")
+    (tmp_path / "idf.json").write_text('{"rainbow": 2.0}')
+    script = "import sys; from opensearch_neural.models.sparse import load_sparse; load_sparse(sys.argv[1])"
+    done = subprocess.run([plain_python, "-c", script, tmp_path], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert 'pip install "opensearch-neural[encode]"' in done.stderr
+
+
+def _any_tokenizer(folder: Path) -> Path:
+    build_lexical(["a rainbow in the sky, a rainbow"]).save(folder / "lexical")
+    return folder / "lexical" / "tokenizer.json"

@@ -1,0 +1,256 @@
+"""Request bodies: what is in them, and what a real cluster answers to them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from opensearch_neural import queries
+from opensearch_neural.queries import Rare, rare_tokens
+from opensearch_neural.schema import DenseMeta, IndexMeta, SparseMeta, index_body, rank_features
+
+WEIGHTS = {"rainbow": 9.0, "cause": 5.0, "what": 1.0, "a": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("rare", "expected"),
+    [
+        (Rare("ratio", 0.6), {"rainbow"}),
+        (Rare("ratio", 0.5), {"rainbow", "cause"}),
+        (Rare("ratio", 1.0), {"rainbow"}),
+        (Rare("ratio", 0.0), set(WEIGHTS)),
+        # 9 + 5 = 14 of 15.2 is 92%
+        (Rare("share", 0.9), {"rainbow", "cause"}),
+        (Rare("share", 0.95), {"rainbow", "cause", "what"}),
+        (Rare("share", 0.0), {"rainbow"}),
+        (Rare("share", 1.0), set(WEIGHTS)),
+        (Rare("count", 2), {"rainbow", "cause"}),
+        (Rare("count", 99), set(WEIGHTS)),
+    ],
+)
+def test_rare_tokens_by_each_rule(rare: Rare, expected: set[str]) -> None:
+    assert set(rare_tokens(WEIGHTS, rare)) == expected
+
+
+@given(
+    tokens=st.dictionaries(st.text(min_size=1, max_size=3), st.floats(1e-6, 64), min_size=1, max_size=12),
+    rare=st.one_of(
+        st.builds(Rare, st.sampled_from(["ratio", "share"]), st.floats(0, 1)),
+        st.builds(Rare, st.just("count"), st.integers(1, 20)),
+    ),
+)
+def test_phase_one_is_never_empty_and_no_common_token_outweighs_a_rare_one(
+    tokens: dict[str, float], rare: Rare
+) -> None:
+    chosen = rare_tokens(tokens, rare)
+    assert chosen
+    assert all(tokens[token] == weight for token, weight in chosen.items())
+    common = [weight for token, weight in tokens.items() if token not in chosen]
+    assert not common or max(common) <= min(chosen.values())
+
+
+@pytest.mark.parametrize("wrong", ["ratio:2", "share:-1", "count:0", "count:1.5", "size:3", "ratio", "ratio:x"])
+def test_a_wrong_threshold_is_named(wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        Rare.parse(wrong)
+
+
+def test_the_rescore_window_covers_the_page() -> None:
+    body = queries.high_idf_first(WEIGHTS, window=100, size=50, from_=200)
+    assert body["rescore"]["window_size"] == 250
+
+
+def test_without_common_tokens_there_is_no_second_phase() -> None:
+    assert "rescore" not in queries.high_idf_first({"rainbow": 9.0, "cause": 8.0})
+
+
+def test_bodies_are_plain_json() -> None:
+    import numpy as np
+
+    for body in (
+        queries.bm25("x", filter={"term": {"a": 1}}, highlight="x"),
+        queries.neural_sparse({"a": np.float32(0.1)}),  # type: ignore[dict-item]
+        queries.high_idf_first(WEIGHTS, plugin=False),
+        queries.knn(np.ones(3, np.float32), filter=[{"term": {"a": 1}}]),
+        queries.hybrid(queries.bm25("x"), queries.knn([1.0])),
+    ):
+        assert json.loads(json.dumps(body)) == body
+
+
+@pytest.mark.parametrize(
+    ("weights", "method", "message"),
+    [([0.5], "min_max", "1 weights for 2"), ([0.9, 0.9], "min_max", "sum to 1"), ([0.5, 0.5], "rrf", "no weights")],
+)
+def test_hybrid_refuses_weights_that_opensearch_would_refuse(weights: list[float], method: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        queries.hybrid(queries.bm25("x"), queries.knn([1.0]), weights=weights, method=method)  # type: ignore[arg-type]
+
+
+def test_a_two_phase_body_cannot_be_part_of_a_hybrid() -> None:
+    with pytest.raises(ValueError, match="rescore"):
+        queries.hybrid(queries.bm25("x"), queries.high_idf_first(WEIGHTS))
+
+
+# ---------------------------------------------------------------- against a real cluster
+
+VOCABULARY = [f"t{n}" for n in range(12)] + [".", "u.s", "##ing", "é", "a b", "[x]"]
+DOCUMENTS = 120
+
+
+def documents() -> list[dict[str, float]]:
+    """Documents over a small vocabulary, in which the first tokens are rare and the last are common."""
+    random_ = random.Random(7)
+    rows = []
+    for _ in range(DOCUMENTS):
+        row = {
+            token: round(random_.uniform(0.01, 3), 3)
+            for place, token in enumerate(VOCABULARY)
+            if random_.random() < 0.05 + 0.5 * place / len(VOCABULARY)
+        }
+        rows.append(row)
+    return rows
+
+
+@pytest.fixture(scope="module")
+def sparse_index(client) -> Iterator[dict[int, str]]:
+    """Two indexes with the same documents, of 1 and of 3 shards: {shards: name}."""
+    names = {shards: f"osn-test-queries-{shards}-{random.randrange(1 << 30)}" for shards in (1, 3)}
+    meta = IndexMeta(sparse=SparseMeta("m", "h", "q"), dense=DenseMeta("m", "h", 3, "float", True))
+    for shards, name in names.items():
+        client.indices.create(index=name, body=index_body(meta, shards=shards, replicas=0))
+        lines: list[dict] = []
+        for number, row in enumerate(documents()):
+            source = {"text": f"rainbow {number}", "n": number, "sparse": rank_features(row), "dense": [1, number, 1]}
+            lines += [{"index": {"_id": f"d{number:03}"}}, source]
+        answer = client.bulk(index=name, body=lines, refresh=True)
+        assert not answer["errors"]
+    yield names
+    for name in names.values():
+        client.indices.delete(index=name)
+
+
+def run(client, index: str, body: dict) -> list[tuple[str, float]]:
+    """Hits as (id, score), ties put in order of id (OpenSearch breaks them by segment and shard)."""
+    answer = client.search(index=index, body=body)
+    hits = [(hit["_id"], hit["_score"]) for hit in answer["hits"]["hits"]]
+    return sorted(hits, key=lambda hit: (-hit[1], hit[0]))
+
+
+query_tokens = st.dictionaries(st.sampled_from(VOCABULARY), st.floats(0.05, 12).map(lambda x: round(x, 3)), min_size=1)
+rares = st.one_of(
+    st.builds(Rare, st.sampled_from(["ratio", "share"]), st.floats(0, 1)),
+    st.builds(Rare, st.just("count"), st.integers(1, 6)),
+)
+filters = st.sampled_from(
+    [None, {"range": {"n": {"lt": 60}}}, [{"range": {"n": {"gte": 30}}}, {"exists": {"field": "n"}}]]
+)
+against_the_cluster = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("shards", [1, 3])
+@given(tokens=query_tokens, rare=rares, filter=filters, plugin=st.booleans())
+@against_the_cluster
+def test_high_idf_first_is_the_full_query_among_documents_with_a_rare_token(
+    client,
+    sparse_index,
+    shards: int,
+    tokens: dict[str, float],
+    rare: Rare,
+    filter,
+    plugin: bool,
+) -> None:
+    """With a window of at least the matches of phase one: the same scores, the same order, nothing else."""
+    index = sparse_index[shards]
+    full = run(client, index, queries.neural_sparse(tokens, size=DOCUMENTS, filter=filter, plugin=plugin))
+    rare_set = set(rare_tokens(tokens, rare))
+    with_rare = {f"d{number:03}" for number, row in enumerate(documents()) if rare_set & set(row)}
+    expected = [hit for hit in full if hit[0] in with_rare]
+    body = queries.high_idf_first(tokens, rare=rare, window=DOCUMENTS, size=DOCUMENTS, filter=filter, plugin=plugin)
+    assert run(client, index, body) == expected
+
+
+@pytest.mark.cluster
+@given(tokens=query_tokens, filter=filters)
+@against_the_cluster
+def test_the_plugin_free_form_scores_as_the_plugin_does(client, sparse_index, tokens: dict[str, float], filter) -> None:
+    with_plugin = run(client, sparse_index[1], queries.neural_sparse(tokens, size=DOCUMENTS, filter=filter))
+    without = run(client, sparse_index[1], queries.neural_sparse(tokens, size=DOCUMENTS, filter=filter, plugin=False))
+    assert with_plugin == without
+
+
+@pytest.mark.cluster
+def test_scores_are_the_sum_of_query_weight_times_document_weight(client, sparse_index) -> None:
+    tokens = {"t3": 2.5, "t11": 0.5, "u.s": 1.5, "é": 1.0}
+    expected = {
+        f"d{number:03}": sum(weight * row[token] for token, weight in tokens.items() if token in row)
+        for number, row in enumerate(documents())
+    }
+    hits = run(client, sparse_index[3], queries.neural_sparse(tokens, size=DOCUMENTS))
+    assert {id for id, _ in hits} == {id for id, score in expected.items() if score}
+    for id, score in hits:
+        assert score == pytest.approx(expected[id], rel=2**-8)  # rank_features keep 9 significant bits
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("engine", ["bm25", "neural_sparse", "high_idf_first", "knn", "hybrid", "rrf"])
+def test_filters_hold_on_every_engine_and_add_nothing_to_scores(client, sparse_index, engine: str) -> None:
+    def body(filter: dict | None) -> dict:
+        page = {"size": DOCUMENTS, "filter": filter}
+        made = {
+            "bm25": queries.bm25("rainbow", **page),
+            "neural_sparse": queries.neural_sparse({"é": 1.0, "u.s": 3.0}, **page),
+            "high_idf_first": queries.high_idf_first({"é": 1.0, "u.s": 3.0}, window=DOCUMENTS, **page),
+            "knn": queries.knn([1.0, 5.0, 1.0], **page),
+        }
+        if engine in made:
+            return made[engine]
+        return queries.hybrid(made["bm25"], made["knn"], method="rrf" if engine == "rrf" else "min_max", size=DOCUMENTS)
+
+    filtered = run(client, sparse_index[3], body({"terms": {"n": [3, 5, 80]}}))
+    assert filtered
+    assert {id for id, _ in filtered} <= {"d003", "d005", "d080"}
+    if engine in ("neural_sparse", "high_idf_first", "knn", "bm25"):
+        everything = dict(run(client, sparse_index[3], body(None)))
+        assert all(everything[id] == score for id, score in filtered)
+
+
+@pytest.mark.cluster
+def test_paging_neither_repeats_nor_skips(client, sparse_index) -> None:
+    tokens = {"t5": 4.0, "t8": 3.0, "é": 0.5}
+    everything = client.search(index=sparse_index[3], body=queries.high_idf_first(tokens, size=40))["hits"]["hits"]
+    pages = []
+    for start in range(0, 40, 8):
+        body = queries.high_idf_first(tokens, size=8, from_=start, window=10)
+        pages += client.search(index=sparse_index[3], body=body)["hits"]["hits"]
+    assert [hit["_score"] for hit in pages] == [hit["_score"] for hit in everything]
+    assert len({hit["_id"] for hit in pages}) == len(pages)
+
+
+@pytest.mark.cluster
+def test_a_query_without_known_tokens_finds_nothing_and_is_no_error(client, sparse_index) -> None:
+    for body in (queries.neural_sparse({}), queries.high_idf_first({}), queries.neural_sparse({}, plugin=False)):
+        assert run(client, sparse_index[1], body) == []
+
+
+@pytest.mark.cluster
+def test_highlighting_marks_the_query_words_whatever_the_engine(client, sparse_index) -> None:
+    body = queries.neural_sparse({"é": 1.0}, highlight="rainbow", size=1)
+    (hit,) = client.search(index=sparse_index[1], body=body)["hits"]["hits"]
+    assert "<em>rainbow</em>" in hit["highlight"]["text"][0]
+
+
+@pytest.mark.cluster
+def test_hybrid_fuses_more_than_the_page_shows(client, sparse_index) -> None:
+    """The best of both lists may be below the page of each; `depth` lets it be found."""
+    parts = (queries.bm25("rainbow", size=3), queries.knn([1.0, 60.0, 1.0], size=3, k=100))
+    deep = run(client, sparse_index[1], queries.hybrid(*parts, size=3, depth=DOCUMENTS))
+    everything = run(client, sparse_index[1], queries.hybrid(*parts, size=DOCUMENTS, depth=DOCUMENTS))
+    assert deep == everything[:3]

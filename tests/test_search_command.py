@@ -1,0 +1,147 @@
+"""`osn search`: what it prints, and what it says when it cannot search."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ingest.job import CorpusSource, Job, run_job
+from opensearch_neural.commands.search import parse_filter, token_contributions
+from opensearch_neural.errors import InputError
+
+RAINBOWS = [
+    {"_id": "r1", "title": "Rainbows", "text": "A rainbow is caused by refraction of light in droplets.", "lang": "en"},
+    {"_id": "r2", "title": "Regenbogen", "text": "Ein Regenbogen entsteht durch Brechung.", "lang": "de"},
+    {"_id": "r3", "title": "Trout", "text": "The rainbow trout is a fish. It is a fish of rivers.", "lang": "en"},
+]
+
+
+@pytest.fixture(scope="module")
+def index(client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("rainbows")
+    corpus = folder / "docs.jsonl"
+    corpus.write_text("".join(json.dumps(record) + "\n" for record in RAINBOWS))
+    name = f"osn-test-search-{folder.name.lower()}"
+    job = Job(CorpusSource(str(corpus)), name, replicas=0, dead_letters=folder / "dead.jsonl")
+    run_job(client, job, show_progress=False)
+    yield name
+    client.indices.delete(index=name)
+
+
+def osn(cluster_url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("osn")), "search", "--url", cluster_url, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("engine", ["bm25", "sparse", "high-idf-first", "hybrid"])
+def test_every_engine_finds_the_document(index: str, cluster_url: str, engine: str) -> None:
+    done = osn(cluster_url, "--index", index, "--engine", engine, "--json", "refraction of light")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["hits"][0]["id"] == "r1"
+
+
+@pytest.mark.cluster
+def test_explained_tokens_add_up_to_the_score(index: str, cluster_url: str) -> None:
+    for engine in ("bm25", "sparse", "high-idf-first"):
+        done = osn(cluster_url, "--index", index, "--engine", engine, "--json", "--explain", "the rainbow in droplets")
+        for hit in json.loads(done.stdout)["hits"]:
+            assert sum(each["score"] for each in hit["tokens"]) == pytest.approx(hit["score"], rel=1e-5)
+            for each in hit["tokens"]:
+                if engine != "bm25":
+                    assert each["query_weight"] * each["document_weight"] == pytest.approx(each["score"], rel=1e-5)
+
+
+@pytest.mark.cluster
+def test_filters_and_highlights(index: str, cluster_url: str) -> None:
+    done = osn(cluster_url, "--index", index, "--json", "--filter", "lang=de", "regenbogen rainbow")
+    (hit,) = json.loads(done.stdout)["hits"]
+    assert hit["id"] == "r2"
+    assert "<em>Regenbogen</em>" in hit["title"] + hit["excerpt"]
+
+
+@pytest.mark.cluster
+def test_people_see_titles_scores_and_products(index: str, cluster_url: str) -> None:
+    done = osn(cluster_url, "--index", index, "--explain", "rainbow droplets")
+    assert "Rainbows" in done.stdout
+    assert " × " in done.stdout
+    assert "\x1b" not in done.stdout  # no colours into a pipe
+    assert "<em>" not in done.stdout
+
+
+@pytest.mark.cluster
+def test_the_body_can_be_printed_and_sent_by_hand(client, index: str, cluster_url: str) -> None:
+    done = osn(cluster_url, "--index", index, "--body", "rainbow droplets")
+    hits = client.search(index=index, body=json.loads(done.stdout))["hits"]["hits"]
+    assert hits[0]["_id"] == "r1"
+
+
+@pytest.mark.cluster
+def test_a_query_without_known_words_has_no_hits_and_no_error(index: str, cluster_url: str) -> None:
+    done = osn(cluster_url, "--index", index, "--engine", "sparse", "")
+    assert done.returncode == 0
+    assert "no hits" in done.stdout
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--index", "osn-test-absent", "x"], "there is no index 'osn-test-absent'"),
+        (["--engine", "nope", "x"], "there is no engine 'nope'"),
+        (["--engine", "dense", "x"], "holds no dense vectors"),
+        (["--filter", "lang", "x"], "expected FIELD=VALUE"),
+        (["--filter", "{nope", "x"], "not valid JSON"),
+        (["--rare", "ratio:7", "x"], "between 0 and 1"),
+        (["--sparse", "/nowhere/model", "x"], "/nowhere/model"),
+    ],
+)
+def test_what_cannot_be_done_is_said_without_a_traceback(
+    index: str, cluster_url: str, arguments: list[str], message: str
+) -> None:
+    if "--index" not in arguments:
+        arguments = ["--index", index, *arguments]
+    done = osn(cluster_url, *arguments)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.cluster
+def test_searching_with_another_model_is_refused_with_both_names(index: str, cluster_url: str, tmp_path: Path) -> None:
+    from opensearch_neural.models.lexical import build_lexical
+
+    build_lexical(["another corpus altogether", "with other statistics"]).save(tmp_path / "other-model")
+    done = osn(cluster_url, "--index", index, "--sparse", str(tmp_path / "other-model"), "rainbow")
+    assert done.returncode == 1
+    assert "other-model" in done.stderr
+    assert "was written with the sparse model lexical (" in done.stderr
+
+
+def test_filters_from_text() -> None:
+    assert parse_filter("lang=en") == {"term": {"lang": "en"}}
+    assert parse_filter("a=b=c") == {"term": {"a": "b=c"}}
+    assert parse_filter('{"range": {"n": {"gt": 1}}}') == {"range": {"n": {"gt": 1}}}
+    with pytest.raises(InputError):
+        parse_filter("=x")
+
+
+def test_contributions_of_a_token_named_like_a_sentence() -> None:
+    """The token is what stands between the fixed words of the explanation, whatever it holds."""
+    token = "for the x feature"
+    leaf = {
+        "value": 6.0,
+        "description": f"Linear function on the sparse field for the {token} feature, computed as w * S from:",
+        "details": [
+            {"value": 2.0, "description": "w, weight of this function", "details": []},
+            {"value": 3.0, "description": "S, feature value", "details": []},
+        ],
+    }
+    explanation = {"value": 6.0, "description": "sum of:", "details": [leaf]}
+    expected = {"token": token, "query_weight": 2.0, "document_weight": 3.0, "score": 6.0}
+    assert token_contributions(explanation) == [expected]

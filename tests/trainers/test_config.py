@@ -1,0 +1,153 @@
+"""Configuration: what is in the file arrives typed, and what is wrong is named by file, line and field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from opensearch_neural.errors import InputError
+from trainers.config import config_options, fingerprint, load_config, recipe, save_config, to_dict, to_yaml
+
+
+@dataclass
+class Speed:
+    learning_rate: float = 1e-3
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.learning_rate <= 0:
+            raise ValueError("learning_rate must be above 0")
+
+
+@dataclass
+class Source:
+    path: Path
+    split: str = "train"
+
+
+@dataclass
+class Config:
+    output: Path
+    training: Speed = field(default_factory=Speed)
+    train: list[Source] = field(default_factory=list)
+    pooling: Literal["cls", "mean"] = "mean"
+    share: float | int | None = None
+    weights: dict[str, float] = field(default_factory=dict)
+    tied: bool = True
+
+
+TEXT = """\
+output: models/x
+training:
+  learning_rate: 2e-5
+train:
+  - path: a
+    split: dev
+  - path: b
+share: 3
+weights: {a: 1, b: 2.5e-1}
+"""
+
+
+def written(folder: Path, text: str = TEXT) -> Path:
+    path = folder / "c.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_values_arrive_as_their_types(tmp_path: Path) -> None:
+    config = load_config(Config, written(tmp_path))
+    assert config.training.learning_rate == 2e-5  # YAML 1.1 reads 2e-5 as text
+    assert config.train == [Source(Path("a"), "dev"), Source(Path("b"))]
+    assert config.share == 3 and isinstance(config.share, int)
+    assert config.weights == {"a": 1.0, "b": 0.25}
+
+
+def test_overrides_come_last_and_reach_into_what_is_nested(tmp_path: Path) -> None:
+    overrides = ["training.steps=5", "pooling=cls", "train=[{path: c}]", "share=0.5", "training.steps=7", "weights.c=1"]
+    config = load_config(Config, written(tmp_path), overrides)
+    assert (config.training.steps, config.pooling, config.share) == (7, "cls", 0.5)
+    assert config.training.learning_rate == 2e-5
+    assert config.train == [Source(Path("c"))]
+    assert config.weights["c"] == 1.0
+    assert load_config(Config, None, ["output=y"]).output == Path("y")
+
+
+def test_what_is_saved_is_read_back_equal(tmp_path: Path) -> None:
+    config = load_config(Config, written(tmp_path))
+    assert load_config(Config, save_config(config, tmp_path)) == config
+    assert to_dict(config)["output"] == "models/x"
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message"),
+    [
+        ("output: x\ntraining:\n  learning_rat: 1", "line 3", "no field 'training.learning_rat'"),
+        ("output: x\ntraining:\n  steps: many", "line 3", "training.steps: expected an integer, found 'many'"),
+        ("output: x\ntraining:\n  steps: 1.5", "line 3", "expected an integer, found 1.5"),
+        ("output: x\ntrain:\n  - split: a", "line 3", "'train[0].path' is missing"),
+        ("output: x\npooling: max", "line 2", "pooling: expected one of cls, mean, found 'max'"),
+        ("output: x\ntied: 1", "line 2", "tied: expected true or false, found 1"),
+        ("output: x\ntraining: {learning_rate: 0}", "line 2", "learning_rate must be above 0"),
+        ("output: x\noutput: y", "line 2", "'output' stands twice"),
+        ("train: []", "line 1", "'output' is missing"),
+        ("output: [", "line 1", "not valid YAML"),
+        ("- 1", "line 1", "expected fields with values"),
+    ],
+)
+def test_a_mistake_is_named_by_file_line_and_field(tmp_path: Path, text: str, place: str, message: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(InputError) as failure:
+        load_config(Config, path)
+    assert str(failure.value).startswith(f"{path}, {place}")
+    assert message in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.stepz=1", "--set training.stepz: there is no field"),
+        ("training.steps=a", "--set training.steps: expected an integer"),
+        ("steps", "expected FIELD=VALUE"),
+        ("train=[", "not valid YAML"),
+    ],
+)
+def test_a_mistaken_override_is_named(tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_config(Config, written(tmp_path), [override])
+
+
+def test_a_missing_file_and_a_missing_recipe_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        load_config(Config, tmp_path / "none.yaml")
+    with pytest.raises(InputError, match="no recipe 'nothing'"):
+        recipe("nothing")
+
+
+def test_fingerprints_differ_where_a_value_does(tmp_path: Path) -> None:
+    config = load_config(Config, written(tmp_path))
+    other = load_config(Config, written(tmp_path), ["training.steps=5"])
+    assert fingerprint(config) == fingerprint(load_config(Config, written(tmp_path)))
+    assert fingerprint(config) != fingerprint(other)
+
+
+def test_a_command_gets_its_configuration_and_can_print_it(tmp_path: Path) -> None:
+    seen: list[tuple[Config, bool]] = []
+
+    @click.command()
+    @config_options(Config)
+    def command(config: Config, dry_run: bool) -> None:
+        seen.append((config, dry_run))
+
+    arguments = ["--config", str(written(tmp_path)), "--set", "pooling=cls", "--output", "models/z"]
+    assert CliRunner().invoke(command, [*arguments, "--dry-run"]).exit_code == 0
+    config, dry_run = seen[0]
+    assert (config.pooling, config.output, dry_run) == ("cls", Path("models/z"), True)
+    printed = CliRunner().invoke(command, [*arguments, "--print-config"])
+    assert printed.stdout == to_yaml(config)
+    assert len(seen) == 1

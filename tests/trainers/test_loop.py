@@ -1,0 +1,499 @@
+"""The loop's promises: resuming changes nothing, the best state is kept, what goes wrong is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from torch import Tensor, nn  # noqa: E402
+
+from opensearch_neural.errors import InputError, OsnError  # noqa: E402
+from trainers import losses  # noqa: E402
+from trainers.data import SetRange  # noqa: E402
+from trainers.grad_cache import CachedModel, Encoded, Part, gather  # noqa: E402
+from trainers.loop import Batches, Trained, TrainingSettings, Visit, total_steps, train  # noqa: E402
+from trainers.model import Batch, Losses, TrainingModel  # noqa: E402
+
+
+class Numbers:
+    """Example i is the number i; what is drawn for it at a visit is added."""
+
+    def __init__(self, count: int = 20, sets: tuple[SetRange, ...] | None = None) -> None:
+        self.count = count
+        if sets is not None:
+            self.sets = sets
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, visit: Visit) -> tuple[int, float]:
+        return visit.index, visit.random().random()
+
+
+def collate(items: list[tuple[int, float]]) -> Batch:
+    values = torch.tensor([[index / 10, drawn] for index, drawn in items])
+    return {"ids": [f"n{index}" for index, _ in items], "values": values}
+
+
+class Regression(TrainingModel):
+    """Learns index and draw from each other under dropout: the weights depend on data order, draws and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.net = nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.3), nn.Tanh(), nn.Linear(8, 1))
+        self.seen: list[list[str]] = []
+        self.fail_at: Callable[[Batch], Tensor | None] = lambda batch: None
+
+    def forward(self, batch: Batch) -> Losses:
+        self.seen.append(batch["ids"])
+        values = batch["values"]
+        error = (self.net(values)[:, 0] - values.sum(dim=1)).square().mean()
+        if (failure := self.fail_at(batch)) is not None:
+            error = error * failure
+        return Losses(
+            {"error": error, "size": 0.01 * self.net[0].weight.square().sum()},  # type: ignore[union-attr]
+            {"share": torch.tensor(self.progress.share)},
+        )
+
+    def export(self, folder: Path) -> None:
+        torch.save(self.state_dict(), folder / "weights.pt")
+
+
+def settings(**changes: Any) -> TrainingSettings:
+    plain: dict[str, Any] = {"epochs": 3, "batch_size": 4, "learning_rate": 0.05, "save_every": 4, "log_every": 2}
+    return TrainingSettings(**(plain | changes))
+
+
+def run(output: Path, model: TrainingModel | None = None, **options: Any) -> Trained:
+    chosen = options.pop("settings", None) or settings()
+    data = options.pop("data", None) or Numbers()
+    return train(model or Regression(), data, collate, settings=chosen, output=output, kind="test", **options)
+
+
+def weights(output: Path) -> dict[str, Tensor]:
+    loaded: dict[str, Tensor] = torch.load(output / "weights.pt", weights_only=True)
+    return loaded
+
+
+def assert_equal_weights(one: Path, other: Path) -> None:
+    left, right = weights(one), weights(other)
+    for name in left:
+        assert torch.equal(left[name], right[name]), name
+
+
+class Killed(BaseException):
+    """Stands for a process that ends without any chance to tidy up."""
+
+
+def die_at(batches: int) -> Callable[[Batch], None]:
+    count = 0
+
+    def fail(_: Batch) -> None:
+        nonlocal count
+        count += 1
+        if count > batches:
+            raise Killed
+
+    return fail
+
+
+# ------------------------------------------------ resuming
+
+
+@pytest.mark.parametrize(
+    ("killed_after", "changes"),
+    [(6, {}), (11, {}), (9, {"gradient_accumulation": 2, "save_every": 2}), (6, {"save_every": 5})],
+    ids=["in the second epoch", "after two checkpoints", "with accumulation", "at an epoch's end"],
+)
+def test_a_killed_and_resumed_run_ends_in_the_weights_of_an_undisturbed_one(
+    tmp_path: Path, killed_after: int, changes: dict[str, Any]
+) -> None:
+    undisturbed = Regression()
+    run(tmp_path / "undisturbed", undisturbed, settings=settings(**changes))
+    broken, resumed = Regression(), Regression()
+    broken.fail_at = die_at(killed_after)
+    with pytest.raises(Killed):
+        run(tmp_path / "resumed", broken, settings=settings(**changes))
+    # Whatever a new process has drawn before: the state of the checkpoint counts.
+    torch.rand(100)
+    run(tmp_path / "resumed", resumed, settings=settings(**changes))
+    assert_equal_weights(tmp_path / "undisturbed", tmp_path / "resumed")
+    assert 0 < len(resumed.seen) < len(undisturbed.seen), "it did not continue, it started again"
+    assert resumed.seen == undisturbed.seen[-len(resumed.seen) :]
+
+
+def test_a_checkpoint_that_was_not_written_to_its_end_is_not_resumed_from(tmp_path: Path) -> None:
+    run(tmp_path / "undisturbed")
+    broken = Regression()
+    broken.fail_at = die_at(9)
+    with pytest.raises(Killed):
+        run(tmp_path / "resumed", broken)
+    newest = tmp_path / "resumed/.training/checkpoints/checkpoint-8"
+    (newest / "complete").unlink()
+    (newest / "optimizer.pt").write_bytes(b"half")
+    resumed = Regression()
+    run(tmp_path / "resumed", resumed)
+    assert len(resumed.seen) == 15 - 4
+    assert_equal_weights(tmp_path / "undisturbed", tmp_path / "resumed")
+
+
+def test_a_run_stopped_between_its_last_step_and_its_export_trains_no_further(tmp_path: Path) -> None:
+    class Unwritable(Regression):
+        def export(self, folder: Path) -> None:
+            raise Killed
+
+    run(tmp_path / "undisturbed")
+    with pytest.raises(Killed):
+        run(tmp_path / "resumed", Unwritable())
+    assert not (tmp_path / "resumed/osn.json").exists()
+    resumed = Regression()
+    run(tmp_path / "resumed", resumed)
+    assert resumed.seen == []
+    assert_equal_weights(tmp_path / "undisturbed", tmp_path / "resumed")
+
+
+def test_ctrl_c_finishes_the_step_and_leaves_a_checkpoint_of_it(tmp_path: Path) -> None:
+    interrupted = Regression()
+
+    def press(batch: Batch) -> None:
+        if len(interrupted.seen) == 6:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    interrupted.fail_at = press
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "resumed", interrupted)
+    assert len(interrupted.seen) == 6
+    assert (tmp_path / "resumed/.training/checkpoints/checkpoint-6/complete").exists()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    run(tmp_path / "undisturbed")
+    run(tmp_path / "resumed")
+    assert_equal_weights(tmp_path / "undisturbed", tmp_path / "resumed")
+
+
+def test_the_same_command_after_the_end_returns_at_once(tmp_path: Path) -> None:
+    first = run(tmp_path / "model", evaluate=lambda model: {"nDCG@10": 0.5})
+    again = Regression()
+    second = run(tmp_path / "model", again, evaluate=lambda model: {"nDCG@10": 0.9})
+    assert again.seen == []
+    assert (second.steps, second.measures) == (first.steps, first.measures)
+
+
+def test_an_output_of_another_configuration_or_other_data_is_refused(tmp_path: Path) -> None:
+    run(tmp_path / "model", data_hash="a")
+    with pytest.raises(InputError, match="another configuration"):
+        run(tmp_path / "model", data_hash="a", settings=settings(learning_rate=0.1))
+    with pytest.raises(InputError, match="another data_hash"):
+        run(tmp_path / "model", data_hash="b")
+    # How often it logs or saves does not make another run of it.
+    run(tmp_path / "model", data_hash="a", settings=settings(log_every=1, save_every=2, keep=5))
+
+
+def test_a_model_that_was_not_trained_there_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "osn.json").write_text('{"format": 1, "kind": "dense", "training": {}}')
+    with pytest.raises(InputError, match="not trained there"):
+        run(tmp_path)
+
+
+# ------------------------------------------------ measuring and selecting
+
+
+def test_the_state_that_was_best_on_dev_is_the_one_that_is_written(tmp_path: Path) -> None:
+    states: dict[int, Tensor] = {}
+    values = {0: 0.1, 5: 0.9, 10: 0.3, 15: 0.2}
+
+    def evaluate(model: TrainingModel) -> dict[str, float]:
+        assert not model.training
+        torch.rand(7)  # Measuring may draw; training must not notice.
+        step = model.progress.step + 1 if model.progress.step else 0
+        states[step] = model.state_dict()["net.0.weight"].clone()
+        return {"nDCG@10": values[step], "R@100": 1.0}
+
+    trained = run(tmp_path / "measured", settings=settings(evaluate_every=5), evaluate=evaluate)
+    assert trained.best_step == 5
+    assert torch.equal(weights(tmp_path / "measured")["net.0.weight"], states[5])
+    osn = json.loads((tmp_path / "measured/osn.json").read_text())
+    assert osn["measures"] == {"nDCG@10": 0.9, "R@100": 1.0, "start nDCG@10": 0.1, "start R@100": 1.0}
+    run(tmp_path / "plain")
+    assert torch.equal(weights(tmp_path / "plain")["net.0.weight"], states[15]), "measuring changed training"
+
+
+def test_training_that_makes_dev_worse_keeps_the_start(tmp_path: Path) -> None:
+    values = iter([0.9, 0.5, 0.4, 0.3, 0.2])
+    model = Regression()
+    start = model.state_dict()["net.0.weight"].clone()
+    trained = run(tmp_path, model, settings=settings(evaluate_every=5), evaluate=lambda _: {"nDCG@10": next(values)})
+    assert trained.best_step == 0
+    assert torch.equal(weights(tmp_path)["net.0.weight"], start)
+
+
+def test_patience_ends_training_that_gains_nothing(tmp_path: Path) -> None:
+    values = iter([0.1, 0.5, 0.4, 0.3, 0.2, 0.9])
+    trained = run(
+        tmp_path, settings=settings(evaluate_every=2, patience=2), evaluate=lambda _: {"nDCG@10": next(values)}
+    )
+    assert (trained.best_step, trained.steps) == (2, 6)
+
+
+def test_selecting_by_a_measure_that_is_not_taken_names_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="'MRR@10'") as failure:
+        run(tmp_path, settings=settings(select="MRR@10"), evaluate=lambda _: {"nDCG@10": 0.5})
+    assert "nDCG@10" in str(failure.value)
+
+
+# ------------------------------------------------ what is logged and written
+
+
+def test_each_loss_term_and_measure_is_logged_by_its_name(tmp_path: Path) -> None:
+    trained = run(tmp_path)
+    logged = [entry for entry in trained.history if "loss" in entry]
+    assert [entry["step"] for entry in logged] == [2, 4, 6, 8, 10, 12, 14]
+    for entry in logged:
+        assert entry["error"] + entry["size"] == pytest.approx(entry["loss"], abs=1e-4)
+        assert entry["steps_per_second"] > 0
+    assert logged[-1]["share"] == pytest.approx((12 + 13) / 2 / 15)
+    lines = [json.loads(line) for line in (tmp_path / ".training/history.jsonl").read_text().splitlines()]
+    assert [entry["step"] for entry in lines if "loss" in entry] == [entry["step"] for entry in logged]
+
+
+def test_loss_terms_reach_tensorboard(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run(tmp_path)
+    events = accumulator.EventAccumulator(str(tmp_path / ".training/logs"))
+    events.Reload()
+    assert {"train/error", "train/size", "train/loss"} <= set(events.Tags()["scalars"])
+
+
+def test_the_output_is_a_model_directory_with_its_configuration(tmp_path: Path) -> None:
+    run(tmp_path, data_hash="0123456789abcdef")
+    osn = json.loads((tmp_path / "osn.json").read_text())
+    assert (osn["kind"], osn["data_hash"]) == ("test", "0123456789abcdef")
+    assert osn["training"]["learning_rate"] == 0.05
+    assert "learning_rate: 0.05" in (tmp_path / "training.yaml").read_text()
+    assert not (tmp_path / ".training/checkpoints").exists()
+    assert not list(tmp_path.rglob("training_args.bin")), "pickled arguments"
+
+
+def test_a_part_with_a_learning_rate_of_its_own_is_trained_at_it(tmp_path: Path) -> None:
+    class Frozen(Regression):
+        def parameter_groups(self, settings: TrainingSettings) -> list[dict[str, Any]]:
+            first, last = self.net[0], self.net[3]
+            return [{"params": list(first.parameters()), "lr": 0.0}, {"params": list(last.parameters())}]
+
+    model = Frozen()
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    run(tmp_path, model, settings=settings(weight_decay=0.0))
+    after = dict(model.named_parameters())
+    assert torch.equal(before["net.0.weight"], after["net.0.weight"])
+    assert not torch.equal(before["net.3.weight"], after["net.3.weight"])
+
+
+# ------------------------------------------------ what goes wrong
+
+
+def test_a_loss_that_is_not_finite_stops_with_step_term_and_batch_before_the_weights_are_spoilt(tmp_path: Path) -> None:
+    model = Regression()
+    model.fail_at = lambda batch: torch.tensor(float("nan")) if len(model.seen) == 5 else None
+    with pytest.raises(OsnError) as failure:
+        run(tmp_path, model)
+    message = str(failure.value)
+    assert message.startswith("step 5: the loss is not finite (error)")
+    assert all(one in message for one in model.seen[-1])
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def test_a_gradient_that_is_not_finite_stops_too(tmp_path: Path) -> None:
+    class Root(Regression):
+        def forward(self, batch: Batch) -> Losses:
+            self.seen.append(batch["ids"])
+            # The root has the value 0 and an infinite slope.
+            return Losses({"root": (self.net(batch["values"]).sum() * 0.0).sqrt()})
+
+    with pytest.raises(OsnError, match="step 1: the gradient is not finite though the loss is"):
+        run(tmp_path, Root())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
+    ],
+)
+def test_out_of_memory_becomes_advice(tmp_path: Path, error: Exception) -> None:
+    model = Regression()
+
+    def fail(batch: Batch) -> None:
+        raise error
+
+    model.fail_at = fail
+    with pytest.raises(OsnError, match=r"memory ran out with training\.batch_size 4") as failure:
+        run(tmp_path, model)
+    assert "training.chunk_size=2" in str(failure.value)
+
+
+def test_other_runtime_errors_stay_what_they_are(tmp_path: Path) -> None:
+    model = Regression()
+
+    def fail(batch: Batch) -> None:
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    model.fail_at = fail
+    with pytest.raises(RuntimeError, match="mat1"):
+        run(tmp_path, model)
+
+
+@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"steps": 0}, {"learning_rate": 0.0}, {"chunk_size": 0}])
+def test_settings_without_meaning_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        settings(**wrong)
+
+
+# ------------------------------------------------ batches
+
+
+def drawn(data: Numbers, chosen: TrainingSettings, *, epoch: int = 0, **share: Any) -> list[list[int]]:
+    batches = Batches(data, chosen, whole=share.pop("whole", False), **share)
+    batches.set_epoch(epoch)
+    return [[visit.index for visit in batch] for batch in batches]
+
+
+def test_an_epoch_visits_each_example_once_and_each_epoch_in_another_order() -> None:
+    first, second = (drawn(Numbers(20), settings(), epoch=epoch) for epoch in (0, 1))
+    assert sorted(chain(*first)) == sorted(chain(*second)) == list(range(20))
+    assert first != second
+
+
+def test_the_processes_share_the_batches_of_one() -> None:
+    alone = drawn(Numbers(22), settings())
+    shares = [drawn(Numbers(22), settings(), rank=rank, world=2) for rank in (0, 1)]
+    assert [left + right for left, right in zip(*shares, strict=True)] == alone
+    assert drawn(Numbers(22), settings(), rank=1, world=2, whole=True) == alone
+
+
+def test_a_set_smaller_than_a_batch_is_shared_evenly() -> None:
+    tiny = Numbers(3, sets=(SetRange("tiny", 0, 3, 0, 0),))
+    assert [len(batch) for batch in drawn(tiny, settings(), rank=0, world=2)] == [1]
+    with pytest.raises(InputError, match="tiny has fewer examples than the 4 processes"):
+        Batches(tiny, settings(), rank=0, world=4, whole=False)
+
+
+def test_each_batch_is_out_of_one_set() -> None:
+    data = Numbers(20, sets=(SetRange("low", 0, 8, 0, 0), SetRange("high", 8, 20, 0, 0)))
+    for batch in drawn(data, settings()):
+        assert max(batch) < 8 or min(batch) >= 8
+
+
+def test_buckets_bring_like_lengths_together_and_still_visit_all() -> None:
+    data = Numbers(64)
+    data.lengths = [(index * 37) % 64 for index in range(64)]  # type: ignore[attr-defined]
+    mixed, bucketed = drawn(data, settings()), drawn(data, settings(bucket=8))
+    assert sorted(chain(*bucketed)) == list(range(64))
+
+    def padding(batches: list[list[int]]) -> int:
+        lengths = [[(index * 37) % 64 for index in batch] for batch in batches]
+        return sum(max(batch) * len(batch) - sum(batch) for batch in lengths)
+
+    assert padding(bucketed) < padding(mixed) / 3
+
+
+def test_a_batch_that_the_processes_cannot_share_is_refused() -> None:
+    with pytest.raises(InputError, match="4 cannot be shared evenly by 3"):
+        Batches(Numbers(), settings(), rank=0, world=3, whole=False)
+
+
+def test_a_visit_draws_the_same_again_and_each_visit_something_else() -> None:
+    first = Visit(3, 0, 1, 42)
+    assert first.random().random() == Visit(3, 0, 1, 42).random().random()
+    others = [Visit(3, 1, 1, 42), Visit(4, 0, 1, 42), Visit(3, 0, 2, 42), Visit(3, 0, 1, 43)]
+    assert first.random().random() not in [other.random().random() for other in others]
+
+
+def test_steps_follow_from_epochs_and_accumulation() -> None:
+    assert total_steps(settings(epochs=3), 5) == 15
+    assert total_steps(settings(epochs=1.5, gradient_accumulation=2), 5) == 5
+    assert total_steps(settings(steps=7), 5) == 7
+
+
+# ------------------------------------------------ several processes
+
+
+class Pairs(CachedModel):
+    """Number i and its image are a pair; the other pairs of the batch are negatives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        # Without biases: a document bias has no gradient but rounding, which Adam would blow up to full steps.
+        self.towers = nn.ModuleDict({role: nn.Linear(2, 4, bias=False) for role in ("query", "document")})
+
+    def encode(self, role: str, part: Part) -> Encoded:
+        return Encoded(self.towers[role](part["input_ids"]))
+
+    def losses(self, vectors: dict[str, Tensor], targets: dict[str, Tensor]) -> Losses:
+        scores = vectors["query"] @ gather(vectors["document"]).T
+        return Losses({"contrastive": losses.info_nce(scores, targets["positives"])})
+
+    def export(self, folder: Path) -> None:
+        torch.save(self.state_dict(), folder / "weights.pt")
+
+
+class CollatePairs:
+    whole_batch = True
+
+    def __call__(self, items: list[tuple[int, float]], rank: int, world: int) -> Batch:
+        share = len(items) // world
+        own = slice(rank * share, (rank + 1) * share)
+        values = torch.tensor([[index / 10, drawn] for index, drawn in items])[own]
+        part = {"input_ids": values, "position": torch.arange(share)}
+        return {
+            "ids": [f"n{index}" for index, _ in items[own]],
+            "parts": {"query": [part], "document": [{**part, "input_ids": values.flip(1)}]},
+            "targets": {"positives": torch.arange(len(items))[own]},
+        }
+
+
+def train_pairs(output: Path, chunk_size: int | None) -> None:
+    train(
+        Pairs(),
+        Numbers(),
+        CollatePairs(),
+        settings=settings(gradient_accumulation=2, chunk_size=chunk_size, device="cpu"),
+        output=output,
+        kind="test",
+        evaluate=lambda model: {"nDCG@10": float(model.progress.step)},
+    )
+
+
+def _process(rank: int, folder: str) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    os.environ["MASTER_PORT"] = Path(folder, "port").read_text()
+    torch.set_num_threads(1)
+    train_pairs(Path(folder) / "whole", None)
+    train_pairs(Path(folder) / "chunked", 2)
+
+
+def test_two_processes_train_the_weights_of_one(tmp_path: Path) -> None:
+    import socket
+
+    import torch.multiprocessing as multiprocessing
+
+    train_pairs(tmp_path / "alone", None)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        (tmp_path / "port").write_text(str(free.getsockname()[1]))
+    multiprocessing.spawn(_process, args=(str(tmp_path),), nprocs=2)
+    alone = weights(tmp_path / "alone")
+    for name in ("whole", "chunked"):
+        for key, value in weights(tmp_path / name).items():
+            torch.testing.assert_close(value, alone[key], atol=1e-6, rtol=1e-5)

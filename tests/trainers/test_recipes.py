@@ -1,0 +1,133 @@
+"""Each recipe builds everything it names and takes two steps, on tiny data and a tiny backbone; its numbers stay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sentence_transformers")
+
+from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
+
+from trainers import backbones  # noqa: E402
+from trainers.bi_encoder import DenseConfig  # noqa: E402
+from trainers.config import load_config, recipe, to_dict  # noqa: E402
+from trainers.doc2query import Doc2QueryConfig  # noqa: E402
+
+RECIPES = Path(backbones.__file__).parent / "recipes"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """method: what `osn train` is told; stands: the paper's numbers, by dotted field."""
+
+    method: str
+    kind: type[Any]
+    stands: dict[str, Any]
+
+
+EXPECTED = {
+    "dpr": Recipe(
+        "dense",
+        DenseConfig,
+        {
+            "training.learning_rate": 2e-5,
+            "training.batch_size": 128,
+            "training.epochs": 40.0,
+            "training.warmup": 0.05,
+            "training.max_gradient_norm": 2.0,
+            "encoder.tied": False,
+            "encoder.document_length": 256,
+            "candidates.negatives": 1,
+            "objective.temperature": 1.0,
+        },
+    ),
+    "query-as-context-retriever": Recipe(
+        "dense",
+        DenseConfig,
+        {
+            "training.learning_rate": 2e-5,
+            "training.batch_size": 64,
+            "training.weight_decay": 0.01,
+            "encoder.document_length": 144,
+            "candidates.negatives": 15,
+            "candidates.depth": 200,
+            "candidates.mine": "bm25",
+            "objective.temperature": 1.0,
+            "two_stage.depth": 200,
+        },
+    ),
+    "multi-layer-two-stage": Recipe(
+        "dense",
+        DenseConfig,
+        {
+            "training.learning_rate": 5e-6,
+            "training.epochs": 40.0,
+            "two_stage.epochs": 20.0,
+            "two_stage.keep": 50,
+            "candidates.depth": 100,
+        },
+    ),
+    "doc2query": Recipe(
+        "doc2query",
+        Doc2QueryConfig,
+        {"training.steps": 4000, "training.batch_size": 256, "training.learning_rate": 1e-4, "query_length": 64},
+    ),
+}
+
+
+def test_every_recipe_is_tested_and_says_its_command() -> None:
+    for path in RECIPES.glob("*.yaml"):
+        assert path.stem in EXPECTED, f"{path.name}: add the paper's numbers to EXPECTED"
+        assert f"osn train {EXPECTED[path.stem].method} --config {path.stem} " in path.read_text()
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_papers_numbers_stand_in_the_recipe(name: str) -> None:
+    config = to_dict(load_config(EXPECTED[name].kind, recipe(name)))
+    for field, value in EXPECTED[name].stands.items():
+        found = config
+        for part in field.split("."):
+            found = found[part]
+        assert found == value, field
+
+
+@pytest.fixture(scope="module")
+def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_beir(tmp_path_factory.mktemp("data") / "tiny")
+
+
+@pytest.mark.parametrize("name", [name for name, one in EXPECTED.items() if one.method == "dense"])
+def test_a_dense_recipe_takes_two_steps_a_stage(name: str, tmp_path: Path, beir: Path) -> None:
+    from opensearch_neural.cli import osn
+
+    start = tiny_backbone(tmp_path / "start", positions=512)
+    output = tmp_path / "model"
+    overrides = [f"start={start}", f"train=[{{path: {beir}}}]", f"dev=[{{path: {beir}, split: dev, name: dev}}]"]
+    arguments = ["train", "dense", "--config", name, "--dry-run", "--output", str(output)]
+    result = CliRunner().invoke(
+        osn, arguments + [word for one in overrides for word in ("--set", one)], catch_exceptions=False
+    )
+    assert result.exit_code == 0, result.output
+    assert "2 steps" in result.stdout and "nDCG@10" in result.stdout
+    assert not output.exists()
+
+
+def test_the_doc2query_recipe_takes_two_steps(tmp_path: Path, beir: Path) -> None:
+    from opensearch_neural.cli import osn
+
+    tokenizer = backbones.train_tokenizer(WORDS, "byte-level", 400)
+    new = backbones.NewBackbone("t5", layers=1, hidden=16, heads=2)
+    backbones.save(backbones.new_backbone(new, tokenizer), tokenizer, tmp_path / "t5")
+    arguments = ["train", "doc2query", "--config", "doc2query", "--dry-run", "--output", str(tmp_path / "model")]
+    overrides = [f"backbone={tmp_path / 't5'}", f"data=[{beir}]", "dev_share=0.1"]
+    result = CliRunner().invoke(
+        osn, arguments + [word for one in overrides for word in ("--set", one)], catch_exceptions=False
+    )
+    assert result.exit_code == 0, result.output
+    assert not (tmp_path / "model").exists()

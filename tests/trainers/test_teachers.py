@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.models.lexical import build_lexical
+from opensearch_neural.word_pieces import train_word_pieces
+from trainers import teachers
+from trainers.backbones import NewBackbone, new_backbone, save, train_tokenizer
+from trainers.data import TrainingData, load_training
+from trainers.teachers import detect, open_teacher, teach, teach_command
+
+TEXTS = ["cats purr softly", "dogs bark at night", "birds sing songs", "fish swim in water", "snakes hiss"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> object:
+    return train_tokenizer(TEXTS * 3, "wordpiece", 120)
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory, tokenizer: object) -> Path:
+    folder = tmp_path_factory.mktemp("bert")
+    torch.manual_seed(0)
+    save(new_backbone(NewBackbone(layers=1, hidden=16, heads=2), tokenizer), tokenizer, folder)  # type: ignore[arg-type]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory, bert: Path) -> Path:
+    from sentence_transformers import SentenceTransformer
+
+    folder = tmp_path_factory.mktemp("dense")
+    SentenceTransformer(str(bert), device="cpu").save(str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def splade(tmp_path_factory: pytest.TempPathFactory, bert: Path) -> Path:
+    from sentence_transformers import SparseEncoder
+
+    folder = tmp_path_factory.mktemp("splade")
+    SparseEncoder(str(bert), device="cpu").save(str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cross_encoder(tmp_path_factory: pytest.TempPathFactory, tokenizer: object) -> Path:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(1)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    config = BertConfig(vocab_size=len(tokenizer), num_labels=1, initializer_range=0.5, **sizes)  # type: ignore[arg-type]
+    folder = tmp_path_factory.mktemp("cross")
+    save(BertForSequenceClassification(config), tokenizer, folder)  # type: ignore[arg-type]
+    return folder
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> TrainingData:
+    rows = [
+        {"query": "what purrs", "positive": TEXTS[0], "negatives": [TEXTS[1], TEXTS[2]]},
+        {"query": "what barks", "positive": TEXTS[1], "negatives": [TEXTS[0]]},
+        {"query": "what sings", "positive": TEXTS[2], "negatives": [TEXTS[3], TEXTS[4], TEXTS[0]]},
+    ]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return load_training(path)
+
+
+def ids(data: TrainingData) -> tuple[list[str], list[str]]:
+    return [example.query_id for example in data.examples], list(data.documents)
+
+
+def test_a_dense_teacher_scores_any_pair_as_its_model_does(dense: Path, data: TrainingData, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    teacher = open_teacher(teach(dense, data, output=tmp_path / "t", precision="float32"), data)
+    queries, documents = ids(data)
+    scores = teacher.scores(queries, documents)
+
+    model = SentenceTransformer(str(dense), device="cpu")
+    expected = model.encode([data.queries[q] for q in queries]) @ model.encode([data.documents[d] for d in documents]).T
+    assert teacher.kind == "dense"
+    assert scores.shape == (3, 5)
+    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
+    half = open_teacher(teach(dense, data, output=tmp_path / "half"), data).scores(queries, documents)
+    np.testing.assert_allclose(half, expected, rtol=5e-3, atol=5e-3)
+
+
+def test_each_querys_own_candidates_are_scored_in_their_places(dense: Path, data: TrainingData, tmp_path: Path) -> None:
+    teacher = open_teacher(teach(dense, data, output=tmp_path / "t"), data)
+    queries, documents = ids(data)
+    everything = teacher.scores(queries, documents)
+    own = [[documents[2], documents[0]], [documents[0], documents[0]], [documents[4], documents[1]]]
+    expected = [[everything[0, 2], everything[0, 0]], [everything[1, 0]] * 2, [everything[2, 4], everything[2, 1]]]
+    np.testing.assert_array_equal(teacher.scores(queries, own), expected)
+    # One query and one candidate keep two dimensions.
+    assert teacher.scores(queries[:1], documents[:1]).shape == (1, 1)
+    assert teacher.scores(queries[:1], [documents[:1]]).shape == (1, 1)
+    with pytest.raises(ValueError, match="one list of candidates for each of 3 queries"):
+        teacher.scores(queries, own[:2])
+    with pytest.raises(InputError, match="no document 'nothing'"):
+        teacher.scores(queries, ["nothing"])
+
+
+def test_the_lexical_teacher_scores_as_bm25_over_word_pieces(data: TrainingData, tmp_path: Path) -> None:
+    teacher = open_teacher(teach("lexical", data, output=tmp_path / "t"), data)
+    queries, documents = ids(data)
+    encoder = build_lexical(list(data.documents.values()))
+    vectors = encoder.encode_documents(list(data.documents.values()))
+    expected = [
+        [
+            sum(weight * vectors.row(d).get(token, 0.0) for token, weight in encoder.query.encode(text).items())
+            for d in range(5)
+        ]
+        for text in data.queries.values()
+    ]
+    np.testing.assert_allclose(teacher.scores(queries, documents), expected, rtol=1e-5)
+    assert teacher.scores(queries, documents)[0].argmax() == 0
+
+
+def test_an_inference_free_sparse_teacher_is_cached_with_its_own_queries(data: TrainingData, tmp_path: Path) -> None:
+    lexical = build_lexical(TEXTS, tokenizer=train_word_pieces(TEXTS * 3, 200))
+    lexical.save(tmp_path / "lexical")
+    assert detect(tmp_path / "lexical") == "sparse"
+    teacher = open_teacher(teach(tmp_path / "lexical", data, output=tmp_path / "t"), data)
+    queries, documents = ids(data)
+    row = lexical.encode_documents([data.documents[documents[1]]]).row(0)
+    expected = sum(weight * row.get(token, 0.0) for token, weight in lexical.query.encode("what barks").items())
+    assert expected > 0
+    assert teacher.scores(queries[1:2], documents[1:2])[0, 0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_splade_teacher_encodes_queries_with_its_network_too(
+    splade: Path, data: TrainingData, tmp_path: Path
+) -> None:
+    from sentence_transformers import SparseEncoder
+
+    assert detect(splade) == "sparse"
+    teacher = open_teacher(teach(splade, data, output=tmp_path / "t"), data)
+    queries, documents = ids(data)
+    model = SparseEncoder(str(splade), device="cpu")
+    of_queries = model.encode_query([data.queries[q] for q in queries], convert_to_sparse_tensor=False)
+    of_documents = model.encode_document([data.documents[d] for d in documents], convert_to_sparse_tensor=False)
+    expected = (of_queries @ of_documents.T).numpy()
+    assert expected.max() > 0
+    np.testing.assert_allclose(teacher.scores(queries, documents), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_cross_encoder_is_cached_for_positives_and_the_hardest_negatives(
+    cross_encoder: Path, data: TrainingData, tmp_path: Path
+) -> None:
+    from sentence_transformers import CrossEncoder
+
+    assert detect(cross_encoder) == "cross-encoder"
+    folder = teach(cross_encoder, data, output=tmp_path / "t", depth=2)
+    teacher = open_teacher(folder, data, missing="nan")
+    queries, documents = ids(data)
+    scores = teacher.scores(queries, documents)
+
+    shown = [[data.documents.row(d) for d in (*e.positives, *e.negatives[:2])] for e in data.examples]
+    model = CrossEncoder(str(cross_encoder), device="cpu", activation_fn=torch.nn.Identity())
+    for at, example in enumerate(data.examples):
+        assert np.isfinite(scores[at]).sum() == len(shown[at])
+        expected = model.predict([(example.query, data.documents.text_at(row)) for row in shown[at]])
+        np.testing.assert_allclose(scores[at, shown[at]], expected, rtol=1e-4, atol=1e-5)
+    own = [[documents[row] for row in rows[:2]] for rows in shown]
+    strict = open_teacher(folder, data)
+    np.testing.assert_array_equal(strict.scores(queries, own), [scores[at, rows[:2]] for at, rows in enumerate(shown)])
+    with pytest.raises(ModelError, match=r"was not shown 7 of these 15 pairs.*first: query .* with document"):
+        strict.scores(queries, documents)
+
+
+def test_a_cross_encoder_needs_negatives_and_one_output(
+    cross_encoder: Path, data: TrainingData, tmp_path: Path
+) -> None:
+    path = tmp_path / "bare.jsonl"
+    path.write_text('{"query": "q", "positive": "p"}\n')
+    with pytest.raises(InputError, match="no hard negatives"):
+        teach(cross_encoder, load_training(path), output=tmp_path / "t")
+    folder = tmp_path / "classifier"
+    folder.mkdir()
+    for file in cross_encoder.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    config = json.loads((folder / "config.json").read_text())
+    config["id2label"] = {"0": "no", "1": "yes"}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="a classifier with 2 outputs"):
+        teach(folder, data, output=tmp_path / "t")
+
+
+def test_a_cache_of_other_data_is_refused_with_both_hashes(dense: Path, data: TrainingData, tmp_path: Path) -> None:
+    folder = teach(dense, data, output=tmp_path / "t")
+    path = tmp_path / "other.jsonl"
+    path.write_text('{"query": "what purrs", "positive": "cats"}\n')
+    other = load_training(path)
+    with pytest.raises(ModelError, match="scores for other queries than other has") as caught:
+        open_teacher(folder, other)
+    assert data.queries.hash in str(caught.value)
+    assert other.queries.hash in str(caught.value)
+    with pytest.raises(ModelError, match=r"queries: .*there.*now"):
+        teach(dense, other, output=folder)
+    # A part of the data has the same texts: the cache serves it.
+    part = data.take([1])
+    assert open_teacher(folder, part).scores([part.examples[0].query_id], part.examples[0].positives).shape == (1, 1)
+
+
+def test_a_cache_of_another_model_or_of_other_settings_is_refused(
+    dense: Path, splade: Path, data: TrainingData, tmp_path: Path
+) -> None:
+    folder = teach(dense, data, output=tmp_path / "t")
+    with pytest.raises(ModelError, match=r"kind: 'dense' there, 'sparse' now.*model: "):
+        teach(splade, data, output=folder)
+    with pytest.raises(ModelError, match="precision: 'float16' there, 'float32' now"):
+        teach(dense, data, output=folder, precision="float32")
+    with pytest.raises(ModelError, match="max_length: None there, 8 now"):
+        teach(dense, data, output=folder, max_length=8)
+    with pytest.raises(ModelError, match="is no teacher's cache"):
+        open_teacher(tmp_path / "nothing", data)
+    (folder / "queries.npy").write_bytes(b"broken")
+    with pytest.raises(ModelError, match=r"queries\.npy cannot be read"):
+        open_teacher(folder, data)
+
+
+def test_an_interrupted_cross_encoder_goes_on_and_ends_in_the_same_scores(
+    cross_encoder: Path, data: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teachers, "QUERIES_A_CHUNK", 1)
+    undisturbed = teach(cross_encoder, data, output=tmp_path / "whole")
+    calls: list[int] = []
+    original = teachers._cross_encoder
+
+    def interrupted(*arguments: object) -> object:
+        predict = original(*arguments)  # type: ignore[arg-type]
+
+        def stopping(pairs: list) -> object:
+            calls.append(len(pairs))
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            return predict(pairs)
+
+        return stopping
+
+    monkeypatch.setattr(teachers, "_cross_encoder", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        teach(cross_encoder, data, output=tmp_path / "t")
+    with pytest.raises(ModelError, match="is not finished"):
+        open_teacher(tmp_path / "t", data)
+    with pytest.raises(ModelError, match=r"begun\.json is of something else"):
+        teach(cross_encoder, data, output=tmp_path / "t", max_length=7)
+    teach(cross_encoder, data, output=tmp_path / "t")
+    assert calls == [3, 2, 2, 4]
+    assert (tmp_path / "t" / "pairs.npz").read_bytes() == (undisturbed / "pairs.npz").read_bytes()
+    assert sorted(path.name for path in (tmp_path / "t").iterdir()) == ["pairs.npz", "teacher.json"]
+    # Complete: nothing is computed again.
+    teach(cross_encoder, data, output=tmp_path / "t")
+    assert len(calls) == 4
+
+
+def test_the_command_caches_a_teacher(dense: Path, data: TrainingData, tmp_path: Path) -> None:
+    arguments = [str(dense), str(tmp_path / "pairs.jsonl"), "--output", str(tmp_path / "t")]
+    result = CliRunner().invoke(teach_command, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    record = json.loads((tmp_path / "t" / "teacher.json").read_text())
+    assert record["kind"] == "dense"
+    assert record["documents"] == {"hash": data.documents.hash, "rows": 5}

@@ -1,0 +1,297 @@
+"""One tower of a bi-encoder: a transformer, its pooling, and its files in the form of sentence-transformers."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedTokenizerBase as Tokenizer
+
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.files import read_json_object
+from opensearch_neural.models.dense import quiet_loading
+from opensearch_neural.models.directory import Module, locate, routes
+from opensearch_neural.models.safety import refuse_unsafe
+
+Pooling = Literal["cls", "mean"]
+Role = Literal["query", "document"]
+ROLES: tuple[Role, ...] = ("query", "document")
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "dropout_rate")
+
+
+@dataclass(slots=True)
+class EncoderSettings:
+    """What a vector is made of.
+
+    pooling: the first token or the mean of all; normalize: vectors of length 1; None takes what the start directory
+    says (mean and no normalization where it says nothing). tied: one transformer for queries and documents. layers:
+    which layers' vectors are mixed (1 is the first), None for the last alone; mix: their average, or a weighted one
+    with learned weights. query_length, document_length: tokens at most. The prompts are put before every text.
+    dropout: replaces the backbone's own where given.
+    """
+
+    pooling: Pooling | None = None
+    normalize: bool | None = None
+    tied: bool = True
+    layers: list[int] | None = None
+    mix: Literal["average", "scalar"] = "average"
+    query_length: int = 64
+    document_length: int = 256
+    query_prompt: str = ""
+    document_prompt: str = ""
+    dropout: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.layers is not None and (not self.layers or min(self.layers) < 1):
+            raise ValueError(f"layers counts from 1, and names at least one: {self.layers}")
+        if min(self.query_length, self.document_length) < 3:
+            raise ValueError("query_length and document_length must leave room for text: at least 3")
+
+    def length(self, role: Role) -> int:
+        return self.query_length if role == "query" else self.document_length
+
+    def prompt(self, role: Role) -> str:
+        return self.query_prompt if role == "query" else self.document_prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where an encoder starts: the folder of each tower's transformer, and how its directory says to pool."""
+
+    folders: dict[Role, Path]
+    pooling: Pooling | None
+    normalize: bool
+
+    @property
+    def tied(self) -> bool:
+        return self.folders["query"] == self.folders["document"]
+
+
+def read_start(name_or_path: str | Path) -> Start:
+    """The start that a transformers folder or a sentence-transformers directory (a Router of two towers too) makes.
+
+    Raises ModelError for modules that training would not keep (a projection, another pooling), and as `locate` does.
+    """
+    path = locate(name_or_path)
+    refuse_unsafe(path)
+    by_route = routes(path)
+    if not by_route:
+        return Start(dict.fromkeys(ROLES, path), None, False)
+    modules = by_route.get("") or by_route.get("document") or next(iter(by_route.values()))
+    towers = {role: by_route.get("") or by_route.get(role) or modules for role in ROLES}
+    for tower in towers.values():
+        unknown = [module.type for module in tower if module.type not in ("Transformer", "Pooling", "Normalize")]
+        if unknown or not tower or tower[0].type != "Transformer":
+            raise ModelError(
+                f"{path}: {', '.join(unknown) or 'no Transformer'}: a bi-encoder starts from a Transformer, Pooling and "
+                "Normalize alone",
+                "start from the transformer's own folder, and name encoder.pooling",
+            )
+    poolings = {_pooling(module) for module in modules if module.type == "Pooling"}
+    return Start(
+        {role: tower[0].path for role, tower in towers.items()},
+        poolings.pop() if poolings else None,
+        modules[-1].type == "Normalize",
+    )
+
+
+def _pooling(module: Module) -> Pooling:
+    file = module.path / "config.json"
+    config = read_json_object(file)
+    mode = config.get("pooling_mode")
+    if mode is None:  # as written before sentence-transformers 6
+        names = {"cls_token": "cls", "mean_tokens": "mean"}
+        on = [name.removeprefix("pooling_mode_") for name, value in config.items() if "pooling_mode_" in name and value]
+        mode = names.get(on[0], on[0]) if len(on) == 1 else on
+    if mode == "cls":
+        return "cls"
+    if mode == "mean":
+        return "mean"
+    raise ModelError(f"{file}: the pooling {mode!r} cannot be trained here", "name encoder.pooling: cls or mean")
+
+
+class Encoder(nn.Module):
+    """Texts as token ids in, (rows, dimension) out: transformer, pooling, mix of layers, normalization."""
+
+    def __init__(
+        self,
+        backbone: PreTrainedModel,
+        *,
+        pooling: Pooling,
+        normalize: bool,
+        layers: Sequence[int] | None = None,
+        mix: Literal["average", "scalar"] = "average",
+    ) -> None:
+        super().__init__()
+        self.backbone, self.pooling, self.normalize = backbone, pooling, normalize
+        depth = int(backbone.config.num_hidden_layers)
+        if layers is not None and max(layers) > depth:
+            raise InputError(f"encoder.layers names layer {max(layers)}, but the backbone has {depth}")
+        self.layers = None if layers is None or list(layers) == [depth] else tuple(layers)
+        self.mix = nn.Parameter(torch.zeros(len(self.layers)), mix == "scalar") if self.layers is not None else None
+        for name, parameter in backbone.named_parameters():
+            # A pooler that nothing reads has no gradient; it stays, since loaders expect its weights.
+            if name.startswith("pooler."):
+                parameter.requires_grad_(False)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        deep = self.layers is not None
+        output = self.backbone(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=deep)
+        if self.layers is None:
+            vectors = self.pooled(output.last_hidden_state, attention_mask)
+        else:
+            assert self.mix is not None
+            # (layers, rows, dimension); pooling before mixing: both are linear, and so fewer numbers are mixed.
+            stacked = torch.stack([self.pooled(output.hidden_states[at], attention_mask) for at in self.layers])
+            vectors = (self.mix.softmax(dim=0)[:, None, None] * stacked).sum(dim=0)
+        return F.normalize(vectors, dim=-1) if self.normalize else vectors
+
+    def pooled(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
+        """hidden: (rows, length, dimension) → (rows, dimension): the first token, or the mean of those not padding."""
+        if self.pooling == "cls":
+            return hidden[:, 0]
+        mask = attention_mask[:, :, None].to(hidden.dtype)
+        return (hidden * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1e-9)
+
+    @property
+    def dimension(self) -> int:
+        return int(self.backbone.config.hidden_size)
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens that the positions reach, None where they have no end (T5)."""
+        positions = getattr(self.backbone.config, "max_position_embeddings", None)
+        return None if positions is None else int(positions)
+
+    def sentence_transformers_modules(self, tokenizer: Tokenizer, folder: Path, *, max_length: int) -> list[Any]:
+        """The modules that give the same vectors; `folder` is used on the way."""
+        from sentence_transformers.base.modules import Transformer
+        from sentence_transformers.sentence_transformer.modules import Normalize, WeightedLayerPooling
+        from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
+
+        backbone = copy.copy(self.backbone.config)
+        with quiet_loading():
+            self.backbone.config.output_hidden_states = self.layers is not None
+            self.backbone.save_pretrained(folder)
+            self.backbone.config = backbone
+            tokenizer.save_pretrained(folder)
+            modules: list[Any] = [Transformer(str(folder), max_seq_length=max_length)]
+        if self.layers is not None:
+            assert self.mix is not None
+            weights = torch.zeros(1 + backbone.num_hidden_layers - min(self.layers))
+            for layer, weight in zip(self.layers, self.mix.detach().float().softmax(dim=0).tolist(), strict=True):
+                weights[layer - min(self.layers)] += weight
+            modules.append(
+                WeightedLayerPooling(
+                    self.dimension,
+                    num_hidden_layers=backbone.num_hidden_layers,
+                    layer_start=min(self.layers),
+                    layer_weights=nn.Parameter(weights),
+                )
+            )
+        modules.append(PoolingModule(self.dimension, self.pooling))
+        return [*modules, Normalize()] if self.normalize else modules
+
+
+def load_towers(start: Start, settings: EncoderSettings) -> tuple[dict[Role, Encoder], dict[Role, Tokenizer]]:
+    """The encoder and tokenizer of each role; with tied settings both roles have the same.
+
+    Raises InputError for two towers that are to be tied, for lengths beyond the backbone's positions, ModelError for a
+    folder that does not load.
+    """
+    if settings.tied and not start.tied:
+        raise InputError("the start has two towers, which cannot be one", "set encoder.tied to false")
+    encoders: dict[Role, Encoder] = {}
+    tokenizers: dict[Role, Tokenizer] = {}
+    for role in ROLES:
+        if settings.tied and encoders:
+            encoders[role], tokenizers[role] = encoders["query"], tokenizers["query"]
+        else:
+            encoders[role] = Encoder(
+                _load_backbone(start.folders[role], settings.dropout),
+                pooling=settings.pooling or start.pooling or "mean",
+                normalize=start.normalize if settings.normalize is None else settings.normalize,
+                layers=settings.layers,
+                mix=settings.mix,
+            )
+            tokenizers[role] = _load_tokenizer(start.folders[role])
+        longest = encoders[role].longest
+        if longest is not None and settings.length(role) > longest:
+            raise InputError(
+                f"encoder.{role}_length is {settings.length(role)}, but the backbone has {longest} positions"
+            )
+    return encoders, tokenizers
+
+
+def resolved(settings: EncoderSettings, start: Start) -> EncoderSettings:
+    """`settings` with what the start decides filled in."""
+    return replace(
+        settings,
+        pooling=settings.pooling or start.pooling or "mean",
+        normalize=start.normalize if settings.normalize is None else settings.normalize,
+    )
+
+
+def write_sentence_transformer(
+    encoders: dict[Role, Encoder], tokenizers: dict[Role, Tokenizer], settings: EncoderSettings, folder: Path
+) -> None:
+    """Write the towers into `folder` so that `SentenceTransformer(folder)` gives their vectors: one list of modules, or
+    a Router with the routes query and document. A tied model reads document_length tokens of queries, too."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Router
+
+    temporary = folder / ".towers"
+    modules = {
+        role: encoders[role].sentence_transformers_modules(
+            tokenizers[role], temporary / role, max_length=settings.length(role)
+        )
+        for role in (("document",) if settings.tied else ROLES)
+    }
+    together = modules["document"]
+    if not settings.tied:
+        together = [Router.for_query_document(modules["query"], together)]
+    prompts: dict[str, str] = {role: prompt for role in ROLES if (prompt := settings.prompt(role))}
+    normalized = encoders["document"].normalize
+    with quiet_loading():
+        model = SentenceTransformer(
+            modules=together,
+            prompts=prompts or None,
+            similarity_fn_name="cosine" if normalized else "dot",
+            device="cpu",
+        )
+        model.save_pretrained(str(folder), create_model_card=False)
+    shutil.rmtree(temporary)
+
+
+def _load_backbone(folder: Path, dropout: float | None) -> PreTrainedModel:
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        # Of a T5, whose configuration does not tell whether its folder holds a decoder too, the encoder alone.
+        loader = AutoModelForTextEncoding if config.model_type in ("t5", "mt5", "umt5") else AutoModel
+        if dropout is not None:
+            for name in DROPOUTS:
+                if hasattr(config, name):
+                    setattr(config, name, dropout)
+        with quiet_loading():
+            backbone: PreTrainedModel = loader.from_pretrained(
+                folder, config=config, use_safetensors=True, trust_remote_code=False, dtype=torch.float32
+            )
+        return backbone
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{folder} does not load as a transformer: {error}") from error
+
+
+def _load_tokenizer(folder: Path) -> Tokenizer:
+    try:
+        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        return tokenizer
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{folder} has no tokenizer that loads: {error}") from error

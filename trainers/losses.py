@@ -1,0 +1,183 @@
+"""The losses of the papers: pure functions, tensors in, scalar out, one equation each.
+
+Shapes are written (queries, documents) and so on; every loss is the mean over queries, so it does not grow with the
+batch. Scores are raw inner products unless a function says otherwise. Reductions run in float32 whatever comes in.
+
+References, short in the docstrings:
+    sparse   "Towards Competitive Search Relevance For Inference-Free Learned Sparse Retrievers"
+    context  "Query-as-context Pre-training for Dense Passage Retrieval"
+    MLR      "Investigating Multi-layer Representations for Dense Passage Retrieval"
+    JPQ      "Jointly Optimizing Query Encoder and Product Quantization to Improve Retrieval Performance"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def info_nce(scores: Tensor, positives: Tensor, *, temperature: float = 1.0, excluded: Tensor | None = None) -> Tensor:
+    """−log exp(s(q, d⁺)/τ) / Σ_d exp(s(q, d)/τ), the mean over queries (context, eq. in 3.2; MLR, eq. 3).
+
+    scores: (queries, documents), in-batch documents included; positives: (queries,), the column of each query's d⁺;
+    excluded: (queries, documents), True where a document must not count as a negative (another positive, a second copy).
+    τ = 1 is the papers' setting for raw inner products; cosines need about 0.05, or the softmax stays flat.
+    """
+    logits = scores.float() / temperature
+    if excluded is not None:
+        logits = logits.masked_fill(excluded, -torch.inf)
+    return F.cross_entropy(logits, positives)
+
+
+def margin_mse(student: Tensor, teacher: Tensor, *, known: Tensor | None = None) -> Tensor:
+    """Mean of ((s⁺ − s⁻) − (t⁺ − t⁻))² over the negatives (Hofstätter et al. 2020, "Improving Efficient Neural Ranking
+    Models with Cross-Architecture Knowledge Distillation", eq. 4).
+
+    student, teacher: (queries, candidates), the positive in column 0; known: (queries, candidates), False where the
+    teacher has no score. A pair counts where both of its scores are known.
+    """
+    difference = (student[:, :1] - student[:, 1:]).float() - (teacher[:, :1] - teacher[:, 1:]).float()
+    if known is None:
+        return difference.square().mean()
+    pairs = known[:, :1] & known[:, 1:]
+    # where(), not a product: an unknown score may be NaN, and 0 · NaN is NaN.
+    return torch.where(pairs, difference, 0.0).square().sum() / pairs.sum().clamp(min=1)
+
+
+def kl_distillation(
+    student: Tensor, teacher: Tensor, *, temperature: float = 1.0, known: Tensor | None = None
+) -> Tensor:
+    """τ² · KL(softmax(t/τ) ‖ softmax(s/τ)), the mean over queries (sparse, eq. 1, with τ = 1).
+
+    student, teacher: (queries, candidates); known: (queries, candidates), False where the teacher has no score or the
+    slot is empty: such candidates take no part on either side. τ² keeps gradients at one size when τ changes
+    (Hinton et al. 2015, section 2).
+    """
+    student, teacher = student.float() / temperature, teacher.float() / temperature
+    if known is not None:
+        # A finite stand-in for −inf: exp() of it is exactly 0, and its gradient is 0 instead of NaN.
+        lowest = torch.finfo(student.dtype).min / 4
+        student, teacher = student.masked_fill(~known, lowest), teacher.masked_fill(~known, lowest)
+    log_student, log_teacher = student.log_softmax(dim=-1), teacher.log_softmax(dim=-1)
+    divergence = (log_teacher.exp() * (log_teacher - log_student)).sum(dim=-1)
+    return temperature**2 * divergence.mean()
+
+
+def normalized_ensemble(
+    teachers: Sequence[Tensor],
+    weights: Sequence[float] | None = None,
+    *,
+    scale: float,
+    normalize: bool = True,
+    known: Tensor | None = None,
+) -> Tensor:
+    """ŝ = S · Σ_j w_j (s^j − min s^j) / (max s^j − min s^j), minimum and maximum per query (sparse, eq. 8 and 9).
+
+    teachers: scores (queries, candidates) of each; weights: one a teacher, equal ones that sum to 1 by default;
+    scale: S, 10 in the paper's pre-training and 30 in its fine-tuning; known: (queries, candidates), False where a slot
+    is empty. Returns (queries, candidates). Equation 9 is printed with s, its text says the normalized ŝ: so here.
+    `normalize=False` adds the raw scores (the ablation of Table 6). A teacher that gives all candidates of a query the
+    same score says nothing about it and adds 0.
+    """
+    shares = [1 / len(teachers)] * len(teachers) if weights is None else list(weights)
+    if len(shares) != len(teachers):
+        raise ValueError(f"{len(teachers)} teachers but {len(shares)} weights")
+    total = torch.zeros_like(teachers[0], dtype=torch.float32)
+    for scores, weight in zip(teachers, shares, strict=True):
+        scores = scores.float()
+        if normalize:
+            lowest = scores if known is None else scores.masked_fill(~known, torch.inf)
+            highest = scores if known is None else scores.masked_fill(~known, -torch.inf)
+            low, high = lowest.amin(dim=-1, keepdim=True), highest.amax(dim=-1, keepdim=True)
+            spread = high - low
+            scores = torch.where(spread > 0, (scores - low) / spread, 0.0)
+        total = total + weight * scores
+    return scale * (total if known is None else total.masked_fill(~known, 0.0))
+
+
+def flops(weights: Tensor) -> Tensor:
+    """Σ_j (1/N Σ_i w_j(d_i))²: the expected cost of scoring (sparse, eq. 3; Paria et al. 2020).
+
+    weights: (documents, vocabulary), not negative. All documents of the batch at once, as sentence-transformers has it.
+    """
+    return weights.float().mean(dim=0).square().sum()
+
+
+def flops_per_slot(weights: Tensor) -> Tensor:
+    """`flops` of each candidate slot over the queries, summed over the slots: what the paper's authors compute.
+
+    weights: (queries, slots, vocabulary): slot 0 holds the positives, the others the hard negatives. It is larger than
+    `flops` over the same documents by up to the number of slots, so λ does not carry over from one to the other.
+    """
+    return weights.float().mean(dim=0).square().sum()
+
+
+def lambda_rank(
+    positive_scores: Tensor,
+    negative_scores: Tensor,
+    positive_ranks: Tensor,
+    negative_ranks: Tensor,
+    *,
+    cutoff: int,
+    known: Tensor | None = None,
+) -> Tensor:
+    """Σ over d⁻ of |1/r⁻ − 1/r⁺| · softplus(s⁻ − s⁺), the mean over queries (JPQ, eq. 16, with Burges' LambdaRank).
+
+    positive_scores, positive_ranks: (queries,); negative_scores, negative_ranks: (queries, negatives); ranks from 1 in
+    the current result list; known: (queries, negatives), False for an empty slot. The weight is what swapping the pair
+    would change in the reciprocal rank; 1/r beyond `cutoff` counts as 0, as in MRR@cutoff.
+    """
+    weights = (_reciprocal(negative_ranks, cutoff) - _reciprocal(positive_ranks, cutoff)[:, None]).abs()
+    if known is not None:
+        weights = torch.where(known, weights, 0.0)
+        negative_scores = torch.where(known, negative_scores, 0.0)
+    # softplus instead of log(1 + exp(·)): the latter is infinite from 89 in float32.
+    pairs = F.softplus((negative_scores - positive_scores[:, None]).float())
+    return (weights * pairs).sum(dim=-1).mean()
+
+
+def _reciprocal(ranks: Tensor, cutoff: int) -> Tensor:
+    return torch.where(ranks <= cutoff, 1 / ranks.float(), 0.0)
+
+
+def masked_lm(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Σ CE(logits_i, label_i) over the masked positions, and how many there are (context, L_mlm in section 2).
+
+    logits: (…, vocabulary); labels: (…), −100 where nothing is to be predicted. Returned apart, because the mean over a
+    batch that is encoded in chunks is Σ sums / Σ counts and not the mean of the chunks' means.
+    """
+    total = F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), ignore_index=-100, reduction="sum")
+    return total, (labels != -100).sum()
+
+
+def largest_similarity(queries: Tensor, documents: Tensor) -> Tensor:
+    """sim(q, d) = max over the vectors of d of ⟨q, h⟩ (MLR, eq. 2).
+
+    queries: (queries, dimension); documents: (documents, vectors, dimension). Returns (queries, documents).
+    """
+    return torch.einsum("qd,nvd->qnv", queries, documents).amax(dim=-1)
+
+
+def self_contrastive(
+    queries: Tensor, documents: Tensor, positives: Tensor, *, last: int, excluded: Tensor | None = None
+) -> Tensor:
+    """L_con: `info_nce` with d⁺ scored on its last layer and each negative on its best one (MLR, eq. 5).
+
+    queries: (queries, dimension); documents: (documents, layers, dimension); positives: (queries,); `last`: where the
+    last layer stands among the documents' vectors, said and not assumed.
+    """
+    scores = largest_similarity(queries, documents)
+    positive_scores = (queries * documents[positives, last]).sum(dim=-1)
+    return info_nce(scores.scatter(1, positives[:, None], positive_scores[:, None]), positives, excluded=excluded)
+
+
+def self_contrastive_regularization(queries: Tensor, positives: Tensor, *, last: int) -> Tensor:
+    """L_reg = −log exp⟨q, h_last⟩ / Σ_l exp⟨q, h_l⟩ over the layers of d⁺ (MLR, eq. 6); L = L_con + λ·L_reg (eq. 7).
+
+    queries: (queries, dimension); positives: (queries, layers, dimension), the vectors of each query's own d⁺.
+    """
+    scores = torch.einsum("qd,qvd->qv", queries, positives)
+    return info_nce(scores, torch.full((len(scores),), last, dtype=torch.long, device=scores.device))

@@ -1,0 +1,140 @@
+"""Texts by id, compactly: what training examples point into.
+
+A Python string costs some 60 bytes beside its characters and is copied page by page into every worker process; here all
+texts lie in one buffer, and examples hold row numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from opensearch_neural.errors import InputError
+
+_NO_WORD = re.compile(r"[\W_]+")
+
+
+def normalised(text: str) -> str:
+    """`text` as compared with others: compatibility forms, case, punctuation and white space do not count.
+
+    A text without a letter or digit stays as it is, stripped: all of them would be the same otherwise.
+    """
+    folded = _NO_WORD.sub(" ", unicodedata.normalize("NFKC", text).casefold()).strip()
+    return folded or text.strip()
+
+
+def text_id(text: str) -> str:
+    """An id for a text that has none: 16 hex digits of its SHA-256, so that equal texts get the same."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+class TextStore(Mapping[str, str]):
+    """{id: text}, in the order of `items`; rows count from 0.
+
+    Raises InputError where an id comes again with another text; with the same text it is taken once.
+    """
+
+    def __init__(self, items: Iterable[tuple[str, str]] = (), *, what: str = "document") -> None:
+        self.what = what
+        self.ids: list[str] = []
+        self._rows: dict[str, int] = {}
+        self._buffer = bytearray()
+        self._ends = array("q", [0])
+        for identifier, text in items:
+            self.add(identifier, text)
+
+    def add(self, identifier: str, text: str) -> int:
+        """The row of the text, added where it is new."""
+        row = self._rows.get(identifier)
+        if row is None:
+            if "hash" in self.__dict__ or "_canonical" in self.__dict__:
+                raise ValueError("this store was hashed already: it no longer changes")
+            row = self._rows[identifier] = len(self.ids)
+            self.ids.append(identifier)
+            self._buffer += text.encode("utf-8", "surrogatepass")
+            self._ends.append(len(self._buffer))
+        elif self.text_at(row) != text:
+            raise InputError(
+                f"the {self.what} id {identifier!r} occurs twice with different texts: "
+                f"{self.text_at(row)[:60]!r} and {text[:60]!r}"
+            )
+        return row
+
+    def text_at(self, row: int) -> str:
+        return self._buffer[self._ends[row] : self._ends[row + 1]].decode("utf-8", "surrogatepass")
+
+    def row(self, identifier: str) -> int:
+        """The row of an id. Raises InputError for an id that is not here."""
+        try:
+            return self._rows[identifier]
+        except KeyError:
+            raise InputError(f"there is no {self.what} {identifier!r} in this data") from None
+
+    def __getitem__(self, identifier: str) -> str:
+        return self.text_at(self._rows[identifier])
+
+    def __contains__(self, identifier: object) -> bool:
+        return identifier in self._rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """The bytes of each text: (rows,)."""
+        ends = np.frombuffer(self._ends, dtype=np.int64)
+        return ends[1:] - ends[:-1]
+
+    @cached_property
+    def hash(self) -> str:
+        """16 hex digits over ids and texts in their order."""
+        digest = hashlib.sha256()
+        for identifier in self.ids:
+            encoded = identifier.encode("utf-8", "surrogatepass")
+            digest.update(len(encoded).to_bytes(4, "little") + encoded)
+        digest.update(self._ends.tobytes())
+        digest.update(self._buffer)
+        return digest.hexdigest()[:16]
+
+    @cached_property
+    def _canonical(self) -> npt.NDArray[np.int32]:
+        first: dict[bytes, int] = {}
+        rows = np.empty(len(self), dtype=np.int32)
+        for row in range(len(self)):
+            key = hashlib.blake2b(normalised(self.text_at(row)).encode("utf-8", "surrogatepass"), digest_size=12)
+            rows[row] = first.setdefault(key.digest(), row)
+        return rows
+
+    def canonical(self) -> npt.NDArray[np.int32]:
+        """For each row the first row whose normalised text is the same: (rows,). Computed once, over all texts."""
+        return self._canonical
+
+
+class Ragged:
+    """Lists of integers of different lengths in two arrays: row i is values[offsets[i]:offsets[i + 1]]."""
+
+    def __init__(self, rows: Iterable[Iterable[int]] = ()) -> None:
+        values, offsets = array("i"), array("q", [0])
+        for row in rows:
+            values.extend(row)
+            offsets.append(len(values))
+        self.values: npt.NDArray[np.int32] = np.frombuffer(values, dtype=np.int32) if values else np.empty(0, np.int32)
+        self.offsets: npt.NDArray[np.int64] = np.frombuffer(offsets, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> npt.NDArray[np.int32]:
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+    def __iter__(self) -> Iterator[npt.NDArray[np.int32]]:
+        return (self[row] for row in range(len(self)))
