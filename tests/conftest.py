@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 
 from opensearch_neural import node
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 
 # As the `osn` command sets it, and before anything imports torch: see opensearch_neural/cli.py.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# The same examples in every run, so that a failure is a change's own; HYPOTHESIS_PROFILE=random looks for new ones.
+hypothesis.settings.register_profile("fixed", derandomize=True, database=None)
+hypothesis.settings.register_profile("random")
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 COMPOSE = Path(__file__).parent.parent / "docker-compose.yml"
 CLUSTER_FIXTURES = {"cluster_url", "client", "index_name", "three_nodes", "three_nodes_url"}
