@@ -291,7 +291,7 @@ def rows(
 
 def goals(times: dict[str, list[Timed]], memory: Memory | None) -> list[Goal]:
     """Each goal in the words in which it was set."""
-    value, low, _ = ratio(times, SHORT)
+    value, low, _ = ratio(times, OSN)
     growth = None if memory is None else round((memory.most - memory.first) / 1e6, 1)
     return [
         Goal(
