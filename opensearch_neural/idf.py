@@ -9,6 +9,7 @@ An application reads the table with every start, so numpy, most of an import's t
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -37,13 +38,17 @@ def idf(df: ArrayLike, n: int) -> NDArray[np.float64]:
 
 
 class DocumentFrequencies:
-    """Counts in how many documents each token occurs; grows by documents, merges with the counts of another shard."""
+    """Counts in how many documents each token occurs; grows by documents, merges with the counts of another shard.
+
+    n: documents; length: tokens in all of them, repeated ones too, where whoever counted said so (0 elsewhere).
+    """
 
     def __init__(self, vocabulary_size: int) -> None:
         import numpy as np
 
         self.counts: NDArray[np.int64] = np.zeros(vocabulary_size, dtype=np.int64)
         self.n = 0
+        self.length = 0
 
     def add(self, token_ids: Iterable[int]) -> None:
         """Count one document; repeated ids count once."""
@@ -53,12 +58,16 @@ class DocumentFrequencies:
         self.counts[ids] += 1
         self.n += 1
 
-    def add_batch(self, token_ids: NDArray[np.integer[Any]], documents: int) -> None:
-        """Count `documents` documents at once, from their concatenated ids, each id once per document."""
+    def add_batch(self, token_ids: NDArray[np.integer[Any]], documents: int, *, length: int = 0) -> None:
+        """Count `documents` documents at once, from their concatenated ids, each id once per document.
+
+        length: how many tokens these documents have, repeated ones counted.
+        """
         import numpy as np
 
         self.counts += np.bincount(token_ids, minlength=len(self.counts))
         self.n += documents
+        self.length += length
 
     def merge(self, other: DocumentFrequencies) -> None:
         """Add the counts of other documents over the same vocabulary."""
@@ -66,6 +75,45 @@ class DocumentFrequencies:
             raise ValueError(f"vocabularies of {len(self.counts)} and {len(other.counts)} tokens do not merge")
         self.counts += other.counts
         self.n += other.n
+        self.length += other.length
+
+    def save(self, path: str | Path, vocabulary: Sequence[str]) -> None:
+        """Write the counts as JSON: {"documents", "tokens", "vocabulary", "df": {token: documents}}, absent ones left out.
+
+        vocabulary: all tokens, by id; counts over another one do not merge with these, which its hash in the file tells.
+        """
+        counted = self.counts.nonzero()[0].tolist()
+        content = {
+            "documents": self.n,
+            "tokens": self.length,
+            "vocabulary": vocabulary_hash(vocabulary),
+            "df": {vocabulary[at]: int(self.counts[at]) for at in counted},
+        }
+        write_json(Path(path), content, indent=0)
+
+    @classmethod
+    def load(cls, path: str | Path, vocabulary: Sequence[str]) -> DocumentFrequencies:
+        """The counts that `save` wrote. Raises ModelError where they are over another vocabulary, or are no counts."""
+        content = read_json_object(Path(path))
+        numbers = [content.get("documents"), content.get("tokens"), *_values(content.get("df"))]
+        if not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in numbers):
+            raise ModelError(
+                f"{path}: expected 'documents', 'tokens' and 'df' ({{token: documents}}), whole numbers of 0 or more",
+                "counts are written by `osn idf --counts`",
+            )
+        if content.get("vocabulary") != vocabulary_hash(vocabulary):
+            raise ModelError(
+                f"{path} was counted over another vocabulary than this tokenizer's",
+                "count every shard with the same --tokenizer",
+            )
+        counts = cls(len(vocabulary))
+        counts.n, counts.length = content["documents"], content["tokens"]
+        ids = {token: at for at, token in enumerate(vocabulary)}
+        for token, documents in content["df"].items():
+            if token not in ids or documents > counts.n:
+                raise ModelError(f"{path}: the token {token!r} in {documents} documents of {counts.n} cannot be")
+            counts.counts[ids[token]] = documents
+        return counts
 
     def idf_table(self, vocabulary: Sequence[str], *, special: Collection[str] = ()) -> dict[str, float]:
         """{token: weight} for every token of `vocabulary`, which is ordered by id.
@@ -80,6 +128,15 @@ class DocumentFrequencies:
         table = {token: float(f"{weight:.7g}") for token, weight in zip(vocabulary, weights.tolist(), strict=True)}
         table.update(dict.fromkeys((token for token in special if token in table), 0.0))
         return table
+
+
+def vocabulary_hash(vocabulary: Sequence[str]) -> str:
+    """16 hex digits over the tokens in their order."""
+    return hashlib.sha256("\n".join(vocabulary).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _values(df: Any) -> list[Any]:
+    return list(df.values()) if isinstance(df, dict) else [None]
 
 
 def load_idf(path: str | Path) -> dict[str, float]:

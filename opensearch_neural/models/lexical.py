@@ -156,26 +156,36 @@ def build_lexical(
         stream = itertools.chain(sample, stream)  # the sample is hashed already
     if isinstance(tokenizer, (str, Path)):
         tokenizer = load_tokenizer(tokenizer)
-    vocabulary = vocabulary_of(tokenizer)
-    frequencies = DocumentFrequencies(len(vocabulary))
-    length = 0
-    for counts in _count_tokens(tokenizer, stream, _BATCH, _special_ids(tokenizer)):
-        frequencies.add_batch(counts.token_ids, len(counts.lengths))
-        length += int(counts.lengths.sum())
-    if length == 0:
-        raise InputError(
-            f"the corpus holds no token to count in {frequencies.n} documents", "expected documents with text"
-        )
-    table = frequencies.idf_table(vocabulary, special=special_tokens(tokenizer))
+    frequencies = count_documents(stream, tokenizer)
     return LexicalEncoder(
-        QueryEncoder(tokenizer, table, name=name),
-        length / frequencies.n,
+        QueryEncoder(tokenizer, idf_table(frequencies, tokenizer), name=name),
+        frequencies.length / frequencies.n,
         frequencies.n,
         k1,
         b,
         name,
         data_hash=data_hash.hexdigest()[:16],
     )
+
+
+def count_documents(contents: Iterable[str], tokenizer: Tokenizer) -> DocumentFrequencies:
+    """The document frequencies of a streamed corpus, special tokens excluded.
+
+    Raises InputError for a corpus without any token.
+    """
+    frequencies = DocumentFrequencies(len(vocabulary_of(tokenizer)))
+    for counts in _count_tokens(tokenizer, contents, _BATCH, _special_ids(tokenizer)):
+        frequencies.add_batch(counts.token_ids, len(counts.lengths), length=int(counts.lengths.sum()))
+    if frequencies.length == 0:
+        raise InputError(
+            f"the corpus holds no token to count in {frequencies.n} documents", "expected documents with text"
+        )
+    return frequencies
+
+
+def idf_table(frequencies: DocumentFrequencies, tokenizer: Tokenizer) -> dict[str, float]:
+    """{token: weight} for every token of the tokenizer, special ones at 0."""
+    return frequencies.idf_table(vocabulary_of(tokenizer), special=special_tokens(tokenizer))
 
 
 def _hashed(texts: Iterable[str], digest: hashlib._Hash) -> Iterator[str]:
