@@ -75,7 +75,7 @@ def rare_tokens(tokens: Mapping[str, float], rare: Rare = Rare()) -> dict[str, f
     """The tokens of phase one of high-IDF-first, in the order of `tokens`; all of an empty query."""
     if not tokens:
         return {}
-    heaviest_first = sorted(tokens, key=lambda token: (-tokens[token], token))
+    heaviest_first = sorted(sorted(tokens), key=tokens.__getitem__, reverse=True)  # of equal ones the first by name
     if rare.by == "ratio":
         least = rare.value * tokens[heaviest_first[0]]
         chosen = {token for token in tokens if tokens[token] >= least}

@@ -72,6 +72,36 @@ def test_a_batch_is_encoded_as_its_texts_one_by_one(encoder: QueryEncoder, texts
     assert encoder.encode_batch(texts) == [encoder.encode(text) for text in texts]
 
 
+@given(
+    text=st.lists(
+        st.text(max_size=6) | st.sampled_from([*WORDS, "[SEP]", "\u0301", "\x1c", "\u00a0", "\u3000", "ΑΣ"]),
+        max_size=12,
+    ).map(" ".join)
+)
+def test_remembered_words_are_the_tokens_of_the_whole_text(tokenizer: Tokenizer, text: str) -> None:
+    """The second time nothing is asked of the tokenizer."""
+    encoder = QueryEncoder(tokenizer, {"sky": 2.0}, max_length=9)
+    ids = tokenizer.encode(text, add_special_tokens=False).ids[:9]
+    expected = [tokenizer.id_to_token(id_) for id_ in dict.fromkeys(ids) if encoder.weights[tokenizer.id_to_token(id_)]]
+    assert list(encoder.encode(text)) == list(encoder.encode(text)) == expected
+
+
+def test_words_are_remembered_in_bounded_number(encoder: QueryEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opensearch_neural.tokens.WORDS_KEPT", 10)
+    for number in range(100):
+        encoder.encode(f"the{number} {'x' * 100}")
+    assert len(encoder._ids_of_word) <= 10
+
+
+def test_a_tokenizer_that_marks_words_by_the_space_before_them_is_not_asked_word_by_word() -> None:
+    from tokenizers import models, pre_tokenizers
+
+    marked = Tokenizer(models.Unigram([("▁the", -1.0), ("▁sky", -1.0), ("the", -2.0), ("▁", -3.0)], unk_id=3))
+    marked.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    encoder = QueryEncoder(marked, {"▁sky": 2.0})
+    assert encoder.encode("the sky") == {"the": 1.0, "▁sky": 2.0}
+
+
 @given(text=st.text())
 def test_every_weight_is_finite_and_positive_for_any_text(encoder: QueryEncoder, text: str) -> None:
     assert all(weight > 0 and math.isfinite(weight) for weight in encoder.encode(text).values())
