@@ -82,7 +82,8 @@ def test_remembered_words_are_the_tokens_of_the_whole_text(tokenizer: Tokenizer,
     """The second time nothing is asked of the tokenizer."""
     encoder = QueryEncoder(tokenizer, {"sky": 2.0}, max_length=9)
     ids = tokenizer.encode(text, add_special_tokens=False).ids[:9]
-    expected = [tokenizer.id_to_token(id_) for id_ in dict.fromkeys(ids) if encoder.weights[tokenizer.id_to_token(id_)]]
+    tokens = [encoder.vocabulary[id_] for id_ in dict.fromkeys(ids)]
+    expected = [token for token in tokens if encoder.weights[token]]
     assert list(encoder.encode(text)) == list(encoder.encode(text)) == expected
 
 
