@@ -330,7 +330,11 @@ def _child(trainer: str, data: Path, work: Path, steps: int, precision: str) -> 
             precision=precision,  # type: ignore[arg-type]
         )
         selection = replace(config.selection, hold_back=None)
-        config = replace(config, output=Path(folder) / "model", training=training, selection=selection, unseen=[])
+        # The rival has one length for queries and documents: here both have it.
+        encoder = replace(config.encoder, query_length=config.encoder.document_length)
+        config = replace(
+            config, output=Path(folder) / "model", encoder=encoder, training=training, selection=selection, unseen=[]
+        )
         step = step_with_ours if trainer == OURS else step_with_sentence_transformers
         seconds = step(config)
     print(json.dumps({"seconds": seconds, "peak_mib": peak_mib()}))

@@ -2,7 +2,7 @@
 
     osn train dense --set 'train=[{path: squad-mix}]' --output models/dense
     osn train dense --config dense.yaml --set training.batch_size=256 --set training.chunk_size=32
-    osn train dense --config query-as-context --output models/retriever      a paper's recipe, two stages
+    osn train dense --config query-as-context-retriever --output models/retriever    a paper's recipe, two stages
 
 In one place: DPR (in-batch negatives and one of BM25's, "Dense Passage Retrieval" by Karpukhin et al. 2020), the
 fine-tuning of `query-as-context` (section 3.2 and 4.2: retriever 1, mined negatives, retriever 2, both from the same
@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import click
 import numpy as np
@@ -47,7 +47,7 @@ from trainers.leaks import find_leaks, without_leaks
 from trainers.loop import Trained, TrainingSettings, Visit, is_main_process, train
 from trainers.model import Batch, Losses, TrainingModel
 from trainers.schedules import FOLDER, TwoStageSettings, second_stage, two_stage, with_mined
-from trainers.teachers import Teacher, open_teacher
+from trainers.teachers import Documents, Teacher, open_teacher
 from trainers.tokenized import TokenCache, padded_parts
 
 logger = logging.getLogger(__name__)
@@ -333,6 +333,13 @@ class RetrievalData:
         return fingerprint([[one.name, one.hash] for one in self.parts])
 
 
+class Tokenizing(Protocol):
+    """What batches need to know of a model: how its texts become tokens."""
+
+    tokenizers: dict[Role, PreTrainedTokenizerBase]
+    settings: EncoderSettings
+
+
 class RetrievalCollate:
     """Drawn examples to a batch. It sees the whole batch in every process, to know which of the gathered documents is
     which, and encodes its own share of it."""
@@ -342,7 +349,7 @@ class RetrievalCollate:
     def __init__(
         self,
         sets: Sequence[TrainingData],
-        model: BiEncoder,
+        model: Tokenizing,
         objective: ObjectiveSettings,
         *,
         chunk_size: int | None,
@@ -374,7 +381,7 @@ class RetrievalCollate:
         data, relevant = self.sets[at], self.relevant[at]
         share = len(items) // world
         # Each process encodes its documents once; together they are the columns that queries are scored against.
-        owned = [_unique_documents(items[r * share : (r + 1) * share]) for r in range(world)]
+        owned = [unique_documents(items[r * share : (r + 1) * share]) for r in range(world)]
         columns = np.concatenate([np.array(rows, dtype=np.int64) for rows in owned])
         offset = sum(len(rows) for rows in owned[:rank])
         own = items[rank * share : (rank + 1) * share]
@@ -408,21 +415,12 @@ class RetrievalCollate:
 
     def _teacher_scores(self, at: int, own: Sequence[Drawn]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
         """(queries, 1 + negatives) of the teachers together, and where they are known."""
-        data, objective = self.sets[at], self.objective
+        data = self.sets[at]
         documents = data.documents.ids
         ids = [[documents[row] for row in (one.positive, *one.negatives)] for one in own]
-        if teachers := self.teachers[at]:
-            queries = [data.queries.ids[one.query] for one in own]
-            each = [torch.from_numpy(np.asarray(teacher.scores(queries, ids))) for teacher in teachers]
-            known = torch.stack([scores.isfinite() for scores in each]).all(dim=0)
-            together = losses.normalized_ensemble(
-                [scores.nan_to_num() for scores in each],
-                objective.teacher_weights,
-                scale=objective.teacher_scale,
-                normalize=objective.normalize_teachers,
-                known=known,
-            )
-            return together.numpy(), known.numpy()
+        if self.teachers[at]:
+            together, all_known = self.ensemble(at, own, ids)
+            return together.numpy(), all_known.numpy()
         found = [data.example(one.example).scores for one in own]
         values = np.array(
             [[of.get(one, np.nan) for one in of_query] for of, of_query in zip(found, ids, strict=True)], np.float32
@@ -436,8 +434,23 @@ class RetrievalCollate:
             )
         return np.nan_to_num(values), known_here
 
+    def ensemble(self, at: int, own: Sequence[Drawn], documents: Documents) -> tuple[Tensor, Tensor]:
+        """What the set's teachers say together of the queries with `documents` (see `Teacher.scores`), and where all
+        of them say something: (queries, candidates), both."""
+        queries = [self.sets[at].queries.ids[one.query] for one in own]
+        each = [torch.from_numpy(np.asarray(teacher.scores(queries, documents))) for teacher in self.teachers[at]]
+        known = torch.stack([scores.isfinite() for scores in each]).all(dim=0)
+        together = losses.normalized_ensemble(
+            [scores.nan_to_num() for scores in each],
+            self.objective.teacher_weights,
+            scale=self.objective.teacher_scale,
+            normalize=self.objective.normalize_teachers,
+            known=known,
+        )
+        return together, known
 
-def _unique_documents(items: Sequence[Drawn]) -> list[int]:
+
+def unique_documents(items: Sequence[Drawn]) -> list[int]:
     """Positives, then negatives, each document once: encoding it twice would give the same vector."""
     drawn = [one.positive for one in items] + [row for one in items for row in one.negatives]
     return list(dict.fromkeys(drawn))

@@ -11,6 +11,7 @@ beyond the model (`inference-free-sparse`, section 4.2). BM25's and then the own
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -257,7 +258,8 @@ class RunRetriever:
     def __init__(self, path: Path) -> None:
         self.run = read_run(path)
         self.path = path
-        self.name = f"run {path.name}"
+        # Finished work is found by the name: another file of the same name is another run.
+        self.name = f"run {path.name} {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
 
     def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
         if queries and not any(query in self.run for query in queries):
@@ -270,6 +272,8 @@ class RunRetriever:
 @click.option("--retriever", required=True, metavar="NAME", help=f"One of {RETRIEVERS}.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="The file of negatives (jsonl).")
 @click.option("--split", default="train", show_default=True, help="Which judgements of a BEIR folder.")
+@click.option("--corpus", type=click.Path(path_type=Path), help="The documents of triples by id, or generated queries.")
+@click.option("--queries", type=click.Path(path_type=Path), help="The queries of triples by id.")
 @click.option("--depth", default=DEPTH, show_default=True, help="Documents retrieved for a query.")
 @click.option("--keep", type=int, help="Negatives kept of these, the hardest first.  [default: all]")
 @click.option("--skip-top", default=0, show_default=True, help="Ranks left out at the top.")
@@ -281,6 +285,8 @@ def mine_command(
     retriever: str,
     output: Path,
     split: str,
+    corpus: Path | None,
+    queries: Path | None,
     depth: int,
     keep: int | None,
     skip_top: int,
@@ -290,14 +296,14 @@ def mine_command(
 ) -> None:
     """Find hard negatives for training data: what a retriever ranks high and is not known to be relevant.
 
-    DATA is a BEIR folder, DPR json, MS MARCO triples or sentence-transformers jsonl. An interrupted run is continued by
-    the same command.
+    DATA is a BEIR folder, DPR json, MS MARCO triples, sentence-transformers jsonl, or what `osn generate-queries` wrote.
+    An interrupted run is continued by the same command.
 
     \b
     osn mine squad-mix --retriever bm25 --depth 100 --output negatives.jsonl
     osn mine squad-mix --retriever dense:models/retriever-1 --keep 15 --output negatives.jsonl
     """
-    training = load_training(data, split=split)
+    training = load_training(data, split=split, corpus=corpus, queries=queries)
     cache = output.with_name(f"{output.name}.vectors")
     engine = open_retriever(retriever, training.documents, cache=cache, device=device, batch_size=batch_size)
     mine(training, engine, output=output, depth=depth, keep=keep, skip_top=skip_top, consistency=consistency)

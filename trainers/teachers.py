@@ -530,6 +530,8 @@ def _cross_encoder(
 @click.argument("data", type=click.Path(path_type=Path))
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="The folder of the cache.")
 @click.option("--split", default="train", show_default=True, help="Which judgements of a BEIR folder.")
+@click.option("--corpus", type=click.Path(path_type=Path), help="The documents of triples by id, or generated queries.")
+@click.option("--queries", type=click.Path(path_type=Path), help="The queries of triples by id.")
 @click.option("--negatives", type=click.Path(path_type=Path), help="What `osn mine` found: a cross-encoder scores it.")
 @click.option("--kind", type=click.Choice(KINDS), help="What MODEL is.  [default: as its files say]")
 @click.option(
@@ -544,6 +546,8 @@ def teach_command(
     data: Path,
     output: Path,
     split: str,
+    corpus: Path | None,
+    queries: Path | None,
     negatives: Path | None,
     kind: Kind | None,
     depth: int,
@@ -562,7 +566,7 @@ def teach_command(
     osn teach lexical squad-mix --output teachers/lexical
     osn teach models/cross-encoder squad-mix --negatives negatives.jsonl --output teachers/cross
     """
-    training = load_training(data, split=split, negatives=negatives)
+    training = load_training(data, split=split, negatives=negatives, corpus=corpus, queries=queries)
     teach(
         model,
         training,

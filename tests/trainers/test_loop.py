@@ -425,6 +425,23 @@ def test_steps_follow_from_epochs_and_accumulation() -> None:
     assert total_steps(settings(steps=7), 5) == 7
 
 
+def test_accumulated_batches_train_the_weights_of_one_large_batch(tmp_path: Path) -> None:
+    for name, changes in (("large", {"batch_size": 4}), ("small", {"batch_size": 2, "gradient_accumulation": 2})):
+        model = Regression()
+        model.net[1] = nn.Identity()  # in the dropout's place
+        train(
+            model,
+            Numbers(),
+            lambda items: collate([(index, index / 20) for index, _ in items]),  # no draws: they follow the batch
+            settings=settings(**changes),
+            output=tmp_path / name,
+            kind="test",
+        )
+    large, small = weights(tmp_path / "large"), weights(tmp_path / "small")
+    for name, value in large.items():
+        torch.testing.assert_close(small[name], value, atol=1e-5, rtol=1e-4)
+
+
 # ------------------------------------------------ several processes
 
 

@@ -206,6 +206,9 @@ def test_bm25_and_a_run_file_mine_by_name(data: TrainingData, tmp_path: Path) ->
     assert retriever.retrieve({"q": "", "other": ""}, 1) == {"q": {"d2": 3.5}, "other": {}}
     with pytest.raises(InputError, match="no hits for 1 queries, 'other' first"):
         RunRetriever(tmp_path / "any.run").retrieve({"other": ""}, 1)
+    before = retriever.name
+    (tmp_path / "any.run").write_text("q Q0 d1 1 9.5 x\n")
+    assert open_retriever(f"run:{tmp_path / 'any.run'}", data.documents).name != before
     for unknown in ("splade", "dense:", "bm26", "run:"):
         with pytest.raises(InputError, match="there is no retriever"):
             open_retriever(unknown, data.documents)
@@ -247,6 +250,17 @@ def test_the_command_writes_the_file_and_says_where(data: TrainingData, tmp_path
     assert result.stdout == f"{output}\n"
     assert "queries 3, left out 0" in result.stderr
     assert [line["query_id"] for line in lines(output)] == ["q1", "q2", "q3"]
+
+
+def test_the_command_takes_triples_by_id(tmp_path: Path) -> None:
+    (tmp_path / "collection.tsv").write_text("0\tdogs bark\n1\tbirds sing\n2\tdogs and birds\n")
+    (tmp_path / "queries.tsv").write_text("10\twho barks, dogs\n11\twho sings, birds\n")
+    (tmp_path / "triples.tsv").write_text("10\t0\t1\n11\t1\t0\n")
+    arguments = [str(tmp_path / "triples.tsv"), "--retriever", "bm25", "--output", str(tmp_path / "n.jsonl")]
+    texts = ["--corpus", str(tmp_path / "collection.tsv"), "--queries", str(tmp_path / "queries.tsv")]
+    result = CliRunner().invoke(mine_command, arguments + texts, catch_exceptions=False)
+    assert result.exit_code == 0
+    assert {line["query_id"]: line["negatives"] for line in lines(tmp_path / "n.jsonl")} == {"10": ["2"], "11": ["2"]}
 
 
 # ------------------------------------------------------------------------------------------------ cached vectors
