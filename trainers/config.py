@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import inspect
 import json
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +26,14 @@ from opensearch_neural.files import write_text
 C = TypeVar("C")
 
 
-def load_config(kind: type[C], path: Path | None = None, overrides: Sequence[str] = ()) -> C:
+MISSING = "…"
+"""Stands in a printed configuration where a value has to be given."""
+
+
+def load_config(kind: type[C], path: Path | None = None, overrides: Sequence[str] = (), *, fill: bool = False) -> C:
     """The dataclass `kind` from a YAML file, or from its defaults, with `overrides` ("training.seed=7") applied.
 
+    fill: put `MISSING` where a value is missing that has to be given, to show what there is to give.
     Raises InputError with the file, line and field for what does not fit.
     """
     node: yaml.Node | None = None
@@ -38,6 +44,8 @@ def load_config(kind: type[C], path: Path | None = None, overrides: Sequence[str
         raise InputError(f"{tree.place}: expected fields with values, found {_described(tree.value)}")
     for override in overrides:
         _override(tree, override)
+    if fill:
+        _fill(kind, tree)
     loaded: C = _build(kind, tree, "")
     return loaded
 
@@ -57,6 +65,49 @@ def to_yaml(config: Any) -> str:
     """`config` as YAML, fields in the order of the dataclass; `load_config` reads it back to an equal configuration."""
     text: str = yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True, width=120)
     return text
+
+
+def explained_yaml(config: Any) -> str:
+    """`to_yaml(config)` with the docstring of each dataclass as a comment before the field that first holds one."""
+    lines = _comment(type(config))
+    seen: set[type[Any]] = set()
+    hints = get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        for kind in _dataclasses_in(hints[field.name]):
+            if kind not in seen:
+                seen.add(kind)
+                lines += ["", *_comment(kind)]
+        lines.append(to_yaml({field.name: getattr(config, field.name)}).rstrip("\n"))
+    return "\n".join(lines) + "\n"
+
+
+def _comment(kind: type[Any]) -> list[str]:
+    text = inspect.getdoc(kind) or ""
+    # A dataclass without a docstring gets its signature as one.
+    return [] if text.startswith(f"{kind.__name__}(") else [f"# {line}".rstrip() for line in text.splitlines()]
+
+
+def _dataclasses_in(hint: Any) -> list[type[Any]]:
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return [hint]
+    return [kind for argument in get_args(hint) for kind in _dataclasses_in(argument)]
+
+
+def _fill(kind: type[Any], tree: _Tree) -> None:
+    hints = get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            tree.value.setdefault(field.name, _missing(hints[field.name]))
+
+
+def _missing(hint: Any) -> _Tree:
+    if get_origin(hint) is list:
+        return _Tree([_missing(get_args(hint)[0])], MISSING, None)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        tree = _Tree({}, MISSING, None)
+        _fill(hint, tree)
+        return tree
+    return _Tree(MISSING, MISSING, None)
 
 
 def save_config(config: Any, folder: Path, name: str = "training.yaml") -> Path:
@@ -91,7 +142,7 @@ def config_options(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[
         )
         @click.option("--output", type=click.Path(path_type=Path), help="Where the model directory is written.")
         @click.option("--dry-run", is_flag=True, help="Build everything, take two steps on a few rows, keep nothing.")
-        @click.option("--print-config", is_flag=True, help="Print the configuration as YAML and stop.")
+        @click.option("--print-config", is_flag=True, help="Print every field as YAML, explained, and stop.")
         @functools.wraps(command)
         def configured(
             config_path: Path | None,
@@ -102,10 +153,11 @@ def config_options(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[
             **options: Any,
         ) -> None:
             given = [*overrides, *([f"output={output}"] if output is not None else [])]
-            config = load_config(kind, _recipe_or_file(config_path), given)
+            path = _recipe_or_file(config_path)
             if print_config:
-                click.echo(to_yaml(config), nl=False)
+                click.echo(explained_yaml(load_config(kind, path, given, fill=True)), nl=False)
                 return
+            config = load_config(kind, path, given)
             command(config=config, dry_run=dry_run, **options)
 
         return configured

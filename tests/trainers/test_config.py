@@ -11,7 +11,15 @@ import pytest
 from click.testing import CliRunner
 
 from opensearch_neural.errors import InputError
-from trainers.config import config_options, fingerprint, load_config, recipe, save_config, to_dict, to_yaml
+from trainers.config import (
+    config_options,
+    explained_yaml,
+    fingerprint,
+    load_config,
+    recipe,
+    save_config,
+    to_dict,
+)
 
 
 @dataclass
@@ -26,6 +34,8 @@ class Speed:
 
 @dataclass
 class Source:
+    """A place to read from."""
+
     path: Path
     split: str = "train"
 
@@ -39,6 +49,14 @@ class Config:
     share: float | int | None = None
     weights: dict[str, float] = field(default_factory=dict)
     tied: bool = True
+
+
+@dataclass
+class Nested:
+    """sources: where from. more: others."""
+
+    sources: list[Source]
+    more: list[Source] = field(default_factory=list)
 
 
 TEXT = """\
@@ -149,5 +167,24 @@ def test_a_command_gets_its_configuration_and_can_print_it(tmp_path: Path) -> No
     config, dry_run = seen[0]
     assert (config.pooling, config.output, dry_run) == ("cls", Path("models/z"), True)
     printed = CliRunner().invoke(command, [*arguments, "--print-config"])
-    assert printed.stdout == to_yaml(config)
+    (tmp_path / "printed.yaml").write_text(printed.stdout)
+    assert load_config(Config, tmp_path / "printed.yaml") == config
     assert len(seen) == 1
+
+
+def test_what_is_printed_explains_each_part_once_and_shows_what_has_to_be_given() -> None:
+    """As a user with nothing in hand, I ask for the fields and get a file to fill in."""
+
+    shown = explained_yaml(load_config(Nested, fill=True))
+    assert (
+        shown
+        == """\
+# sources: where from. more: others.
+
+# A place to read from.
+sources:
+- path: …
+  split: train
+more: []
+"""
+    )
