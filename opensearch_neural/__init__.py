@@ -18,12 +18,18 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from opensearch_neural import queries
-    from opensearch_neural.cluster import connect
+    from opensearch_neural.cluster import connect, connect_async
+    from opensearch_neural.errors import OsnError
     from opensearch_neural.tokens import QueryEncoder
 
-__all__ = ["QueryEncoder", "__version__", "connect", "queries"]
+__all__ = ["OsnError", "QueryEncoder", "__version__", "connect", "connect_async", "queries"]
 
-_LAZY = {"QueryEncoder": "opensearch_neural.tokens", "connect": "opensearch_neural.cluster"}
+_LAZY = {
+    "OsnError": "opensearch_neural.errors",
+    "QueryEncoder": "opensearch_neural.tokens",
+    "connect": "opensearch_neural.cluster",
+    "connect_async": "opensearch_neural.cluster",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -32,3 +38,7 @@ def __getattr__(name: str) -> Any:
     if name == "queries":
         return import_module("opensearch_neural.queries")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -45,6 +45,17 @@ class EntryPointGroup(click.Group):
             # A subcommand whose extra is not installed must not take the others down with it.
             return _unavailable(cmd_name, error)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError:
+            # `osn search … | head` closes the pipe early, which is no error; click would make it one.
+            # What is left in the buffer goes nowhere at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(0)
+
 
 def _unavailable(name: str, error: ModuleNotFoundError) -> click.Command:
     def run(**_: Any) -> None:
@@ -92,10 +103,7 @@ def main() -> None:
     try:
         status = osn(standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
-    except click.exceptions.Abort:
-        sys.exit(130)
-    except KeyboardInterrupt:
-        print("interrupted; the same command again continues", file=sys.stderr)
+    except click.exceptions.Abort:  # what click makes of Ctrl-C
         sys.exit(130)
     except click.ClickException as error:
         error.show()
@@ -103,10 +111,6 @@ def main() -> None:
     except OsnError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
-    except BrokenPipeError:
-        # `osn search … | head` closes the pipe early; that is no error.
-        sys.stderr.close()
-        sys.exit(0)
 
 
 if __name__ == "__main__":

@@ -150,8 +150,7 @@ class Engines:
             return queries.high_idf_first(tokens, rare=rare, window=window, plugin=self.plugin, **page)
         if engine == "dense":
             return queries.knn(self.dense_vector(text), **page)
-        filter = page.pop("filter")
-        part = {"size": page.get("size", 10), "filter": filter, "collapse": page.get("collapse")}
+        part = {"size": page.get("size", 10), "collapse": page.get("collapse")}
         second = "dense" if self.meta.dense else "sparse"
         bodies = (self.body("bm25", text, **part), self.body(second, text, **part))
         if second == "dense":

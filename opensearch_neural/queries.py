@@ -46,7 +46,8 @@ class Rare:
     by="share"   the heaviest tokens that together hold at least `value` of the query's total weight
     by="count"   the `value` heaviest tokens
 
-    At least one token is always rare, so phase one is never empty.
+    At least one token is always rare, so phase one is never empty. Raises ValueError for another rule, a ratio or share
+    outside 0 to 1, and a count that is no whole number from 1.
     """
 
     by: Literal["ratio", "share", "count"] = "ratio"
@@ -107,7 +108,7 @@ def bm25(
     """BM25 over `contents` (title and text together), or over several fields, whose scores are then added.
 
     `track_total_hits` is off, here as everywhere: OpenSearch may then skip blocks of documents that cannot reach the top
-    (block-max WAND), which is what makes BM25 fast.
+    (block-max WAND), which is what makes BM25 fast. Raises ValueError without a field.
     """
     if not fields:
         raise ValueError("bm25 needs at least one field")
@@ -157,8 +158,8 @@ def high_idf_first(
 ) -> Body:
     """Rare tokens first, the best of what they find rescored with all tokens (`inference-free-sparse`, section 5.3.2).
 
-    A hit's score is the full query's score, common tokens included. What is lost, by design: documents that hold only
-    common tokens of the query, and those beyond the `window` best of phase one in each shard. The window is widened to
+    A hit's score is the full query's score: the second phase adds the common tokens to what the first has found, so no
+    token is read twice. What is lost, by design: documents that hold only common tokens of the query, and those beyond the `window` best of phase one in each shard. The window is widened to
     cover `from_ + size`, so paging never runs past what was rescored.
 
     With `collapse` there is one phase, because OpenSearch collapses nothing that it rescores: every document that holds a
@@ -172,15 +173,10 @@ def high_idf_first(
     query = _filtered(_sparse(first, field, plugin), filter)
     body = _body(query, size, from_, source, track_total_hits, highlight, collapse)
     if len(first) < len(tokens):
-        body["rescore"] = {
-            "window_size": max(window, from_ + size),
-            "query": {
-                "rescore_query": _sparse(tokens, field, plugin),
-                # The full query's score replaces that of phase one, rather than adding to it.
-                "query_weight": 0.0,
-                "rescore_query_weight": 1.0,
-            },
-        }
+        common = {token: weight for token, weight in tokens.items() if token not in first}
+        # Of both phases' scores the sum counts, which is what OpenSearch does unless told otherwise.
+        rescore_query = _sparse(common, field, plugin)
+        body["rescore"] = {"window_size": max(window, from_ + size), "query": {"rescore_query": rescore_query}}
     return body
 
 
@@ -217,6 +213,7 @@ def hybrid(
     depth: int | None = 100,
     size: int = 10,
     from_: int = 0,
+    filter: Filter = None,
     source: Sequence[str] | bool = DEFAULT_SOURCE,
     track_total_hits: bool = False,
     highlight: str | None = None,
@@ -226,9 +223,9 @@ def hybrid(
 
     Needs the neural-search plugin. The normalization travels with the request as a temporary search pipeline, so nothing
     has to be set up on the cluster. `weights`: one per body, none negative, summing to 1; equal ones when left out (RRF
-    knows none).
-    Filters belong to the bodies: give the same one to each. `depth` is how many hits of each body in each shard are fused,
-    before the page is cut out of them (OpenSearch 2.19 and later; None before, which fuses `size` hits).
+    knows none). `filter` is put into each of the bodies, beside what they filter by already. `depth` is how many hits of
+    each body in each shard are fused, before the page is cut out of them (OpenSearch 2.19 and later; None before, which
+    fuses `size` hits).
 
     With `collapse` the body asks for the first `COLLAPSED_PASSAGES * (from_ + size)` hits with their values of that field,
     because OpenSearch 2.19 takes a hybrid query with `collapse` and does not collapse it: `best_passages` then cuts out
@@ -260,7 +257,7 @@ def hybrid(
                 "combination": {"technique": "arithmetic_mean", **combination},
             }
         }
-    query: Clause = {"hybrid": {"queries": [body["query"] for body in bodies]}}
+    query: Clause = {"hybrid": {"queries": [_narrowed(body["query"], filter) for body in bodies]}}
     if collapse:
         size, from_ = min(MOST_HITS, COLLAPSED_PASSAGES * (from_ + size)), 0
     if depth is not None:
@@ -278,9 +275,14 @@ def best_passages(
     """[(document id, the hit of its best passage)] of the answer to a body that was made with `collapse`.
 
     hits: `answer["hits"]["hits"]`. `size` and `from_` as the body was asked for: only for `hybrid` the page is cut out
-    here. A hit without a value of the field stands for itself.
+    here. A hit without a value of the field stands for itself. Raises ValueError for a body without `collapse`.
     """
-    field = body["collapse"]["field"] if "collapse" in body else body["docvalue_fields"][0]
+    if "collapse" in body:
+        field = body["collapse"]["field"]
+    elif "docvalue_fields" in body:
+        (field,) = body["docvalue_fields"]
+    else:
+        raise ValueError("the body was made without collapse: its hits are documents already")
     found: dict[str, Mapping[str, Any]] = {}
     for hit in hits:
         found.setdefault(str(hit.get("fields", {}).get(field, [hit["_id"]])[0]), hit)
@@ -313,6 +315,15 @@ def _clauses(filter: Filter) -> list[Clause]:
 
 def _filtered(query: Clause, filter: Filter) -> Clause:
     return {"bool": {"must": [query], "filter": _clauses(filter)}} if filter else query
+
+
+def _narrowed(query: Clause, filter: Filter) -> Clause:
+    """A whole query with one more filter; nearest neighbours take it inside, or it would be applied to those found."""
+    if not filter or "knn" not in query:
+        return _filtered(query, filter)
+    ((field, clause),) = query["knn"].items()
+    own = [clause["filter"]] if "filter" in clause else []
+    return {"knn": {field: {**clause, "filter": {"bool": {"filter": [*own, *_clauses(filter)]}}}}}
 
 
 def _numbers(vector: Sequence[float] | NDArray[Any]) -> list[float]:

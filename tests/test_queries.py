@@ -69,6 +69,15 @@ def test_without_common_tokens_there_is_no_second_phase() -> None:
     assert "rescore" not in queries.high_idf_first({"rainbow": 9.0, "cause": 8.0})
 
 
+@pytest.mark.parametrize("plugin", [True, False])
+def test_no_token_is_in_both_phases_and_none_is_left_out(plugin: bool) -> None:
+    body = queries.high_idf_first(WEIGHTS, rare=Rare("count", 2), plugin=plugin)
+    first = queries.neural_sparse({"rainbow": 9.0, "cause": 5.0}, plugin=plugin)["query"]
+    rest = {token: weight for token, weight in WEIGHTS.items() if token not in ("rainbow", "cause")}
+    assert body["query"] == first
+    assert body["rescore"]["query"] == {"rescore_query": queries.neural_sparse(rest, plugin=plugin)["query"]}
+
+
 def test_bodies_are_plain_json() -> None:
     import numpy as np
 
@@ -94,6 +103,21 @@ def test_hybrid_refuses_weights_that_opensearch_would_refuse(weights: list[float
 def test_a_two_phase_body_cannot_be_part_of_a_hybrid() -> None:
     with pytest.raises(ValueError, match="rescore"):
         queries.hybrid(queries.bm25("x"), queries.high_idf_first(WEIGHTS))
+
+
+def test_a_filter_of_a_hybrid_is_put_into_each_part_beside_its_own() -> None:
+    own, more = {"term": {"a": 1}}, {"term": {"b": 2}}
+    body = queries.hybrid(queries.bm25("x", filter=own), queries.knn([1.0], filter=own), filter=more)
+    text, vectors = body["query"]["hybrid"]["queries"]
+    assert text["bool"]["filter"] == [more]
+    assert text["bool"]["must"][0]["bool"]["filter"] == [own]
+    # Beside the vector's clause a filter would only be applied to the neighbours found without it.
+    assert vectors["knn"]["dense"]["filter"]["bool"]["filter"] == [{"bool": {"filter": [own]}}, more]
+
+
+def test_passages_of_a_body_that_was_not_collapsed_are_a_named_error() -> None:
+    with pytest.raises(ValueError, match="without collapse"):
+        queries.best_passages(queries.bm25("x"), [])
 
 
 # ---------------------------------------------------------------- against a real cluster
@@ -174,7 +198,8 @@ def test_high_idf_first_is_the_full_query_among_documents_with_a_rare_token(
     with_rare = {f"d{number:03}" for number, row in enumerate(documents()) if rare_set & set(row)}
     expected = [hit for hit in full if hit[0] in with_rare]
     body = queries.high_idf_first(tokens, rare=rare, window=DOCUMENTS, size=DOCUMENTS, filter=filter, plugin=plugin)
-    assert run(client, index, body) == expected
+    found = dict(run(client, index, body))
+    assert found == pytest.approx(dict(expected), rel=1e-6)  # the sum of two phases, each a float32
 
 
 @pytest.mark.cluster
@@ -200,7 +225,9 @@ def test_scores_are_the_sum_of_query_weight_times_document_weight(client, sparse
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("engine", ["bm25", "neural_sparse", "high_idf_first", "knn", "hybrid", "rrf"])
+@pytest.mark.parametrize(
+    "engine", ["bm25", "neural_sparse", "high_idf_first", "knn", "hybrid", "rrf", "hybrid of unfiltered bodies"]
+)
 def test_filters_hold_on_every_engine_and_add_nothing_to_scores(client, sparse_index, engine: str) -> None:
     def body(filter: dict | None) -> dict:
         page = {"size": DOCUMENTS, "filter": filter}
@@ -212,6 +239,9 @@ def test_filters_hold_on_every_engine_and_add_nothing_to_scores(client, sparse_i
         }
         if engine in made:
             return made[engine]
+        if engine == "hybrid of unfiltered bodies":
+            parts = queries.bm25("rainbow", size=DOCUMENTS), queries.knn([1.0, 5.0, 1.0], size=DOCUMENTS)
+            return queries.hybrid(*parts, size=DOCUMENTS, filter=filter)
         return queries.hybrid(made["bm25"], made["knn"], method="rrf" if engine == "rrf" else "min_max", size=DOCUMENTS)
 
     filtered = run(client, sparse_index[3], body({"terms": {"n": [3, 5, 80]}}))

@@ -1,12 +1,41 @@
-"""The README's tables are those of the result files, and its Python is code that runs."""
+"""What the README and docs/ show is so: tables are those of the result files, Python runs, commands have these options."""
 
 from __future__ import annotations
 
 import ast
+import asyncio
+import json
 import re
+import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
 
 from benchmarks.readme import README, with_tables
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+PAGES = [README, *sorted((README.parent / "docs").glob("*.md"))]
+OWN = ("opensearch_neural", "ingest", "trainers", "benchmarks")
+
+RECORDS = [
+    {"_id": "r1", "title": "Rainbows", "text": "What causes a rainbow is light in drops of rain.", "lang": "en"},
+    {"_id": "r2", "title": "Rainbow", "text": "Was einen Regenbogen (rainbow) macht.", "lang": "de"},
+    {"_id": "r3", "title": "Trout", "text": "A fish of rivers.", "lang": "en"},
+]
+
+
+def python_of(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def commands_of(page: Path) -> list[str]:
+    """Every `osn …` that a page shows, with at least one word behind it."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    return [found.strip() for found in re.findall(r"(?:^|[`|;(] ?)\s*(osn [a-z][^`;|#\n]*)", text, re.MULTILINE)]
 
 
 def test_every_table_is_that_of_its_result_file() -> None:
@@ -15,17 +44,72 @@ def test_every_table_is_that_of_its_result_file() -> None:
     assert with_tables(text) == text
 
 
-def test_python_examples_are_python_and_import_what_there_is() -> None:
-    examples = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    assert examples
-    for example in examples:
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_examples_are_python_and_import_what_there_is(page: Path) -> None:
+    for example in python_of(page):
         for node in ast.walk(ast.parse(example)):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("opensearch_neural"):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(OWN):
                 module = __import__(node.module or "", fromlist=[alias.name for alias in node.names])
                 assert all(hasattr(module, alias.name) for alias in node.names)
 
 
-def test_files_that_the_readme_links_to_exist() -> None:
-    links = re.findall(r"\]\(((?!https?:)[^)]+)\)", README.read_text(encoding="utf-8"))
-    assert links
-    assert all((Path(README).parent / link).exists() for link in links)
+def test_the_applications_of_the_readme_find_what_was_ingested(
+    client: OpenSearch, cluster_url: str, index_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from opensearchpy import AsyncOpenSearch
+
+    from ingest.job import CorpusSource, Job, run_job
+    from opensearch_neural.models.lexical import build_lexical
+
+    corpus, model = tmp_path / "docs.jsonl", tmp_path / "model"
+    corpus.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
+    build_lexical(f"{record['title']} {record['text']}" for record in RECORDS).save(model)
+    dead_letters = tmp_path / "dead.jsonl"
+    job = Job(CorpusSource(str(corpus)), index_name, sparse=str(model), replicas=0, dead_letters=dead_letters)
+    run_job(client, job, show_progress=False)
+
+    application, asynchronous = python_of(README)
+    names: dict[str, Any] = {}
+    for example in (application, asynchronous):
+        for shown, here in (
+            ("http://localhost:9200", cluster_url),
+            ("models/my-model", str(model)),
+            ('index="docs"', f'index="{index_name}"'),
+        ):
+            example = example.replace(shown, here)
+        exec(example, names)
+    assert [line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()] == ["Rainbows", "Rainbow"]
+
+    async def search() -> list[dict[str, Any]]:
+        async with AsyncOpenSearch(cluster_url) as connected:
+            return await names["search"](connected, "what causes a rainbow")
+
+    (hit,) = asyncio.run(search())
+    assert hit["_id"] == "r1"
+    assert "<em>" in str(hit["highlight"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_exist_and_have_the_options_they_are_shown_with(page: Path) -> None:
+    from opensearch_neural.cli import osn
+
+    shown = commands_of(page)
+    assert shown
+    for line in shown:
+        command: click.Command = osn
+        context = click.Context(osn)
+        words = shlex.split(line)[1:]
+        while isinstance(command, click.Group) and words:
+            found = command.get_command(context, words[0])
+            assert found is not None, line
+            command, words = found, words[1:]
+        known = {option for parameter in command.params for option in parameter.opts + parameter.secondary_opts}
+        asked = {word.partition("=")[0] for word in words if re.fullmatch(r"--?[a-z].*", word)}
+        assert asked <= known | {"--help"}, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_links_to_exist(page: Path) -> None:
+    links = re.findall(r"\]\(((?!https?:)[^)#]+)\)", page.read_text(encoding="utf-8"))
+    assert all((page.parent / link).exists() for link in links)
+    assert links or page != README
