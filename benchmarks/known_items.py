@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,10 +15,7 @@ from pathlib import Path
 from opensearch_neural.corpus import Document, Rejected, read_corpus
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import write_text
-
-_SENTENCE = re.compile(r"(.+?[.!?])\s+(?=\S)", re.DOTALL)
-QUERY_WORDS = range(4, 41)
-REST_WORDS = 15
+from trainers.unlabelled import split
 
 
 def hold_out_sentences(corpus: str, out: Path, *, queries: int = 300, limit: int | None = None, seed: int = 0) -> int:
@@ -49,18 +45,6 @@ def hold_out_sentences(corpus: str, out: Path, *, queries: int = 300, limit: int
     write_text(out / "queries.jsonl", "".join(query_lines))
     write_text(out / "qrels" / "test.tsv", "".join(qrels))
     return len(query_lines)
-
-
-def split(text: str) -> tuple[str, str] | None:
-    """(first sentence, the rest) where the first is a fit query and enough is left; None elsewhere."""
-    match = _SENTENCE.match(text.strip())
-    if match is None:
-        return None
-    sentence = " ".join(match[1].split())
-    rest = text.strip()[match.end() :]
-    if len(sentence.split()) not in QUERY_WORDS or len(rest.split()) < REST_WORDS or sentence in " ".join(rest.split()):
-        return None
-    return sentence, rest
 
 
 def _read(corpus: str, limit: int | None) -> Iterator[Document]:

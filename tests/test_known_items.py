@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.known_items import hold_out_sentences, split
+from benchmarks.known_items import hold_out_sentences
 from opensearch_neural.corpus import BeirData, read_corpus
 from opensearch_neural.errors import InputError
+from trainers.unlabelled import split
 
 REST = "Then it goes on for a good while with many other words that make up the rest of it."
 

@@ -363,6 +363,28 @@ class _Builder:
         )
 
 
+def training_pairs(
+    name: str, queries: TextStore, documents: TextStore, pairs: Iterable[tuple[int, int]]
+) -> TrainingData:
+    """(query row, document row) pairs as training data over these stores, one example a query."""
+    positives: dict[int, list[int]] = {}
+    for query, document in pairs:
+        positives.setdefault(query, []).append(document)
+    judged: list[list[int]] = [positives.get(row, []) for row in range(len(queries))]
+    nothing: list[list[int]] = [[] for _ in positives]
+    return TrainingData(
+        name,
+        queries,
+        documents,
+        np.array(list(positives), dtype=np.int32),
+        Ragged(positives.values()),
+        Ragged(nothing),
+        Ragged(judged),
+        Ragged(nothing),
+        np.empty(0, np.float32),
+    )
+
+
 def _load_beir(folder: Path, split: str, name: str) -> TrainingData:
     beir = BeirData.load(folder, split)
     builder = _Builder(

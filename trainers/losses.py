@@ -98,21 +98,24 @@ def normalized_ensemble(
     return scale * (total if known is None else total.masked_fill(~known, 0.0))
 
 
-def flops(weights: Tensor) -> Tensor:
+def flops(weights: Tensor, shares: Tensor | None = None) -> Tensor:
     """Σ_j (1/N Σ_i w_j(d_i))²: the expected cost of scoring (sparse, eq. 3; Paria et al. 2020).
 
     weights: (documents, vocabulary), not negative. All documents of the batch at once, as sentence-transformers has it.
+    shares: (columns,), where `weights` holds a sample of the columns (`sparse_head.sample_columns`): an unbiased
+    estimate then, since the square is taken of a mean over documents, within a column.
     """
-    return weights.float().mean(dim=0).square().sum()
+    squares = weights.float().mean(dim=0).square()
+    return squares.sum() if shares is None else (squares * shares).sum()
 
 
-def flops_per_slot(weights: Tensor) -> Tensor:
+def flops_per_slot(weights: Tensor, shares: Tensor | None = None) -> Tensor:
     """`flops` of each candidate slot over the queries, summed over the slots: what the paper's authors compute.
 
     weights: (queries, slots, vocabulary): slot 0 holds the positives, the others the hard negatives. It is larger than
     `flops` over the same documents by up to the number of slots, so λ does not carry over from one to the other.
     """
-    return weights.float().mean(dim=0).square().sum()
+    return flops(weights, shares)
 
 
 def lambda_rank(

@@ -86,11 +86,14 @@ def with_mined(
     keep: int | None = None,
     cache: Path | None = None,
     add: bool = False,
+    consistency: int | None = None,
 ) -> TrainingData:
     """`data` with hard negatives that `retriever` (see `open_retriever`) finds, mined into `file` where they are not yet.
 
-    add: beside the negatives it has. With several processes, the first one mines while the others wait.
+    add: beside the negatives it has. consistency: queries without a positive in the top so many are left out. With
+    several processes, the first one mines while the others wait.
     """
     with main_process_first():
-        mine(data, open_retriever(retriever, data.documents, cache=cache), output=file, depth=depth, keep=keep)
+        engine = open_retriever(retriever, data.documents, cache=cache)
+        mine(data, engine, output=file, depth=depth, keep=keep, consistency=consistency)
     return with_negatives(data, file, add=add)

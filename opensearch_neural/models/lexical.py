@@ -14,10 +14,11 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,14 +87,7 @@ class LexicalEncoder:
         folder = Path(path)
         self.query.save(folder)
         # transformers finds no architecture for this kind: an honest refusal, where a borrowed one would load wrongly.
-        config = {
-            "kind": KIND,
-            "k1": self.k1,
-            "b": self.b,
-            "average_length": self.average_length,
-            "documents": self.documents,
-        }
-        write_json(folder / "config.json", config)
+        write_json(folder / "config.json", {"kind": KIND, **self.statistics})
         training = {"k1": self.k1, "b": self.b, "documents": self.documents}
         directory.write_osn_json(folder, KIND, training=training, data_hash=self.data_hash)
 
@@ -105,6 +99,30 @@ class LexicalEncoder:
         config = read_json_object(file)
         if config.get("kind") != KIND:
             raise ModelError(f"{file}: expected kind {KIND!r}, found {config.get('kind')!r}")
+        return cls.from_statistics(
+            QueryEncoder.load(folder),
+            config,
+            source=file,
+            name=directory.display_name(path),
+            path=folder,
+            data_hash=(directory.read_osn_json(folder) or {}).get("data_hash"),
+        )
+
+    @property
+    def statistics(self) -> dict[str, float]:
+        """What documents are weighed by, beside the query side: the fields of a file that `from_statistics` reads."""
+        return {
+            "k1": self.k1,
+            "b": self.b,
+            "average_length": self.average_length,
+            "documents": self.documents,
+        }
+
+    @classmethod
+    def from_statistics(
+        cls, query: QueryEncoder, statistics: Mapping[str, Any], *, source: Path, **identity: Any
+    ) -> LexicalEncoder:
+        """The encoder of `statistics`. Raises ModelError, naming `source`, for a field missing or out of range."""
         numbers: dict[str, float] = {}
         for key, (low, high) in {
             "k1": (0.0, np.inf),
@@ -112,20 +130,13 @@ class LexicalEncoder:
             "average_length": (np.nextafter(0, 1), np.inf),
             "documents": (1, np.inf),
         }.items():
-            value = config.get(key)
+            value = statistics.get(key)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-                raise ModelError(f"{file}, field {key!r}: expected a number from {low:g} to {high:g}, found {value!r}")
+                raise ModelError(
+                    f"{source}, field {key!r}: expected a number from {low:g} to {high:g}, found {value!r}"
+                )
             numbers[key] = value
-        return cls(
-            QueryEncoder.load(folder),
-            numbers["average_length"],
-            int(numbers["documents"]),
-            numbers["k1"],
-            numbers["b"],
-            directory.display_name(path),
-            folder,
-            (directory.read_osn_json(folder) or {}).get("data_hash"),
-        )
+        return cls(query, numbers["average_length"], int(numbers["documents"]), numbers["k1"], numbers["b"], **identity)
 
 
 def build_lexical(

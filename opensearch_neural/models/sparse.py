@@ -3,6 +3,9 @@
 `load_sparse` reads a model directory of this package, the lexical model, a sentence-transformers `SparseEncoder` (its
 Router with a `SparseStaticEmbedding` for queries and `SpladePooling` for documents), and a plain masked language model
 with an `idf.json`; each from a folder or a hub id.
+
+A residual model (`residual.json` beside `document/`, a masked language model) adds what it has learned to the weights of
+the lexical model: a document's weight of t is its BM25 impact, over the whole text, plus the head's.
 """
 
 from __future__ import annotations
@@ -29,11 +32,15 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from torch import Tensor
 
+    from opensearch_neural.models.lexical import LexicalEncoder
+
 __all__ = ["SparseDocumentEncoder", "SparseVectors", "load_sparse"]
 
 logger = logging.getLogger(__name__)
 
 KIND = "sparse"
+RESIDUAL = "residual.json"
+"""BM25's k1, b, average_length and documents, and the head's activation_function."""
 _WINDOW = 4096
 """Texts that are tokenized and sorted by length together."""
 
@@ -106,6 +113,7 @@ def load_sparse(
         special_ids=np.array([i for i, t in enumerate(vocabulary) if t in special or tokenizer.token_to_id(t) is None]),
         prompt=directory.prompt(folder, "document"),
         dtype=dtype,
+        lexical=_lexical_part(folder, query),
     )
 
 
@@ -134,7 +142,10 @@ class MaskedLanguageModel:
 
 @dataclass(frozen=True)
 class TorchSparseEncoder:
-    """Documents through a masked language model and its sparse head, queries through a table."""
+    """Documents through a masked language model and its sparse head, queries through a table.
+
+    lexical: of a residual model, whose weights are added to the head's.
+    """
 
     info: ModelInfo
     query: QueryEncoder
@@ -145,6 +156,7 @@ class TorchSparseEncoder:
     special_ids: NDArray[np.int64]
     prompt: str = ""
     dtype: Literal["fp32", "bf16"] = "fp32"
+    lexical: LexicalEncoder | None = None
 
     def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> SparseVectors:
         """SparseVectors of the texts, in order. Raises ModelError, naming the text, where a weight is not finite."""
@@ -158,6 +170,7 @@ class TorchSparseEncoder:
         encodings = self.tokenizer.encode_batch_fast([encodable(self.prompt + text) for text in texts])
         ids = [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
         lengths = np.array([len(row) for row in ids])
+        impacts = None if self.lexical is None else self.lexical.encode_documents(texts)
         # Batches of like length pad little; the longest first, so that memory that suffices once suffices throughout.
         order = np.argsort(-lengths, kind="stable")
         parts = []
@@ -166,11 +179,18 @@ class TorchSparseEncoder:
             mask = np.arange(max(1, lengths[batch[0]])) < lengths[batch, None]
             padded = np.full(mask.shape, self.model.pad_id, dtype=np.int64)
             padded[mask] = np.concatenate([ids[i] for i in batch])
-            parts.append(self._encode_batch(padded, mask, first + batch))
+            known = None if impacts is None else impacts.take(batch)
+            parts.append(self._encode_batch(padded, mask, first + batch, known))
         return SparseVectors.concat(parts, self.vocabulary).take(np.argsort(order))
 
-    def _encode_batch(self, ids: NDArray[np.int64], mask: NDArray[np.bool_], texts: NDArray[np.int64]) -> SparseVectors:
-        """ids, mask: (batch, length); texts: which text each row is, for messages."""
+    def _encode_batch(
+        self,
+        ids: NDArray[np.int64],
+        mask: NDArray[np.bool_],
+        texts: NDArray[np.int64],
+        impacts: SparseVectors | None,
+    ) -> SparseVectors:
+        """ids, mask: (batch, length); texts: which text each row is, for messages; impacts: what is added to each."""
         import torch
 
         model = self.model
@@ -192,6 +212,10 @@ class TorchSparseEncoder:
             if self.pooling.max_active is not None and self.pooling.max_active < weights.shape[1]:
                 smallest_kept = weights.topk(self.pooling.max_active, dim=1).values[:, -1:]
                 weights = torch.where(weights >= smallest_kept, weights, 0)
+            if impacts is not None:
+                of_text = np.repeat(np.arange(len(impacts)), np.diff(impacts.indptr))
+                at = (torch.from_numpy(of_text), torch.from_numpy(impacts.token_ids.astype(np.int64)))
+                weights[at] += torch.from_numpy(impacts.weights).to(weights)
             # OpenSearch takes normal floats only; what is smaller adds nothing to a score.
             rows, columns = torch.nonzero(weights >= torch.finfo(torch.float32).tiny, as_tuple=True)
             values = weights[rows, columns].float().cpu().numpy()
@@ -213,6 +237,9 @@ class TorchSparseEncoder:
 
 def _document_modules(folder: Path) -> tuple[Module, Pooling]:
     """Where the masked language model of a sparse directory lies, and how its logits are pooled."""
+    if (folder / RESIDUAL).exists():
+        activation = read_json_object(folder / RESIDUAL).get("activation_function")
+        return Module("MLMTransformer", folder / "document"), Pooling(double_log=activation == "log1p_relu")
     routes = directory.routes(folder)
     modules = routes.get("document", routes.get("", []))
     if not routes:
@@ -231,6 +258,16 @@ def _document_modules(folder: Path) -> tuple[Module, Pooling]:
     whole = folder / "config_sentence_transformers.json"
     max_active = read_json_object(whole).get("max_active_dims") if whole.exists() else None
     return modules[0], Pooling(strategy, activation == "log1p_relu", max_active)
+
+
+def _lexical_part(folder: Path, query: QueryEncoder) -> LexicalEncoder | None:
+    """What a residual model adds to its head's weights."""
+    file = folder / RESIDUAL
+    if not file.exists():
+        return None
+    from opensearch_neural.models.lexical import LexicalEncoder
+
+    return LexicalEncoder.from_statistics(query, read_json_object(file), source=file)
 
 
 def _load_masked_lm(folder: Path, device: str | None) -> MaskedLanguageModel:
@@ -259,7 +296,9 @@ def _load_masked_lm(folder: Path, device: str | None) -> MaskedLanguageModel:
             "language model (an encoder without its head?)"
         )
     model = model.float().eval()
-    weight, bias = _take_out_last_layer(model, folder)
+    last, _ = take_out_last_layer(model, folder)
+    weight = last.weight.detach()
+    bias = torch.zeros(len(weight)) if last.bias is None else last.bias.detach()
     if not bool(torch.isfinite(weight).all() and torch.isfinite(bias).all()):
         raise ModelError(f"{folder}: the output layer holds weights that are not finite")
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -284,11 +323,11 @@ def _positions(model: torch.nn.Module) -> int | None:
     return getattr(model.config, "max_position_embeddings", None)
 
 
-def _take_out_last_layer(model: Any, folder: Path) -> tuple[Tensor, Tensor]:
+def take_out_last_layer(model: Any, folder: Path) -> tuple[Any, list[str]]:
     """Replace the layer that makes logits by the identity: the model's `logits` are then what that layer was given.
 
     This needs to know nothing of the architecture (BERT, DistilBERT, RoBERTa, MPNet, ELECTRA, ModernBERT, …), only
-    that it ends in a linear layer; which is checked with an example. Returns that layer's weight and bias.
+    that it ends in a linear layer; which is checked with an example. Returns that layer, and the names it went by.
     """
     import torch
 
@@ -298,22 +337,28 @@ def _take_out_last_layer(model: Any, folder: Path) -> tuple[Tensor, Tensor]:
         expected = model(input_ids=example).logits
     names = [name for name, module in model.named_modules(remove_duplicate=False) if module is last]
     if last is not None and isinstance(getattr(last, "weight", None), torch.Tensor):
-        for name in names:
-            parent, _, attribute = name.rpartition(".")
-            setattr(model.get_submodule(parent), attribute, torch.nn.Identity())
-        weight = last.weight.detach()
-        bias = getattr(last, "bias", None)
-        bias = torch.zeros(len(weight)) if bias is None else bias.detach()
+        put_last_layer(model, names, torch.nn.Identity())
         with torch.inference_mode():
             hidden = model(input_ids=example).logits
-            if hidden.shape[-1] == weight.shape[1] and torch.allclose(
-                hidden @ weight.T + bias, expected, rtol=1e-4, atol=1e-4, equal_nan=True
+            if hidden.shape[-1] == last.weight.shape[1] and torch.allclose(
+                torch.nn.functional.linear(hidden, last.weight, getattr(last, "bias", None)),
+                expected,
+                rtol=1e-4,
+                atol=1e-4,
+                equal_nan=True,
             ):
-                return weight, bias
+                return last, names
     raise ModelError(
         f"{folder}: {type(model).__name__} does not end in one linear layer",
         "expected a masked language model such as BERT, DistilBERT, RoBERTa, MPNet, ELECTRA or ModernBERT",
     )
+
+
+def put_last_layer(model: Any, names: Sequence[str], layer: torch.nn.Module) -> None:
+    """Make `layer` the module that goes by `names` in `model`."""
+    for name in names:
+        parent, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(parent), attribute, layer)
 
 
 def _multiplies_bf16(device: torch.device) -> bool:
