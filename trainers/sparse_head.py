@@ -1,0 +1,111 @@
+"""The sparse head in training: pooled tile by tile, forward and backward, for all columns or for a sample of them.
+
+SPLADE's weight of the vocabulary entry (column) v is activated(max_l h_l · w_v + b_v), see `models.sparse_head`. Its
+gradient reaches one position of each (document, column), the largest, and only where the weight is above 0: of 30,522
+columns a trained document has some hundred. So the forward pass keeps no logits, only the largest of each pair, and
+the backward pass looks for the positions again, in the few columns that have a gradient.
+
+Inference-free scoring needs less still. s(q, d) reads the columns of the queries' tokens, some hundred in a batch; the
+others only enter the FLOPS regularizer, a sum over columns (`inference-free-sparse`, eq. 3), of which a uniform sample
+of the columns gives an unbiased estimate: `sample_columns`, `flops`.
+
+Everywhere: hidden (documents, length, size), mask (documents, length) with 1 for tokens, weight (vocabulary, size),
+bias (vocabulary,), columns (sampled,) ids of the vocabulary or None for all of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from opensearch_neural.models import sparse_head
+
+ENTRIES = 8192
+"""(document, column) pairs whose gradient is propagated at once: their rows of `weight` take 12 MB at size 384."""
+
+
+def largest_logits(hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, columns: Tensor | None = None) -> Tensor:
+    """max(0, max over positions of h · w + b), with gradient for all: (documents, columns).
+
+    Where several positions share the maximum, one of them gets the gradient, as in torch's `max`.
+    """
+    logits: Tensor = _LargestLogits.apply(hidden, mask, weight, bias, columns)
+    return logits
+
+
+class _LargestLogits(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, columns: Tensor | None) -> Tensor:
+        rows = weight if columns is None else weight[columns]
+        offsets = bias if columns is None else bias[columns]
+        logits = sparse_head.largest_logits(hidden, mask, rows.to(hidden.dtype), offsets.to(hidden.dtype))
+        ctx.save_for_backward(hidden, mask, weight, columns, logits)
+        return logits
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, mask, weight, columns, logits = ctx.saved_tensors
+        gradient = torch.where(logits > 0, gradients[0], 0)
+        documents, at = gradient.nonzero(as_tuple=True)
+        values = gradient[documents, at].to(weight.dtype)
+        entries = at if columns is None else columns[at]
+        positions = _positions(hidden, mask, weight, documents, entries)
+        size = hidden.shape[2]
+        tokens = hidden.reshape(-1, size)
+        rows = documents * hidden.shape[1] + positions
+        of_hidden = torch.zeros_like(tokens, dtype=weight.dtype)
+        of_weight = torch.zeros_like(weight)
+        for start in range(0, len(rows), ENTRIES):
+            part = slice(start, start + ENTRIES)
+            share = values[part, None]
+            of_hidden.index_add_(0, rows[part], share * weight[entries[part]])
+            of_weight.index_add_(0, entries[part], share * tokens[rows[part]])
+        of_bias = torch.zeros_like(weight[:, 0]).index_add_(0, entries, values)
+        return of_hidden.view(hidden.shape).to(hidden.dtype), None, of_weight, of_bias, None
+
+
+def _positions(hidden: Tensor, mask: Tensor, weight: Tensor, documents: Tensor, entries: Tensor) -> Tensor:
+    """Where the largest product of each (document, entry) stands; documents ascend."""
+    positions = torch.empty_like(documents)
+    ends = torch.bincount(documents, minlength=len(hidden)).cumsum(0).tolist()
+    start = 0
+    for document, end in enumerate(ends):
+        if end > start:
+            products = weight[entries[start:end]].to(hidden.dtype) @ hidden[document].T
+            products.masked_fill_(~mask[document].bool(), -torch.inf)
+            positions[start:end] = products.argmax(dim=1)
+        start = end
+    return positions
+
+
+# ------------------------------------------------ columns
+
+
+class Columns(NamedTuple):
+    """ids: (columns,), ascending, none twice. shares: (columns,), how many columns each one stands for in a sum over
+    the vocabulary: 1 where it is there for certain, 1/p where it was drawn with probability p."""
+
+    ids: npt.NDArray[np.int64]
+    shares: npt.NDArray[np.float32]
+
+
+def sample_columns(
+    wanted: npt.NDArray[np.integer[Any]], columns: npt.NDArray[np.integer[Any]], count: int, rng: np.random.Generator
+) -> Columns:
+    """All of `wanted`, and `count` of the others among `columns`, drawn uniformly without replacement.
+
+    Σ_j shares_j · f_j over what is returned has the expectation Σ_j f_j over all `columns`, for any f that does not
+    depend on the draw. FLOPS is such a sum; its gradient, too.
+    """
+    certain = np.unique(wanted).astype(np.int64)
+    others = np.setdiff1d(columns, certain, assume_unique=True)
+    drawn = rng.choice(others, size=min(count, len(others)), replace=False)
+    ids = np.concatenate([certain, drawn])
+    shares = np.ones(len(ids), dtype=np.float32)
+    shares[len(certain) :] = len(others) / max(1, len(drawn))
+    order = np.argsort(ids)
+    return Columns(ids[order], shares[order])
