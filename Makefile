@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CORPUS ?=
+DATA ?=
 
-.PHONY: demo test test-faults install lint format bench-encode bench-query-encoding clean
+.PHONY: demo test test-faults install lint format bench bench-scale bench-encode bench-query-encoding clean
 
 ## The main job on real input: set up, start the local node, ingest, search, evaluate, print a table, stop the node.
 demo: install check-java
@@ -52,6 +53,14 @@ check-java:
 	@test -n "$$OSN_URL" || command -v mvn >/dev/null || { \
 	  echo "Maven is missing. Install it: apt-get install maven (Debian, Ubuntu), brew install maven (macOS)," >&2; \
 	  echo "or use a cluster of your own: make $(MAKECMDGOALS) OSN_URL=http://localhost:9200" >&2; exit 1; }
+
+## P99, throughput and quality against BM25 on 100,000 documents: half an hour on two cores. DATA: a folder in BEIR layout.
+bench: install check-java
+	$(BIN)/osn bench scale --documents 100000 --minutes 20 --goals high-idf-first --out load-100k $(if $(DATA),--data "$(DATA)")
+
+## The same on 10,000, 100,000 and 1,000,000, and by which exponent each engine's cost grows: some hours.
+bench-scale: install check-java
+	$(BIN)/osn bench scale --goals high-idf-first --out load-1m --heap 4g $(if $(DATA),--data "$(DATA)")
 
 bench-encode: install
 	$(BIN)/python -m benchmarks.encoding

@@ -31,7 +31,8 @@ from typing import Any
 
 from opensearch_neural.engines import ENGINES, Engines
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.queries import DOT_ALIAS, Body, Rare
+from opensearch_neural.queries import DOT_ALIAS, Body, Rare, rare_tokens
+from opensearch_neural.tokens import QueryEncoder
 
 TWO_PHASE = "two-phase"
 ALL_ENGINES = (*ENGINES, TWO_PHASE)
@@ -50,9 +51,9 @@ PRESETS: dict[str, tuple[str, ...]] = {
         "sparse+form=features",
         "high-idf-first",
         "high-idf-first+hits=yes",
-        "high-idf-first+rescore=remaining",
+        "high-idf-first+rescore=all",
         "high-idf-first+form=features",
-        "high-idf-first+rescore=remaining+form=features",
+        "high-idf-first+keep=share:0.98",
         "high-idf-first+source=none",
         "high-idf-first+source=docvalues",
         "high-idf-first+answer=lean",
@@ -80,8 +81,9 @@ class Variant:
     size: int = 10
     hits: bool = False
     rare: Rare | None = None
+    keep: Rare | None = None
     window: int | None = None
-    rescore: str = "all"
+    rescore: str = "remaining"
     form: str | None = None
     source: str = "default"
     terminate: int | None = None
@@ -103,7 +105,7 @@ class Variant:
     @property
     def changes_hits(self) -> bool:
         """Whether an option other than an engine's own makes the result another."""
-        return self.terminate is not None or self.index is not None or self.digits is not None
+        return any(value is not None for value in (self.keep, self.terminate, self.index, self.digits))
 
 
 def _number(kind: type, least: float) -> Callable[[str], Any]:
@@ -132,6 +134,7 @@ def _yes(text: str) -> bool:
 OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "hits": (_yes, "yes or no"),
     "rare": (Rare.parse, "ratio:R, share:S or count:N"),
+    "keep": (Rare.parse, "ratio:R, share:S or count:N"),
     "window": (_number(int, 1), "a whole number from 1"),
     "rescore": (_choice("all", "remaining"), "all or remaining"),
     "form": (_choice("plugin", "features"), "plugin or features"),
@@ -207,14 +210,16 @@ def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:
         rare=engines.rare if variant.rare is None else variant.rare,
         window=engines.window if variant.window is None else variant.window,
     )
+    if variant.keep is not None:
+        chosen = replace(chosen, _query_encoder=_Kept(engines.query_encoder, variant.keep))
     page = page_of(variant)
 
     def build(text: str) -> Body:
         body = chosen.body(engine, text, **page)
         if variant.source == "docvalues":
             body["docvalue_fields"] = ["url"]
-        if variant.rescore == "remaining":
-            _rescore_remaining(body)
+        if variant.rescore == "all" and "rescore" in body:
+            _rescore_all(body, chosen.body("sparse", text)["query"])
         if variant.terminate is not None:
             body["terminate_after"] = variant.terminate
         if variant.digits is not None:
@@ -222,6 +227,17 @@ def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:
         return body
 
     return build
+
+
+class _Kept(QueryEncoder):
+    """An encoder of queries that keeps some of their tokens only."""
+
+    def __init__(self, encoder: QueryEncoder, keep: Rare) -> None:
+        self.__dict__.update(encoder.__dict__)
+        self._keep = keep
+
+    def encode(self, text: str) -> dict[str, float]:
+        return rare_tokens(super().encode(text), self._keep)
 
 
 def page_of(variant: Variant) -> dict[str, Any]:
@@ -272,33 +288,15 @@ def spec_of(variant: Variant) -> str:
     return "+".join(parts)
 
 
-def _rescore_remaining(body: Body) -> None:
-    """Let the second phase add the tokens that the first left out, instead of scoring all of them anew.
-
-    The score is the same sum; tokens of phase one are not read twice.
-    """
-    if "rescore" not in body:
-        return
-    rescore = body["rescore"]["query"]
-    rescore["rescore_query"] = _without(rescore["rescore_query"], _first_phase(body["query"]))
-    rescore["query_weight"] = rescore["rescore_query_weight"] = 1.0
+def _rescore_all(body: Body, query: Body) -> None:
+    """Let the second phase score anew with all tokens, those of the first phase once more. The score is the same sum."""
+    body["rescore"]["query"] = {"rescore_query": query, "query_weight": 0.0, "rescore_query_weight": 1.0}
 
 
 def _first_phase(query: Body) -> Body:
     """The sparse clause of a query, without the filter around it."""
     must = query.get("bool", {}).get("must")
     return must[0] if must else query
-
-
-def _without(query: Body, first: Body) -> Body:
-    if "neural_sparse" in query:
-        ((field, clause),) = query["neural_sparse"].items()
-        searched = first["neural_sparse"][field]["query_tokens"]
-        tokens = {token: weight for token, weight in clause["query_tokens"].items() if token not in searched}
-        return {"neural_sparse": {field: {"query_tokens": tokens}}}
-    searched = {clause["rank_feature"]["field"] for clause in first["bool"]["should"]}
-    rest = [clause for clause in query["bool"]["should"] if clause["rank_feature"]["field"] not in searched]
-    return {"bool": {"should": rest}}
 
 
 def _round_weights(node: Any, digits: int) -> None:

@@ -9,13 +9,11 @@ from benchmarks.load.quality import Judged, judged_rows, overlap, overlap_rows, 
 from benchmarks.load.target import Target
 from benchmarks.load.variants import (
     PRESETS,
-    _rescore_remaining,
     _round_weights,
     parameters,
     parse_variant,
     parse_variants,
     spec_of,
-    tokens_of,
 )
 from benchmarks.load.workload import body_builders
 from opensearch_neural import queries
@@ -60,17 +58,6 @@ def test_what_is_wrong_is_named(text: str, words: str) -> None:
         parse_variants(text)
 
 
-@pytest.mark.parametrize("plugin", [True, False])
-@pytest.mark.parametrize("filter", [None, {"term": {"lang": "en"}}])
-def test_rescoring_the_remaining_tokens_leaves_out_those_of_phase_one(plugin: bool, filter: dict | None) -> None:
-    body = queries.high_idf_first(TOKENS, plugin=plugin, filter=filter)
-    _rescore_remaining(body)
-    rescore = body["rescore"]["query"]
-    assert tokens_of(body)[1] == ["rainbow", "colour"]
-    assert tokens_of({"query": rescore["rescore_query"]})[1] == ["what", "the"]
-    assert rescore["query_weight"] == rescore["rescore_query_weight"] == 1.0
-
-
 def test_rounded_weights_are_shorter_and_close() -> None:
     tokens = {token: weight + 0.123456789 for token, weight in TOKENS.items()}
     for plugin in (True, False):
@@ -103,8 +90,8 @@ def test_overlap_counts_ties_with_the_last_place(hits: dict[str, float], share: 
 def test_ways_of_asking_the_same_find_the_same(client, loaded: str, corpus) -> None:
     """Forms, fields returned and how the second phase adds up are matters of speed: scores stay what they are."""
     variants = parse_variants(
-        "high-idf-first,high-idf-first+rescore=remaining,high-idf-first+form=features,"
-        "high-idf-first+rescore=remaining+form=features,high-idf-first+source=none,high-idf-first+source=docvalues,"
+        "high-idf-first,high-idf-first+rescore=all,high-idf-first+form=features,"
+        "high-idf-first+rescore=all+form=features,high-idf-first+source=none,high-idf-first+source=docvalues,"
         "high-idf-first+answer=lean,high-idf-first+hits=yes"
     )
     questions = BeirData.load(corpus).queries
