@@ -78,15 +78,6 @@ def test_no_token_is_in_both_phases_and_none_is_left_out(plugin: bool) -> None:
     assert body["rescore"]["query"] == {"rescore_query": queries.neural_sparse(rest, plugin=plugin)["query"]}
 
 
-@pytest.mark.parametrize("plugin", [True, False])
-def test_no_token_is_in_both_phases_and_none_is_left_out(plugin: bool) -> None:
-    body = queries.high_idf_first(WEIGHTS, rare=Rare("count", 2), plugin=plugin)
-    first = queries.neural_sparse({"rainbow": 9.0, "cause": 5.0}, plugin=plugin)["query"]
-    rest = {token: weight for token, weight in WEIGHTS.items() if token not in ("rainbow", "cause")}
-    assert body["query"] == first
-    assert body["rescore"]["query"] == {"rescore_query": queries.neural_sparse(rest, plugin=plugin)["query"]}
-
-
 def test_bodies_are_plain_json() -> None:
     import numpy as np
 
