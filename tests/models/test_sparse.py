@@ -32,16 +32,6 @@ QUERIES = ["what is a file?", "a file, a file", "", "literal [SEP] token", "word
 VOCABULARY = 900
 
 
-@pytest.fixture(scope="module")
-def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from transformers import BertTokenizerFast
-
-    folder = tmp_path_factory.mktemp("tokenizer")
-    words = train_word_pieces(TEXTS * 3 + QUERIES, vocabulary=VOCABULARY)
-    BertTokenizerFast(tokenizer_object=words, model_max_length=512).save_pretrained(folder)
-    return folder
-
-
 def masked_lm(folder: Path, tokenizer_folder: Path, architecture: str = "Bert", *, bias: float = -0.2) -> Path:
     """A small masked language model with random weights; some tenth of its weights are above 0."""
     import transformers

@@ -1,0 +1,185 @@
+"""A sparse model as OpenSearch's own model framework (ml-commons) takes it: two zip files, each with its configuration.
+
+The document encoder is TorchScript with `tokenizer.json`: ml-commons gives it input_ids and attention_mask and reads its
+{"output": (batch, vocabulary)}. The query side, SPARSE_TOKENIZE, is `tokenizer.json` with `idf.json`. Format: ml-commons
+2.11 to 3.x, SparseEncodingTranslator.java and SparseTokenizerModel.java.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opensearch_neural.errors import ModelError
+from opensearch_neural.files import write_json
+from opensearch_neural.models import sparse_head
+
+if TYPE_CHECKING:
+    import torch
+    from tokenizers import Tokenizer
+
+    from opensearch_neural.models.sparse import TorchSparseEncoder
+
+SMALLEST_WEIGHT = 1e-6
+"""In place of 0 in idf.json: OpenSearch rejects a query in which a token weighs 0, and a token left out would weigh 1."""
+_EXAMPLE = "The traced model takes any number of texts of any length."
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A zip file and the configuration to register it with; `largest_difference`: traced against eager, of the encoder."""
+
+    zip: Path
+    config: Path
+    largest_difference: float | None = None
+
+
+def export(model: str | Path, out: Path, *, name: str | None = None, version: str = "1.0.0") -> list[Exported]:
+    """Write the document encoder and the query tokenizer of a sparse model to the folder `out`.
+
+    `name` is what the models are called in OpenSearch; default: the directory's name.
+    Raises ModelError where the model is not a masked language model alone (lexical and residual models need the text).
+    """
+    from opensearch_neural.models.sparse import TorchSparseEncoder, load_sparse
+
+    encoder = load_sparse(model, device="cpu")
+    if not isinstance(encoder, TorchSparseEncoder) or encoder.lexical is not None:
+        raise ModelError(
+            f"{model}: its documents' weights are BM25 impacts, which TorchScript cannot compute",
+            "ingest with osn ingest, which encodes them; only the queries of such a model could be exported",
+        )
+    if encoder.prompt:
+        raise ModelError(
+            f"{model}: documents are encoded after the prompt {encoder.prompt!r}, which ml-commons cannot add"
+        )
+    called = name or Path(model).name
+    out.mkdir(parents=True, exist_ok=True)
+    return [
+        _export_documents(encoder, out, f"{called}-doc", version),
+        _export_queries(encoder, out, f"{called}-tokenizer", version),
+    ]
+
+
+def _export_documents(encoder: TorchSparseEncoder, out: Path, name: str, version: str) -> Exported:
+    import io
+
+    import torch
+
+    eager = _module(encoder)
+    tokenizer = encoder.tokenizer
+    short = _batch(tokenizer, [_EXAMPLE])
+    with torch.inference_mode(), warnings.catch_warnings():
+        # ml-commons reads TorchScript; that torch calls it deprecated, and that BERT's checks are constants, is known.
+        warnings.simplefilter("ignore")
+        traced: Any = torch.jit.trace(eager, (short,), strict=False, check_trace=False)
+        # Traced on one short text; told apart on others: longer ones, several at once, padded, at the length limit.
+        largest = 0.0
+        truncation: Any = tokenizer.truncation
+        limit = int(truncation["max_length"])  # words of the example: more than the limit in tokens
+        for texts in ([_EXAMPLE, "word"], ["word"], [_EXAMPLE * limit, _EXAMPLE, ""]):
+            batch = _batch(tokenizer, texts)
+            largest = max(largest, float((traced(batch)["output"] - eager(batch)["output"]).abs().max()))
+        script = io.BytesIO()
+        torch.jit.save(traced, script)
+    if not largest <= 1e-4:
+        raise ModelError(
+            f"{encoder.info.name}: the traced model differs from the model by {largest:.2g}; nothing was written"
+        )
+    files = {f"{name}.pt": script.getvalue(), "tokenizer.json": tokenizer.to_str().encode()}
+    described = f"Sparse document encoder of {encoder.info.name}, {encoder.info.hash}."
+    return _write(out, name, version, "SPARSE_ENCODING", described, files, largest)
+
+
+def _module(encoder: TorchSparseEncoder) -> torch.nn.Module:
+    """The encoder as one module, {"input_ids", "attention_mask"}: (batch, length) -> {"output": (batch, vocabulary)}.
+
+    The head is the plain formula: tiles are loops, whose number a trace would fix.
+    """
+    import torch
+
+    model, pooling, width = encoder.model, encoder.pooling, len(encoder.vocabulary)
+    body: Any = model.body
+    # The fast kernels ask whether a mask is all ones, and a trace keeps the answer of its example.
+    body.set_attn_implementation("eager")
+    kept = torch.ones(width)
+    kept[torch.from_numpy(encoder.special_ids)] = 0
+
+    class Documents(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = body
+            # Buffers, so that they are saved with the module.
+            for named, tensor in {"weight": model.weight[:width], "bias": model.bias[:width], "kept": kept}.items():
+                self.register_buffer(named, tensor)
+
+        weight: torch.Tensor
+        bias: torch.Tensor
+        kept: torch.Tensor
+
+        def forward(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+            mask = batch["attention_mask"]
+            hidden = self.body(input_ids=batch["input_ids"], attention_mask=mask).logits
+            logits = torch.nn.functional.linear(hidden, self.weight, self.bias)
+            valid = mask.unsqueeze(-1).to(logits.dtype)
+            if pooling.strategy == "sum":
+                weights = sparse_head.activated(logits.relu(), double_log=pooling.double_log) * valid
+                weights = weights.sum(dim=1)
+            else:
+                weights = sparse_head.activated((logits.relu() * valid).amax(dim=1), double_log=pooling.double_log)
+            weights = weights * self.kept
+            if pooling.max_active is not None and pooling.max_active < width:
+                weights = weights * (weights >= weights.topk(pooling.max_active, dim=1).values[:, -1:])
+            return {"output": weights}
+
+    return Documents().eval().requires_grad_(False)
+
+
+def _batch(tokenizer: Tokenizer, texts: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Texts as ml-commons hands them over: (texts, length of the longest), padded with 0."""
+    import torch
+
+    encodings = tokenizer.encode_batch_fast(list(texts))
+    longest = max(len(encoding.ids) for encoding in encodings)
+    ids, mask = (torch.zeros(len(encodings), longest, dtype=torch.int64) for _ in range(2))
+    for row, encoding in enumerate(encodings):
+        ids[row, : len(encoding.ids)] = torch.tensor(encoding.ids)
+        mask[row, : len(encoding.ids)] = 1
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def _export_queries(encoder: TorchSparseEncoder, out: Path, name: str, version: str) -> Exported:
+    query = encoder.query
+    table = {token: max(weight, SMALLEST_WEIGHT) for token, weight in query.weights.items()}
+    files = {"idf.json": json.dumps(table).encode(), "tokenizer.json": query.tokenizer.to_str().encode()}
+    described = f"Tokenizer and IDF table for the queries of {encoder.info.name}, {encoder.info.hash}."
+    return _write(out, name, version, "SPARSE_TOKENIZE", described, files, None)
+
+
+def _write(
+    out: Path, name: str, version: str, function: str, described: str, files: Mapping[str, bytes], largest: float | None
+) -> Exported:
+    archive, config = out / f"{name}.zip", out / f"{name}.json"
+    beside = archive.with_suffix(".part")
+    with zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for member, content in files.items():
+            # With a date of its own every export would have another hash.
+            zipped.writestr(zipfile.ZipInfo(member), content, zipfile.ZIP_DEFLATED)
+    beside.replace(archive)
+    content = archive.read_bytes()
+    fields = {
+        "name": name,
+        "version": version,
+        "description": described,
+        "model_format": "TORCH_SCRIPT",
+        "function_name": function,
+        "model_content_size_in_bytes": len(content),
+        "model_content_hash_value": hashlib.sha256(content).hexdigest(),
+    }
+    write_json(config, fields)
+    return Exported(archive, config, largest)

@@ -1,0 +1,97 @@
+"""The zip files for ml-commons hold what it reads, and the traced encoder gives the model's own vectors."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from opensearch_neural.errors import ModelError
+from opensearch_neural.models.lexical import build_lexical
+from opensearch_neural.models.ml_commons import SMALLEST_WEIGHT, export
+from opensearch_neural.models.sparse import load_sparse
+
+from .test_sparse import TEXTS, masked_lm, router_model
+
+torch = pytest.importorskip("torch", reason="needs the extra [encode]")
+
+
+def members(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+@pytest.mark.parametrize(
+    ("activation", "pooling", "options"),
+    [
+        ("relu", "max", {}),
+        ("log1p_relu", "max", {"max_active_dims": 20}),
+        ("relu", "sum", {}),
+    ],
+)
+def test_the_traced_encoder_gives_the_same_vectors(
+    tmp_path: Path,
+    tokenizer_folder: Path,
+    activation: str,
+    pooling: str,
+    options: dict[str, int],
+) -> None:
+    from tokenizers import Tokenizer
+
+    folder = tmp_path / "model"
+    router_model(folder, tokenizer_folder, activation=activation, pooling=pooling, **options)
+    encoder, _ = export(folder, tmp_path / "out")
+    assert encoder.largest_difference is not None and encoder.largest_difference <= 1e-4
+    files = members(encoder.zip)
+    assert sorted(files) == ["model-doc.pt", "tokenizer.json"]
+    # As ml-commons does it: the zip's own tokenizer, one text, its padded length, the two named inputs.
+    tokenizer, traced = (
+        Tokenizer.from_str(files["tokenizer.json"].decode()),
+        torch.jit.load(io.BytesIO(files["model-doc.pt"])),
+    )
+    model = load_sparse(folder)
+    expected = model.encode_documents(TEXTS).to_scipy().toarray()
+    for text, row in zip(TEXTS, expected, strict=True):
+        encoding = tokenizer.encode(text)
+        batch = {"input_ids": torch.tensor([encoding.ids]), "attention_mask": torch.tensor([encoding.attention_mask])}
+        found = traced(batch)["output"][0].numpy()
+        np.testing.assert_allclose(found, row, atol=1e-4)
+        names = [tokenizer.decode([at], skip_special_tokens=True) for at in np.flatnonzero(found)]
+        assert names == [model.vocabulary[at] for at in np.flatnonzero(found)]
+
+
+def test_the_tokenizer_and_both_configurations(tmp_path: Path, tokenizer_folder: Path) -> None:
+    folder = tmp_path / "model"
+    router_model(folder, tokenizer_folder)
+    first, again = (export(folder, tmp_path / out, name="books", version="2.0.0") for out in ("one", "two"))
+    assert [each.zip.read_bytes() for each in first[1:]] == [each.zip.read_bytes() for each in again[1:]]
+    query = load_sparse(folder).query
+    files = members(first[1].zip)
+    table = json.loads(files["idf.json"])
+    assert table["a"] == SMALLEST_WEIGHT and query.weights["a"] == 0
+    assert {token for token in table if table[token] != query.weights[token]} <= {
+        t for t, w in query.weights.items() if w == 0
+    }
+    assert json.loads(files["tokenizer.json"])["truncation"] is None
+    for exported, function in zip(first, ("SPARSE_ENCODING", "SPARSE_TOKENIZE"), strict=True):
+        config = json.loads(exported.config.read_text())
+        assert config["function_name"] == function and config["model_format"] == "TORCH_SCRIPT"
+        assert config["version"] == "2.0.0" and config["name"].startswith("books-")
+        content = exported.zip.read_bytes()
+        assert config["model_content_size_in_bytes"] == len(content)
+        assert config["model_content_hash_value"] == hashlib.sha256(content).hexdigest()
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path: Path, tokenizer_folder: Path) -> None:
+    build_lexical(TEXTS).save(tmp_path / "lexical")
+    with pytest.raises(ModelError, match="BM25 impacts"):
+        export(tmp_path / "lexical", tmp_path / "out")
+    masked_lm(tmp_path / "alone", tokenizer_folder)
+    with pytest.raises(ModelError, match=r"idf\.json"):
+        export(tmp_path / "alone", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
