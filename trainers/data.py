@@ -283,7 +283,7 @@ class _Builder:
         self.examples: dict[int, tuple[array[int], array[int], dict[int, float]]] = {}
         self.unknown_queries: dict[str, int] = {}
         self.unknown_documents: dict[str, int] = {}
-        self.references = 0
+        self.references = {"query": 0, "document": 0}
         self.notes: list[str] = []
 
     def add(self, record: Record) -> None:
@@ -300,7 +300,7 @@ class _Builder:
                 scores[row] = score
 
     def _query(self, record: Record) -> int | None:
-        self.references += 1
+        self.references["query"] += 1
         if self.closed_queries:
             return self._known(self.queries, record.query_id or "", self.unknown_queries)
         text = (record.query or "").strip()
@@ -309,7 +309,7 @@ class _Builder:
         return self.queries.add(record.query_id or text_id(text), text)
 
     def _document(self, passage: Passage, record: Record) -> int | None:
-        self.references += 1
+        self.references["document"] += 1
         if self.closed_documents:
             return self._known(self.documents, passage.id or "", self.unknown_documents)
         text = (passage.text or "").strip()
@@ -335,7 +335,7 @@ class _Builder:
                 f"{source}: {times} references name {len(unknown)} {plural} that the data does not hold "
                 f"({'first: ' if len(unknown) > 3 else ''}{shown})"
             )
-            if times * 2 > self.references:
+            if times * 2 > self.references[what]:
                 raise InputError(message, f"is this the right {'corpus' if what == 'document' else 'query file'}?")
             self.notes.append(message + "; left out")
         positives, negatives, scored, values = [], [], [], array("f")

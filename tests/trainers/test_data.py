@@ -111,6 +111,13 @@ def test_judgements_of_another_corpus_are_refused(tmp_path: Path) -> None:
         load_training(folder)
 
 
+def test_judgements_most_of_whose_documents_are_unknown_are_refused_though_some_are_known(tmp_path: Path) -> None:
+    rows = [(f"q{i}", "d" if i < 3 else f"x{i}", 1) for i in range(9)]
+    folder = beir(tmp_path / "set", {"d": "text"}, {f"q{i}": f"query {i}" for i in range(9)}, {"train": rows})
+    with pytest.raises(InputError, match="6 references name 6 documents"):
+        load_training(folder)
+
+
 def test_a_split_that_is_not_there_is_refused_with_those_that_are(animals: Path) -> None:
     with pytest.raises(InputError, match="dev") as caught:
         load_training(animals, split="dev")
