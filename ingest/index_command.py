@@ -87,6 +87,8 @@ def plan(connection: ConnectionSettings, name: str, docs: int, replicas: int | N
         print(json.dumps(asdict(made) | {"bytes": made.bytes}, indent=2))
         return
     print(f"{made.documents:,} documents, from {made.sampled:,} in {name}")
+    if made.sampled < min(made.documents, 10_000):
+        click.echo("few documents overestimate: ingest a sample of 10,000 or more, with --merge", err=True)
     print(f"  one copy    {_bytes(made.bytes)}")
     for part, size in made.primaries.items():
         print(f"    {part:<20} {_bytes(size):>10}")

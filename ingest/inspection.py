@@ -133,18 +133,13 @@ def _models(meta: IndexMeta) -> list[Model]:
             details = ""
             if isinstance(model, DenseMeta):
                 details = f"{model.dimension} dimensions as {model.type}"
-            here = (registry.models_folder() / model.hash).is_dir()
+            here = registry.link_of(model.hash).is_dir()
             found.append(Model(kind, model.name, model.hash, here, details))
     return found
 
 
 def _sizes(client: OpenSearch, index: str, meta: IndexMeta, files: Mapping[str, Any]) -> dict[str, int]:
     sizes: Counter[str] = Counter()
-    if meta.dense is not None and "vec" in files:
-        # The k-NN plugin keeps every vector a second time, among the doc values, unless the mapping says otherwise.
-        dense, values = (files.get(suffix, {}).get("size_in_bytes", 0) for suffix in ("vec", "dvd"))
-        if values >= dense:
-            sizes.update({"dense": dense, "fields": -dense})
     for suffix, file in files.items():
         sizes[PARTS.get(suffix, "other")] += file["size_in_bytes"]
     postings = sizes.pop("postings", 0)
@@ -209,7 +204,7 @@ def _drift(client: OpenSearch, index: str, sparse: SparseMeta, sample: int) -> D
         occurrences += frequency
         total += frequency * difference
         chance += frequency * deviation * math.sqrt(2 / math.pi)
-        if difference > 4 * deviation:
+        if difference > max(4 * deviation, 0.01):
             differing.append((difference * math.sqrt(frequency), token, weights[token], float(found[number])))
     if not occurrences:
         return None

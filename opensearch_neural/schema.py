@@ -172,7 +172,14 @@ def _knn_vector(dense: DenseMeta) -> dict[str, Any]:
     if dense.type == "sq":
         # `bits` is mandatory from OpenSearch 3.6 on and was 7 by default before.
         method["parameters"]["encoder"] = {"name": "sq", "parameters": {"bits": 7}}
-    mapping = {"type": "knn_vector", "dimension": dense.dimension, "method": method}
+    mapping = {
+        "type": "knn_vector",
+        "dimension": dense.dimension,
+        "method": method,
+        # They would hold every vector a second time. Queries, filters, the `knn_score` script and `exists` all read the
+        # vectors themselves, and answer the same without.
+        "doc_values": False,
+    }
     if dense.type == "byte":
         mapping["data_type"] = "byte"
     return mapping

@@ -100,3 +100,23 @@ def test_the_cluster_takes_the_mapping_and_answers_by_the_right_similarity(
     body = {"query": {"knn": {"dense": {"vector": [1, 0], "k": 2}}}}
     hits = [hit["_id"] for hit in client.search(index=index_name, body=body)["hits"]["hits"]]
     assert hits == (["aligned", "longer"] if normalized else ["longer", "aligned"])
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("type", ["float", "byte", "sq"])
+def test_vectors_without_doc_values_are_scored_by_the_script_of_the_plugin_and_found_to_exist(
+    client, index_name: str, type: str
+) -> None:
+    dense = DenseMeta("m", "h", 2, type, True)  # type: ignore[arg-type]
+    body = index_body(IndexMeta(dense=dense), replicas=0)
+    assert body["mappings"]["properties"]["dense"]["doc_values"] is False
+    client.indices.create(index=index_name, body=body)
+    for id, vector in {"aligned": [4, 0], "across": [0, 4], "between": [3, 3]}.items():
+        client.index(index=index_name, id=id, body={"text": "x", "dense": vector})
+    client.index(index=index_name, id="none", body={"text": "x"}, refresh=True)
+    there = {"exists": {"field": "dense"}}
+    assert client.count(index=index_name, body={"query": there})["count"] == 3
+    parameters = {"field": "dense", "query_value": [1, 0], "space_type": "cosinesimil"}
+    script = {"lang": "knn", "source": "knn_score", "params": parameters}
+    hits = client.search(index=index_name, body={"query": {"script_score": {"query": there, "script": script}}})
+    assert [hit["_id"] for hit in hits["hits"]["hits"]] == ["aligned", "between", "across"]
