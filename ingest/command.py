@@ -6,11 +6,15 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from opensearch_neural.cluster import ConnectionSettings, connect, connection_options
 from opensearch_neural.schema import DenseType
+
+if TYPE_CHECKING:
+    from ingest.models import Dtype
 
 
 @click.command()
@@ -56,6 +60,13 @@ from opensearch_neural.schema import DenseType
 @click.option("--encode-batch", type=click.IntRange(min=1), default=32, show_default=True)
 @click.option("--device", default=None, help="cpu, cuda, …  [default: the best there is]")
 @click.option(
+    "--dtype",
+    type=click.Choice(["fp32", "bf16"]),
+    default="fp32",
+    show_default=True,
+    help="Of a sparse model's network; bf16 is the faster one where the processor or GPU multiplies it.",
+)
+@click.option(
     "--dead-letters", type=click.Path(path_type=Path), default=None, help="[default: INDEX.dead-letters.jsonl]"
 )
 @click.option("--max-errors", type=click.IntRange(min=0), default=1000, show_default=True)
@@ -93,6 +104,7 @@ def ingest(
     chunk_mb: float,
     encode_batch: int,
     device: str | None,
+    dtype: Dtype,
     dead_letters: Path | None,
     max_errors: int,
     patience: float,
@@ -130,6 +142,7 @@ def ingest(
         store_vectors=store_vectors,
         encode_batch=encode_batch,
         device=device,
+        dtype=dtype,
         dead_letters=dead_letters,
         options=Options(
             writers=writers,

@@ -11,6 +11,7 @@ documents out of it.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -32,14 +33,23 @@ class DeadLetters:
     """Appends to the dead-letter file; creates it with the first letter, so no letters leave no file.
 
     A run that continues another one meets some of its documents again; what already lies in the file is not added twice.
+    Raises InputError where no file can be written, before the first letter has to be.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: IO[str] | None = None
         self._known: set[bytes] = set()
-        self.ids: set[str] = set()
-        """Of the documents in the file, those of earlier runs included."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=path.parent):
+                pass
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        except OSError as error:
+            raise InputError(
+                f"dead letters cannot be written to {path}: {error.strerror}", "give another file with --dead-letters"
+            ) from None
         if path.exists():
             for letter in letters_of(path):
                 self._note(letter)
@@ -70,12 +80,9 @@ class DeadLetters:
         if digest in self._known:
             return False
         self._known.add(digest)
-        if isinstance(document := letter.get("document"), dict):
-            self.ids.add(str(document.get("_id")))
         return True
 
     def _open(self) -> IO[str]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         file = self.path.open("a+b")
         size = file.seek(0, os.SEEK_END)
         if size:

@@ -58,7 +58,7 @@ def add(
     rejected: list[Rejected] = []
     with spooled(corpus) as place:
         written = opened.add(CorpusSource(corpus).reader(place)(rejected.append))
-    refused = [Refused(str(each).rpartition(": ")[0], each.reason) for each in rejected] + written.refused
+    refused = [Refused(each.place, each.reason) for each in rejected] + written.refused
     if as_json:
         told = [{"id": each.id, "reason": each.reason} for each in refused]
         print(json.dumps({"created": written.created, "replaced": written.replaced, "refused": told}))

@@ -51,6 +51,11 @@ class Encoders:
     dense: DenseEncoder | None = None
     batch_size: int = 32
 
+    @property
+    def pads(self) -> bool:
+        """Whether a network pads texts to one length, so that encoding many at once, sorted by length, is faster."""
+        return self.dense is not None or (self.sparse is not None and self.sparse.info.kind != "lexical")
+
     def vectors(self, documents: Sequence[Document]) -> Vectors:
         contents = [document.contents for document in documents]
         sparse = None
@@ -81,6 +86,27 @@ class Prepared:
     actions: list[Action] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     unfit: list[Unfit] = field(default_factory=list)
+
+
+def prepare_batches(
+    batches: Sequence[Sequence[Document]], vectorizer: Vectorizer, dense_meta: DenseMeta | None
+) -> list[Prepared]:
+    """The bulk actions of each batch, all batches encoded at once."""
+    together = prepare([document for batch in batches for document in batch], vectorizer, dense_meta)
+    prepared = []
+    first = 0
+    for batch in batches:
+        places = range(first, first + len(batch))
+        taken = [n for n, position in enumerate(together.positions) if position in places]
+        prepared.append(
+            Prepared(
+                [together.actions[n] for n in taken],
+                [together.positions[n] - first for n in taken],
+                [Unfit(each.position - first, each.reason) for each in together.unfit if each.position in places],
+            )
+        )
+        first += len(batch)
+    return prepared
 
 
 def prepare(documents: Sequence[Document], vectorizer: Vectorizer, dense_meta: DenseMeta | None) -> Prepared:

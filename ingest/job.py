@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ingest import pipeline
 from ingest.dead_letters import is_dead_letter_file, letters_path
 from ingest.encoding import Encoders, Vectorizer
-from ingest.models import Wanted, choose, dense_meta, sparse_meta, stored_dense_meta
+from ingest.models import Dtype, Wanted, choose, dense_meta, sparse_meta, stored_dense_meta
 from ingest.pipeline import Options, Report
 from ingest.source import CorpusSource, Records, as_passages, ignore, spooled
 from ingest.target import open_target, read_meta
@@ -38,7 +38,7 @@ class Job:
     corpus: may be left out with `vectors`: then it is the one that was encoded
     index: with `alias`, left empty
     alias: build an index beside the one that the alias names, and have it name the new one when that is complete
-    sparse, dense, tokenizer, passages: as in `models.Wanted`
+    sparse, dense, tokenizer, passages, device, dtype: as in `models.Wanted`
     vectors: a folder that `osn encode` wrote, instead of models
     """
 
@@ -57,6 +57,7 @@ class Job:
     store_vectors: bool = False
     encode_batch: int = 32
     device: str | None = None
+    dtype: Dtype = "fp32"
     dead_letters: Path | None = None
     vectors: Path | None = None
     options: Options = field(default_factory=Options)
@@ -114,6 +115,7 @@ def _write(
             serve=(lambda: serve(client, str(job.alias), job.index)) if job.alias else None,
             whole_documents=not is_dead_letter_file(Path(place)),
             total=plan.total,
+            pads=plan.pads,
             show_progress=show_progress,
         )
         return replace(report, alias=job.alias)
@@ -121,17 +123,18 @@ def _write(
 
 @dataclass(frozen=True)
 class Plan:
-    """What is written, and where its vectors come from."""
+    """What is written, and where its vectors come from. pads: as in `pipeline.ingest`."""
 
     meta: IndexMeta
     records: Records
     vectorizer: Vectorizer
     total: int | None
+    pads: bool = False
 
 
 def with_models(job: Job, wrote: IndexMeta | None, records: Records, corpus_name: str) -> Plan:
     """Vectors from the models that are named, or that wrote the index."""
-    wanted = Wanted(job.sparse, job.dense, job.tokenizer, job.passages, job.device)
+    wanted = Wanted(job.sparse, job.dense, job.tokenizer, job.passages, job.device, job.dtype)
     chosen = choose(wanted, wrote, job.index, records, corpus_name)
     dense = None
     if chosen.dense is not None:
@@ -139,14 +142,15 @@ def with_models(job: Job, wrote: IndexMeta | None, records: Records, corpus_name
         dense = dense_meta(chosen.dense, job.dense_type, sample)
     sparse = sparse_meta(chosen.sparse) if chosen.sparse else None
     meta = IndexMeta(sparse=sparse, dense=dense, passages=chosen.passages, analyzer=job.analyzer)
-    return Plan(meta, chosen.records, Encoders(chosen.sparse, chosen.dense, job.encode_batch), chosen.total)
+    encoders = Encoders(chosen.sparse, chosen.dense, job.encode_batch)
+    return Plan(meta, chosen.records, encoders, chosen.total, encoders.pads)
 
 
 def with_vectors(job: Job, stored: StoredVectors, records: Records) -> Plan:
     """Vectors from files. What encodes queries is remembered, for searches on this machine."""
     manifest = stored.manifest
     model = stored.folder / "model"
-    if manifest.sparse is not None and not (registry.models_folder() / manifest.sparse.hash).is_dir():
+    if manifest.sparse is not None and not registry.link_of(manifest.sparse.hash).is_dir():
         registry.remember(manifest.sparse.hash, model)
     dense = None
     if manifest.dense is not None:
@@ -170,9 +174,10 @@ def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:
         if job.corpus is None:
             raise InputError("no corpus is named", "give --corpus, or --vectors")
         return job.corpus
-    if job.sparse or job.dense or job.tokenizer or job.passages:
+    if job.sparse or job.dense or job.tokenizer or job.passages or job.dtype != "fp32":
         raise InputError(
-            "--vectors brings the vectors along: --sparse, --dense, --tokenizer and --passages have no place beside it",
+            "--vectors brings the vectors along: --sparse, --dense, --tokenizer, --passages and --dtype have no place "
+            "beside it",
             "leave them out, or encode again with `osn encode`",
         )
     encoded = stored.manifest.corpus

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 from ingest.source import Records, as_passages, ignore
+from opensearch_neural.corpus import Rejected
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory, registry
 from opensearch_neural.schema import DenseMeta, DenseType, IndexMeta, PassageMeta, SparseMeta, byte_scale
@@ -71,7 +73,7 @@ def choose(wanted: Wanted, wrote: IndexMeta | None, index: str, records: Records
     if wanted.sparse not in (None, "none", "lexical"):
         sparse = _load_sparse(str(wanted.sparse), wanted)
     elif wanted.sparse != "none" and (wrote is None or wrote.sparse is not None):
-        known = registry.models_folder() / wrote.sparse.hash if wrote is not None and wrote.sparse is not None else None
+        known = registry.link_of(wrote.sparse.hash) if wrote is not None and wrote.sparse is not None else None
         if known is not None and known.is_dir():
             sparse = _load_sparse(str(known), wanted, name=wrote.sparse.name if wrote and wrote.sparse else None)
         elif wrote is None or (wrote.sparse and wrote.sparse.name.startswith("lexical")):
@@ -149,10 +151,14 @@ def _built_lexical(records: Records, tokenizer: Tokenizer, corpus_name: str) -> 
     from opensearch_neural.models.lexical import LexicalEncoder, build_lexical
 
     log.info("reading the corpus once for the lexical model's term statistics")
+    rejected: deque[Rejected] = deque(maxlen=1)
     try:
-        built = build_lexical((document.contents for document in records(ignore)), tokenizer=tokenizer)
+        built = build_lexical((document.contents for document in records(rejected.append)), tokenizer=tokenizer)
     except InputError as error:
-        raise InputError(f"no lexical model can be made of {corpus_name}: {error.message}", error.remedy) from None
+        last = f"; the last that was not taken: {rejected[0]}" if rejected else ""
+        raise InputError(
+            f"no lexical model can be made of {corpus_name}: {error.message}{last}", error.remedy
+        ) from None
     folder = registry.models_folder() / f"lexical-{built.info.hash}"
     built.save(folder)
     return replace(LexicalEncoder.load(folder), name="lexical"), built.documents

@@ -37,7 +37,12 @@ class Target:
 
 
 def read_meta(client: OpenSearch, index: str) -> IndexMeta | None:
-    """The record of what wrote the index (or the one index an alias names); None when there is no such index."""
+    """The record of what wrote the index (or the one index an alias names); None when there is no such index.
+
+    Raises ClusterError for a pattern, even if it matches one index: it might match another tomorrow.
+    """
+    if index == "_all" or index.startswith("<") or any(sign in index for sign in "*,"):
+        raise ClusterError(f"{index!r} is a pattern, not the name of an index", "name one index, or an alias")
     if not client.indices.exists(index=index):
         return None
     mappings = client.indices.get_mapping(index=index)
@@ -115,9 +120,21 @@ def open_target(
         assert wrote is not None
     else:
         check_unchanged_models(index, wrote, wanted)
+        if replicas is not None and LOADING in wrote.extra:
+            wrote = _with_replicas(client, index, wrote, replicas)
     name, settings = _settings(client, index)
     wait_for_primaries(client, name, patience)
     return Target(name, settings["uuid"], wrote, wrote.extra.get(LOADING, {}).get("corpus"))
+
+
+def _with_replicas(client: OpenSearch, index: str, wrote: IndexMeta, replicas: int) -> IndexMeta:
+    """Have an index that is still loading get another number of replicas at the end than its first run wanted."""
+    loading = wrote.extra[LOADING]
+    if loading["restore"].get("number_of_replicas", replicas) != replicas:
+        changed = {**loading, "restore": {**loading["restore"], "number_of_replicas": replicas}}
+        wrote = _with(wrote, {LOADING: changed})
+        put_meta(client, index, wrote)
+    return wrote
 
 
 def wait_for_primaries(client: OpenSearch, index: str, patience: float) -> None:

@@ -111,6 +111,12 @@ def main() -> None:
     except OsnError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
+    except OSError as error:  # a folder that cannot be written to, a full disk
+        if error.strerror is None:
+            raise
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"error: {place}{error.strerror}", file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

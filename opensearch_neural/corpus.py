@@ -97,8 +97,12 @@ class Rejected:
     reason: str
     raw: str
 
+    @property
+    def place(self) -> str:
+        return f"{self.file}{'' if self.line is None else f', line {self.line}'}"
+
     def __str__(self) -> str:
-        return f"{self.file}{'' if self.line is None else f', line {self.line}'}: {self.reason}"
+        return f"{self.place}: {self.reason}"
 
 
 OnReject = Callable[[Rejected], None]

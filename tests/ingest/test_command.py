@@ -68,6 +68,14 @@ def test_standard_input_is_a_corpus(osn: Osn, client: Any, index_name: str) -> N
         (["--corpus", "missing.jsonl"], "missing.jsonl does not exist"),
         (["--corpus", "d.jsonl", "--sparse", "./no-model"], "no model directory at"),
         (["--corpus", "empty.jsonl"], "no lexical model can be made"),
+        (["--vectors", "no-vectors"], "no-vectors holds no vectors"),
+        (["--corpus", "d.jsonl", "--text-field", "abstract"], "d.jsonl, line 3: no text: expected a field abstract"),
+        (
+            ["--corpus", "d.jsonl", "--dead-letters", "folder"],
+            "dead letters cannot be written to folder: Is a directory",
+        ),
+        (["--corpus", "d.jsonl", "--dead-letters", "d.jsonl/x"], "dead letters cannot be written to d.jsonl/x: "),
+        (["--corpus", "d.jsonl", "--index", "osn-no-such-*"], "'osn-no-such-*' is a pattern"),
         (["--corpus", "d.jsonl", "--dead-letters", "d.jsonl"], "cannot be the dead-letter file too"),
     ],
 )
@@ -76,9 +84,17 @@ def test_what_cannot_work_is_said_without_a_traceback(
 ) -> None:
     write_jsonl(tmp_path / "d.jsonl", records(3))
     (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "folder").mkdir()
     ran = osn("ingest", "--index", index_name, *arguments)
     assert ran.returncode == 1
     assert message in ran.stderr and "Traceback" not in ran.stderr
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(osn: Osn, tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "d.jsonl", records(3))
+    ran = osn("encode", "--corpus", "d.jsonl", "--out", "d.jsonl/vectors", "--tokenizer", small_tokenizer())
+    assert ran.returncode == 1
+    assert "error: d.jsonl/vectors" in ran.stderr and "Traceback" not in ran.stderr
 
 
 def test_interrupted_it_says_so_exits_with_130_and_goes_on(

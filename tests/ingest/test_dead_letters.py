@@ -32,7 +32,6 @@ def test_a_run_that_continues_keeps_nothing_twice_and_mends_a_torn_line(tmp_path
     whole = path.read_bytes()
     path.write_bytes(whole[:-9])  # killed while writing the second
     dead = DeadLetters(path)
-    assert dead.ids == {"a"}
     dead.add(GOOD, "refused", 400)
     dead.add(BROKEN, "not JSON")
     dead.close()

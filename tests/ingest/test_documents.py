@@ -197,6 +197,9 @@ def test_the_commands(
     ran = osn("documents", "get", "--index", index, "doc-4-000001")
     shown = json.loads(ran.stdout)
     assert (shown["title"], shown["year"]) == ("New", 7)
+    (tmp_path / "new.jsonl").write_text('{"_id": "bad"}\n')
+    ran = osn("documents", "add", "--index", index, "new.jsonl")
+    assert "refused: new.jsonl, line 1: no text: expected" in ran.stderr and ran.stderr.count("no text") == 1
     (tmp_path / "ids").write_text("doc-4-000000\n\ndoc-4-000001\n")
     ran = osn("documents", "delete", "--index", index, "--ids", "ids", "missing")
     assert f"2 of 3 deleted from {index}" in ran.stdout, ran.stderr

@@ -205,6 +205,8 @@ def test_several_encodings_in_a_folder_must_be_told_apart(client: Any, index_nam
     assert run_job(client, settings, show_progress=False).documents == 10
     with pytest.raises(InputError, match="--vectors brings the vectors along"):
         run_job(client, replace(settings, sparse="lexical"), show_progress=False)
+    with pytest.raises(InputError, match="--dtype"):
+        run_job(client, replace(settings, dtype="bf16"), show_progress=False)
 
 
 @pytest.mark.parametrize("damage", ["", "{}", '{"format": 99}', '{"format": 1}', "not json"])

@@ -160,6 +160,16 @@ def test_sparse_and_dense_vectors_find_documents(client, index_name: str, tmp_pa
     assert len(source["dense"]) == 384 and all(isinstance(number, int) for number in source["dense"])
 
 
+def test_a_number_of_replicas_that_the_cluster_refuses_can_be_corrected(
+    client, index_name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ClusterError, match="maximum shards open"):
+        run_job(client, job(jsonl(tmp_path), index_name, replicas=900_000), show_progress=False)
+    assert run_job(client, job(jsonl(tmp_path), index_name, replicas=0), show_progress=False).documents == 20
+    settings = client.indices.get_settings(index=index_name)[index_name]["settings"]["index"]
+    assert settings["number_of_replicas"] == "0" and "refresh_interval" not in settings
+
+
 def test_without_models_the_index_serves_bm25(client, index_name: str, tmp_path: Path) -> None:
     run_job(client, job(jsonl(tmp_path), index_name, sparse="none"), show_progress=False)
     mapping = client.indices.get_mapping(index=index_name)[index_name]["mappings"]
@@ -214,6 +224,21 @@ def test_what_was_acknowledged_and_is_lost_is_written_again(
     found = snapshot(client, index_name)
     assert len(found) == (40 if existing else 20)
     assert found["doc-1-000007"]["sparse"]
+
+
+def test_what_is_lost_is_written_again_even_if_its_id_is_among_the_dead_letters(
+    client, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The id occurs twice, so its second document is a letter; another letter is refused once more and keeps nothing up."""
+    lines = [*records(20), {"_id": "doc-0-000007", "text": "the same id"}, {"_id": "x", "text": "rain", "year": "MCM"}]
+    corpus = write_jsonl(tmp_path / "d.jsonl", lines)
+    with monkeypatch.context() as patch:
+        lose(client, patch, index_name, "doc-0-000007")
+        report = run_job(client, job(corpus, index_name), show_progress=False)
+    assert (report.documents, report.letters) == (20, 2)
+    found = snapshot(client, index_name)
+    assert found.keys() == {record["_id"] for record in records(20)}
+    assert found["doc-0-000007"]["text"] == records(20)[7]["text"]
 
 
 def test_an_index_that_keeps_losing_documents_is_not_called_complete(
@@ -418,6 +443,93 @@ def test_batches_are_bounded_by_their_text_too(client, index_name: str, tmp_path
         show_progress=False,
     )
     assert sum(sizes) == 40 and max(sizes) <= 6
+
+
+class Recorded:
+    """A vectorizer that makes nothing, notes what it is given, and refuses texts with a word that it does not know."""
+
+    def __init__(self) -> None:
+        self.given: list[int] = []
+        self.interrupt_at: int | None = None
+
+    def vectors(self, documents: Any) -> Any:
+        from ingest.encoding import Vectors
+
+        if any("glass" in document.text for document in documents):
+            raise ModelError("not finite")
+        if len(self.given) == self.interrupt_at:
+            raise KeyboardInterrupt
+        self.given.append(len(documents))
+        return Vectors()
+
+
+def test_batches_that_are_encoded_at_once_are_written_and_journalled_apart(
+    client, index_name: str, tmp_path: Path
+) -> None:
+    from ingest import pipeline
+    from ingest.target import open_target
+
+    lines: list[Any] = [{"_id": str(n), "text": "rain"} for n in range(100)]
+    lines[13]["text"] = "glass"  # in the second batch
+    lines[25] = {"_id": "24", "text": "an id again"}  # in the third
+    lines[27] = "torn {"
+    corpus = write_jsonl(tmp_path / "d.jsonl", lines)
+    settings = job(corpus, index_name, options={"batch_documents": 10})
+    target = open_target(client, index_name, IndexMeta(), corpus_name="c", replicas=0)
+    vectorizer = Recorded()
+
+    def write() -> Any:
+        return pipeline.ingest(
+            client,
+            target,
+            settings.corpus.reader(str(corpus)),
+            vectorizer,
+            corpus_name="c",
+            dead_letters=tmp_path / "dead.jsonl",
+            options=settings.options,
+            pads=True,
+            show_progress=False,
+        )
+
+    vectorizer.interrupt_at = 6
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    # Three batches at once, in halves where one document cannot be encoded; then three more, and the interrupt.
+    assert vectorizer.given == [7, 3, 2, 1, 14, 30]
+    # Two of these may not have been sent yet.
+    before = len(snapshot(client, index_name))
+    assert 37 <= before <= 57
+    vectorizer.interrupt_at = None
+    report = write()
+    assert sum(vectorizer.given) == 97 + (57 - before), "nothing that was written is encoded again"
+    assert (report.documents, report.letters, report.skipped) == (97, 3, before)
+    assert {letter["line"]: letter["reason"].split(":")[0] for letter in letters(tmp_path / "dead.jsonl")} == {
+        14: "cannot be encoded",
+        26: "the id '24' occurs twice",
+        28: "not JSON",
+    }
+    assert len(snapshot(client, index_name)) == 97
+
+
+def test_the_dtype_is_that_of_the_sparse_models_network(
+    client, cluster_url: str, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from click.testing import CliRunner
+
+    from ingest.command import ingest
+    from opensearch_neural.models import sparse
+
+    asked = []
+
+    def load(name: str, **options: Any) -> Any:
+        asked.append(options["dtype"])
+        raise ModelError("far enough")
+
+    monkeypatch.setattr(sparse, "load_sparse", load)
+    arguments = ["--url", cluster_url, "--corpus", str(jsonl(tmp_path)), "--index", index_name, "--sparse", "some"]
+    CliRunner().invoke(ingest, arguments)
+    CliRunner().invoke(ingest, [*arguments, "--dtype", "bf16"])
+    assert asked == ["fp32", "bf16"]
 
 
 def test_an_index_name_that_opensearch_refuses_is_no_traceback(client, tmp_path: Path) -> None:
