@@ -9,11 +9,11 @@ DATA ?=
 .PHONY: demo test test-faults install lint format bench bench-scale bench-encode bench-query-encoding clean
 
 ## The main job on real input: set up, start the local node, ingest, search, evaluate, print a table, stop the node.
-demo: install check-java
+demo: check-java install
 	$(BIN)/osn demo $(if $(CORPUS),--corpus "$(CORPUS)")
 
 ## Two processes, each with a node of its own; a file's tests stay together. What measures time has the machine to itself.
-test: install check-java
+test: check-java install
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --ignore tests/load
 	$(BIN)/python -m pytest -q tests/load
 
@@ -47,19 +47,19 @@ check-python:
 
 # A cluster of one's own (OSN_URL) needs neither.
 check-java:
-	@test -n "$$OSN_URL" || command -v java >/dev/null || test -x "$$JAVA_HOME/bin/java" || { \
+	@test -n "$$OSN_URL" || command -v java >/dev/null || test -n "$$JAVA_HOME" -a -x "$$JAVA_HOME/bin/java" || { \
 	  echo "Java is missing. Install a JDK, 17 or later: apt-get install openjdk-17-jre-headless (Debian, Ubuntu), brew install openjdk (macOS)," >&2; \
 	  echo "or use a cluster of your own: make $(MAKECMDGOALS) OSN_URL=http://localhost:9200" >&2; exit 1; }
-	@test -n "$$OSN_URL" || command -v mvn >/dev/null || { \
+	@test -n "$$OSN_URL" || command -v mvn >/dev/null || test -n "$$MAVEN_HOME" -a -x "$$MAVEN_HOME/bin/mvn" || { \
 	  echo "Maven is missing. Install it: apt-get install maven (Debian, Ubuntu), brew install maven (macOS)," >&2; \
 	  echo "or use a cluster of your own: make $(MAKECMDGOALS) OSN_URL=http://localhost:9200" >&2; exit 1; }
 
 ## P99, throughput and quality against BM25 on 100,000 documents: half an hour on two cores. DATA: a folder in BEIR layout.
-bench: install check-java
+bench: check-java install
 	$(BIN)/osn bench scale --documents 100000 --minutes 20 --goals high-idf-first --out load-100k $(if $(DATA),--data "$(DATA)")
 
 ## The same on 10,000, 100,000 and 1,000,000, and by which exponent each engine's cost grows: some hours.
-bench-scale: install check-java
+bench-scale: check-java install
 	$(BIN)/osn bench scale --goals high-idf-first --out load-1m --heap 4g $(if $(DATA),--data "$(DATA)")
 
 bench-encode: install
@@ -68,7 +68,7 @@ bench-encode: install
 bench-query-encoding: install
 	$(BIN)/python -m benchmarks.query_encoding
 
-test-faults: install check-java
+test-faults: check-java install
 	OSN_KILLS=100 OSN_FUZZ_FILES=1000 $(BIN)/python -m pytest -q -m faults
 
 clean:

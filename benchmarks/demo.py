@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 import click
 from tqdm import tqdm
 
-from opensearch_neural.cluster import ConnectionSettings, connect, connection_options
+from opensearch_neural.cluster import ConnectionSettings, connect, connection_options, quick_capabilities
+from opensearch_neural.commands.evaluate import available_engines
 from opensearch_neural.corpus import BeirData
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.errors import InputError
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 ENGINES = ("bm25", "sparse", "high-idf-first", "dense", "hybrid")
 DENSE = "all-MiniLM-L6-v2"
-INDEX = "osn-demo"
+INDEX = NODE = "osn-demo"
 EXAMPLES = 3
 # Each engine answers this many requests in the timed part, one after the other.
 TIMED_REQUESTS = 1500
@@ -56,15 +57,23 @@ def demo(
     """Ingest, search and measure a corpus on a local OpenSearch; under ten minutes on two cores.
 
     Uses the cluster of OSN_URL (or --url) where one is named, else starts a local node and stops it again.
+
+    \b
+    osn demo
+    osn demo --corpus docs.jsonl.gz --documents 20000
+    osn demo --keep                                       then: osn search --index osn-demo "read a file"
     """
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="osn-demo-") as folder, cluster(connection) as client:
+    with tempfile.TemporaryDirectory(prefix="osn-demo-") as folder, cluster(connection, keep) as client:
+        if dense != "none" and quick_capabilities(client).knn_lucene is False:
+            print("this cluster has no k-NN plugin: no dense vectors, and no search for them")
+            dense = "none"
         data = prepare(corpus, Path(folder), documents)
         step(f"Ingest: BM25 text, lexical sparse vectors{'' if dense == 'none' else f', {dense} vectors'}")
         write(client, data, dense, Path(folder))
         step(f"Measure: {len(data.qrels)} held-out queries on each engine")
         engines = open_engines(client, INDEX)
-        names = [name for name in ENGINES if dense != "none" or name != "dense"]
+        names = [name for name in available_engines(engines) if name in ENGINES]
         rows = measure_engines(client, engines, names, data)
         step("Three queries, their first hits explained")
         examples(client, engines, data)
@@ -75,7 +84,7 @@ def demo(
         if keep:
             kept = Path(f"{INDEX}-corpus")
             shutil.copytree(data.corpus_path.parent, kept, dirs_exist_ok=True)
-            print(f"\nkept: the index {INDEX}, the corpus in {kept}/")
+            print(f"\nkept: the index (osn search --index {INDEX} …), and its corpus in {kept}/")
         else:
             client.indices.delete(index=INDEX)
     print(f"\ndone in {(time.monotonic() - started) / 60:.1f} minutes")
@@ -86,20 +95,32 @@ def step(text: str) -> None:
 
 
 @contextmanager
-def cluster(connection: ConnectionSettings) -> Iterator[OpenSearch]:
-    """The cluster the user names, else a local node that ends with this block (or with this process, however it ends)."""
+def cluster(connection: ConnectionSettings, keep: bool) -> Iterator[OpenSearch]:
+    """The cluster the user names, else a local node that ends with this block (or with this process, however it ends).
+
+    With `keep` the local node goes on after a demo that succeeded.
+    """
     from opensearch_neural import node
 
     if os.environ.get("OSN_URL") or click.get_current_context().params.get("osn_urls"):
         yield connect(settings=connection)
         return
     step("Start a local OpenSearch node")
-    running = node.start(port=0, name="osn-demo", attached=True, report=lambda line: click.echo(line, err=True))
+
+    def report(line: str) -> None:
+        click.echo(line, err=True)
+
+    running = node.start(port=0, name=NODE, attached=not keep, report=report)
+    succeeded = False
     try:
         print(f"OpenSearch answers at {running.url}")
         yield connect(running.url)
+        succeeded = True
     finally:
-        node.stop(name="osn-demo", purge=True, report=lambda line: click.echo(line, err=True))
+        if keep and succeeded:
+            print(f"kept: the node (export OSN_URL={running.url}); osn node stop --name {NODE} --purge ends it")
+        else:
+            node.stop(name=NODE, purge=True, report=report)
 
 
 def prepare(corpus: str | None, folder: Path, documents: int) -> BeirData:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -24,8 +25,9 @@ APPLICATION = """
 import importlib.util, os, sys
 from opensearch_neural import QueryEncoder, connect, queries
 
-absent = [name for name in ("torch", "transformers", "scipy", "sentence_transformers") if importlib.util.find_spec(name)]
-assert not absent, absent
+extras = "torch transformers sentence_transformers scipy faiss bm25s ir_measures datasets boto3 aiohttp onnxruntime yaml"
+present = [name for name in extras.split() if importlib.util.find_spec(name)]
+assert not present, present
 encoder = QueryEncoder.load(sys.argv[1])
 tokens = encoder.encode("what causes a rainbow")
 client = connect(os.environ["OSN_URL"])
@@ -82,6 +84,38 @@ def test_the_plain_package_builds_and_sends_a_sparse_query(
     neural_sparse, high_idf_first = (line.split() for line in done.stdout.splitlines())
     assert neural_sparse == ["0", "1"]
     assert high_idf_first[0] == "0"
+
+
+def test_the_plain_package_ingests_with_the_lexical_model_and_searches(
+    plain_python: Path, cluster_url: str, index_name: str, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "docs.jsonl"
+    corpus.write_text("".join(json.dumps({"_id": f"d{i}", "text": text}) + "\n" for i, text in enumerate(TEXTS)))
+
+    def osn(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [plain_python.with_name("osn"), *arguments],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "OSN_URL": cluster_url, "OSN_HOME": str(tmp_path / "home"), "PYTHONPATH": ""},
+        )
+
+    done = osn("ingest", "--corpus", corpus, "--index", index_name, "--replicas", "0")
+    assert done.returncode == 0, done.stderr
+    done = osn("search", "--index", index_name, "--json", "what causes a rainbow")
+    assert json.loads(done.stdout)["hits"][0]["id"] == "d0", done.stderr
+    # What the package has no libraries for is listed, and names what to install.
+    done = osn("--help")
+    assert done.returncode == 0, done.stderr
+    assert "(not installed: needs " in done.stdout
+    dense = tmp_path / "dense"
+    dense.mkdir()
+    for command in (["train", "dense"], ["ingest", "--corpus", corpus, "--index", f"{index_name}-2", "--dense", dense]):
+        done = osn(*command)
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        assert 'pip install "opensearch-neural[' in done.stderr
 
 
 def test_the_plain_package_names_the_extra_that_documents_need(plain_python: Path, tmp_path: Path) -> None:

@@ -367,4 +367,6 @@ def _multiplies_bf16(device: torch.device) -> bool:
 
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported()
-    return device.type == "cpu" and torch.cpu._is_amx_tile_supported()
+    # Not public, and named otherwise in some versions: without it the exact way is taken.
+    has_amx = getattr(torch.cpu, "_is_amx_tile_supported", None)
+    return device.type == "cpu" and has_amx is not None and bool(has_amx())
