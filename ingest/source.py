@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,16 +53,31 @@ class CorpusSource:
         """The function that reads the corpus, which now lies at `place`, from its beginning at each call."""
         if Path(place).is_file() and is_dead_letter_file(Path(place)):
             return lambda on_reject: mended(Path(place), on_reject)
-        return lambda on_reject: read_corpus(
-            place,
-            format=self.format,
-            id_field=self.id_field,
-            title_field=self.title_field,
-            text_field=self.text_field,
-            url_field=self.url_field,
-            limit=self.limit,
-            on_reject=on_reject,
-        )
+
+        def read(on_reject: Callable[[Rejected], None]) -> Iterator[Document]:
+            return read_corpus(
+                place,
+                format=self.format,
+                id_field=self.id_field,
+                title_field=self.title_field,
+                text_field=self.text_field,
+                url_field=self.url_field,
+                limit=self.limit,
+                on_reject=on_reject,
+            )
+
+        return _named(read, self.name) if self.path == "-" else read
+
+
+def _named(records: Records, name: str) -> Records:
+    """The records, said to come from `name` and not from the file that they lie in now."""
+
+    def read(on_reject: Callable[[Rejected], None]) -> Iterator[Document]:
+        for document in records(lambda rejected: on_reject(replace(rejected, file=name))):
+            document.file = name
+            yield document
+
+    return read
 
 
 @contextmanager

@@ -55,11 +55,14 @@ def test_the_report_is_for_people_or_for_machines(osn: Osn, client: Any, index_n
     assert len(letters(tmp_path / f"{index_name}.dead-letters.jsonl")) == 1, "no letter is kept twice"
 
 
-def test_standard_input_is_a_corpus(osn: Osn, client: Any, index_name: str) -> None:
-    lines = "".join(json.dumps(record) + "\n" for record in records(30))
-    ran = osn(*small("-", index_name), input=lines)
-    assert ran.returncode == 0, ran.stderr
-    assert len(snapshot(client, index_name)) == 30
+def test_standard_input_is_a_corpus(osn: Osn, client: Any, index_name: str, tmp_path: Path) -> None:
+    lines = "".join(json.dumps(record) + "\n" for record in [*records(30), {"_id": "doc-0-000003", "text": "again"}])
+    for _ in range(2):  # the second time it lies in another temporary file
+        ran = osn(*small("-", index_name), input=lines + "broken\n")
+        assert ran.returncode == 0, ran.stderr
+        assert len(snapshot(client, index_name)) == 30
+    told = letters(tmp_path / f"{index_name}.dead-letters.jsonl")
+    assert sorted((letter["file"], letter["line"]) for letter in told) == [("stdin", 31), ("stdin", 32)]
 
 
 @pytest.mark.parametrize(
