@@ -24,9 +24,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Statuses, of a request or of one item in it, that say "not now" rather than "not this". 500 is among them: a full
-# disk or a closing shard answers so, and a document that OpenSearch will never take gets a 400.
-RETRYABLE = frozenset({408, 429, 500, 502, 503, 504})
+
+def may_pass_later(status: int) -> bool:
+    """Whether the status of a request, or of one item in it, says "not now" rather than "not this".
+
+    All of 5xx do: a full disk or a closing shard answers 500, proxies have numbers of their own, and a document that
+    OpenSearch will never take gets a 400.
+    """
+    return status in (408, 429) or status >= 500
 
 
 @dataclass(frozen=True)
@@ -200,7 +205,7 @@ class BulkWriter:
             return 0, "the answer is not JSON"
         except TransportError as error:
             status = int(error.status_code)
-            if status in RETRYABLE or status == 413:
+            if may_pass_later(status) or status == 413:
                 return status, f"status {status}: {reason_of(error)[1]}"
             raise translate(error) or ClusterError(str(error)) from error
         if not isinstance(answer, dict) or len(answer.get("items", ())) != len(actions):
@@ -218,7 +223,7 @@ class BulkWriter:
             if status in (200, 201):
                 outcome.created += status == 201
                 outcome.updated += status == 200
-            elif status in RETRYABLE:
+            elif may_pass_later(status):
                 again.append(position)
                 reason = f"status {status}: {_reason(result)}"
             elif status in (403, 404):

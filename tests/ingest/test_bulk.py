@@ -60,6 +60,8 @@ def test_backoff_grows_to_its_cap_and_is_jittered() -> None:
         Fault("status", 502),
         Fault("status", 503),
         Fault("status", 504),
+        Fault("status", 507),
+        Fault("status", 520),
         Fault("status_after", 502),
         Fault("drop"),
         Fault("drop_after"),
