@@ -166,6 +166,8 @@ class _Run:
             client, target.index, policy=options.retry, chunk_bytes=options.chunk_bytes, stop=self.stop
         )
         self.ids = FirstRecords()
+        self.refused: set[str] = set()
+        """Ids of documents that cannot be in the index, as far as this run has met them."""
         self.written = 0
         self.letter_count = 0
         self.skipped = 0
@@ -276,7 +278,9 @@ class _Run:
         for batch, prepared in zip(
             taken, prepare_batches(batches, self.vectorizer, self.target.meta.dense), strict=True
         ):
-            batch.set_aside.extend((batch.documents[each.position], each.reason) for each in prepared.unfit)
+            unfit = [(batch.documents[each.position], each.reason) for each in prepared.unfit]
+            batch.set_aside.extend(unfit)
+            self.refused.update(document.id for document, _ in unfit)
             yield _Encoded(batch, prepared)
 
     def _settle(self, encoded: _Encoded, future: Future[Outcome], progress: Progress) -> None:
@@ -288,6 +292,7 @@ class _Run:
         for failure in outcome.failures:
             document = batch.documents[prepared.positions[failure.position]]
             self.letters.add(document, failure.reason, failure.status)
+            self.refused.add(document.id)
         letters = len(batch.set_aside) + len(outcome.failures)
         self.letters.sync()
         written = len(prepared.actions) - len(outcome.failures)
@@ -342,11 +347,8 @@ class _Run:
                 f"{self.target.index!r} holds {counted} documents, {counted - self.written} more than the corpus",
                 "the corpus has changed since the build began: build anew with --restart",
             )
-        refused: set[str] = set()
         for _ in range(3):
-            missing = 0
-            for documents in _by_thousands(records(ignore)):
-                missing += self._look_up(documents, refused)
+            missing = sum(self._look_up(documents) for documents in _by_thousands(records(ignore)))
             if not missing:
                 return
             log.warning("%d documents that %r had acknowledged were not in it", missing, self.target.index)
@@ -362,14 +364,14 @@ class _Run:
         while part := dict(islice(counts, 1000)):
             targets.remove_last_passages(self.client, self.target.index, part)
 
-    def _look_up(self, documents: list[Document], refused: set[str]) -> int:
+    def _look_up(self, documents: list[Document]) -> int:
         """How many of the documents were not in the index and can be; they are written again.
 
-        refused: ids of those that cannot, which grows. The dead-letter file would not tell: it may hold an id that was
-        taken too, because it occurs twice or was mended since.
+        The dead-letter file would not tell which cannot: it may hold an id that was taken too, because it occurs twice or
+        was mended since.
         """
         ids = list(dict.fromkeys(document.id for document in documents))
-        lacking = set(targets.missing_ids(self.client, self.target.index, ids)) - refused
+        lacking = set(targets.missing_ids(self.client, self.target.index, ids)) - self.refused
         if not lacking:
             return 0
         again = list({document.id: document for document in reversed(documents) if document.id in lacking}.values())
@@ -378,8 +380,8 @@ class _Run:
         self.retries += outcome.retries
         positions = [each.position for each in prepared.unfit]
         positions += [prepared.positions[failure.position] for failure in outcome.failures]
-        refused.update(again[position].id for position in positions)
-        return len(lacking - refused)
+        self.refused.update(again[position].id for position in positions)
+        return len(lacking - self.refused)
 
 
 @dataclass(frozen=True, slots=True)
