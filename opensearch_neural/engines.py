@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from opensearch_neural import queries
 from opensearch_neural.errors import ClusterError, InputError, ModelError
@@ -46,6 +46,8 @@ class Engines:
 
     Encoders are loaded when an engine first needs them, so BM25 asks for no model and a sparse query for no torch.
 
+    weights: of the two parts of hybrid, summing to 1; None: equal. backend: what runs the dense model for queries; "onnx"
+        needs no torch, and a model directory that was exported.
     rare, window: of high-idf-first; None: what `osn tune` stored in the index, else ratio:0.6 and 100
     """
 
@@ -57,7 +59,7 @@ class Engines:
     rare: Rare | None = None
     window: int | None = None
     weights: tuple[float, float] | None = None
-    backend: str = "torch"
+    backend: Literal["torch", "onnx"] = "torch"
     _query_encoder: QueryEncoder | None = None
     _dense_encoder: DenseEncoder | None = None
 
@@ -105,7 +107,7 @@ class Engines:
             if meta is None:
                 raise ModelError(f"the index {self.index!r} holds no dense vectors", "ingest with --dense MODEL")
             place: str | Path = self.dense_model or registry.find(meta.hash, meta.name, "dense")
-            encoder = load_dense(place, backend="onnx" if self.backend == "onnx" else "torch")
+            encoder = load_dense(place, backend=self.backend)
             check_same_model(self.index, meta, "dense", self.dense_model or meta.name, encoder.info.hash)
             self._dense_encoder = encoder
         return self._dense_encoder

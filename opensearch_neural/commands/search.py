@@ -18,10 +18,11 @@ from opensearch_neural.queries import DOT_ALIAS, Rare, best_passages
 
 @click.command()
 @click.argument("query")
-@click.option("--index", required=True)
-@click.option("--engine", default=None, help=f"One of {', '.join(ENGINES)}.  [default: high-idf-first]")
-@click.option("--size", type=click.IntRange(1, 10_000), default=10, show_default=True)
-@click.option("--from", "from_", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--index", required=True, help="The index, or alias, to search.")
+@click.option("--engine", default=None, help=f"One of {', '.join(ENGINES)}.  [default: high-idf-first; "
+              "bm25 where the index has no sparse vectors]")  # fmt: skip
+@click.option("--size", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Hits to show.")
+@click.option("--from", "from_", type=click.IntRange(min=0), default=0, show_default=True, help="Hits to pass over.")
 @click.option(
     "--filter", "filters", multiple=True, help="FIELD=VALUE, or an OpenSearch clause as JSON; may be repeated."
 )
@@ -39,7 +40,7 @@ from opensearch_neural.queries import DOT_ALIAS, Rare, best_passages
     help="Hits rescored in each shard.  [default: as `osn tune` chose, else 100]",
 )
 @click.option("--explain", is_flag=True, help="Show what each token adds: query weight × document weight.")
-@click.option("--highlight/--no-highlight", default=True, show_default=True)
+@click.option("--highlight/--no-highlight", default=True, show_default=True, help="Mark the query's words.")
 @click.option("--json", "as_json", is_flag=True, help="Print the hits as JSON.")
 @click.option("--body", "body_only", is_flag=True, help="Print the request body instead of sending it.")
 @connection_options
