@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Literal
 from urllib.parse import quote, urlencode
 
 import orjson
@@ -39,7 +40,7 @@ class ModelChoice:
 
     sparse: str | None = None
     dense: str | None = None
-    backend: str = "torch"
+    backend: Literal["torch", "onnx"] = "torch"
     rare: Rare | None = None
     window: int | None = None
 
