@@ -158,8 +158,8 @@ def high_idf_first(
 ) -> Body:
     """Rare tokens first, the best of what they find rescored with all tokens (`inference-free-sparse`, section 5.3.2).
 
-    A hit's score is the full query's score: the second phase adds the common tokens to what the first has found, so no
-    token is read twice. What is lost, by design: documents that hold only common tokens of the query, and those beyond
+    A hit's score is the full query's score, but for the last bits of a float32, to which each phase rounds its sum: the
+    second phase adds the common tokens to what the first has found, so no token is read twice. What is lost, by design: documents that hold only common tokens of the query, and those beyond
     the `window` best of phase one in each shard. The window is widened to cover `from_ + size`, so paging never runs past
     what was rescored.
 
