@@ -159,9 +159,9 @@ def high_idf_first(
     """Rare tokens first, the best of what they find rescored with all tokens (`inference-free-sparse`, section 5.3.2).
 
     A hit's score is the full query's score, but for the last bits of a float32, to which each phase rounds its sum: the
-    second phase adds the common tokens to what the first has found, so no token is read twice. What is lost, by design: documents that hold only common tokens of the query, and those beyond
-    the `window` best of phase one in each shard. The window is widened to cover `from_ + size`, so paging never runs past
-    what was rescored.
+    second phase adds the common tokens to what the first has found, so no token is read twice. What is lost, by design:
+    documents that hold only common tokens of the query, and those beyond the `window` best of phase one in each shard.
+    The window is widened to cover `from_ + size`, so paging never runs past what was rescored.
 
     With `collapse` there is one phase, because OpenSearch collapses nothing that it rescores: every document that holds a
     rare token is scored with all tokens. So there is no window and what lies beyond it is not lost; it takes longer.
