@@ -3,7 +3,8 @@
     python -m benchmarks.query_encoding
     python -m benchmarks.query_encoding --data scifact --model models/mine --record benchmarks/results/query_encoding
 
-Each query is encoded several times on one thread and counts with its median; imports are timed in fresh interpreters.
+One thread, one query after the other. An encoder remembers the words it has met, so a query is timed when it is met first,
+by which the goal is judged, and again several times, of which the median counts. Imports are timed in fresh interpreters.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ def query_encoding(data: Path | None, model: str | None, limit: int, record: Pat
     if not queries:
         raise InputError(f"{data} holds no queries")
     encoder = QueryEncoder.load(model) if model else build_lexical(texts).query
-    microseconds = time_queries(encoder, queries)
+    first, again = time_queries(encoder, queries)
     imports = [time_import() for _ in range(IMPORTS)]
     set_ = data.resolve().name if data else "documentation strings"
-    summary = summarize(set_, microseconds, imports, [data_facts(data, ["queries.jsonl.gz"])] if data else [])
+    summary = summarize(set_, first, again, imports, [data_facts(data, ["queries.jsonl.gz"])] if data else [])
     for row in summary.rows:
         print(f"{row.measure:45} {row.value:10.3f}   (n = {row.n})")
     for goal in summary.goals:
@@ -57,21 +58,25 @@ def query_encoding(data: Path | None, model: str | None, limit: int, record: Pat
         print(summary.write(record))
 
 
-def time_queries(encoder: QueryEncoder, queries: Sequence[str]) -> list[float]:
-    """Microseconds that each query takes, the median of several encodings."""
-    for query in queries:
-        encoder.encode(query)
-    times: list[list[float]] = [[] for _ in queries]
+def time_queries(encoder: QueryEncoder, queries: Sequence[str]) -> tuple[list[float], list[float]]:
+    """Microseconds that each query takes: when it is met first, and the median of several times after that."""
+
+    def time_all() -> list[float]:
+        taken = []
+        for query in queries:
+            start = time.perf_counter_ns()
+            encoder.encode(query)
+            taken.append((time.perf_counter_ns() - start) / 1000)
+        return taken
+
+    encoder.encode("")  # a first call loads what later ones find loaded
     gc.disable()
     try:
-        for _ in range(REPEATS):
-            for query, taken in zip(queries, times, strict=True):
-                start = time.perf_counter_ns()
-                encoder.encode(query)
-                taken.append((time.perf_counter_ns() - start) / 1000)
+        first = time_all()
+        again = [time_all() for _ in range(REPEATS)]
     finally:
         gc.enable()
-    return [statistics.median(taken) for taken in times]
+    return first, [statistics.median(taken) for taken in zip(*again, strict=True)]
 
 
 def time_import() -> float:
@@ -89,12 +94,21 @@ def time_import() -> float:
     return float(seconds)
 
 
-def summarize(set_: str, microseconds: Sequence[float], imports: Sequence[float], data: list[Data]) -> Summary:
-    median, at_99 = float(np.median(microseconds)), float(np.percentile(microseconds, 99))
-    drawn = np.random.default_rng(0).choice(np.asarray(microseconds), size=(1000, len(microseconds)))
-    low, high = (float(bound) for bound in np.percentile(np.median(drawn, axis=1), [2.5, 97.5]))
+def summarize(
+    set_: str, first: Sequence[float], again: Sequence[float], imports: Sequence[float], data: list[Data]
+) -> Summary:
     importing = float(np.median(imports))
-    queries, engine = len(microseconds), "QueryEncoder"
+    engine = "QueryEncoder"
+    rows = []
+    for when, microseconds in (("met first", first), ("met again", again)):
+        drawn = np.random.default_rng(0).choice(np.asarray(microseconds), size=(1000, len(microseconds)))
+        low, high = (float(bound) for bound in np.percentile(np.median(drawn, axis=1), [2.5, 97.5]))
+        median, at_99 = float(np.median(microseconds)), float(np.percentile(microseconds, 99))
+        rows += [
+            Row(set_, engine, f"microseconds a query {when}, median", median, low, high, len(microseconds)),
+            Row(set_, engine, f"microseconds a query {when}, 99th percentile", at_99, None, None, len(microseconds)),
+        ]
+    median = rows[0].value
     return Summary(
         title="Encoding a query",
         command=command_line(["python", "-m", "benchmarks.query_encoding", *sys.argv[1:]]),
@@ -103,8 +117,7 @@ def summarize(set_: str, microseconds: Sequence[float], imports: Sequence[float]
         data=data,
         seeds=[0],
         rows=[
-            Row(set_, engine, "microseconds a query, median", median, low, high, queries),
-            Row(set_, engine, "microseconds a query, 99th percentile", at_99, None, None, queries),
+            *rows,
             Row(set_, engine, "seconds to import", importing, min(imports), max(imports), len(imports)),
         ],
         goals=[
