@@ -133,8 +133,7 @@ class MaskedLanguageModel:
     body: torch.nn.Module
     weight: Tensor  # (vocabulary, size)
     bias: Tensor  # (vocabulary,)
-    norms: Tensor  # (vocabulary,) lengths of weight's rows
-    coarse: Tensor | None  # weight in bfloat16 where the processor multiplies that faster
+    screen: sparse_head.Screen | None  # weight in fewer bits where the processor multiplies those faster
     device: torch.device
     positions: int | None
     pad_id: int
@@ -226,10 +225,8 @@ class TorchSparseEncoder:
         model, double_log = self.model, self.pooling.double_log
         if self.pooling.strategy == "sum":
             return sparse_head.summed_activations(hidden, mask, model.weight, model.bias, double_log=double_log)
-        if model.coarse is not None:
-            logits = sparse_head.largest_logits_screened(
-                hidden, mask, model.weight, model.bias, model.coarse, model.norms
-            )
+        if model.screen is not None:
+            logits = sparse_head.largest_logits_screened(hidden, mask, model.weight, model.bias, model.screen)
         else:
             logits = sparse_head.largest_logits(hidden, mask, model.weight, model.bias)
         return sparse_head.activated(logits, double_log=double_log)
@@ -307,9 +304,8 @@ def _load_masked_lm(folder: Path, device: str | None) -> MaskedLanguageModel:
     except (RuntimeError, AssertionError) as error:
         raise ModelError(f"device {device!r} cannot be used: {error}") from None
     weight, bias = weight.to(where), bias.to(where)
-    coarse = weight.to(torch.bfloat16) if _multiplies_bf16(where) else None
     pad_id = int(model.config.pad_token_id or 0)
-    return MaskedLanguageModel(model, weight, bias, weight.norm(dim=1), coarse, where, _positions(model), pad_id)
+    return MaskedLanguageModel(model, weight, bias, sparse_head.best_screen(weight), where, _positions(model), pad_id)
 
 
 def _positions(model: torch.nn.Module) -> int | None:
@@ -359,14 +355,3 @@ def put_last_layer(model: Any, names: Sequence[str], layer: torch.nn.Module) -> 
     for name in names:
         parent, _, attribute = name.rpartition(".")
         setattr(model.get_submodule(parent), attribute, layer)
-
-
-def _multiplies_bf16(device: torch.device) -> bool:
-    """Whether bfloat16 products are faster than float32's here: matrix units of a GPU or of the processor (AMX)."""
-    import torch
-
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported()
-    # Not public, and named otherwise in some versions: without it the exact way is taken.
-    has_amx = getattr(torch.cpu, "_is_amx_tile_supported", None)
-    return device.type == "cpu" and has_amx is not None and bool(has_amx())

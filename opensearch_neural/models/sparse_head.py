@@ -15,7 +15,7 @@ Everywhere: hidden (batch, length, size), mask (batch, length) with 1 for tokens
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,25 +33,15 @@ def largest_logits(hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor) -
     return (_largest_products(hidden, mask, weight) + bias).relu_()
 
 
-def largest_logits_screened(
-    hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, coarse: Tensor, norms: Tensor
-) -> Tensor:
-    """The result of `largest_logits`, with most of the work done in bfloat16; no value is less exact for it.
+def largest_logits_screened(hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, screen: Screen) -> Tensor:
+    """The result of `largest_logits`, with most of the work done in fewer bits; no value is less exact for it.
 
-    coarse: weight in bfloat16; norms (vocabulary,): the length of each of its rows. The coarse products only decide
-    which entries of a document may be above 0; those, a few hundred of 30,000 in a trained model, are computed again in
-    full. An entry is left out only where that is proven: both factors and the result are rounded to 8 bits, 2⁻⁸ each,
-    so by Cauchy-Schwarz |coarse − exact| ≤ 3 · 2⁻⁸ · |w| · |h|; a fourth 2⁻⁸ covers sums split between units.
+    The coarse products only decide which entries of a document may be above 0; those, a few hundred of 30,000 in a
+    trained model, are computed again in full. An entry is left out only where that is proven.
     """
     import torch
 
-    margin = torch.outer(hidden.norm(dim=2).amax(dim=1), norms) * 2**-6  # (batch, vocabulary)
-    raised = bias + margin
-    tokens = hidden.to(coarse.dtype)
-    possible = _largest_above_0(tokens, mask, coarse) + raised > 0
-    # Entries that a negative product too may leave above 0: those of large biases, few in a trained model.
-    unsure = (raised.amax(dim=0) > 0).nonzero().squeeze(1)
-    possible[:, unsure] = _largest_products(tokens, mask, coarse[unsure]) + raised[:, unsure] > 0
+    possible = screen.possible(hidden, mask, bias)
     if possible.float().mean() > SHARE_WORTH_SCREENING:
         return largest_logits(hidden, mask, weight, bias)
     logits = torch.zeros(possible.shape, dtype=hidden.dtype, device=hidden.device)
@@ -60,6 +50,88 @@ def largest_logits_screened(
         tokens = hidden[document][mask[document].bool()]
         logits[document, columns] = ((tokens @ weight[columns].T).amax(dim=0) + bias[columns]).relu_()
     return logits
+
+
+class Screen(Protocol):
+    """Weights in fewer bits, with a bound on what the products lose by that."""
+
+    def possible(self, hidden: Tensor, mask: Tensor, bias: Tensor) -> Tensor:
+        """(batch, vocabulary) of bool: False only where max over positions of h · w + b is surely at most 0."""
+
+
+class Bfloat16Screen:
+    """For matrix units that multiply bfloat16: a GPU's, or AMX.
+
+    Both factors and the result are rounded to 8 bits, 2⁻⁸ each, so by Cauchy-Schwarz
+    |coarse − exact| ≤ 3 · 2⁻⁸ · |w| · |h|; a fourth 2⁻⁸ covers sums split between units.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        import torch
+
+        self.coarse = weight.to(torch.bfloat16)
+        self.norms = weight.norm(dim=1)
+
+    def possible(self, hidden: Tensor, mask: Tensor, bias: Tensor) -> Tensor:
+        import torch
+
+        margin = torch.outer(hidden.norm(dim=2).amax(dim=1), self.norms) * 2**-6  # (batch, vocabulary)
+        raised = bias + margin
+        tokens = hidden.to(self.coarse.dtype)
+        possible = _largest_above_0(tokens, mask, self.coarse) + raised > 0
+        # Entries that a negative product too may leave above 0: those of large biases, few in a trained model.
+        unsure = (raised.amax(dim=0) > 0).nonzero().squeeze(1)
+        possible[:, unsure] = _largest_products(tokens, mask, self.coarse[unsure]) + raised[:, unsure] > 0
+        return possible
+
+
+class Int8Screen:
+    """For processors that multiply 8-bit integers (VNNI): four times the products of float32.
+
+    w is rounded to 127 steps of its largest component, h to those of its document's. With ŵ and ĥ what is left,
+    h · w − ĥ · ŵ = (h − ĥ) · w + ĥ · (w − ŵ), so |coarse − exact| ≤ |h − ĥ| · |w| + |ĥ| · |w − ŵ|: all four are known.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        self.coarse, self.scale = _int8(weight, weight.abs().amax(dim=1, keepdim=True))
+        self.norms = weight.norm(dim=1)
+        self.lost = (weight - self.coarse * self.scale).norm(dim=1)
+
+    def possible(self, hidden: Tensor, mask: Tensor, bias: Tensor) -> Tensor:
+        import torch
+
+        tokens = _padded_by_first(hidden, mask)
+        coarse, scale = _int8(tokens, tokens.abs().amax(dim=(1, 2), keepdim=True))
+        lost = (tokens - coarse * scale).norm(dim=2).amax(dim=1)
+        length = tokens.norm(dim=2).amax(dim=1)
+        # The last term is float32's own rounding, of these norms and of the exact products.
+        margin = torch.outer(lost, self.norms) + torch.outer(length + lost, self.lost + 1e-5 * self.norms)
+        largest = torch.empty((len(hidden), len(self.coarse)), dtype=torch.int32, device=hidden.device)
+        for documents, entries in _tiles(hidden, self.coarse):
+            products = torch._int_mm(coarse[documents].flatten(0, 1), self.coarse[entries].T)
+            largest[documents, entries] = products.view(-1, hidden.shape[1], products.shape[1]).amax(dim=1)
+        return largest * scale[:, 0] * self.scale[:, 0] + margin + bias > 0
+
+
+def best_screen(weight: Tensor) -> Screen | None:
+    """What makes the head's products cheaper where `weight` lies; None where nothing does."""
+    import torch
+
+    if weight.is_cuda:
+        return Bfloat16Screen(weight) if torch.cuda.is_bf16_supported() else None
+    if weight.device.type != "cpu":
+        return None
+    if torch.cpu._is_amx_tile_supported():
+        return Bfloat16Screen(weight)
+    return Int8Screen(weight) if torch.cpu._is_vnni_supported() else None
+
+
+def _int8(values: Tensor, largest: Tensor) -> tuple[Tensor, Tensor]:
+    """(values as steps, size of a step): the largest magnitude is 127 steps; `largest` broadcasts with `values`."""
+    import torch
+
+    step = (largest / 127).clamp(min=torch.finfo(values.dtype).tiny)
+    return (values / step).round().to(torch.int8), step
 
 
 def summed_activations(hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, *, double_log: bool) -> Tensor:

@@ -50,10 +50,10 @@ def test_largest_logits_give_the_plain_formula(shape: dict[str, int], bias: floa
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("bias", [-100.0, -60.0, -30.0, 3.0])
-def test_screening_changes_no_value(shape: dict[str, int], bias: float) -> None:
+@pytest.mark.parametrize("screen", [sparse_head.Bfloat16Screen, sparse_head.Int8Screen])
+def test_screening_changes_no_value(shape: dict[str, int], bias: float, screen: type) -> None:
     hidden, mask, weight, biases = example(**shape, bias=bias)
-    coarse, norms = weight.to(torch.bfloat16), weight.norm(dim=1)
-    screened = sparse_head.largest_logits_screened(hidden, mask, weight, biases, coarse, norms)
+    screened = sparse_head.largest_logits_screened(hidden, mask, weight, biases, screen(weight))
     exact = sparse_head.largest_logits(hidden, mask, weight, biases)
     torch.testing.assert_close(screened, exact, atol=1e-4, rtol=1e-6)
 
@@ -63,11 +63,25 @@ def test_screening_keeps_an_entry_that_coarse_products_put_below_0() -> None:
     weight = torch.full((40, 1), -1.0)
     weight[7] = 1 + 2**-8
     hidden, mask, bias = torch.ones(1, 1, 1), torch.ones(1, 1), torch.full((40,), -1.003)
-    coarse = weight.to(torch.bfloat16)
-    assert coarse[7].item() == 1
-    logits = sparse_head.largest_logits_screened(hidden, mask, weight, bias, coarse, weight.norm(dim=1))
+    screen = sparse_head.Bfloat16Screen(weight)
+    assert screen.coarse[7].item() == 1
+    logits = sparse_head.largest_logits_screened(hidden, mask, weight, bias, screen)
     assert logits.nonzero().tolist() == [[0, 7]]
     assert logits[0, 7].item() == pytest.approx(2**-8 - 0.003, rel=1e-4)
+
+
+def test_screening_by_integers_keeps_what_they_put_below_0_and_drops_what_is_far_below() -> None:
+    # In steps of 100/127 the second component, 0.39, is 0: the coarse product is 0, the exact one 0.39 · 100 = 39.
+    weight = torch.tensor([[100.0, 0.39], [100.0, -0.39], [-100.0, 0.0]]).repeat(40, 1)
+    hidden, mask, bias = torch.tensor([[[0.0, 100.0]]]), torch.ones(1, 1), torch.full((120,), -38.0)
+    bias[1::3] = -200  # the bound on what is lost, some 39 + 79, is less
+    screen = sparse_head.Int8Screen(weight)
+    assert screen.coarse[:3].tolist() == [[127, 0], [127, 0], [-127, 0]]
+    possible = screen.possible(hidden, mask, bias)[0]
+    assert possible[0::3].all() and not possible[1::3].any()
+    logits = sparse_head.largest_logits_screened(hidden, mask, weight, bias, screen)
+    torch.testing.assert_close(logits[0, 0::3], torch.full((40,), 1.0))
+    assert not logits[0, 1::3].any() and not logits[0, 2::3].any()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
