@@ -177,6 +177,30 @@ def masked_language_model(
     return model, load_tokenizer(folder), fresh
 
 
+def identity_head(model: PreTrainedModel) -> None:
+    """Make the square layers of a fresh masked-LM head the identity.
+
+    Of a backbone that was distilled from a masked language model, a position then lies nearest to the embeddings of its
+    own token and of that one's kin, where a random layer would lead anywhere.
+    """
+    base = f"{model.base_model_prefix}."
+    for name, module in model.named_modules():
+        square = isinstance(module, nn.Linear) and module.in_features == module.out_features
+        if square and not name.startswith(base):
+            nn.init.eye_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+def last_normalization(model: PreTrainedModel) -> nn.LayerNorm:
+    """The normalization that a masked-LM head's output layer reads. Raises InputError where there is none."""
+    base = f"{model.base_model_prefix}."
+    found = [one for name, one in model.named_modules() if isinstance(one, nn.LayerNorm) and not name.startswith(base)]
+    if not found:
+        raise InputError(f"{type(model).__name__} has no normalization in its head, whose scale could be set")
+    return found[-1]
+
+
 def head_parameters(model: PreTrainedModel) -> list[nn.Parameter]:
     """The parameters of a masked-LM head alone; the tied word embeddings are not among them."""
     base = f"{model.base_model_prefix}."

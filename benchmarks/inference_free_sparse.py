@@ -1,0 +1,599 @@
+"""The evidence for inference-free sparse retrieval: is the student better than BM25, and what makes it so?
+
+    osn bench inference-free-sparse --data DIR --work DIR --part quality --record benchmarks/results/inference_free_sparse
+
+`--data` holds the BEIR folders. Parts, each with a result file of its own below `--record`:
+    quality        one student trained on the train splits of scifact, wikiqa-doc, tldr and squad-mix; nDCG@10 on their
+                   test splits and on three sets that no training saw, beside BM25, presence × idf, BM25 over word pieces
+                   and the dense teacher
+    head           the sampled head against the full one: steps a second, and quality after equal time
+    flops          nDCG@10 against measured FLOPS for several λ, trained with and without IDF; IDF at retrieval from the
+                   training or the target corpus (`inference-free-sparse`, table 5, figures 3 and 4)
+    distillation   teachers alone and together, normalized or not, InfoNCE, no pre-training (table 6)
+    high-idf-first the rare tokens first, then all: what it costs in nDCG@10 (section 5.3.2)
+
+Models and vectors stay in `--work`: interrupted, the same command goes on, and a model that is there is not trained again.
+BM25 is the best of two analyzers and of k1 and b on train; no test judgement chooses anything.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from opensearch_neural.evaluate import Measured
+    from opensearch_neural.models.sparse import SparseDocumentEncoder
+    from opensearch_neural.queries import Rare
+    from opensearch_neural.results import Goal, Row
+    from opensearch_neural.retrievers import Run
+    from trainers.data import TrainingData
+    from trainers.sparse import Lexicon, SparseConfig
+
+logger = logging.getLogger(__name__)
+
+START = "sentence-transformers/all-MiniLM-L6-v2"
+TRAINED_ON = ("scifact", "wikiqa-doc", "tldr", "squad-mix")
+UNSEEN = ("medquad-liveqa", "snopes-claims", "cranfield")
+SMALL = ("wikiqa-doc", "tldr")
+"""What the ablations train on and are tested on."""
+CLAIMED = ("scifact", "wikiqa-doc", "tldr")
+MEASURES = ("nDCG@10", "R@100")
+BM25, PRESENCE, PIECES, TEACHER, STUDENT = (
+    "BM25",
+    "presence × idf",
+    "BM25 over word pieces",
+    "dense teacher",
+    "sparse student",
+)
+PARTS = ("quality", "head", "flops", "distillation", "high-idf-first")
+GRID = ((0.6, 0.9, 1.2, 1.6, 2.0), (0.3, 0.5, 0.75, 0.9))  # k1, b
+TUNING_QUERIES = 400
+LAMBDAS = (0.0, 1e-3, 1e-2, 1e-1)
+ABLATION_STEPS = 240
+DEPTH = 100
+
+
+# ------------------------------------------------ what is trained
+
+
+def configuration(data: Path, work: Path, name: str, *, steps: int, sets: Sequence[str] = TRAINED_ON) -> SparseConfig:
+    """The student of part "quality"; settings were chosen on held-back parts of train."""
+    from trainers.bi_encoder import DevSettings
+    from trainers.loop import TrainingSettings
+    from trainers.sparse import (
+        RegularizationSettings,
+        SparseCandidates,
+        SparseConfig,
+        SparseObjective,
+        SparseSet,
+        StudentSettings,
+        WarmUpSettings,
+    )
+
+    return SparseConfig(
+        output=work / "models" / name,
+        cache=work / "cache",
+        start=START,
+        train=[SparseSet(data / one) for one in sets],
+        unseen=[SparseSet(data / one, split="test", name=f"{one}-test") for one in sets],
+        student=StudentSettings(residual=True, idf="own", head="sampled", columns=1024, document_length=256),
+        warm_up=WarmUpSettings(expansions=50, weight=0.3),
+        objective=SparseObjective(
+            info_nce=1.0, kl=1.0, teachers=[START, "lexical"], teacher_scale=10.0, all_pairs=True
+        ),
+        candidates=SparseCandidates(negatives=1, depth=50, mine="bm25"),
+        regularization=RegularizationSettings(weight=1e-3, delay=0.3, ramp=0.4),
+        document_length=128,
+        selection=DevSettings(hold_back=100, queries=100, documents=400),
+        training=TrainingSettings(
+            steps=steps,
+            batch_size=32,
+            learning_rate=1e-4,
+            set_weights=0.5,
+            evaluate_every=max(1, steps // 8),
+            log_every=10,
+            bucket=1,
+        ),
+    )
+
+
+def ablation(data: Path, work: Path, name: str, *, steps: int) -> SparseConfig:
+    """The paper's own student, without impacts that are added, small: what parts "flops" and "distillation" vary."""
+    config = configuration(data, work, name, steps=steps, sets=SMALL)
+    return replace(
+        config,
+        student=replace(config.student, residual=False, idf="train"),
+        warm_up=replace(config.warm_up, impact_steps=100),
+        objective=replace(config.objective, info_nce=0.0),
+    )
+
+
+def trained(config: SparseConfig) -> SparseDocumentEncoder:
+    """The model of `config`, trained where it is not yet."""
+    from opensearch_neural.models.sparse import load_sparse
+    from trainers.sparse import train_sparse
+
+    found = train_sparse(config)
+    logger.info(
+        "%s: %d steps, the state after %s kept: %s", config.output.name, found.steps, found.best_step, found.measures
+    )
+    return load_sparse(config.output)
+
+
+# ------------------------------------------------ engines without a cluster
+
+
+@dataclass
+class Test:
+    """A test split with what the engines share: the statistics of its corpus, and where vectors are kept."""
+
+    name: str
+    data: TrainingData
+    folder: Path
+
+    @classmethod
+    def load(cls, data: Path, name: str, work: Path) -> Test:
+        from trainers.data import load_training
+
+        return cls(name, load_training(data / name, split="test", name=name), work / "vectors" / name)
+
+    def lexicon(self, pieces: Any) -> Lexicon:
+        """IDF and BM25 impacts of this corpus over the word pieces of `pieces`, a tokenizer."""
+        from opensearch_neural.models.lexical import build_lexical
+        from trainers.sparse import Lexicon
+
+        encoder = build_lexical(self.data.documents.values(), tokenizer=pieces)
+        return Lexicon(encoder, len(encoder.vocabulary))
+
+    def measured(self, run: Run) -> Measured:
+        from opensearch_neural.evaluate import measure
+
+        return measure(run, self.data.qrels(), MEASURES)
+
+
+def sparse_run(test: Test, matrix: Any, vocabulary: list[str], encode: Any) -> Run:
+    """Exact search: matrix (documents, vocabulary) against queries as `encode` makes them."""
+    from scipy.sparse import csr_matrix
+
+    from opensearch_neural.models.vectors import SparseVectors
+    from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
+
+    rows = csr_matrix(matrix)
+    vectors = SparseVectors(rows.indptr, rows.indices, rows.data, vocabulary)
+    return ExactSparseRetriever(test.data.documents.ids, vectors, encode).retrieve(test.data.query_texts(), DEPTH)
+
+
+def on_target(encoder: Any, lexicon: Lexicon) -> Any:
+    """A sparse model with the IDF, and the impacts, of another corpus: what its documents and queries are encoded with
+    there. The learned weights stay."""
+    from opensearch_neural.tokens import QueryEncoder
+
+    query = QueryEncoder(
+        encoder.query.tokenizer, lexicon.encoder.query.weights, encoder.query.max_length, name=encoder.query.name
+    )
+    lexical = encoder.lexical
+    if lexical is not None:
+        lexical = replace(lexical, query=query, average_length=lexicon.encoder.average_length)
+    return replace(encoder, query=query, lexical=lexical)
+
+
+def document_matrix(encoder: Any, test: Test) -> Any:
+    """The documents of a test set as the model encodes them: (documents, vocabulary), kept on disk."""
+    from trainers.embeddings import sparse_vectors
+
+    info = encoder.info
+    if encoder.lexical is not None:  # The impacts are of this corpus: other vectors than the model's own.
+        info = replace(info, hash=f"{info.hash}-{encoder.lexical.info.hash}")
+    path = test.folder / f"{info.name}-{info.hash}"
+    return sparse_vectors(
+        encoder.encode_documents, test.data.documents, path, model=info, vocabulary=encoder.vocabulary
+    ).to_scipy()
+
+
+def student_run(encoder: Any, test: Test) -> tuple[Run, dict[str, float]]:
+    """The student's run, and how sparse its documents are."""
+    from trainers.sparse import measured_flops
+
+    matrix = document_matrix(encoder, test)
+    queries = [encoder.query.encode(text) for text in test.data.query_texts().values()]
+    present = test.lexicon(encoder.query.tokenizer).impacts(list(test.data.documents.values()))
+    outside = (matrix > 0).astype(int) - (matrix > 0).multiply(present > 0).astype(int)
+    sparsity = {
+        "active terms": float((matrix > 0).sum() / matrix.shape[0]),
+        "expansion terms": float(outside.sum() / matrix.shape[0]),
+        "FLOPS": measured_flops(queries, matrix, encoder.vocabulary),
+    }
+    return sparse_run(test, matrix, encoder.vocabulary, encoder.query.encode), sparsity
+
+
+@dataclass(frozen=True)
+class Bm25Settings:
+    """An analyzer with k1 and b."""
+
+    stem: bool
+    k1: float
+    b: float
+
+
+def tuned_bm25(data: Path, names: Iterable[str]) -> dict[str, Bm25Settings]:
+    """For each set the analyzer, k1 and b that are best on its train questions, and under "" those best on average."""
+    from opensearch_neural.evaluate import measure
+    from opensearch_neural.retrievers.bm25 import BM25Retriever
+    from trainers.data import load_training
+
+    scores: dict[str, dict[Bm25Settings, float]] = {}
+    for name in names:
+        train = load_training(data / name, split="train", name=name)
+        some = train.take(range(0, len(train), -(-len(train) // TUNING_QUERIES)))
+        for stem in (True, False):
+            engine = BM25Retriever(train.documents.ids, train.documents.values(), stem=stem, tunable=True)
+            for k1, b in itertools.product(*GRID):
+                run = engine.with_settings(k1=k1, b=b).retrieve(some.query_texts(), 10)
+                found = measure(run, some.qrels(), ["nDCG@10"]).mean["nDCG@10"]
+                scores.setdefault(name, {})[Bm25Settings(stem, k1, b)] = found
+    best = {name: max(found, key=lambda one: found[one]) for name, found in scores.items()}
+    everywhere = next(iter(scores.values()))
+    best[""] = max(everywhere, key=lambda one: sum(found[one] for found in scores.values()))
+    logger.info("BM25, chosen on train: %s", best)
+    return best
+
+
+# ------------------------------------------------ the parts
+
+
+def quality(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Goal]]:
+    """Part 1: train together, test apart."""
+    from opensearch_neural.evaluate import rows
+    from opensearch_neural.results import Row
+    from opensearch_neural.retrievers.bm25 import BM25Retriever
+    from trainers.negatives import open_retriever
+
+    student = trained(configuration(data, work, "student", steps=steps))
+    chosen = tuned_bm25(data, TRAINED_ON)
+    found: list[Row] = []
+    for name in (*TRAINED_ON, *UNSEEN):
+        test = Test.load(data, name, work)
+        settings = chosen.get(name, chosen[""])
+        texts = list(test.data.documents.values())
+        adapted = on_target(student, lexicon := test.lexicon(student.query.tokenizer))
+        impacts, encode = lexicon.impacts(texts), lexicon.encoder.query.encode
+        presence = (impacts > 0).astype("float32")
+        run, sparsity = student_run(adapted, test)
+        bm25 = BM25Retriever(test.data.documents.ids, texts, stem=settings.stem, k1=settings.k1, b=settings.b)
+        dense = open_retriever(f"dense:{START}", test.data.documents, cache=test.folder / "dense")
+        queries = test.data.query_texts()
+        measured = {
+            BM25: test.measured(bm25.retrieve(queries, DEPTH)),
+            PRESENCE: test.measured(sparse_run(test, presence, lexicon.encoder.vocabulary, encode)),
+            PIECES: test.measured(sparse_run(test, impacts, lexicon.encoder.vocabulary, encode)),
+            TEACHER: test.measured(dense.retrieve(queries, DEPTH)),
+            STUDENT: test.measured(run),
+        }
+        found += rows(name, measured, baseline=BM25)
+        found += [Row(name, STUDENT, key, value, None, None, len(texts)) for key, value in sparsity.items()]
+    return found, quality_goals(found)
+
+
+def quality_goals(rows: Sequence[Row]) -> list[Goal]:
+    """The goals of the issue, in its words."""
+    from opensearch_neural.results import Goal
+
+    gains = {row.set: row for row in rows if row.engine == STUDENT and row.measure == f"nDCG@10 - {BM25}"}
+    above = [name for name in CLAIMED if name in gains and (gains[name].low or 0) > 0]
+    unseen = [gains[name].value for name in UNSEEN if name in gains]
+    mean = sum(unseen) / len(unseen) if unseen else None
+    return [
+        Goal(
+            "above BM25's nDCG@10, interval above zero, on at least two of scifact, wikiqa-doc, tldr",
+            "2 of 3",
+            f"{len(above)} of 3" + (f" ({', '.join(above)})" if above else ""),
+            len(above) >= 2,
+        ),
+        Goal(
+            "the mean over the unseen sets no more than 1 point below BM25",
+            "at least -0.01",
+            None if mean is None else round(mean, 4),
+            mean is not None and mean >= -0.01,
+        ),
+    ]
+
+
+def head(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Goal]]:
+    """The sampled head and the full one: the same steps timed, then quality after equal time."""
+    from opensearch_neural.results import Goal, Row
+
+    rate: dict[str, float] = {}
+    for kind in ("sampled", "full"):
+        config = configuration(data, work, f"timed-{kind}", steps=12, sets=SMALL)
+        rate[kind] = steps_per_second(with_head(config, kind), work / "timed")
+    ratio = rate["sampled"] / rate["full"]
+    taken = {"sampled": steps, "full": max(1, round(steps / ratio))}
+    found: list[Row] = [
+        Row(" and ".join(SMALL), f"{kind} head", "steps/s", value, None, None, 10) for kind, value in rate.items()
+    ]
+    for kind, count in taken.items():
+        config = configuration(data, work, f"head-{kind}", steps=count, sets=SMALL)
+        model = trained(with_head(config, kind))
+        for name in SMALL:
+            test = Test.load(data, name, work)
+            run, sparsity = student_run(on_target(model, test.lexicon(model.query.tokenizer)), test)
+            found += simple_rows(name, f"{kind} head, {count} steps", test.measured(run), sparsity)
+    goal = "the sampled head: at least 2.5× the steps per second of the full one on 2 cores"
+    return found, [Goal(goal, "2.5", round(ratio, 2), ratio >= 2.5)]
+
+
+def with_head(config: SparseConfig, kind: str) -> SparseConfig:
+    return replace(config, student=replace(config.student, head=kind))  # type: ignore[arg-type]
+
+
+def steps_per_second(config: SparseConfig, folder: Path) -> float:
+    """Of a short run, its first two steps and measuring on dev left out."""
+    import json
+    import shutil
+
+    from trainers.sparse import train_sparse
+
+    output = folder / config.output.name
+    file = output.with_suffix(".json")
+    if not file.exists():
+        training = replace(config.training, log_every=1, evaluate_every=1000, save_every=1000)
+        shutil.rmtree(output, ignore_errors=True)
+        selection = replace(config.selection, hold_back=None)
+        done = train_sparse(replace(config, output=output, training=training, selection=selection))
+        seconds = [1 / entry["steps_per_second"] for entry in done.history if "steps_per_second" in entry][2:]
+        file.write_text(json.dumps(len(seconds) / sum(seconds)))
+    return float(json.loads(file.read_text()))
+
+
+def simple_rows(name: str, engine: str, measured: Measured, sparsity: Mapping[str, float]) -> list[Row]:
+    """nDCG@10 with its interval, and sparsity."""
+    from opensearch_neural.evaluate import interval
+    from opensearch_neural.results import Row
+
+    values = measured.per_query["nDCG@10"]
+    low, high = interval(values.values()) or (None, None)
+    rows = [Row(name, engine, "nDCG@10", measured.mean["nDCG@10"], low, high, len(values))]
+    return rows + [Row(name, engine, key, value, None, None, len(values)) for key, value in sparsity.items()]
+
+
+def flops(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Goal]]:
+    """Curves over λ, with and without IDF, and IDF at retrieval from either corpus."""
+    found: list[Row] = []
+    for idf, weight in itertools.product(("train", "none"), LAMBDAS):
+        config = ablation(data, work, f"flops-{idf}-{weight:g}", steps=steps)
+        config = replace(
+            config,
+            student=replace(config.student, idf=idf),
+            regularization=replace(config.regularization, weight=weight),
+        )
+        model = trained(config)
+        for name in (*SMALL, "cranfield"):
+            test = Test.load(data, name, work)
+            run, sparsity = student_run(model, test)
+            trained_with = "with IDF" if idf == "train" else "without IDF"
+            retrieval = "training corpus" if idf == "train" else "no IDF"
+            engine = f"{trained_with}, λ {weight:g}, {retrieval}"
+            found += simple_rows(name, engine, test.measured(run), sparsity)
+            target = on_target(model, test.lexicon(model.query.tokenizer))
+            run, _ = student_run(target, test)
+            found += simple_rows(name, f"{trained_with}, λ {weight:g}, target corpus", test.measured(run), {})
+    return found, flops_goals(found)
+
+
+def flops_goals(rows: Sequence[Row]) -> list[Goal]:
+    """The paper's direction (figure 4, table 5): at the FLOPS of each student without IDF, is the curve with it higher?"""
+    from opensearch_neural.results import Goal
+
+    value = {(row.set, row.engine, row.measure): row.value for row in rows}
+    higher = compared = 0
+    for name in (*SMALL, "cranfield"):
+        curves = {}
+        for trained_with, retrieval in (("with IDF", "training corpus"), ("without IDF", "no IDF")):
+            engines = [f"{trained_with}, λ {weight:g}, {retrieval}" for weight in LAMBDAS]
+            curves[trained_with] = sorted(
+                (value[name, one, "FLOPS"], value[name, one, "nDCG@10"])
+                for one in engines
+                if (name, one, "FLOPS") in value
+            )
+        for cost, quality_without in curves["without IDF"]:
+            affordable = [quality for other, quality in curves["with IDF"] if other <= cost]
+            if affordable:
+                compared += 1
+                higher += max(affordable) >= quality_without
+    return [
+        Goal(
+            "with IDF in the matching function nDCG@10 is higher at no more FLOPS (figure 4)",
+            "every point that compares",
+            f"{higher} of {compared}",
+            bool(compared) and higher == compared,
+        )
+    ]
+
+
+def plot(rows: Sequence[Row], folder: Path) -> None:
+    """nDCG@10 against measured FLOPS, a curve for each way of training, a panel for each set."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    value = {(row.set, row.engine, row.measure): row.value for row in rows}
+    sets = sorted({row.set for row in rows})
+    figure, axes = plt.subplots(1, len(sets), figsize=(4 * len(sets), 3.2), squeeze=False)
+    for axis, name in zip(axes[0], sets, strict=True):
+        for trained_with in ("with IDF", "without IDF"):
+            points = sorted(
+                (cost, value[name, engine, "nDCG@10"])
+                for (of, engine, measure), cost in value.items()
+                if of == name and measure == "FLOPS" and engine.startswith(trained_with)
+            )
+            axis.plot(*zip(*points, strict=True), marker="o", label=f"trained {trained_with}")
+        axis.set(title=name, xlabel="FLOPS, measured", ylabel="nDCG@10", xscale="log")
+    axes[0][0].legend()
+    figure.tight_layout()
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.savefig(folder / "flops.svg", metadata={"Date": None})
+    plt.close(figure)
+
+
+def distillation(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Goal]]:
+    """Table 6 in direction. The second dense teacher is MiniLM trained on the same questions; the second sparse one is
+    presence-like, BM25 over word pieces being the first."""
+    from trainers.sparse import SparseCandidates, SparseObjective, StageSettings
+
+    dense = trained_dense(data, work)
+    arms: dict[str, dict[str, Any]] = {
+        "dense (MiniLM) alone": {"teachers": [START]},
+        "dense (MiniLM trained) alone": {"teachers": [dense]},
+        "sparse (BM25 over word pieces) alone": {"teachers": ["lexical"]},
+        "dense pair": {"teachers": [START, dense]},
+        "ensemble": {"teachers": [START, "lexical"]},
+        "ensemble, no normalization": {
+            "teachers": [START, "lexical"],
+            "normalize_teachers": False,
+            "teacher_scale": 1.0,
+        },
+        "InfoNCE": {"teachers": [], "kl": 0.0, "info_nce": 1.0, "all_pairs": False},
+    }
+    found: list[Row] = []
+    for engine, changes in arms.items():
+        base = ablation(data, work, "", steps=steps // 2)
+        before = StageSettings(
+            train=base.train,
+            objective=replace(base.objective, **changes),
+            candidates=SparseCandidates(negatives=1, depth=50, mine="bm25"),
+            regularization=replace(base.regularization, weight=base.regularization.weight / 10),
+            training=base.training,
+        )
+        slug = "".join(letter if letter.isalnum() else "-" for letter in engine.lower())
+        # Stages of different arms must not meet in one cache; warm-up and teachers are shared by what names them.
+        output = work / "models" / f"distillation-{slug}"
+        config = replace(base, output=output, pretraining=before, cache=work / "cache" / f"distillation-{slug}")
+        found += tested_small(config, engine, data, work)
+    alone = ablation(data, work, "distillation-no-pre-training", steps=steps // 2)
+    found += tested_small(alone, "no pre-training", data, work)
+    assert isinstance(alone.objective, SparseObjective)
+    return found, []
+
+
+def tested_small(config: SparseConfig, engine: str, data: Path, work: Path) -> list[Row]:
+    model = trained(config)
+    found: list[Row] = []
+    for name in SMALL:
+        test = Test.load(data, name, work)
+        run, sparsity = student_run(model, test)
+        found += simple_rows(name, engine, test.measured(run), sparsity)
+    return found
+
+
+def trained_dense(data: Path, work: Path) -> str:
+    """MiniLM trained by `osn train dense` on the ablations' sets."""
+    from trainers.bi_encoder import DenseConfig, SetSettings, train_dense
+    from trainers.encoder import EncoderSettings
+    from trainers.loop import TrainingSettings
+
+    output = work / "models" / "dense"
+    train_dense(
+        DenseConfig(
+            output=output,
+            train=[SetSettings(data / one) for one in SMALL],
+            start=START,
+            unseen=[SetSettings(data / one, split="test", name=f"{one}-test") for one in SMALL],
+            encoder=EncoderSettings(query_length=64, document_length=128),
+            training=TrainingSettings(epochs=1, batch_size=64, learning_rate=5e-5),
+        )
+    )
+    return str(output)
+
+
+def high_idf_first(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Goal]]:
+    """The student of part "quality", its rare tokens first: the best 100 by these, scored again with all."""
+    from opensearch_neural.evaluate import rows
+    from opensearch_neural.queries import Rare
+
+    student = trained(configuration(data, work, "student", steps=steps))
+    found: list[Row] = []
+    for name in (*TRAINED_ON, *UNSEEN):
+        test = Test.load(data, name, work)
+        adapted = on_target(student, test.lexicon(student.query.tokenizer))
+        matrix = document_matrix(adapted, test)
+        encode = adapted.query.encode
+        whole = sparse_run(test, matrix, adapted.vocabulary, encode)
+        measured = {"all tokens": test.measured(whole)}
+        for ratio in (0.4, 0.6, 0.8):
+            encode_rare = partial(_rare, encode, Rare("ratio", ratio))
+            first = sparse_run(test, matrix, adapted.vocabulary, encode_rare)
+            run = rescored(test, first, matrix, adapted.vocabulary, encode)
+            measured[f"rare first, idf from {ratio:g} of the highest"] = test.measured(run)
+        found += rows(name, measured, baseline="all tokens")
+    return found, []
+
+
+def _rare(encode: Callable[[str], dict[str, float]], rare: Rare, text: str) -> dict[str, float]:
+    from opensearch_neural.queries import rare_tokens
+
+    return rare_tokens(encode(text), rare)
+
+
+def rescored(test: Test, run: Run, matrix: Any, vocabulary: list[str], encode: Any) -> Run:
+    """The documents of `run` with the scores that all tokens give."""
+    ids = {token: at for at, token in enumerate(vocabulary)}
+    result: Run = {}
+    for query, text in test.data.query_texts().items():
+        weights = {ids[token]: weight for token, weight in encode(text).items() if token in ids}
+        hits = list(run[query])
+        picked = matrix[[test.data.documents.row(one) for one in hits]][:, list(weights)]
+        scores = picked @ list(weights.values()) if hits and weights else []
+        result[query] = {hit: float(score) for hit, score in zip(hits, scores, strict=True)}
+    return result
+
+
+# ------------------------------------------------ the command
+
+
+@click.command("inference-free-sparse")
+@click.option("--data", required=True, type=click.Path(path_type=Path, exists=True), help="Holds the BEIR folders.")
+@click.option("--work", required=True, type=click.Path(path_type=Path), help="Models and vectors are kept there.")
+@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write PART/summary.json there.")
+@click.option("--part", type=click.Choice(PARTS), required=True, help="Which evidence.")
+@click.option("--steps", type=int, help="Optimizer steps of a training.  [default: 1500 of the student, 240 elsewhere]")
+def inference_free_sparse(data: Path, work: Path, record: Path | None, part: str, steps: int | None) -> None:
+    """Train inference-free sparse models and measure them beside BM25, or what their parts contribute."""
+    from opensearch_neural.results import Summary, code_commit, command_line, data_facts, machine_facts
+    from opensearch_neural.tables import result_table
+
+    parts = {
+        "quality": (quality, 1500, "Inference-free sparse retrieval against BM25"),
+        "head": (head, ABLATION_STEPS, "The sampled head against the full one"),
+        "flops": (flops, ABLATION_STEPS, "nDCG@10 against FLOPS, with and without IDF"),
+        "distillation": (distillation, ABLATION_STEPS, "Teachers alone and together"),
+        "high-idf-first": (high_idf_first, 1500, "Rare tokens first, then all"),
+    }
+    run, default, title = parts[part]
+    rows, goals = run(data, work, steps or default)
+    used = {row.set for row in rows if (data / row.set).is_dir()} or set(SMALL)
+    summary = Summary(
+        command=command_line(),
+        code=code_commit(),
+        machine=machine_facts(),
+        data=[data_facts(data / name) for name in sorted(used)],
+        seeds=[42],
+        rows=rows,
+        goals=goals,
+        title=title,
+    )
+    print(result_table(summary.rows, ["nDCG@10", "active terms", "expansion terms", "FLOPS"], intervals=True))
+    for goal in summary.goals:
+        print(f"{'met' if goal.met else 'missed'}: {goal.goal}: {goal.value}")
+    if record:
+        if part == "flops":
+            plot(rows, record / part)
+        print(f"written: {summary.write(record / part)}")
