@@ -546,10 +546,10 @@ def _over_blocks(statistic: Callable[[NDArray[np.int64]], float], blocks: int) -
 def _machine() -> Machine:
     import torch
 
-    from opensearch_neural.models.sparse import _multiplies_bf16
+    from opensearch_neural.models.sparse_head import best_screen
 
     facts = {**machine_facts(), "threads": torch.get_num_threads()}
-    return {**facts, "bf16_units": "yes" if _multiplies_bf16(torch.device("cpu")) else "no"}
+    return {**facts, "screen": type(best_screen(torch.zeros(1, 1))).__name__}
 
 
 def say(text: str) -> None:
