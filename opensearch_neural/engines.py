@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 ENGINES = ("bm25", "sparse", "high-idf-first", "dense", "hybrid", "hybrid-rrf")
 
-WINDOW = 100
-# Where `osn tune` keeps its choice in an index's `_meta.osn`: {"rare": "ratio:0.6", "window": 100, …}.
+WINDOW = 30
+# Where `osn tune` keeps its choice in an index's `_meta.osn`: {"rare": "ratio:0.5", "window": 30, …}.
 TUNED = "high_idf_first"
 
 BodyOf = Callable[[str, int], Body]
@@ -48,7 +48,7 @@ class Engines:
 
     weights: of the two parts of hybrid, summing to 1; None: equal. backend: what runs the dense model for queries; "onnx"
         needs no torch, and a model directory that was exported.
-    rare, window: of high-idf-first; None: what `osn tune` stored in the index, else ratio:0.6 and 100
+    rare, window: of high-idf-first; None: what `osn tune` stored in the index, else ratio:0.5 and 30
     """
 
     index: str

@@ -46,12 +46,15 @@ class Rare:
     by="share"   the heaviest tokens that together hold at least `value` of the query's total weight
     by="count"   the `value` heaviest tokens
 
+    Half of the highest weight, and 30 hits rescored, kept nDCG@10 within half a point of all tokens on training queries
+    of three kinds (scientific claims, web-search questions, questions about paragraphs) at the least cost.
+
     At least one token is always rare, so phase one is never empty. Raises ValueError for another rule, a ratio or share
     outside 0 to 1, and a count that is no whole number from 1.
     """
 
     by: Literal["ratio", "share", "count"] = "ratio"
-    value: float = 0.6
+    value: float = 0.5
 
     def __post_init__(self) -> None:
         if self.by not in ("ratio", "share", "count"):
@@ -145,7 +148,7 @@ def high_idf_first(
     tokens: Mapping[str, float],
     *,
     rare: Rare = Rare(),
-    window: int = 100,
+    window: int = 30,
     plugin: bool = True,
     size: int = 10,
     from_: int = 0,

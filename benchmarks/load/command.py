@@ -155,6 +155,7 @@ def queries_of(
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="[default: load-INDEX]")
 @click.option("--restart", is_flag=True, help="Do not continue an interrupted run in --out.")
 @click.option("--goals", default=None, metavar="ENGINE", help="Record the goals of high-IDF-first for this engine.")
+@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there too.")
 @click.option("--no-quality", is_flag=True, help="Measure cost only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result file instead of tables.")
 @measuring_options
@@ -171,6 +172,7 @@ def load(
     out: Path | None,
     restart: bool,
     goals: str | None,
+    record: Path | None,
     no_quality: bool,
     as_json: bool,
     owned: bool,
@@ -201,7 +203,7 @@ def load(
     folder = out or Path(f"load-{index}")
     found = run(connect(settings=connection), target, index, variants, texts, models, settings, judged, folder, restart)
     place = data or queries
-    finish(found, folder, goals, as_json, [data_facts(place)] if place is not None else [])
+    finish(found, folder, goals, as_json, [data_facts(place)] if place is not None else [], record=record)
 
 
 def run(
@@ -235,7 +237,13 @@ def run(
 
 
 def finish(
-    found: Measurement, folder: Path, goals: str | None, as_json: bool, data: list[Data], title: str = ""
+    found: Measurement,
+    folder: Path,
+    goals: str | None,
+    as_json: bool,
+    data: list[Data],
+    title: str = "",
+    record: Path | None = None,
 ) -> None:
     """Write and print the result; exits with 1 where it is partial or something was refused."""
     from benchmarks.load import report
@@ -243,7 +251,7 @@ def finish(
 
     levels = cells(found)
     made = report.summary(found, data, goals, title, levels)
-    for path in report.write(folder, found, made, levels):
+    for path in [*report.write(folder, found, made, levels), *([made.write(record)] if record else [])]:
         print(f"wrote {path}", file=sys.stderr)
     if as_json:
         print(json.dumps(made.to_json(), ensure_ascii=False, indent=1))

@@ -118,6 +118,7 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
 @click.option("--out", type=click.Path(path_type=Path), default=Path("load-scale"), show_default=True)
 @click.option("--heap", default="2g", show_default=True, help="Of the local node, where no cluster is named.")
 @click.option("--goals", default=None, metavar="ENGINE", help="Record the goals of high-IDF-first for this engine.")
+@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there too.")
 @click.option("--restart", is_flag=True, help="Do not continue interrupted runs in --out.")
 @click.option("--keep", is_flag=True, help="Keep the indexes (and the local node's data).")
 @growing_options
@@ -134,6 +135,7 @@ def scale(
     out: Path,
     heap: str,
     goals: str | None,
+    record: Path | None,
     restart: bool,
     keep: bool,
     owned: bool,
@@ -185,8 +187,10 @@ def scale(
                 break
         facts = [data_facts(folder)]
         summary = _summary(found, facts, goals, settings.seed)
+        for to in (out if len(found) > 1 else None, record):
+            if to is not None:
+                print(f"wrote {summary.write(to)}", file=sys.stderr)
         if len(found) > 1:
-            print(f"wrote {summary.write(out)}", file=sys.stderr)
             print(growth_text(summary.rows))
         # Each size's own report; the last one decides about the exit status, since a partial run ends the loop.
         for size, measured in found.items():

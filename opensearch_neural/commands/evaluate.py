@@ -52,13 +52,13 @@ SHOWN = 10  # wins, and losses, that --per-query shows
 @click.option(
     "--rare",
     default=None,
-    help="high-idf-first: ratio:R, share:S or count:N.  [default: as `osn tune` chose, else ratio:0.6]",
+    help="high-idf-first: ratio:R, share:S or count:N.  [default: as `osn tune` chose, else ratio:0.5]",
 )
 @click.option(
     "--window",
     type=click.IntRange(min=1),
     default=None,
-    help="high-idf-first: hits rescored.  [default: as `osn tune` chose, else 100]",
+    help="high-idf-first: hits rescored.  [default: as `osn tune` chose, else 30]",
 )
 @click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N judged queries.")
 @click.option("--timed", type=click.IntRange(min=0), default=200, show_default=True, help="Queries to time; 0: none.")

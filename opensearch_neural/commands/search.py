@@ -31,13 +31,13 @@ from opensearch_neural.queries import DOT_ALIAS, Rare, best_passages
 @click.option(
     "--rare",
     default=None,
-    help="Which tokens are rare: ratio:R, share:S or count:N.  [default: as `osn tune` chose, else ratio:0.6]",
+    help="Which tokens are rare: ratio:R, share:S or count:N.  [default: as `osn tune` chose, else ratio:0.5]",
 )
 @click.option(
     "--window",
     type=click.IntRange(min=1),
     default=None,
-    help="Hits rescored in each shard.  [default: as `osn tune` chose, else 100]",
+    help="Hits rescored in each shard.  [default: as `osn tune` chose, else 30]",
 )
 @click.option("--explain", is_flag=True, help="Show what each token adds: query weight × document weight.")
 @click.option("--highlight/--no-highlight", default=True, show_default=True, help="Mark the query's words.")

@@ -28,7 +28,7 @@ from benchmarks.load.tuning import (
     try_all,
 )
 from opensearch_neural.corpus import BeirData
-from opensearch_neural.engines import TUNED, open_engines
+from opensearch_neural.engines import TUNED, WINDOW, open_engines
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.queries import Rare
 
@@ -109,7 +109,7 @@ def test_what_fails_on_the_held_back_queries_is_passed_over(client, index: str, 
 @pytest.mark.cluster
 def test_the_choice_is_kept_in_the_index_and_found_by_every_search(client, index: str) -> None:
     before = open_engines(client, index)
-    assert before.two_phases == (Rare(), 100)
+    assert before.two_phases == (Rare(), WINDOW)
     one = tried(1.0, 1.0, window=33)
     chosen = Chosen(one.setting, one, 0.995, 0.99, 1.0, 0)  # type: ignore[arg-type]
     store(client, index, chosen, keep=0.99, measure="nDCG@10", queries=30)
