@@ -317,7 +317,7 @@ def grow(
     wanted = replace(meta, extra={**meta.extra, RESAMPLED: {**growth.described, "of": len(resampler.documents)}})
     with translate_errors():
         wrote = read_meta(client, growth.index)
-        if wrote is not None and wrote.extra.get(RESAMPLED) != wanted.extra[RESAMPLED]:
+        if wrote is not None and _facts(wrote) != _facts(wanted):
             raise ClusterError(
                 f"there is an index {growth.index!r} with other documents",
                 "delete it, or give another --index",
@@ -331,6 +331,11 @@ def grow(
             merge_clean(client, growth.index, growth.segments)
         if growth.settings:
             client.indices.put_settings(index=growth.index, body={"index": growth.settings})
+
+
+def _facts(meta: IndexMeta) -> tuple[Any, ...]:
+    """What tells one drawn index from another; a lexical model's hash is that of its corpus's statistics."""
+    return meta.extra.get(RESAMPLED), meta.sparse, meta.dense
 
 
 def _write(

@@ -35,12 +35,12 @@ def quantile(block: Block, q: float) -> float:
 
 def test_a_stall_costs_every_request_that_was_due_during_it() -> None:
     """Two stalls of a second: the requests due in their first seven tenths waited longer than three tenths."""
-    with programmed(service_ms=(2.0,), stalls=((2.5, 1.0), (8.0, 1.0))) as url:
-        block = measured(workload_at(url), Level("open", 350.0), 12.0)
-    assert block.failed == 0 and block.requests == pytest.approx(350 * 12, rel=0.1)
+    with programmed(service_ms=(2.0,), stalls=((1.5, 1.0), (4.5, 1.0))) as url:
+        block = measured(workload_at(url), Level("open", 350.0), 7.0)
+    assert block.failed == 0 and block.requests == pytest.approx(350 * 7, rel=0.1)
     assert quantile(block, 0.99) > 750
     assert slower_than(block, 300) > 0.9 * 2 * 0.7 * 350
-    assert quantile(block, 0.5) < 200
+    assert quantile(block, 0.5) < 300
 
 
 def slower_than(block: Block, ms: float) -> float:
@@ -61,8 +61,8 @@ def test_a_known_distribution_of_service_times_is_recovered_within_two_percent()
     times = (600.0, 800.0, 1000.0, 1200.0, 2000.0)
     for _ in range(3):
         with programmed(service_ms=times) as url:
-            block = measured(workload_at(url), Level("closed", 200), 6.0, settle=2.0)
-        assert block.failed == 0 and block.requests > 500
+            block = measured(workload_at(url), Level("closed", 200), 5.0, settle=2.0)
+        assert block.failed == 0 and block.requests > 400
         found = {q: quantile(block, q) for q in (0.1, 0.3, 0.5, 0.7, 0.9)}
         found["mean"] = hdr.mean(hdr.decode(block.latency))
         # Little's law: as many requests a second as clients, over the time that each takes.

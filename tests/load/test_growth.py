@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from opensearch_neural.engines import engine_bodies, open_engines
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.models.lexical import LexicalEncoder, build_lexical
 from opensearch_neural.queries import Rare
+from opensearch_neural.schema import SparseMeta
 
 DRAWN = 1500
 
@@ -160,6 +162,9 @@ def test_an_index_grows_to_its_number_and_says_what_it_is(client, corpus: Path, 
         assert client.indices.stats(index=index)["_all"]["primaries"]["indexing"]["index_total"] == before
         with pytest.raises(ClusterError, match="with other documents"):
             grow(client, Growth(str(corpus), index, 800), prepared, show_progress=False)
+        other_model = replace(prepared[0], sparse=SparseMeta("lexical", "0" * 16, "0" * 16))
+        with pytest.raises(ClusterError, match="with other documents"):
+            grow(client, wanted, (other_model, *prepared[1:]), show_progress=False)
         sizes = field_bytes.bytes_by_field(client, prepared[0], list(prepared[1].take(200)), DrawnVectors(prepared[2]))
         assert set(sizes) == {"contents", "sparse", field_bytes.STORED} and min(sizes.values()) > 20
         stored = stats["store"]["size_in_bytes"] / 700

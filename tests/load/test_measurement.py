@@ -35,7 +35,7 @@ QUICK = LoadSettings(
     rounds=3,
     settle=0.1,
     shortest=0.2,
-    longest=0.6,
+    longest=0.4,
     warmup=WarmupSettings(least=0.0, most=2.0, window=0.2),
     processes=2,
     ceiling=0.3,
