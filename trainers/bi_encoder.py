@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 KIND = "dense"
 COSINE_TEMPERATURE = 0.05
-PART_OVERHEAD = {"cpu": 128, "cuda": 8192}
+PART_OVERHEAD = {"cpu": 16, "cuda": 8192}
 """What one more part of a batch costs, in tokens: calls, and a gradient of all word vectors; a GPU idles meanwhile."""
 
 
