@@ -16,6 +16,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,7 +69,7 @@ class Growth:
     prune: which tokens of a document's sparse vector are kept, as `queries.Rare` says it: ratio:0.1 those of at least a
         tenth of the highest weight, count:100 the hundred highest, share:0.9 the highest that hold 90% of the weight
     segments: to merge to; None leaves them as they come
-    settings: of the index, once it is written
+    settings: of the index, from its creation on
     """
 
     corpus: str
@@ -329,8 +330,30 @@ def grow(
         if growth.segments is not None and _segments(client, growth.index) > growth.segments * growth.shards:
             say(f"merging {growth.index} to {growth.segments} segment(s) a shard")
             merge_clean(client, growth.index, growth.segments)
-        if growth.settings:
-            client.indices.put_settings(index=growth.index, body={"index": growth.settings})
+        if lacking := _lacking(client, growth):
+            client.indices.put_settings(index=growth.index, body={"index": lacking})
+
+
+def _lacking(client: OpenSearch, growth: Growth) -> dict[str, str]:
+    """The settings that the index has otherwise, or not at all."""
+    ((_, found),) = client.indices.get_settings(index=growth.index, params={"flat_settings": "true"}).items()
+    has = found["settings"]
+    return {key: value for key, value in growth.settings.items() if has.get(f"index.{key}") != value}
+
+
+@contextmanager
+def _created_with(client: OpenSearch, growth: Growth) -> Iterator[None]:
+    """Meanwhile, an index of that name is created with the wanted settings: some, as its sorting, cannot be set later."""
+    if not growth.settings:
+        yield
+        return
+    name = f"osn-bench-{growth.index}"
+    body = {"index_patterns": [growth.index], "priority": 1000, "template": {"settings": {"index": growth.settings}}}
+    client.indices.put_index_template(name=name, body=body)
+    try:
+        yield
+    finally:
+        client.indices.delete_index_template(name=name, params={"ignore": 404})
 
 
 def _facts(meta: IndexMeta) -> tuple[Any, ...]:
@@ -349,7 +372,8 @@ def _write(
     def records(_: Callable[[Rejected], None]) -> Iterator[Document]:
         return resampler.take(growth.documents)
 
-    target = open_target(client, growth.index, meta, corpus_name=growth.corpus, shards=growth.shards, replicas=0)
+    with _created_with(client, growth):
+        target = open_target(client, growth.index, meta, corpus_name=growth.corpus, shards=growth.shards, replicas=0)
     run_pipeline(
         client,
         target,

@@ -143,7 +143,7 @@ def test_an_index_grows_to_its_number_and_says_what_it_is(client, corpus: Path, 
     # Waiting makes an index smaller and changes nothing else, and takes half a minute.
     monkeypatch.setattr(growth, "LEASE_PATIENCE", 0.0)
     index = f"osn-test-grow-{uuid.uuid4().hex[:8]}"
-    wanted = Growth(str(corpus), index, 700, settings={"search.idle.after": "10m"})
+    wanted = Growth(str(corpus), index, 700, settings={"search.idle.after": "10m", "sort.field": "url"})
     prepared = resampler_of(wanted)
     try:
         grow(client, wanted, prepared, show_progress=False)
@@ -153,7 +153,8 @@ def test_an_index_grows_to_its_number_and_says_what_it_is(client, corpus: Path, 
         meta = open_engines(client, index).meta
         assert meta.extra[RESAMPLED] == {"documents": 700, "mix": 0.3, "seed": 0, "prune": None, "of": 500}
         settings = client.indices.get_settings(index=index, params={"flat_settings": "true"})[index]["settings"]
-        assert settings["index.search.idle.after"] == "10m"
+        assert settings["index.search.idle.after"] == "10m" and settings["index.sort.field"] == "url"
+        assert not client.indices.exists_index_template(name=f"osn-bench-{index}")
         for engine, body_of in engine_bodies(client, index, ["bm25", "sparse"]).items():
             assert len(client.search(index=index, body=body_of("parse a string", 10))["hits"]["hits"]) == 10, engine
         # What is whole is left as it is; what is other is not touched.
