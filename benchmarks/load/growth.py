@@ -15,7 +15,7 @@ import hashlib
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -66,8 +66,9 @@ class Growth:
 
     documents: how many; the corpus's own come first, once each
     mix: share of a document's distinct words that are taken from another document
-    prune: which tokens of a document's sparse vector are kept, as `queries.Rare` says it: ratio:0.1 those of at least a
-        tenth of the highest weight, count:100 the hundred highest, share:0.9 the highest that hold 90% of the weight
+    prune: which tokens of a document's sparse vector are kept, by what they add to a score (document weight × query
+        weight), as `queries.Rare` says it: ratio:0.1 those of at least a tenth of the highest, count:100 the hundred
+        highest, share:0.9 the highest that hold 90% of the sum
     segments: to merge to; None leaves them as they come
     settings: of the index, from its creation on
     """
@@ -105,15 +106,26 @@ class Resampler:
     being drawn again where its text is already there."""
 
     def __init__(
-        self, documents: Sequence[Document], vectors: Vectors, tokenizer: Tokenizer | None, *, mix: float, seed: int
+        self,
+        documents: Sequence[Document],
+        vectors: Vectors,
+        tokenizer: Tokenizer | None,
+        *,
+        mix: float,
+        seed: int,
+        query_weights: Mapping[str, float] | None = None,
     ) -> None:
-        """vectors: of the documents, in their order. Raises InputError for fewer than two documents."""
+        """vectors: of the documents, in their order; query_weights: {token: its weight in a query}, for pruning.
+
+        Raises InputError for fewer than two documents.
+        """
         if len(documents) < 2:
             raise InputError("at least two documents are needed to draw others from")
         self.documents = documents
         self.vectors = vectors
         self.mix = mix
         self.seed = seed
+        self.query_weights = query_weights or {}
         self._tokenizer = tokenizer
         self._words = [document.text.split() for document in documents]
         self._of_word: dict[str, tuple[int, ...]] = {}
@@ -236,10 +248,14 @@ class Resampler:
 
 @dataclass(frozen=True)
 class DrawnVectors:
-    """Gives documents the vectors that they were drawn with; a `Vectorizer`."""
+    """Gives documents the vectors that they were drawn with; a `Vectorizer`.
+
+    prune: keeps of a document's tokens those that can add most to a score: document weight × query weight.
+    """
 
     vocabulary: list[str]
     prune: Rare | None = None
+    query_weights: Mapping[str, float] = field(default_factory=dict)
 
     def vectors(self, documents: Sequence[Document]) -> Vectors:
         drawn = [document for document in documents if isinstance(document, Drawn)]
@@ -261,12 +277,11 @@ class DrawnVectors:
         if self.prune is None or not len(document.token_ids):
             return document.token_ids, document.weights
         row = dict(zip(document.token_ids.tolist(), document.weights.tolist(), strict=True))
-        # `rare_tokens` orders ties by name; of ids that is as good.
-        kept = rare_tokens({str(token): weight for token, weight in row.items()}, self.prune)
-        return (
-            np.array([int(token) for token in kept], dtype=np.int32),
-            np.array(list(kept.values()), dtype=np.float32),
-        )
+        names, factors = self.vocabulary, self.query_weights
+        added = {names[token]: weight * factors.get(names[token], 1.0) for token, weight in row.items()}
+        best = rare_tokens(added, self.prune)
+        kept = {token: weight for token, weight in row.items() if names[token] in best}
+        return np.array(list(kept), dtype=np.int32), np.array(list(kept.values()), dtype=np.float32)
 
 
 def base_of(growth: Growth) -> tuple[IndexMeta, list[Document], Vectors, list[str]]:
@@ -294,11 +309,19 @@ def base_of(growth: Growth) -> tuple[IndexMeta, list[Document], Vectors, list[st
 def resampler_of(growth: Growth) -> tuple[IndexMeta, Resampler, list[str]]:
     """(what the index records, where its documents come from, the vocabulary). Raises as `base_of`."""
     meta, documents, vectors, vocabulary = base_of(growth)
-    tokenizer = None
-    if meta.sparse is not None:
-        place = growth.sparse if growth.sparse not in (None, "lexical") else None
-        tokenizer = QueryEncoder.load(place or registry.find(meta.sparse.hash, meta.sparse.name, "sparse")).tokenizer
-    return meta, Resampler(documents, vectors, tokenizer, mix=growth.mix, seed=growth.seed), vocabulary
+    if meta.sparse is None:
+        return meta, Resampler(documents, vectors, None, mix=growth.mix, seed=growth.seed), vocabulary
+    place = growth.sparse if growth.sparse not in (None, "lexical") else None
+    encoder = QueryEncoder.load(place or registry.find(meta.sparse.hash, meta.sparse.name, "sparse"))
+    resampler = Resampler(
+        documents,
+        vectors,
+        encoder.tokenizer,
+        mix=growth.mix,
+        seed=growth.seed,
+        query_weights=encoder.weights,
+    )
+    return meta, resampler, vocabulary
 
 
 def grow(
@@ -378,7 +401,7 @@ def _write(
         client,
         target,
         records,
-        DrawnVectors(vocabulary, growth.prune),
+        DrawnVectors(vocabulary, growth.prune, resampler.query_weights),
         corpus_name=growth.corpus,
         dead_letters=Path(f"{growth.index}.dead-letters.jsonl"),
         reader=f"{growth.described}",

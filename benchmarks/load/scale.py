@@ -228,7 +228,9 @@ def _field_rows(client: Any, prefix: str, prepared: Any, wanted: Growth) -> list
     _say("what each field costs on disk")
     meta, resampler, vocabulary = prepared
     sample = list(resampler.take(min(FIELD_SAMPLE, wanted.documents)))
-    sizes = field_bytes.bytes_by_field(client, meta, sample, growth.DrawnVectors(vocabulary, wanted.prune))
+    sizes = field_bytes.bytes_by_field(
+        client, meta, sample, growth.DrawnVectors(vocabulary, wanted.prune, resampler.query_weights)
+    )
     return field_bytes.rows(f"{prefix}, by field", sizes, len(sample))
 
 

@@ -116,6 +116,14 @@ def test_pruning_keeps_the_heaviest_tokens(drawn: list[Drawn], model: LexicalEnc
         assert len(full) == len(document.token_ids)  # type: ignore[arg-type]
 
 
+def test_pruning_weighs_what_a_token_adds_to_a_score(model: LexicalEncoder) -> None:
+    common, rare = model.vocabulary.index("the"), model.vocabulary.index("string")
+    ids, weights = np.array([common, rare], dtype=np.int32), np.array([0.8, 0.5], dtype=np.float32)
+    document = Drawn("d", "the string", token_ids=ids, weights=weights)
+    kept = DrawnVectors(model.vocabulary, Rare("count", 1), {"the": 0.1, "string": 3.0}).vectors([document]).sparse
+    assert kept is not None and kept.row(0) == {"string": 0.5}
+
+
 def test_a_corpus_too_small_to_draw_from_is_named() -> None:
     documents = [Document("a", "one"), Document("b", "two")]
     with pytest.raises(InputError, match="too small to draw 100 different documents"):
