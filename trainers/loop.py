@@ -31,6 +31,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 import torch.distributed as dist
+import yaml
 from accelerate import PartialState
 from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
@@ -539,8 +540,10 @@ class _Run:
             other = json.loads(identity.read_text(encoding="utf-8"))
             changed = [name for name in self.identity if other.get(name) != self.identity[name]]
             if changed:
+                fields = self._other_fields() if "configuration" in changed else []
                 raise InputError(
-                    f"{self.output} holds a training run with another {' and '.join(changed)}",
+                    f"{self.output} holds a training run with another {' and '.join(changed)}"
+                    + (f" ({'; '.join(fields)})" if fields else ""),
                     f"choose another --output, or remove {self.output}",
                 )
         elif content is not None:
@@ -549,6 +552,12 @@ class _Run:
             return None
         outcome = json.loads((self.folder / "outcome.json").read_text(encoding="utf-8"))
         return Trained(outcome["steps"], outcome["best_step"], dict(content["measures"]))
+
+    def _other_fields(self) -> list[str]:
+        """The fields of the configuration beside the model that differ from this one's."""
+        saved = self.output / "training.yaml"
+        there = yaml.safe_load(saved.read_text(encoding="utf-8")) if saved.exists() else {}
+        return _differing(_with_effect(there), _with_effect(to_dict(self.config)))
 
     def start(self) -> None:
         if is_main_process():
@@ -713,6 +722,14 @@ def _with_effect(config: Any) -> Any:
     if not isinstance(config, dict):
         return config
     return {name: _with_effect(value) for name, value in config.items() if name not in (*WITHOUT_EFFECT, "output")}
+
+
+def _differing(there: Any, now: Any, name: str = "") -> list[str]:
+    if isinstance(there, dict) and isinstance(now, dict):
+        fields = [*there, *(field for field in now if field not in there)]
+        below = [_differing(there.get(one), now.get(one), f"{name}.{one}" if name else one) for one in fields]
+        return [one for found in below for one in found]
+    return [] if there == now else [f"{name}: {there!r} there, {now!r} now"]
 
 
 @contextmanager

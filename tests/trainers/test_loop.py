@@ -191,8 +191,8 @@ def test_the_same_command_after_the_end_returns_at_once(tmp_path: Path) -> None:
 
 def test_an_output_of_another_configuration_or_other_data_is_refused(tmp_path: Path) -> None:
     run(tmp_path / "model", data_hash="a")
-    with pytest.raises(InputError, match="another configuration"):
-        run(tmp_path / "model", data_hash="a", settings=settings(learning_rate=0.1))
+    with pytest.raises(InputError, match=r"another configuration \(learning_rate: 0\.05 there, 0\.1 now\)"):
+        run(tmp_path / "model", data_hash="a", settings=settings(learning_rate=0.1, log_every=1))
     with pytest.raises(InputError, match="another data_hash"):
         run(tmp_path / "model", data_hash="b")
     # How often it logs or saves does not make another run of it.
