@@ -25,7 +25,7 @@ APPLICATION = """
 import importlib.util, os, sys
 from opensearch_neural import QueryEncoder, connect, queries
 
-extras = "torch transformers sentence_transformers scipy faiss bm25s ir_measures datasets boto3 aiohttp onnxruntime yaml"
+extras = "torch transformers sentence_transformers scipy faiss bm25s ir_measures datasets boto3 aiohttp onnxruntime"
 present = [name for name in extras.split() if importlib.util.find_spec(name)]
 assert not present, present
 encoder = QueryEncoder.load(sys.argv[1])

@@ -23,7 +23,7 @@ OWN = ("opensearch_neural", "ingest", "trainers", "benchmarks")
 
 RECORDS = [
     {"_id": "r1", "title": "Rainbows", "text": "What causes a rainbow is light in drops of rain.", "lang": "en"},
-    {"_id": "r2", "title": "Rainbow", "text": "Was einen Regenbogen (rainbow) macht.", "lang": "de"},
+    {"_id": "r2", "title": "Regenbogen", "text": "What causes a rainbow: Licht in Regentropfen.", "lang": "de"},
     {"_id": "r3", "title": "Trout", "text": "A fish of rivers.", "lang": "en"},
 ]
 
@@ -78,7 +78,7 @@ def test_the_applications_of_the_readme_find_what_was_ingested(
         ):
             example = example.replace(shown, here)
         exec(example, names)
-    assert [line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()] == ["Rainbows", "Rainbow"]
+    assert {line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()} == {"Rainbows", "Regenbogen"}
 
     async def search() -> list[dict[str, Any]]:
         async with AsyncOpenSearch(cluster_url) as connected:
