@@ -232,13 +232,13 @@ def is_sequence_to_sequence(name_or_path: str | Path) -> bool:
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write an ordinary Hugging Face directory: safetensors, configuration, tokenizer."""
-    with _quiet():
+    with quiet():
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without transformers' bars and reports: what a missing weight means is said here, once and in our words."""
     from transformers.utils import logging as transformers_logging
 
@@ -253,7 +253,7 @@ def _quiet() -> Iterator[None]:
 
 def _load(auto: Any, folder: Path) -> tuple[Any, list[str]]:
     refuse_unsafe(folder)
-    with _quiet():
+    with quiet():
         try:
             model, report = auto.from_pretrained(
                 folder,

@@ -20,6 +20,7 @@ from opensearch_neural.files import read_json_object
 from opensearch_neural.models.dense import quiet_loading
 from opensearch_neural.models.directory import Module, locate, routes
 from opensearch_neural.models.safety import refuse_unsafe
+from trainers.backbones import quiet
 
 Pooling = Literal["cls", "mean"]
 Role = Literal["query", "document"]
@@ -280,13 +281,22 @@ def _load_backbone(folder: Path, dropout: float | None) -> PreTrainedModel:
             for name in DROPOUTS:
                 if hasattr(config, name):
                     setattr(config, name, dropout)
-        with quiet_loading():
-            backbone: PreTrainedModel = loader.from_pretrained(
-                folder, config=config, use_safetensors=True, trust_remote_code=False, dtype=torch.float32
+        backbone: PreTrainedModel
+        with quiet():
+            backbone, report = loader.from_pretrained(
+                folder,
+                config=config,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                dtype=torch.float32,
             )
-        return backbone
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{folder} does not load as a transformer: {error}") from error
+    # A pooler is not read; another weight that is missing would be random, and nobody would know.
+    if missing := sorted(key for key in report["missing_keys"] if "pooler." not in key):
+        raise ModelError(f"{folder}: the weights lack {', '.join(missing[:3])}")
+    return backbone
 
 
 def _load_tokenizer(folder: Path) -> Tokenizer:

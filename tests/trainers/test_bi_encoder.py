@@ -467,6 +467,25 @@ def test_a_start_that_does_not_fit_is_named(
         build(configuration(backbone, beir, tmp_path, **changes))
 
 
+def test_a_start_that_lacks_weights_is_refused_and_one_without_a_pooler_is_not(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    for name, lost in (("no-pooler", "pooler."), ("broken", "layer.1.output.dense.weight")):
+        folder = tmp_path / name
+        shutil.copytree(backbone, folder)
+        weights = load_file(folder / "model.safetensors")
+        kept = {key: value for key, value in weights.items() if lost not in key}
+        assert len(kept) < len(weights)
+        save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    build(configuration(tmp_path / "no-pooler", beir, tmp_path))
+    with pytest.raises(ModelError, match=r"lack .*layer\.1\.output\.dense\.weight"):
+        build(configuration(tmp_path / "broken", beir, tmp_path))
+
+
 def test_distillation_needs_candidates() -> None:
     with pytest.raises(ValueError, match=r"candidates\.negatives"):
         DenseConfig(Path("x"), [SetSettings(Path("y"))], objective=ObjectiveSettings(kl=1.0))
