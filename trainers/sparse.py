@@ -11,7 +11,8 @@ and fine-tuning (5.1). The result loads in `SparseEncoder(path)` and in `models.
 What stands in the way of training from a backbone without a masked-LM head: a cold head under FLOPS regularization
 silences every term that is not in the document, and a silenced ReLU gets no gradient. So a fresh head starts as the
 identity (a position then lies nearest to its own token and to its kin), may be warmed up, and its bias is set so that a
-given number of expansions are active; the regularizer's weight is small and ramped up late; expansions are logged.
+given number of expansions are active; the regularizer's weight is small and ramped up late; expansions are logged. As
+an extension, `student.revive` lets a share of the gradient through to silenced terms that it would raise.
 
 The residual student goes beyond the paper: a document's weight of t is its BM25 impact, known at ingest, plus what is
 learned. It starts as BM25 over word pieces and adds.
@@ -45,7 +46,6 @@ from opensearch_neural.models import sparse as sparse_models
 from opensearch_neural.models.dense import quiet_loading
 from opensearch_neural.models.directory import hash_files, locate, routes
 from opensearch_neural.models.lexical import K1, B, LexicalEncoder, build_lexical
-from opensearch_neural.models.sparse_head import activated
 from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
@@ -73,7 +73,7 @@ from trainers.grad_cache import CachedModel, Encoded, Part, gather
 from trainers.loop import Trained, TrainingSettings, Visit, is_main_process, main_process_first, train
 from trainers.model import Batch, Losses, TrainingModel
 from trainers.schedules import FOLDER, quadratic_ramp, with_mined
-from trainers.sparse_head import largest_logits, sample_columns
+from trainers.sparse_head import activation, largest_logits, sample_columns
 from trainers.teachers import Teacher, open_teacher, teach
 from trainers.texts import TextStore
 from trainers.tokenized import TokenCache, padded_parts
@@ -117,9 +117,10 @@ class StudentSettings:
     activation: log(1 + ReLU(x)), or log(1 + log(1 + ReLU(x))). residual: the learned weights are added to BM25 impacts
     of the whole text, with k1 and b. idf: what weighs a query's tokens, in training and in the model: "train", from the
     documents of all train sets; "own", in training each set's from its own documents (for models whose table is made
-    anew for each corpus they are used on); "none", every token 1; or an idf.json. head: "full", or "sampled", which
-    computes the queries' columns and `columns` others. document_length: tokens read of a document when the model is
-    used; query_length: of a query. dropout: replaces the backbone's own where given.
+    anew for each corpus they are used on); "none", every token 1; or an idf.json. revive: the share of the gradient that
+    reaches a silenced term where that would raise it, beyond the paper; at 0 what is silenced stays silent. head: "full",
+    or "sampled", which computes the queries' columns and `columns` others. document_length: tokens read of a document
+    when the model is used; query_length: of a query. dropout: replaces the backbone's own where given.
     """
 
     activation: Literal["log", "double-log"] = "log"
@@ -127,6 +128,7 @@ class StudentSettings:
     k1: float = K1
     b: float = B
     idf: str = "train"
+    revive: float = 0.0
     head: Literal["full", "sampled"] = "sampled"
     columns: int = 1024
     document_length: int = 256
@@ -138,6 +140,8 @@ class StudentSettings:
             raise ValueError("columns must be at least 1, document_length and query_length at least 3")
         if not 0 <= self.k1 < math.inf or not 0 <= self.b <= 1:
             raise ValueError(f"k1 {self.k1} and b {self.b}: expected k1 of 0 or more, b from 0 to 1")
+        if not 0 <= self.revive <= 1:
+            raise ValueError(f"revive must be from 0 to 1, not {self.revive}")
 
     @property
     def double_log(self) -> bool:
@@ -391,8 +395,10 @@ class SparseStudent(CachedModel):
     def weights(self, input_ids: Tensor, attention_mask: Tensor, columns: Tensor | None = None) -> Tensor:
         """The learned weights of documents: (documents, columns)."""
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
-        logits = largest_logits(hidden, attention_mask, self.head.weight, self.head.bias, columns)
-        return activated(logits, double_log=self.student.double_log)
+        logits = largest_logits(
+            hidden, attention_mask, self.head.weight, self.head.bias, columns, revive=self.student.revive
+        )
+        return activation(logits, double_log=self.student.double_log)
 
     def encode(self, role: str, part: Part) -> Encoded:
         return Encoded(self.weights(part["input_ids"], part["attention_mask"], part.get("columns")))

@@ -28,28 +28,48 @@ ENTRIES = 8192
 """(document, column) pairs whose gradient is propagated at once: their rows of `weight` take 12 MB at size 384."""
 
 
-def largest_logits(hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, columns: Tensor | None = None) -> Tensor:
+def largest_logits(
+    hidden: Tensor,
+    mask: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    columns: Tensor | None = None,
+    *,
+    revive: float = 0.0,
+) -> Tensor:
     """max(0, max over positions of h · w + b), with gradient for all: (documents, columns).
 
-    Where several positions share the maximum, one of them gets the gradient, as in torch's `max`.
+    Where several positions share the maximum, one of them gets the gradient, as in torch's `max`. revive: the share of
+    the gradient that a silenced entry gets where that would raise it; at 0, the true gradient, silence is for ever.
     """
-    logits: Tensor = _LargestLogits.apply(hidden, mask, weight, bias, columns)
+    logits: Tensor = _LargestLogits.apply(hidden, mask, weight, bias, columns, revive)
     return logits
+
+
+def activation(logits: Tensor, *, double_log: bool) -> Tensor:
+    """log(1 + x), or log(1 + log(1 + x)), of what `largest_logits` gives; without another ReLU, whose gradient at 0 would
+    be 0."""
+    once = logits.log1p()
+    return once.log1p() if double_log else once
 
 
 class _LargestLogits(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, columns: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, columns: Tensor | None, revive: float
+    ) -> Tensor:
         rows = weight if columns is None else weight[columns]
         offsets = bias if columns is None else bias[columns]
         logits = sparse_head.largest_logits(hidden, mask, rows.to(hidden.dtype), offsets.to(hidden.dtype))
+        ctx.revive = revive
         ctx.save_for_backward(hidden, mask, weight, columns, logits)
         return logits
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         hidden, mask, weight, columns, logits = ctx.saved_tensors
-        gradient = torch.where(logits > 0, gradients[0], 0)
+        silenced = ctx.revive * gradients[0].clamp(max=0) if ctx.revive else 0
+        gradient = torch.where(logits > 0, gradients[0], silenced)
         documents, at = gradient.nonzero(as_tuple=True)
         values = gradient[documents, at].to(weight.dtype)
         entries = at if columns is None else columns[at]
@@ -65,7 +85,7 @@ class _LargestLogits(torch.autograd.Function):
             of_hidden.index_add_(0, rows[part], share * weight[entries[part]])
             of_weight.index_add_(0, entries[part], share * tokens[rows[part]])
         of_bias = torch.zeros_like(weight[:, 0]).index_add_(0, entries, values)
-        return of_hidden.view(hidden.shape).to(hidden.dtype), None, of_weight, of_bias, None
+        return of_hidden.view(hidden.shape).to(hidden.dtype), None, of_weight, of_bias, None, None
 
 
 def _positions(hidden: Tensor, mask: Tensor, weight: Tensor, documents: Tensor, entries: Tensor) -> Tensor:

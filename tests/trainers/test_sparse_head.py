@@ -71,6 +71,18 @@ def test_chosen_columns_are_those_of_the_whole_head_in_their_order() -> None:
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
+def test_a_silenced_entry_is_only_revived_where_the_gradient_would_raise_it() -> None:
+    inputs = example(documents=2, length=3, vocabulary=4, size=5, bias=-100.0)
+    upstream = torch.tensor([[-1.0, 1.0, 0.0, -2.0], [0.0, 3.0, 0.0, 0.0]], dtype=torch.float64)
+
+    def of_bias(revive: float) -> torch.Tensor:
+        weights = largest_logits(*inputs, revive=revive).log1p()
+        return torch.autograd.grad((weights * upstream).sum(), inputs[3])[0]
+
+    assert of_bias(0.0).tolist() == [0, 0, 0, 0]
+    assert of_bias(0.25).tolist() == [-0.25, 0, 0, -0.5]
+
+
 def test_in_bfloat16_the_gradient_has_the_dtypes_of_what_it_is_for() -> None:
     hidden, mask, weight, bias = (
         one if one.dtype == torch.int64 else one.detach().float()
