@@ -200,7 +200,7 @@ def scale(
                 goals,
                 False,
                 facts,
-                f"Load: {size:,} documents resampled from {folder.name}{' (partial)' if measured.partial else ''}",
+                f"{_title({size: measured}, folder.name)}{' (partial)' if measured.partial else ''}",
             )
         if not keep:
             for size in found:
@@ -276,8 +276,14 @@ def _summary(found: dict[int, Measurement], data: list[Any], goals: str | None, 
         seeds=[seed],
         rows=[*rows, *by_field, *growth_rows(found)],
         goals=reached,
-        title=f"Cost by number of documents{' (partial)' if partial else ''}",
+        title=f"{_title(found, data[0].name)}{' (partial)' if partial else ''}",
     )
+
+
+def _title(found: dict[int, Measurement], corpus: str) -> str:
+    if len(found) > 1:
+        return f"Cost by number of documents, resampled from {corpus}"
+    return f"Load: {next(iter(found)):,} documents resampled from {corpus}"
 
 
 def growth_rows(found: dict[int, Measurement]) -> list[Row]:
