@@ -264,8 +264,10 @@ def _load(auto: Any, folder: Path) -> tuple[Any, list[str]]:
                 dtype=torch.float32,
             )
         except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+            # The further lines list every model that there is.
+            reason = str(error).partition("\n")[0]
             raise ModelError(
-                f"{folder} does not load as {auto.__name__.removeprefix('AutoModelFor')}: {error}"
+                f"{folder} does not load as {auto.__name__.removeprefix('AutoModelFor')}: {reason}"
             ) from None
     return model, sorted(report["missing_keys"])
 

@@ -267,6 +267,12 @@ def test_minilm_gets_a_head_with_the_bias_asked_for() -> None:
     assert (logits + 4 > 0).float().mean() > 0.2
 
 
+def test_an_encoder_is_refused_as_a_generator_in_one_line(headless: Path) -> None:
+    with pytest.raises(ModelError, match="does not load as Seq2SeqLM") as caught:
+        backbones.sequence_to_sequence(headless)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_body_with_missing_weights_is_refused(headless: Path, tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
