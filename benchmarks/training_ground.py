@@ -50,9 +50,9 @@ class Set:
 
 
 SETS = (
-    Set("wikiqa-doc", epochs=3, has_dev=True),
+    Set("wikiqa-doc", epochs=1, learning_rate=2e-5, has_dev=True),
     Set("tldr", epochs=2),
-    Set("squad-mix", epochs=0.75, learning_rate=2e-5),
+    Set("squad-mix", epochs=0.25, learning_rate=2e-5),
 )
 
 
