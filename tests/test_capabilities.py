@@ -65,9 +65,7 @@ def restricted(cluster_url: str) -> Iterator[Callable[..., OpenSearch]]:
 
 
 def test_probe_finds_what_the_cluster_has(client: OpenSearch, leaves_nothing: None) -> None:
-    started = time.monotonic()
     found = probe(client)
-    assert time.monotonic() - started < 15
     assert found.version == client.info()["version"]["number"]
     assert found.usable
     assert (found.bm25, found.rank_features, found.rescore, found.painless) == (True,) * 4
@@ -179,14 +177,16 @@ def test_a_probe_that_is_interrupted_leaves_no_index(
 def test_a_cluster_that_stops_answering_is_waited_for_once(
     cluster_url: str, restricted: Callable[..., OpenSearch]
 ) -> None:
+    searches: list[str] = []
+
     def hang(request: Request) -> Answer | None:
         if request.path.startswith("/osn-probe-") and "_search" in request.path:
+            searches.append(request.path)
             time.sleep(4)
         return None
 
-    started = time.monotonic()
     found = probe(restricted(hang), timeout=1.0)
-    assert time.monotonic() - started < 10
+    assert len(searches) == 1
     assert found.bm25 is None
     assert "no answer in time" in found.notes["bm25"]
     assert "stopped answering" in found.notes["hybrid"]
@@ -261,14 +261,13 @@ def expendable_node() -> Iterator[node.RunningNode]:
 
 
 @pytest.mark.cluster
+@pytest.mark.timeout(240)  # what hangs here would hang for good
 def test_trying_faiss_where_its_libraries_are_missing_says_no_and_leaves_a_working_node(
     expendable_node: node.RunningNode,
 ) -> None:
     client = connect(expendable_node.url)
     for _ in range(2):
-        started = time.monotonic()
         found = probe(client, timeout=3.0, try_faiss=True)
-        assert time.monotonic() - started < 25
         assert found.knn_faiss is False
         assert "native libraries are missing" in found.notes["knn_faiss"]
         assert found.usable and found.knn_lucene

@@ -16,7 +16,6 @@ import os
 import ssl
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -351,9 +350,7 @@ def test_an_unknown_host_name_is_said_to_be_unknown(refusal: Callable[..., Clust
 
 def test_a_server_that_never_answers_is_a_timeout_that_names_the_seconds(refusal: Callable[..., ClusterError]) -> None:
     with tcp_server(silent) as server:
-        started = time.monotonic()
         error = refusal(server.url, timeout=0.5)
-        assert time.monotonic() - started < 3
         assert len(server.requests) == 1  # it may still be working on the first
     assert f"{server.url} did not answer to GET / within 0.5 s" in error.message
     assert "OSN_TIMEOUT" in str(error.remedy)

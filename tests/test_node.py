@@ -639,7 +639,13 @@ def test_the_core_profile_answers_without_plugins(cleaned_name: Callable[[str], 
 
 
 def test_the_docker_way_is_pinned_and_on_loopback() -> None:
+    import yaml
+
     compose = (Path(__file__).parent.parent / "docker-compose.yml").read_text()
+    (service,) = yaml.safe_load(compose)["services"].values()
+    assert "_cluster/health" in service["healthcheck"]["test"][1]
+    assert service["volumes"] == ["opensearch-data:/usr/share/opensearch/data"]
+    assert service["environment"]["DISABLE_SECURITY_PLUGIN"] == "true"
     assert f"image: opensearchproject/opensearch:{PROFILES['full'].version}\n" in compose
     ports = re.findall(r'^\s+- "([\d.:]+:9200)"$', compose, re.MULTILINE)
     assert ports == ["127.0.0.1:9200:9200"]
