@@ -92,7 +92,7 @@ def configuration(data: Path, work: Path, name: str, *, steps: int, sets: Sequen
         candidates=SparseCandidates(negatives=1, depth=50, mine="bm25"),
         regularization=RegularizationSettings(weight=1e-3, delay=0.3, ramp=0.4),
         document_length=128,
-        selection=DevSettings(hold_back=100, queries=100, documents=1000),
+        selection=DevSettings(hold_back=100, queries=100, documents=400),
         training=TrainingSettings(
             steps=steps,
             batch_size=32,

@@ -43,6 +43,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.files import write_json
 from opensearch_neural.idf import load_idf, save_idf
 from opensearch_neural.models import sparse as sparse_models
+from opensearch_neural.models import sparse_head
 from opensearch_neural.models.dense import quiet_loading
 from opensearch_neural.models.directory import hash_files, locate, routes
 from opensearch_neural.models.lexical import K1, B, LexicalEncoder, build_lexical
@@ -468,10 +469,20 @@ class SparseStudent(CachedModel):
         tokenizer, length = self.tokenizers["document"], self.student.document_length
         rows = TokenCache(tokenizer, texts.__getitem__, max_length=length).rows(range(len(texts)))
         longest = max((len(ids) for ids in rows), default=1)
-        parts = padded_parts(rows, padding=padding_id(tokenizer), overhead=0, largest=max(1, tokens // longest))
+        overhead = PART_OVERHEAD[device.type if device.type in PART_OVERHEAD else "cpu"]
+        parts = padded_parts(rows, padding=padding_id(tokenizer), overhead=overhead, largest=max(1, tokens // longest))
         found: list[SparseVectors] = []
+        weight, bias = self.head.weight, self.head.bias
+        screen = sparse_head.best_screen(weight)
         for part in parts:
-            weights = self.weights(part["input_ids"].to(device), part["attention_mask"].to(device)).float()
+            mask = part["attention_mask"].to(device)
+            hidden = self.model(input_ids=part["input_ids"].to(device), attention_mask=mask).logits.float()
+            logits = (
+                sparse_head.largest_logits(hidden, mask, weight, bias)
+                if screen is None
+                else sparse_head.largest_logits_screened(hidden, mask, weight, bias, screen)
+            )
+            weights = sparse_head.activated(logits, double_log=self.student.double_log)
             weights[:, len(self.vocabulary) :] = 0
             at, ids = weights.nonzero(as_tuple=True)
             counts = torch.bincount(at, minlength=len(weights)).cumsum(0).cpu().numpy()
@@ -844,7 +855,7 @@ def mined(config: SparseConfig, sets: Sequence[TrainingData]) -> list[TrainingDa
     if spec == STUDENT:
         name = f"sparse:{config.folder / 'miner'}"
     slug = f"{spec.partition(':')[0]}-{fingerprint(name, candidates.depth, candidates.consistency)[:6]}"
-    return [
+    found = [
         one
         if len(one.negatives.values)
         else with_mined(
@@ -857,6 +868,12 @@ def mined(config: SparseConfig, sets: Sequence[TrainingData]) -> list[TrainingDa
         )
         for one in sets
     ]
+    if not any(len(one) for one in found):
+        raise InputError(
+            f"the consistency filter leaves no query: {spec} finds no positive in its top {candidates.consistency}",
+            "raise candidates.consistency, or mine with a better retriever",
+        )
+    return found
 
 
 def train_sparse(config: SparseConfig) -> Trained:
@@ -1022,6 +1039,8 @@ def rehearse(config: SparseConfig) -> Trained:
         rows = max(32, 2 * stage.training.batch_size)
         return {
             "train": [replace(one, limit=min(one.limit or rows, rows)) for one in stage.train],
+            # A miner of two steps finds hardly anything: its filter would leave nothing to train on.
+            "candidates": replace(stage.candidates, consistency=None),
             "training": replace(stage.training, steps=2, evaluate_every=1, save_every=1, log_every=1),
         }
 

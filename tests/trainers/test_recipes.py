@@ -18,6 +18,7 @@ from trainers import backbones  # noqa: E402
 from trainers.bi_encoder import DenseConfig  # noqa: E402
 from trainers.config import load_config, recipe, to_dict  # noqa: E402
 from trainers.doc2query import Doc2QueryConfig  # noqa: E402
+from trainers.sparse import SparseConfig  # noqa: E402
 
 RECIPES = Path(backbones.__file__).parent / "recipes"
 
@@ -71,6 +72,31 @@ EXPECTED = {
             "two_stage.epochs": 20.0,
             "two_stage.keep": 50,
             "candidates.depth": 100,
+        },
+    ),
+    "inference-free-sparse": Recipe(
+        "sparse",
+        SparseConfig,
+        {
+            "pretraining.training.steps": 150_000,
+            "pretraining.training.batch_size": 48,
+            "pretraining.training.learning_rate": 5e-5,
+            "pretraining.candidates.negatives": 7,
+            "pretraining.candidates.mine": "student",
+            "pretraining.candidates.consistency": 10,
+            "pretraining.regularization.weight": 1e-7,
+            "pretraining.objective.teacher_scale": 10.0,
+            "pretraining.document_length": 128,
+            "training.steps": 50_000,
+            "training.batch_size": 40,
+            "training.learning_rate": 2e-5,
+            "candidates.negatives": 10,
+            "candidates.depth": 100,
+            "regularization.weight": 0.02,
+            "regularization.flops": "slot",
+            "objective.teacher_scale": 30.0,
+            "document_length": 256,
+            "student.document_length": 512,
         },
     ),
     "doc2query": Recipe(
@@ -131,3 +157,27 @@ def test_the_doc2query_recipe_takes_two_steps(tmp_path: Path, beir: Path) -> Non
     )
     assert result.exit_code == 0, result.output
     assert not (tmp_path / "model").exists()
+
+
+def test_the_sparse_recipe_takes_two_steps_a_stage(tmp_path: Path, beir: Path) -> None:
+    from opensearch_neural.cli import osn
+
+    start = tiny_backbone(tmp_path / "start", positions=512)
+    output = tmp_path / "model"
+    overrides = [
+        f"start={start}",
+        "student.idf=train",
+        f"train=[{{path: {beir}}}]",
+        f"pretraining.train=[{{path: {beir}, name: pairs}}]",
+        "pretraining.objective.teachers=[lexical]",
+        "objective.teachers=[lexical]",
+        "pretraining.candidates.consistency=60",
+        f"dev=[{{path: {beir}, split: dev, name: dev}}]",
+    ]
+    arguments = ["train", "sparse", "--config", "inference-free-sparse", "--dry-run", "--output", str(output)]
+    result = CliRunner().invoke(
+        osn, arguments + [word for one in overrides for word in ("--set", one)], catch_exceptions=False
+    )
+    assert result.exit_code == 0, result.output
+    assert "2 steps" in result.stdout and "nDCG@10" in result.stdout
+    assert not output.exists()
