@@ -3,7 +3,8 @@
     python -m benchmarks.readme
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`, and is made from `benchmarks/results/NAME/summary.json`,
-with the command that made it. Nothing in between is typed by hand.
+with the goals and the command that made it; after `<!-- goals: NAME -->` the table is left out. Nothing in between is
+typed by hand.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from opensearch_neural.tables import result_table
 RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parent.parent / "README.md"
 
-_TABLE = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- (?P<what>table|goals): (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 
 
-def rendered(name: str, summary: Summary) -> str:
-    """A result file as the README shows it: the table, the goals, the command."""
-    parts = [result_table([row for row in summary.rows if " - " not in row.measure])]
+def rendered(what: str, summary: Summary) -> str:
+    """A result file as the README shows it: the table unless `what` is "goals", the goals, the command."""
+    parts = [] if what == "goals" else [result_table([row for row in summary.rows if " - " not in row.measure])]
     if summary.goals:
         parts.append(
             "\n".join(f"- {'met' if goal.met else 'missed'}: {goal.goal}: {goal.value}" for goal in summary.goals)
@@ -36,8 +37,8 @@ def with_tables(text: str, results: Path = RESULTS) -> str:
     """The README's text with every table as its result file has it."""
 
     def table(match: re.Match[str]) -> str:
-        name = match["name"]
-        return match[1] + "\n" + rendered(name, read(results / name / "summary.json")) + "\n" + match[3]
+        summary = read(results / match["name"] / "summary.json")
+        return match[1] + "\n" + rendered(match["what"], summary) + "\n" + match["end"]
 
     return _TABLE.sub(table, text)
 
