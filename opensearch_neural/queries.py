@@ -149,6 +149,7 @@ def high_idf_first(
     *,
     rare: Rare = Rare(),
     window: int = 30,
+    exact: bool = True,
     plugin: bool = True,
     size: int = 10,
     from_: int = 0,
@@ -161,10 +162,12 @@ def high_idf_first(
 ) -> Body:
     """Rare tokens first, the best of what they find rescored with all tokens (`inference-free-sparse`, section 5.3.2).
 
-    A hit's score is the full query's score, but for the last bits of a float32, to which each phase rounds its sum: the
-    second phase adds the common tokens to what the first has found, so no token is read twice. What is lost, by design:
-    documents that hold only common tokens of the query, and those beyond the `window` best of phase one in each shard.
-    The window is widened to cover `from_ + size`, so paging never runs past what was rescored.
+    A hit's score is the full query's score. What is lost, by design: documents that hold only common tokens of the query,
+    and those beyond the `window` best of phase one in each shard. The window is widened to cover `from_ + size`, so paging
+    never runs past what was rescored.
+
+    With `exact` the second phase scores with all tokens anew. Without, it adds the common tokens to what the first has
+    found and reads no token twice: cheaper, and the same sum but for the last bits of a float32, to which each phase rounds.
 
     With `collapse` there is one phase, because OpenSearch collapses nothing that it rescores: every document that holds a
     rare token is scored with all tokens. So there is no window and what lies beyond it is not lost; it takes longer.
@@ -177,10 +180,14 @@ def high_idf_first(
     query = _filtered(_sparse(first, field, plugin), filter)
     body = _body(query, size, from_, source, track_total_hits, highlight, collapse)
     if len(first) < len(tokens):
-        common = {token: weight for token, weight in tokens.items() if token not in first}
-        # Of both phases' scores the sum counts, which is what OpenSearch does unless told otherwise.
-        rescore_query = _sparse(common, field, plugin)
-        body["rescore"] = {"window_size": max(window, from_ + size), "query": {"rescore_query": rescore_query}}
+        if exact:
+            # The second phase's score replaces that of the first.
+            second = {"rescore_query": _sparse(tokens, field, plugin), "query_weight": 0.0, "rescore_query_weight": 1.0}
+        else:
+            common = {token: weight for token, weight in tokens.items() if token not in first}
+            # The sum of both phases counts, which is what OpenSearch does unless told otherwise.
+            second = {"rescore_query": _sparse(common, field, plugin)}
+        body["rescore"] = {"window_size": max(window, from_ + size), "query": second}
     return body
 
 

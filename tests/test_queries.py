@@ -71,8 +71,8 @@ def test_without_common_tokens_there_is_no_second_phase() -> None:
 
 
 @pytest.mark.parametrize("plugin", [True, False])
-def test_no_token_is_in_both_phases_and_none_is_left_out(plugin: bool) -> None:
-    body = queries.high_idf_first(WEIGHTS, rare=Rare("count", 2), plugin=plugin)
+def test_unless_exact_no_token_is_in_both_phases_and_none_is_left_out(plugin: bool) -> None:
+    body = queries.high_idf_first(WEIGHTS, rare=Rare("count", 2), exact=False, plugin=plugin)
     first = queries.neural_sparse({"rainbow": 9.0, "cause": 5.0}, plugin=plugin)["query"]
     rest = {token: weight for token, weight in WEIGHTS.items() if token not in ("rainbow", "cause")}
     assert body["query"] == first
@@ -199,6 +199,10 @@ def test_high_idf_first_is_the_full_query_among_documents_with_a_rare_token(
     with_rare = {f"d{number:03}" for number, row in enumerate(documents()) if rare_set & set(row)}
     expected = [hit for hit in full if hit[0] in with_rare]
     body = queries.high_idf_first(tokens, rare=rare, window=DOCUMENTS, size=DOCUMENTS, filter=filter, plugin=plugin)
+    assert run(client, index, body) == expected
+    body = queries.high_idf_first(
+        tokens, rare=rare, window=DOCUMENTS, exact=False, size=DOCUMENTS, filter=filter, plugin=plugin
+    )
     found = run(client, index, body)
     assert dict(found) == pytest.approx(dict(expected), rel=1e-6)  # the sum of two phases, each a float32
     in_full = [dict(expected)[id] for id, _ in found]

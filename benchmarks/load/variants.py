@@ -9,7 +9,7 @@ Engines are those of `opensearch_neural.engines` and `two-phase`, neural-search'
     hits=yes            count all hits (track_total_hits), which keeps OpenSearch from skipping blocks
     rare=ratio:0.4      which tokens phase one searches (`queries.Rare`)
     window=50           hits of phase one that are rescored, in each shard
-    rescore=remaining   rescore with the common tokens only, adding to phase one's score; `all` scores anew with all
+    rescore=all         rescore with all tokens anew; `remaining` adds the common tokens to phase one's score
     form=features       linear rank_feature clauses; `plugin`: the neural_sparse clause
     source=none         return no fields; `docvalues`: the url from doc values; `default`: title and url; `all`: everything
     terminate=20000     stop after so many documents a shard (terminate_after): faster, and no longer exact
@@ -51,7 +51,7 @@ PRESETS: dict[str, tuple[str, ...]] = {
         "sparse+form=features",
         "high-idf-first",
         "high-idf-first+hits=yes",
-        "high-idf-first+rescore=all",
+        "high-idf-first+rescore=remaining",
         "high-idf-first+form=features",
         "high-idf-first+keep=share:0.98",
         "high-idf-first+source=none",
@@ -86,7 +86,7 @@ class Variant:
     rare: Rare | None = None
     keep: Rare | None = None
     window: int | None = None
-    rescore: str = "remaining"
+    rescore: str = "all"
     form: str | None = None
     source: str = "default"
     terminate: int | None = None
@@ -216,13 +216,13 @@ def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:
     if variant.keep is not None:
         chosen = replace(chosen, _query_encoder=_Kept(engines.query_encoder, variant.keep))
     page = page_of(variant)
+    if engine == "high-idf-first":
+        page["exact"] = variant.rescore == "all"
 
     def build(text: str) -> Body:
         body = chosen.body(engine, text, **page)
         if variant.source == "docvalues":
             body["docvalue_fields"] = ["url"]
-        if variant.rescore == "all" and "rescore" in body:
-            _rescore_all(body, chosen.body("sparse", text)["query"])
         if variant.terminate is not None:
             body["terminate_after"] = variant.terminate
         if variant.digits is not None:
@@ -289,11 +289,6 @@ def spec_of(variant: Variant) -> str:
                 value = f"{value.by}:{value.value:g}"
             parts.append(f"{key}={'yes' if value is True else value}")
     return "+".join(parts)
-
-
-def _rescore_all(body: Body, query: Body) -> None:
-    """Let the second phase score anew with all tokens, those of the first phase once more. The score is the same sum."""
-    body["rescore"]["query"] = {"rescore_query": query, "query_weight": 0.0, "rescore_query_weight": 1.0}
 
 
 def _first_phase(query: Body) -> Body:

@@ -90,8 +90,8 @@ def test_overlap_counts_ties_with_the_last_place(hits: dict[str, float], share: 
 def test_ways_of_asking_the_same_find_the_same(client, loaded: str, corpus) -> None:
     """Forms, fields returned and how the second phase adds up are matters of speed: scores stay what they are."""
     variants = parse_variants(
-        "high-idf-first,high-idf-first+rescore=all,high-idf-first+form=features,"
-        "high-idf-first+rescore=all+form=features,high-idf-first+source=none,high-idf-first+source=docvalues,"
+        "high-idf-first,high-idf-first+rescore=remaining,high-idf-first+form=features,"
+        "high-idf-first+rescore=remaining+form=features,high-idf-first+source=none,high-idf-first+source=docvalues,"
         "high-idf-first+answer=lean,high-idf-first+hits=yes"
     )
     questions = BeirData.load(corpus).queries
