@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from opensearch_neural.models.vectors import SparseVectors
 
-RESULTS = Path(__file__).parent / "results" / "encoding"
+RESULTS = Path(__file__).parent / "results" / "ingest" / "encoding"
 SCIFACT = Path(__file__).parents[2] / "shared" / "data" / "scifact"
 MAX_LENGTH = 256
 BATCH = 32

@@ -19,7 +19,7 @@ from opensearch_neural.tables import result_table
 RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parent.parent / "README.md"
 
-_TABLE = re.compile(r"(<!-- (?P<what>table|goals): (?P<name>[\w-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- (?P<what>table|goals): (?P<name>[\w/-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 
 
 def rendered(what: str, summary: Summary) -> str:
