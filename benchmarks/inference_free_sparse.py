@@ -84,8 +84,8 @@ def configuration(data: Path, work: Path, name: str, *, steps: int, sets: Sequen
         start=START,
         train=[SparseSet(data / one) for one in sets],
         unseen=[SparseSet(data / one, split="test", name=f"{one}-test") for one in sets],
-        student=StudentSettings(residual=True, idf="own", head="sampled", columns=1024, document_length=256),
-        warm_up=WarmUpSettings(expansions=50, weight=0.3),
+        student=StudentSettings(residual=True, idf="own", head="sampled", columns=1024, revive=0.1, frozen_layers=3),
+        warm_up=WarmUpSettings(expansions=100, weight=0.2),
         objective=SparseObjective(
             info_nce=1.0, kl=1.0, teachers=[START, "lexical"], teacher_scale=10.0, all_pairs=True
         ),
@@ -100,7 +100,7 @@ def configuration(data: Path, work: Path, name: str, *, steps: int, sets: Sequen
             set_weights=0.5,
             evaluate_every=max(1, steps // 8),
             log_every=10,
-            bucket=1,
+            precision="bfloat16",
         ),
     )
 

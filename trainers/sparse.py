@@ -121,7 +121,9 @@ class StudentSettings:
     anew for each corpus they are used on); "none", every token 1; or an idf.json. revive: the share of the gradient that
     reaches a silenced term where that would raise it, beyond the paper; at 0 what is silenced stays silent. head: "full",
     or "sampled", which computes the queries' columns and `columns` others. document_length: tokens read of a document
-    when the model is used; query_length: of a query. dropout: replaces the backbone's own where given.
+    when the model is used; query_length: of a query. dropout: replaces the backbone's own where given. frozen_layers: so
+    many of the backbone's first layers, and the word embeddings with the output layer's weights, stay as they are: cheaper
+    steps; 0 trains everything.
     """
 
     activation: Literal["log", "double-log"] = "log"
@@ -135,6 +137,7 @@ class StudentSettings:
     document_length: int = 256
     query_length: int = 64
     dropout: float | None = None
+    frozen_layers: int = 0
 
     def __post_init__(self) -> None:
         if self.columns < 1 or min(self.document_length, self.query_length) < 3:
@@ -387,6 +390,8 @@ class SparseStudent(CachedModel):
         for parameter_name, parameter in model.named_parameters():
             if ".pooler." in parameter_name:
                 parameter.requires_grad_(False)
+        for module in _frozen(model, settings.frozen_layers):
+            module.requires_grad_(False)
 
     def silence(self) -> None:
         """Special tokens, and ids that no token has, get no weight."""
@@ -495,6 +500,19 @@ class SparseStudent(CachedModel):
     def export(self, folder: Path) -> None:
         self.silence()
         write_model(self, folder)
+
+
+def _frozen(model: Any, layers: int) -> list[nn.Module]:
+    """The embeddings and first layers of a model. Raises InputError where it has fewer."""
+    if not layers:
+        return []
+    body = model.base_model
+    stacks = [one for one in body.modules() if isinstance(one, nn.ModuleList)]
+    stack = max(stacks, key=len, default=nn.ModuleList())
+    if layers > len(stack):
+        raise InputError(f"student.frozen_layers is {layers}, the backbone has {len(stack)} layers")
+    embeddings = getattr(body, "embeddings", model.get_input_embeddings())
+    return [embeddings, *stack[:layers]]
 
 
 def write_model(student: SparseStudent, folder: Path) -> None:

@@ -78,12 +78,14 @@ class _LargestLogits(torch.autograd.Function):
         tokens = hidden.reshape(-1, size)
         rows = documents * hidden.shape[1] + positions
         of_hidden = torch.zeros_like(tokens, dtype=weight.dtype)
-        of_weight = torch.zeros_like(weight)
+        # A frozen table costs no gradient of its size.
+        of_weight = torch.zeros_like(weight) if ctx.needs_input_grad[2] else None
         for start in range(0, len(rows), ENTRIES):
             part = slice(start, start + ENTRIES)
             share = values[part, None]
             of_hidden.index_add_(0, rows[part], share * weight[entries[part]])
-            of_weight.index_add_(0, entries[part], share * tokens[rows[part]])
+            if of_weight is not None:
+                of_weight.index_add_(0, entries[part], share * tokens[rows[part]])
         of_bias = torch.zeros_like(weight[:, 0]).index_add_(0, entries, values)
         return of_hidden.view(hidden.shape).to(hidden.dtype), None, of_weight, of_bias, None, None
 

@@ -174,6 +174,21 @@ def test_sampled_and_full_heads_agree_on_scores_and_a_sample_of_everything_on_fl
     assert 0 < found["full"]["expansions"] < found["full"]["active"]
 
 
+def test_frozen_layers_and_embeddings_get_no_gradient_and_the_rest_does(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    settings = StudentSettings(document_length=32, query_length=16, frozen_layers=1)
+    config = configuration(backbone, beir, tmp_path, student=settings)
+    model = student(config).train()
+    model(batch_of(config, model)).total.backward()
+    touched = {name for name, one in model.named_parameters() if one.grad is not None and one.grad.abs().sum() > 0}
+    assert "head.bias" in touched
+    assert any(".layer.1." in name for name in touched)
+    assert not any("embeddings" in name or ".layer.0." in name or name == "head.weight" for name in touched)
+    with pytest.raises(InputError, match="has 2 layers"):
+        build(replace(config, student=replace(settings, frozen_layers=3)), [config.train[0].load().documents])
+
+
 def test_gradient_caching_has_the_gradient_of_the_whole_batch(tmp_path: Path, backbone: Path, beir: Path) -> None:
     config = configuration(backbone, beir, tmp_path)
     model = student(config).train()
