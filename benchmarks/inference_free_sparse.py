@@ -58,14 +58,18 @@ GRID = ((0.6, 0.9, 1.2, 1.6, 2.0), (0.3, 0.5, 0.75, 0.9))  # k1, b
 TUNING_QUERIES = 400
 LAMBDAS = (0.0, 1e-3, 1e-2, 1e-1)
 ABLATION_STEPS = 240
+WARM_UP_STEPS = 100
+TIMED_STEPS = 12
+HOLD_BACK = 100
+"""Questions of each train set that select the state that is kept."""
 DEPTH = 100
 
 
 # ------------------------------------------------ what is trained
 
 
-def configuration(data: Path, work: Path, name: str, *, steps: int, sets: Sequence[str] = TRAINED_ON) -> SparseConfig:
-    """The student of part "quality"; settings were chosen on held-back parts of train."""
+def configuration(data: Path, work: Path, name: str, *, steps: int, sets: Sequence[str] = ()) -> SparseConfig:
+    """The student of part "quality", on `sets` or all of TRAINED_ON; settings were chosen on held-back parts of train."""
     from trainers.bi_encoder import DevSettings
     from trainers.loop import TrainingSettings
     from trainers.sparse import (
@@ -82,17 +86,15 @@ def configuration(data: Path, work: Path, name: str, *, steps: int, sets: Sequen
         output=work / "models" / name,
         cache=work / "cache",
         start=START,
-        train=[SparseSet(data / one) for one in sets],
-        unseen=[SparseSet(data / one, split="test", name=f"{one}-test") for one in sets],
+        train=[SparseSet(data / one) for one in sets or TRAINED_ON],
+        unseen=[SparseSet(data / one, split="test", name=f"{one}-test") for one in sets or TRAINED_ON],
         student=StudentSettings(residual=True, idf="own", head="sampled", columns=1024, revive=0.1, frozen_layers=3),
         warm_up=WarmUpSettings(expansions=100, weight=0.2),
-        objective=SparseObjective(
-            info_nce=1.0, kl=1.0, teachers=[START, "lexical"], teacher_scale=10.0, all_pairs=True
-        ),
+        objective=SparseObjective(info_nce=1.0, kl=0.0),
         candidates=SparseCandidates(negatives=1, depth=50, mine="bm25"),
-        regularization=RegularizationSettings(weight=1e-3, delay=0.3, ramp=0.4),
+        regularization=RegularizationSettings(weight=1e-2, delay=0.3, ramp=0.4),
         document_length=128,
-        selection=DevSettings(hold_back=100, queries=100, documents=400),
+        selection=DevSettings(hold_back=HOLD_BACK, queries=HOLD_BACK, documents=400),
         training=TrainingSettings(
             steps=steps,
             batch_size=32,
@@ -107,12 +109,14 @@ def configuration(data: Path, work: Path, name: str, *, steps: int, sets: Sequen
 
 def ablation(data: Path, work: Path, name: str, *, steps: int) -> SparseConfig:
     """The paper's own student, without impacts that are added, small: what parts "flops" and "distillation" vary."""
+    from trainers.sparse import SparseObjective
+
     config = configuration(data, work, name, steps=steps, sets=SMALL)
     return replace(
         config,
         student=replace(config.student, residual=False, idf="train"),
-        warm_up=replace(config.warm_up, impact_steps=100),
-        objective=replace(config.objective, info_nce=0.0),
+        warm_up=replace(config.warm_up, impact_steps=WARM_UP_STEPS),
+        objective=SparseObjective(teachers=[START, "lexical"], teacher_scale=10.0, all_pairs=True),
     )
 
 
@@ -312,12 +316,13 @@ def head(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Goal]]:
 
     rate: dict[str, float] = {}
     for kind in ("sampled", "full"):
-        config = configuration(data, work, f"timed-{kind}", steps=12, sets=SMALL)
+        config = configuration(data, work, f"timed-{kind}", steps=TIMED_STEPS, sets=SMALL)
         rate[kind] = steps_per_second(with_head(config, kind), work / "timed")
     ratio = rate["sampled"] / rate["full"]
     taken = {"sampled": steps, "full": max(1, round(steps / ratio))}
     found: list[Row] = [
-        Row(" and ".join(SMALL), f"{kind} head", "steps/s", value, None, None, 10) for kind, value in rate.items()
+        Row(" and ".join(SMALL), f"{kind} head", "steps/s", value, None, None, TIMED_STEPS - 2)
+        for kind, value in rate.items()
     ]
     for kind, count in taken.items():
         config = configuration(data, work, f"head-{kind}", steps=count, sets=SMALL)
@@ -445,9 +450,9 @@ def plot(rows: Sequence[Row], folder: Path) -> None:
 
 
 def distillation(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Goal]]:
-    """Table 6 in direction. The second dense teacher is MiniLM trained on the same questions; the second sparse one is
-    presence-like, BM25 over word pieces being the first."""
-    from trainers.sparse import SparseCandidates, SparseObjective, StageSettings
+    """Table 6 in direction. The second dense teacher is MiniLM trained on the same questions; a second sparse one there
+    is none of."""
+    from trainers.sparse import SparseCandidates, StageSettings
 
     dense = trained_dense(data, work)
     arms: dict[str, dict[str, Any]] = {
@@ -474,13 +479,10 @@ def distillation(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Go
             training=base.training,
         )
         slug = "".join(letter if letter.isalnum() else "-" for letter in engine.lower())
-        # Stages of different arms must not meet in one cache; warm-up and teachers are shared by what names them.
-        output = work / "models" / f"distillation-{slug}"
-        config = replace(base, output=output, pretraining=before, cache=work / "cache" / f"distillation-{slug}")
+        config = replace(base, output=work / "models" / f"distillation-{slug}", pretraining=before)
         found += tested_small(config, engine, data, work)
     alone = ablation(data, work, "distillation-no-pre-training", steps=steps // 2)
     found += tested_small(alone, "no pre-training", data, work)
-    assert isinstance(alone.objective, SparseObjective)
     return found, []
 
 

@@ -250,8 +250,8 @@ class StageSettings:
 @dataclass(slots=True)
 class SparseConfig(StageSettings):
     """Everything that `osn train sparse` can be told. What StageSettings has is the last stage, fine-tuning;
-    pretraining: an earlier one. cache: where teachers' scores, mined negatives and intermediate models lie; by default
-    in the output, hidden. unseen: sets whose questions are left out of train."""
+    pretraining: an earlier one. cache: where teachers' scores, mined negatives, the miner and warm-ups lie, which other
+    configurations may share; by default in the output, hidden. unseen: sets whose questions are left out of train."""
 
     output: Path = Path("models/sparse")
     start: str = "sentence-transformers/all-MiniLM-L6-v2"
@@ -910,7 +910,7 @@ def train_sparse(config: SparseConfig) -> Trained:
             config.candidates, mine="bm25" if config.candidates.mine == STUDENT else config.candidates.mine
         )
         train_stage(replace(warm, candidates=candidates), prepared, output=config.folder / "miner")
-    first = config.folder / "pretrained"
+    first = config.output / FOLDER / "pretrained"
     train_stage(config.stage(stage, first, warm.start), before, output=first)
     return train_stage(config.stage(config, config.output, str(first)), prepared, output=config.output)
 

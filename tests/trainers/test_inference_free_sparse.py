@@ -1,0 +1,86 @@
+"""The evidence of inference-free sparse retrieval on tiny data: the comparison with BM25 runs, goals are judged right."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sentence_transformers")
+
+from tiny import tiny_backbone, tiny_beir  # noqa: E402
+
+from benchmarks import inference_free_sparse  # noqa: E402
+from benchmarks.inference_free_sparse import STUDENT, flops_goals, quality_goals  # noqa: E402
+from opensearch_neural.results import Row, read  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    for at, name in enumerate(("one", "two", "cranfield")):
+        beir = tiny_beir(folder / name, seed=at)
+        shutil.copy(beir / "qrels" / "dev.tsv", beir / "qrels" / "test.tsv")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("work")
+
+
+@pytest.mark.parametrize("part", ["quality", "high-idf-first"])
+def test_each_part_is_one_command_that_writes_its_result(
+    part: str, tmp_path: Path, data: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = work / "start"
+    if not start.exists():
+        tiny_backbone(start, layers=4, positions=512)
+    small = {
+        "START": str(start),
+        "TRAINED_ON": ("one", "two"),
+        "UNSEEN": ("cranfield",),
+        "SMALL": ("one", "two"),
+        "CLAIMED": ("one", "two"),
+        "GRID": ((0.9, 1.2), (0.5,)),
+        "HOLD_BACK": 8,
+    }
+    for name, value in small.items():
+        monkeypatch.setattr(inference_free_sparse, name, value)
+    arguments = ["--data", str(data), "--work", str(work), "--part", part, "--steps", "2", "--record", str(tmp_path)]
+    result = CliRunner().invoke(inference_free_sparse.inference_free_sparse, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    summary = read(tmp_path / part)
+    assert {row.set for row in summary.rows} >= {"one", "two"}
+    assert all((work / "models" / "student" / name).exists() for name in ("residual.json", "document", "osn.json"))
+
+
+def test_the_goal_needs_the_interval_above_zero_on_two_sets_and_the_unseen_mean_within_a_point() -> None:
+    def gain(name: str, value: float, low: float) -> Row:
+        return Row(name, STUDENT, "nDCG@10 - BM25", value, low, value + 0.01, 100)
+
+    rows = [gain("scifact", 0.02, 0.001), gain("tldr", 0.1, 0.08), gain("wikiqa-doc", 0.01, -0.001)]
+    rows += [gain("cranfield", -0.02, -0.03), gain("snopes-claims", 0.0, -0.01), gain("medquad-liveqa", -0.004, -0.01)]
+    above, unseen = quality_goals(rows)
+    assert above.met
+    assert above.value == "2 of 3 (scifact, tldr)"
+    assert unseen.met
+    assert unseen.value == -0.008
+    assert not quality_goals(rows[1:])[0].met
+
+
+def test_curves_are_compared_at_equal_flops_and_never_at_equal_lambda() -> None:
+    def point(trained: str, retrieval: str, weight: float, cost: float, quality: float) -> list[Row]:
+        engine = f"{trained}, λ {weight:g}, {retrieval}"
+        return [
+            Row("tldr", engine, "FLOPS", cost, None, None, 9),
+            Row("tldr", engine, "nDCG@10", quality, None, None, 9),
+        ]
+
+    rows = point("with IDF", "training corpus", 0.0, 4.0, 0.7) + point("with IDF", "training corpus", 0.1, 1.0, 0.6)
+    rows += point("without IDF", "no IDF", 0.0, 8.0, 0.65) + point("without IDF", "no IDF", 0.1, 2.0, 0.62)
+    # At 8 the best affordable is 0.7 > 0.65; at 2 it is 0.6 < 0.62.
+    assert flops_goals(rows)[0].value == "1 of 2"
