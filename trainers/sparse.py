@@ -482,11 +482,7 @@ class SparseStudent(CachedModel):
         for part in parts:
             mask = part["attention_mask"].to(device)
             hidden = self.model(input_ids=part["input_ids"].to(device), attention_mask=mask).logits.float()
-            logits = (
-                sparse_head.largest_logits(hidden, mask, weight, bias)
-                if screen is None
-                else sparse_head.largest_logits_screened(hidden, mask, weight, bias, screen)
-            )
+            logits = sparse_head.largest_logits(hidden, mask, weight, bias, screen)
             weights = sparse_head.activated(logits, double_log=self.student.double_log)
             weights[:, len(self.vocabulary) :] = 0
             at, ids = weights.nonzero(as_tuple=True)

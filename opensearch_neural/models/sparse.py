@@ -225,10 +225,7 @@ class TorchSparseEncoder:
         model, double_log = self.model, self.pooling.double_log
         if self.pooling.strategy == "sum":
             return sparse_head.summed_activations(hidden, mask, model.weight, model.bias, double_log=double_log)
-        if model.screen is not None:
-            logits = sparse_head.largest_logits_screened(hidden, mask, model.weight, model.bias, model.screen)
-        else:
-            logits = sparse_head.largest_logits(hidden, mask, model.weight, model.bias)
+        logits = sparse_head.largest_logits(hidden, mask, model.weight, model.bias, model.screen)
         return sparse_head.activated(logits, double_log=double_log)
 
 

@@ -28,22 +28,18 @@ GPU_ROWS = 32_768
 SHARE_WORTH_SCREENING = 0.1
 
 
-def largest_logits(hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """max(0, max over positions of h · w + b): (batch, vocabulary), in hidden's precision."""
-    return (_largest_products(hidden, mask, weight) + bias).relu_()
+def largest_logits(hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, screen: Screen | None = None) -> Tensor:
+    """max(0, max over positions of h · w + b): (batch, vocabulary), in hidden's precision.
 
-
-def largest_logits_screened(hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, screen: Screen) -> Tensor:
-    """The result of `largest_logits`, with most of the work done in fewer bits; no value is less exact for it.
-
-    The coarse products only decide which entries of a document may be above 0; those, a few hundred of 30,000 in a
-    trained model, are computed again in full. An entry is left out only where that is proven.
+    With a screen most of the work is done in fewer bits, and no value is less exact for it: the coarse products only
+    decide which entries of a document may be above 0; those, a few hundred of 30,000 in a trained model, are computed
+    again in full. An entry is left out only where that is proven.
     """
     import torch
 
-    possible = screen.possible(hidden, mask, bias)
-    if possible.float().mean() > SHARE_WORTH_SCREENING:
-        return largest_logits(hidden, mask, weight, bias)
+    possible = None if screen is None else screen.possible(hidden, mask, bias)
+    if possible is None or possible.float().mean() > SHARE_WORTH_SCREENING:
+        return (_largest_products(hidden, mask, weight) + bias).relu_()
     logits = torch.zeros(possible.shape, dtype=hidden.dtype, device=hidden.device)
     for document, entries in enumerate(possible):
         columns = entries.nonzero().squeeze(1)

@@ -53,7 +53,7 @@ def test_largest_logits_give_the_plain_formula(shape: dict[str, int], bias: floa
 @pytest.mark.parametrize("screen", [sparse_head.Bfloat16Screen, sparse_head.Int8Screen])
 def test_screening_changes_no_value(shape: dict[str, int], bias: float, screen: type) -> None:
     hidden, mask, weight, biases = example(**shape, bias=bias)
-    screened = sparse_head.largest_logits_screened(hidden, mask, weight, biases, screen(weight))
+    screened = sparse_head.largest_logits(hidden, mask, weight, biases, screen(weight))
     exact = sparse_head.largest_logits(hidden, mask, weight, biases)
     torch.testing.assert_close(screened, exact, atol=1e-4, rtol=1e-6)
 
@@ -65,7 +65,7 @@ def test_screening_keeps_an_entry_that_coarse_products_put_below_0() -> None:
     hidden, mask, bias = torch.ones(1, 1, 1), torch.ones(1, 1), torch.full((40,), -1.003)
     screen = sparse_head.Bfloat16Screen(weight)
     assert screen.coarse[7].item() == 1
-    logits = sparse_head.largest_logits_screened(hidden, mask, weight, bias, screen)
+    logits = sparse_head.largest_logits(hidden, mask, weight, bias, screen)
     assert logits.nonzero().tolist() == [[0, 7]]
     assert logits[0, 7].item() == pytest.approx(2**-8 - 0.003, rel=1e-4)
 
@@ -79,7 +79,7 @@ def test_screening_by_integers_keeps_what_they_put_below_0_and_drops_what_is_far
     assert screen.coarse[:3].tolist() == [[127, 0], [127, 0], [-127, 0]]
     possible = screen.possible(hidden, mask, bias)[0]
     assert possible[0::3].all() and not possible[1::3].any()
-    logits = sparse_head.largest_logits_screened(hidden, mask, weight, bias, screen)
+    logits = sparse_head.largest_logits(hidden, mask, weight, bias, screen)
     torch.testing.assert_close(logits[0, 0::3], torch.full((40,), 1.0))
     assert not logits[0, 1::3].any() and not logits[0, 2::3].any()
 
