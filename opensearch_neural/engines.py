@@ -1,13 +1,7 @@
 """The engines by name: from a query's text to the request body that runs it on one index.
 
-`osn search`, `osn eval` and the benchmarks all search through these, so they measure what users run:
-
-    bm25             title and text together
-    sparse           all tokens of the sparse model
-    high-idf-first   rare tokens first, the best of these rescored with all
-    dense            nearest neighbours of the dense model's vector
-    hybrid           bm25 and dense (or bm25 and sparse where the index has no dense vectors), normalized and averaged
-    hybrid-rrf       the same two, ranks fused
+`osn search`, `osn eval` and the benchmarks all search through these, so they measure what users run. `ENGINES`, at the
+end of this file, lists them: for each what it finds, what it needs, and how its body is made.
 """
 
 from __future__ import annotations
@@ -30,14 +24,28 @@ if TYPE_CHECKING:
     from opensearch_neural.models.dense import DenseEncoder
     from opensearch_neural.tokens import QueryEncoder
 
-ENGINES = ("bm25", "sparse", "high-idf-first", "dense", "hybrid", "hybrid-rrf")
-
 WINDOW = 30
 # Where `osn tune` keeps its choice in an index's `_meta.osn`: {"rare": "ratio:0.5", "window": 30, …}.
 TUNED = "high_idf_first"
 
 BodyOf = Callable[[str, int], Body]
 """(query text, number of hits wanted) → request body. Encoding the query is part of the call."""
+Part = Literal["sparse", "dense"]
+"""What an index can hold of a document beside its text; the name of its record in `IndexMeta`."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """finds: what it does, in a few words. body: of the engines of an index, the query's text and what all functions of
+    `queries` take (size, from_, filter, …). needs: what the index must hold. plugin: whether it needs neural-search.
+    compared: whether `osn eval` measures it where no engine is named.
+    """
+
+    finds: str
+    body: Callable[[Engines, str, dict[str, Any]], Body]
+    needs: Callable[[IndexMeta], tuple[Part, ...]] = lambda meta: ()
+    plugin: bool = False
+    compared: bool = True
 
 
 @dataclass
@@ -112,6 +120,11 @@ class Engines:
             self._dense_encoder = encoder
         return self._dense_encoder
 
+    def serves(self, engine: str) -> bool:
+        """Whether index and cluster have what the engine needs; models are not looked for."""
+        needed = ENGINES[engine]
+        return (self.plugin or not needed.plugin) and all(getattr(self.meta, part) for part in needed.needs(self.meta))
+
     def body_of(self, engine: str) -> BodyOf:
         """The function that makes an engine's request bodies. Loads what it needs now, not at the first query.
 
@@ -120,18 +133,13 @@ class Engines:
         """
         if engine not in ENGINES:
             raise InputError(f"there is no engine {engine!r}", f"engines: {', '.join(ENGINES)}")
-        if engine in ("sparse", "high-idf-first"):
-            _ = self.query_encoder
-        if engine == "dense" or (engine.startswith("hybrid") and self.meta.dense):
-            _ = self.dense_encoder
-        if engine.startswith("hybrid"):
-            if not self.plugin:
-                raise ClusterError(
-                    f"the engine {engine!r} needs the neural-search plugin, which this cluster lacks",
-                    "`osn doctor` shows what the cluster has",
-                )
-            if not self.meta.dense:
-                _ = self.query_encoder
+        if ENGINES[engine].plugin and not self.plugin:
+            raise ClusterError(
+                f"the engine {engine!r} needs the neural-search plugin, which this cluster lacks",
+                "`osn doctor` shows what the cluster has",
+            )
+        for part in ENGINES[engine].needs(self.meta):
+            _ = getattr(self, _ENCODERS[part])
         return lambda text, size: self.body(engine, text, size=size)
 
     def body(self, engine: str, text: str, *, filter: Filter = None, **page: Any) -> Body:
@@ -142,32 +150,72 @@ class Engines:
         page["filter"] = filter
         if self.meta.passages:
             page.setdefault("collapse", "parent")
-        if engine == "bm25":
-            return queries.bm25(text, **page)
-        if engine == "sparse":
-            return queries.neural_sparse(self.query_encoder.encode(text), plugin=self.plugin, **page)
-        if engine == "high-idf-first":
-            tokens = self.query_encoder.encode(text)
-            rare, window = self.two_phases
-            return queries.high_idf_first(tokens, rare=rare, window=window, plugin=self.plugin, **page)
-        if engine == "dense":
-            return queries.knn(self.dense_vector(text), **page)
-        part = {"size": page.get("size", 10), "collapse": page.get("collapse")}
-        second = "dense" if self.meta.dense else "sparse"
-        bodies = (self.body("bm25", text, **part), self.body(second, text, **part))
-        if second == "dense":
-            # Each part is asked for the same number of candidates, and each segment may add that many.
-            neighbours = bodies[1]["query"]["knn"]["dense"]
-            neighbours["k"] = max(page.get("from_", 0) + neighbours["k"], 100)
-        return queries.hybrid(
-            *bodies, method="rrf" if engine == "hybrid-rrf" else "min_max", weights=self.weights, **page
-        )
+        return ENGINES[engine].body(self, text, page)
 
     def dense_vector(self, text: str) -> NDArray[Any]:
         """The query's vector as the index's `dense` field compares it: bytes for a byte field, else floats."""
         (vector,) = self.dense_encoder.encode_queries([text])
         meta = self.meta.dense
         return to_bytes(vector, meta.scale) if meta and meta.type == "byte" else vector
+
+
+_ENCODERS: dict[Part, str] = {"sparse": "query_encoder", "dense": "dense_encoder"}
+
+
+def _bm25(engines: Engines, text: str, page: dict[str, Any]) -> Body:
+    return queries.bm25(text, **page)
+
+
+def _sparse(engines: Engines, text: str, page: dict[str, Any]) -> Body:
+    return queries.neural_sparse(engines.query_encoder.encode(text), plugin=engines.plugin, **page)
+
+
+def _high_idf_first(engines: Engines, text: str, page: dict[str, Any]) -> Body:
+    rare, window = engines.two_phases
+    tokens = engines.query_encoder.encode(text)
+    return queries.high_idf_first(tokens, rare=rare, window=window, plugin=engines.plugin, **page)
+
+
+def _dense(engines: Engines, text: str, page: dict[str, Any]) -> Body:
+    return queries.knn(engines.dense_vector(text), **page)
+
+
+def _hybrid(method: Literal["min_max", "rrf"]) -> Callable[[Engines, str, dict[str, Any]], Body]:
+    def body(engines: Engines, text: str, page: dict[str, Any]) -> Body:
+        part = {"size": page.get("size", 10), "collapse": page.get("collapse")}
+        second = "dense" if engines.meta.dense else "sparse"
+        bodies = (engines.body("bm25", text, **part), engines.body(second, text, **part))
+        if second == "dense":
+            # Each part is asked for the same number of candidates, and each segment may add that many.
+            neighbours = bodies[1]["query"]["knn"]["dense"]
+            neighbours["k"] = max(page.get("from_", 0) + neighbours["k"], 100)
+        return queries.hybrid(*bodies, method=method, weights=engines.weights, **page)
+
+    return body
+
+
+def _needs_sparse(meta: IndexMeta) -> tuple[Part, ...]:
+    return ("sparse",)
+
+
+def _needs_dense(meta: IndexMeta) -> tuple[Part, ...]:
+    return ("dense",)
+
+
+def _needs_second(meta: IndexMeta) -> tuple[Part, ...]:
+    return ("dense",) if meta.dense else ("sparse",)
+
+
+_HYBRID = "bm25 and dense (sparse where the index has no dense vectors)"
+
+ENGINES: dict[str, Engine] = {
+    "bm25": Engine("title and text together", _bm25),
+    "sparse": Engine("all tokens of the sparse model", _sparse, _needs_sparse),
+    "high-idf-first": Engine("rare tokens first, the best of these rescored with all", _high_idf_first, _needs_sparse),
+    "dense": Engine("nearest neighbours of the dense model's vector", _dense, _needs_dense),
+    "hybrid": Engine(f"{_HYBRID}, normalized and averaged", _hybrid("min_max"), _needs_second, plugin=True),
+    "hybrid-rrf": Engine(f"{_HYBRID}, ranks fused", _hybrid("rrf"), _needs_second, plugin=True, compared=False),
+}
 
 
 def open_engines(client: OpenSearch, index: str, **settings: Any) -> Engines:

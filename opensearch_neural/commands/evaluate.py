@@ -171,9 +171,7 @@ def chosen_engines(names: str | None) -> list[str]:
 
 def available_engines(opened: Engines) -> list[str]:
     """The engines that this index and cluster can serve."""
-    has = {"bm25": True, "sparse": opened.meta.sparse, "high-idf-first": opened.meta.sparse, "dense": opened.meta.dense}
-    hybrid = opened.plugin and (opened.meta.dense or opened.meta.sparse)
-    return [name for name in ENGINES if has.get(name, hybrid and name == "hybrid")]
+    return [name for name, engine in ENGINES.items() if engine.compared and opened.serves(name)]
 
 
 def chosen_baseline(name: str | None, engines: Sequence[str]) -> str | None:
