@@ -31,7 +31,12 @@ if TYPE_CHECKING:
     help="Build a new index beside the one that serves under this alias, and swap when verified.",
 )
 @click.option("--sparse", default=None, help="Sparse model (directory or hub id), or none.  [default: lexical]")
-@click.option("--dense", default=None, help="Dense model (directory or hub id); none by default.")
+@click.option(
+    "--dense",
+    default=None,
+    help="Dense model (directory or hub id); pq: the vectors that --pq's codes stand for; none by default.",
+)
+@click.option("--pq", default=None, help="Quantized model, whose codes are written too; none by default.")
 @click.option("--dense-type", type=click.Choice(["float", "byte", "sq"]), default="float", show_default=True)
 @click.option(
     "--passages",
@@ -84,6 +89,7 @@ def ingest(
     alias: str | None,
     sparse: str | None,
     dense: str | None,
+    pq: str | None,
     dense_type: DenseType,
     passages: str | None,
     tokenizer: str | None,
@@ -111,7 +117,7 @@ def ingest(
     restart: bool,
     as_json: bool,
 ) -> None:
-    """Encode a corpus and write it into one index: BM25 text, sparse and dense vectors.
+    """Encode a corpus and write it into one index: BM25 text, sparse, dense and quantized vectors.
 
     Interrupted or killed, the same command again continues. What could not be taken is kept in the dead-letter file,
     which is a corpus itself: mend it and ingest it.
@@ -119,6 +125,7 @@ def ingest(
     \b
     osn ingest --corpus docs.jsonl.gz --index docs
     osn ingest --corpus scifact/ --index scifact --dense sentence-transformers/all-MiniLM-L6-v2
+    osn ingest --corpus scifact/ --index scifact --pq models/jpq --dense pq --dense-type byte
     """
     from ingest.bulk import RetryPolicy
     from ingest.job import CorpusSource, Job, run_job
@@ -132,6 +139,7 @@ def ingest(
         alias=alias,
         sparse=sparse,
         dense=dense,
+        pq=pq,
         dense_type=dense_type,
         passages=parse_passages(passages) if passages else None,
         tokenizer=tokenizer,

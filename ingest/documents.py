@@ -29,7 +29,7 @@ from opensearch_neural.corpus import Document, document_of
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.models import registry
 from opensearch_neural.passages import Passage, split
-from opensearch_neural.schema import IndexMeta
+from opensearch_neural.schema import MODEL_OPTIONS, IndexMeta
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -59,7 +59,7 @@ class Written:
 class Documents:
     """The documents of one index, or of the index that an alias names.
 
-    sparse, dense: directories of the models that wrote the index, where they are not found by its record
+    sparse, dense, pq: directories of the models that wrote the index, where they are not found by its record
     Raises ModelError when a model is not on this machine or another than that of the index, ClusterError when there is
     no such index.
     """
@@ -71,15 +71,18 @@ class Documents:
         *,
         sparse: str | None = None,
         dense: str | None = None,
+        pq: str | None = None,
         device: str | None = None,
         patience: float = 60.0,
     ) -> None:
         self.client = client
         self.index = index
         self.meta = _meta(client, index)
-        self._encoders = _encoders(self.meta, index, sparse, dense, device)
+        self._encoders = _encoders(self.meta, index, sparse, dense, pq, device)
         self._tokenizer = (
-            splitting_tokenizer(self._encoders.sparse, self._encoders.dense, None) if self.meta.passages else None
+            splitting_tokenizer(self._encoders.sparse, self._encoders.dense or self._encoders.pq, None)
+            if self.meta.passages
+            else None
         )
         self._writer = BulkWriter(client, index, policy=RetryPolicy(patience))
 
@@ -257,8 +260,11 @@ def _join(client: OpenSearch, index: str, id: str) -> tuple[Document, dict[str, 
     return _document(id, {**hits[0]["_source"], "text": text}), {}
 
 
-def _encoders(meta: IndexMeta, index: str, sparse: str | None, dense: str | None, device: str | None) -> Encoders:
+def _encoders(
+    meta: IndexMeta, index: str, sparse: str | None, dense: str | None, pq: str | None, device: str | None
+) -> Encoders:
     from opensearch_neural.models.dense import load_dense
+    from opensearch_neural.models.quantized import load_quantized
     from opensearch_neural.models.sparse import load_sparse
 
     encoders = Encoders()
@@ -266,7 +272,13 @@ def _encoders(meta: IndexMeta, index: str, sparse: str | None, dense: str | None
         place = sparse or registry.find(meta.sparse.hash, meta.sparse.name, "sparse")
         encoders.sparse = load_sparse(place, device=device)
         _check(index, "sparse", meta.sparse.name, meta.sparse.hash, encoders.sparse.info)
-    if meta.dense is not None:
+    if meta.quantized is not None:
+        place = pq or registry.find(meta.quantized.hash, meta.quantized.name, "quantized")
+        encoders.pq = load_quantized(place, device=device)
+        _check(index, "quantized", meta.quantized.name, meta.quantized.hash, encoders.pq.info)
+    if meta.dense is not None and meta.dense.reconstructed:
+        encoders.reconstructed = True
+    elif meta.dense is not None:
         place = dense or registry.find(meta.dense.hash, meta.dense.name, "dense")
         encoders.dense = load_dense(place, device=device)
         _check(index, "dense", meta.dense.name, meta.dense.hash, encoders.dense.info)
@@ -277,7 +289,7 @@ def _check(index: str, kind: str, name: str, hash: str, info: Any) -> None:
     if info.hash != hash:
         raise ModelError(
             f"the index {index!r} was written with the {kind} model {name} ({hash}), and this is {info.name} ({info.hash})",
-            f"name the model that wrote it with --{kind} DIR",
+            f"name the model that wrote it with {MODEL_OPTIONS[kind]} DIR",
         )
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _index = click.option("--index", required=True, help="The index, or the alias of one.")
 _sparse = click.option("--sparse", default=None, help="The sparse model that wrote the index, where it is not found.")
 _dense = click.option("--dense", default=None, help="The dense model that wrote the index, likewise.")
+_pq = click.option("--pq", default=None, help="The quantized model that wrote the index, likewise.")
 
 
 @click.group()
@@ -30,10 +31,12 @@ def documents() -> None:
     """
 
 
-def _open(connection: ConnectionSettings, index: str, sparse: str | None, dense: str | None) -> Documents:
+def _open(
+    connection: ConnectionSettings, index: str, sparse: str | None, dense: str | None, pq: str | None
+) -> Documents:
     from ingest.documents import Documents
 
-    return Documents(connect(settings=connection), index, sparse=sparse, dense=dense)
+    return Documents(connect(settings=connection), index, sparse=sparse, dense=dense, pq=pq)
 
 
 @documents.command()
@@ -41,10 +44,17 @@ def _open(connection: ConnectionSettings, index: str, sparse: str | None, dense:
 @_index
 @_sparse
 @_dense
+@_pq
 @click.option("--json", "as_json", is_flag=True, help="Print what became of them as JSON.")
 @connection_options
 def add(
-    connection: ConnectionSettings, corpus: str, index: str, sparse: str | None, dense: str | None, as_json: bool
+    connection: ConnectionSettings,
+    corpus: str,
+    index: str,
+    sparse: str | None,
+    dense: str | None,
+    pq: str | None,
+    as_json: bool,
 ) -> None:
     """Add the documents of CORPUS (a file as for `osn ingest`, or - for lines of JSON); replace those that are there.
 
@@ -54,7 +64,7 @@ def add(
     from ingest.source import CorpusSource, spooled
     from opensearch_neural.corpus import Rejected
 
-    opened = _open(connection, index, sparse, dense)
+    opened = _open(connection, index, sparse, dense, pq)
     rejected: list[Rejected] = []
     with spooled(corpus) as place:
         written = opened.add(CorpusSource(corpus).reader(place)(rejected.append))
@@ -92,6 +102,7 @@ def get(connection: ConnectionSettings, id: str, index: str) -> None:
 @click.option("--remove", multiple=True, metavar="FIELD", help="Remove a field.")
 @_sparse
 @_dense
+@_pq
 @connection_options
 def update(
     connection: ConnectionSettings,
@@ -101,6 +112,7 @@ def update(
     remove: tuple[str, ...],
     sparse: str | None,
     dense: str | None,
+    pq: str | None,
 ) -> None:
     """Change fields of a document, which is encoded anew.
 
@@ -110,7 +122,7 @@ def update(
     wanted = dict(parse_change(change) for change in changes) | dict.fromkeys(remove)
     if not wanted:
         raise InputError("nothing to change", "give --set FIELD=VALUE or --remove FIELD")
-    _open(connection, index, sparse, dense).update(id, wanted)
+    _open(connection, index, sparse, dense, pq).update(id, wanted)
     print(f"{id} updated in {index}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from opensearch_neural.corpus import Document
     from opensearch_neural.models.dense import DenseEncoder
+    from opensearch_neural.models.quantized import QuantizedModel
     from opensearch_neural.models.sparse import SparseDocumentEncoder
     from opensearch_neural.models.vectors import SparseVectors
 
@@ -30,10 +32,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """What the models made of a batch; either may be absent. dense: (documents, dimension) float32."""
+    """What the models made of a batch; any may be absent. dense: (documents, dimension) float32; pq: (documents, M)."""
 
     sparse: SparseVectors | None = None
     dense: NDArray[np.float32] | None = None
+    pq: NDArray[np.uint8] | None = None
 
 
 class Vectorizer(Protocol):
@@ -45,16 +48,22 @@ class Vectorizer(Protocol):
 
 @dataclass
 class Encoders:
-    """The models of an ingest; either may be absent (then the index serves BM25 and the other)."""
+    """The models of an ingest; any may be absent (then the index serves BM25 and the others).
+
+    reconstructed: the dense vectors are those that the codes of `pq` stand for.
+    """
 
     sparse: SparseDocumentEncoder | None = None
     dense: DenseEncoder | None = None
     batch_size: int = 32
+    pq: QuantizedModel | None = None
+    reconstructed: bool = False
 
     @property
     def pads(self) -> bool:
         """Whether a network pads texts to one length, so that encoding many at once, sorted by length, is faster."""
-        return self.dense is not None or (self.sparse is not None and self.sparse.info.kind != "lexical")
+        network = self.sparse is not None and self.sparse.info.kind != "lexical"
+        return network or self.dense is not None or self.pq is not None
 
     def vectors(self, documents: Sequence[Document]) -> Vectors:
         contents = [document.contents for document in documents]
@@ -68,7 +77,10 @@ class Encoders:
                 else self.sparse.encode_documents(contents, batch_size=self.batch_size)
             )
         dense = self.dense.encode_documents(contents, batch_size=self.batch_size) if self.dense else None
-        return Vectors(sparse, dense)
+        pq = self.pq.encode_documents(contents, batch_size=self.batch_size) if self.pq else None
+        if self.pq is not None and pq is not None and self.reconstructed:
+            dense = self.pq.quantizer.reconstruct(pq)
+        return Vectors(sparse, dense, pq)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +161,8 @@ def _prepare(
             reason = unfit_vector(vectors.dense[position], meta)
             if reason is None:
                 source["dense"] = stored_vector(vectors.dense[position], meta)
+        if vectors.pq is not None:
+            source["pq"] = b64encode(vectors.pq[position]).decode()
         if reason is None:
             try:
                 into.actions.append(Action(document.id, orjson.dumps(source, option=orjson.OPT_SERIALIZE_NUMPY)))

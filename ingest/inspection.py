@@ -12,7 +12,7 @@ from ingest import target as targets
 from opensearch_neural.cluster import translate_errors
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.models import registry
-from opensearch_neural.schema import HNSW_M, DenseMeta, IndexMeta, SparseMeta
+from opensearch_neural.schema import HNSW_M, DenseMeta, IndexMeta, QuantizedMeta, SparseMeta
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -128,11 +128,13 @@ def inspect_index(client: OpenSearch, index: str, *, sample: int = 2000) -> Insp
 
 def _models(meta: IndexMeta) -> list[Model]:
     found = []
-    for kind, model in (("sparse", meta.sparse), ("dense", meta.dense)):
+    for kind, model in (("sparse", meta.sparse), ("dense", meta.dense), ("quantized", meta.quantized)):
         if model is not None:
             details = ""
             if isinstance(model, DenseMeta):
-                details = f"{model.dimension} dimensions as {model.type}"
+                details = f"{model.dimension} dimensions as {model.type}" + ", reconstructed" * model.reconstructed
+            elif isinstance(model, QuantizedMeta):
+                details = f"{model.subvectors} bytes a document"
             here = registry.link_of(model.hash).is_dir()
             found.append(Model(kind, model.name, model.hash, here, details))
     return found

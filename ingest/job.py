@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 from ingest import pipeline
 from ingest.dead_letters import is_dead_letter_file, letters_path
 from ingest.encoding import Encoders, Vectorizer
-from ingest.models import Dtype, Wanted, choose, dense_meta, sparse_meta, stored_dense_meta
+from ingest.models import (
+    Dtype,
+    Wanted,
+    choose,
+    dense_meta,
+    quantized_meta,
+    reconstructed_meta,
+    sparse_meta,
+    stored_dense_meta,
+)
 from ingest.pipeline import Options, Report
 from ingest.source import CorpusSource, Records, as_passages, ignore, spooled
 from ingest.target import open_target, read_meta
@@ -38,7 +47,7 @@ class Job:
     corpus: may be left out with `vectors`: then it is the one that was encoded
     index: with `alias`, left empty
     alias: build an index beside the one that the alias names, and have it name the new one when that is complete
-    sparse, dense, tokenizer, passages, device, dtype: as in `models.Wanted`
+    sparse, dense, pq, tokenizer, passages, device, dtype: as in `models.Wanted`
     vectors: a folder that `osn encode` wrote, instead of models
     """
 
@@ -48,6 +57,7 @@ class Job:
     sparse: str | None = None
     dense: str | None = None
     dense_type: DenseType = "float"
+    pq: str | None = None
     tokenizer: str | None = None
     passages: PassageMeta | None = None
     analyzer: str = "english"
@@ -134,15 +144,19 @@ class Plan:
 
 def with_models(job: Job, wrote: IndexMeta | None, records: Records, corpus_name: str) -> Plan:
     """Vectors from the models that are named, or that wrote the index."""
-    wanted = Wanted(job.sparse, job.dense, job.tokenizer, job.passages, job.device, job.dtype)
+    wanted = Wanted(job.sparse, job.dense, job.tokenizer, job.passages, job.device, job.dtype, job.pq)
     chosen = choose(wanted, wrote, job.index, records, corpus_name)
     dense = None
-    if chosen.dense is not None:
+    if chosen.dense is not None or chosen.reconstructed:
         sample = [document.contents for document in islice(chosen.records(ignore), 256)]
-        dense = dense_meta(chosen.dense, job.dense_type, sample)
+        if chosen.dense is not None:
+            dense = dense_meta(chosen.dense, job.dense_type, sample)
+        elif chosen.pq is not None:
+            dense = reconstructed_meta(chosen.pq, job.dense_type, sample)
     sparse = sparse_meta(chosen.sparse) if chosen.sparse else None
-    meta = IndexMeta(sparse=sparse, dense=dense, passages=chosen.passages, analyzer=job.analyzer)
-    encoders = Encoders(chosen.sparse, chosen.dense, job.encode_batch)
+    quantized = quantized_meta(chosen.pq) if chosen.pq else None
+    meta = IndexMeta(sparse, dense, chosen.passages, quantized, job.analyzer)
+    encoders = Encoders(chosen.sparse, chosen.dense, job.encode_batch, chosen.pq, chosen.reconstructed)
     return Plan(meta, chosen.records, encoders, chosen.total, encoders.pads)
 
 

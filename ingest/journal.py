@@ -38,6 +38,7 @@ class Identity:
     sparse: str | None
     dense: str | None
     reader: str = ""
+    quantized: str | None = None
 
     @property
     def hash(self) -> str:

@@ -13,7 +13,15 @@ from ingest.source import Records, as_passages, ignore
 from opensearch_neural.corpus import Rejected
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory, registry
-from opensearch_neural.schema import DenseMeta, DenseType, IndexMeta, PassageMeta, SparseMeta, byte_scale
+from opensearch_neural.schema import (
+    DenseMeta,
+    DenseType,
+    IndexMeta,
+    PassageMeta,
+    QuantizedMeta,
+    SparseMeta,
+    byte_scale,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,11 +29,14 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from opensearch_neural.models.dense import DenseEncoder
+    from opensearch_neural.models.quantized import QuantizedModel
     from opensearch_neural.models.sparse import SparseDocumentEncoder
 
 log = logging.getLogger(__name__)
 
 Dtype = Literal["fp32", "bf16"]
+RECONSTRUCTED = "pq"
+"""In place of a dense model's name: the vectors that the codes of the quantized model stand for."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +45,8 @@ class Wanted:
 
     sparse: a model directory or hub id; "lexical", or None for a new index: the corpus's lexical model, built in a first
         pass; None for an existing index: the model that wrote it; "none": no sparse vectors.
-    dense: likewise, but None for a new index means no dense vectors.
+    dense: likewise, but None for a new index means no dense vectors; RECONSTRUCTED: those of `pq`'s codes.
+    pq: a quantized model; None for a new index: no codes.
     tokenizer: of a lexical model that is to be built
     passages: None for an existing index: as it is
     dtype: in what precision the network of a sparse model runs
@@ -46,13 +58,14 @@ class Wanted:
     passages: PassageMeta | None = None
     device: str | None = None
     dtype: Dtype = "fp32"
+    pq: str | None = None
 
 
 @dataclass(frozen=True)
 class Chosen:
     """The models, and the records as they are to be encoded: passages where documents are split into such.
 
-    total: how many records there are, where that is known.
+    total: how many records there are, where that is known. reconstructed: dense vectors are made of `pq`'s codes.
     """
 
     sparse: SparseDocumentEncoder | None
@@ -60,6 +73,8 @@ class Chosen:
     passages: PassageMeta | None
     records: Records
     total: int | None
+    pq: QuantizedModel | None = None
+    reconstructed: bool = False
 
 
 def choose(wanted: Wanted, wrote: IndexMeta | None, index: str, records: Records, corpus_name: str) -> Chosen:
@@ -68,7 +83,9 @@ def choose(wanted: Wanted, wrote: IndexMeta | None, index: str, records: Records
     Raises ModelError when a model is missing, or passages are asked for where the index has none (or otherwise).
     """
     passages = _passages(wanted, wrote, index)
-    dense = _dense(wanted, wrote)
+    pq = _quantized(wanted, wrote)
+    reconstructed = _reconstructed(wanted, wrote, pq)
+    dense = None if reconstructed else _dense(wanted, wrote)
     sparse, total = None, None
     if wanted.sparse not in (None, "none", "lexical"):
         sparse = _load_sparse(str(wanted.sparse), wanted)
@@ -88,15 +105,15 @@ def choose(wanted: Wanted, wrote: IndexMeta | None, index: str, records: Records
             sparse = _load_sparse(str(registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")), wanted)
     elif wanted.sparse == "lexical":
         raise ModelError(f"the index {index!r} holds no sparse vectors", "give --sparse none, or another --index")
-    for encoder in (sparse, dense):
+    for encoder in (sparse, dense, pq):
         if encoder is not None:
             registry.remember(encoder.info.hash, encoder.info.path)
     if passages is not None:
-        records = as_passages(records, splitting_tokenizer(sparse, dense, wanted.tokenizer), passages)
-    if total is None and any(encoder and encoder.info.kind != "lexical" for encoder in (sparse, dense)):
+        records = as_passages(records, splitting_tokenizer(sparse, dense or pq, wanted.tokenizer), passages)
+    if total is None and any(encoder and encoder.info.kind != "lexical" for encoder in (sparse, dense, pq)):
         # Reading is nothing beside encoding, and the time left is worth knowing.
         total = sum(1 for _ in records(ignore))
-    return Chosen(sparse, dense, passages, records, total)
+    return Chosen(sparse, dense, passages, records, total, pq, reconstructed)
 
 
 def _passages(wanted: Wanted, wrote: IndexMeta | None, index: str) -> PassageMeta | None:
@@ -122,6 +139,28 @@ def _dense(wanted: Wanted, wrote: IndexMeta | None) -> DenseEncoder | None:
     if wrote is not None and wrote.dense is not None:
         return load_dense(registry.find(wrote.dense.hash, wrote.dense.name, "dense"), device=wanted.device)
     return None
+
+
+def _quantized(wanted: Wanted, wrote: IndexMeta | None) -> QuantizedModel | None:
+    from opensearch_neural.models.quantized import load_quantized
+
+    if wanted.pq == "none":
+        return None
+    if wanted.pq is not None:
+        return load_quantized(wanted.pq, device=wanted.device)
+    if wrote is not None and wrote.quantized is not None:
+        place = registry.find(wrote.quantized.hash, wrote.quantized.name, "quantized")
+        return load_quantized(place, device=wanted.device)
+    return None
+
+
+def _reconstructed(wanted: Wanted, wrote: IndexMeta | None, pq: QuantizedModel | None) -> bool:
+    kept = wanted.dense is None and wrote is not None and wrote.dense is not None and wrote.dense.reconstructed
+    if pq is None and (kept or wanted.dense == RECONSTRUCTED):
+        raise InputError(
+            "vectors are reconstructed from the codes of a quantized model, and there is none", "give --pq"
+        )
+    return kept or wanted.dense == RECONSTRUCTED
 
 
 def _load_sparse(name_or_path: str, wanted: Wanted, *, name: str | None = None) -> SparseDocumentEncoder:
@@ -165,7 +204,7 @@ def _built_lexical(records: Records, tokenizer: Tokenizer, corpus_name: str) -> 
 
 
 def splitting_tokenizer(
-    sparse: SparseDocumentEncoder | None, dense: DenseEncoder | None, named: str | None
+    sparse: SparseDocumentEncoder | None, dense: DenseEncoder | QuantizedModel | None, named: str | None
 ) -> Tokenizer:
     """The tokenizer by which passages are measured: of the model that reads them."""
     from opensearch_neural.tokens import load_tokenizer
@@ -181,6 +220,17 @@ def splitting_tokenizer(
 
 def sparse_meta(encoder: SparseDocumentEncoder) -> SparseMeta:
     return SparseMeta(encoder.info.name, encoder.info.hash, encoder.query.hash)
+
+
+def quantized_meta(model: QuantizedModel) -> QuantizedMeta:
+    return QuantizedMeta(model.info.name, model.info.hash, model.quantizer.subvectors)
+
+
+def reconstructed_meta(model: QuantizedModel, type: DenseType, sample: Sequence[str]) -> DenseMeta:
+    """`sample`: as for `dense_meta`. Reconstructed vectors are not of one length, whatever the model's are."""
+    vectors = model.quantizer.reconstruct(model.encode_documents(sample)) if type == "byte" else None
+    meta = stored_dense_meta(model.info.name, model.info.hash, model.quantizer.dimension, type, False, vectors)
+    return replace(meta, reconstructed=True)
 
 
 def dense_meta(encoder: DenseEncoder, type: DenseType, sample: Sequence[str]) -> DenseMeta:

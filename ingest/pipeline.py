@@ -122,6 +122,7 @@ def ingest(
         meta.sparse.hash if meta.sparse else None,
         meta.dense.hash if meta.dense else None,
         reader,
+        meta.quantized.hash if meta.quantized else None,
     )
     letters = DeadLetters(dead_letters)
     journal = Journal(journal_path(target, identity), identity, restart=options.restart)

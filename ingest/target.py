@@ -56,7 +56,8 @@ def read_meta(client: OpenSearch, index: str) -> IndexMeta | None:
 
 def check_unchanged_models(index: str, wrote: IndexMeta, wanted: IndexMeta) -> None:
     """Raise ModelError when documents of `wanted`'s models do not belong into the index."""
-    for kind, old, new in (("sparse", wrote.sparse, wanted.sparse), ("dense", wrote.dense, wanted.dense)):
+    for kind in ("sparse", "dense", "quantized"):
+        old, new = getattr(wrote, kind), getattr(wanted, kind)
         if (old is None) != (new is None):
             has, lacks = ("holds", "brings none") if new is None else ("does not hold", "brings them")
             raise ModelError(
@@ -69,6 +70,12 @@ def check_unchanged_models(index: str, wrote: IndexMeta, wanted: IndexMeta) -> N
                 f"and this is {new.name} ({new.hash})",
                 "use the same model as before, or another --index",
             )
+    if wrote.dense and wanted.dense and wrote.dense.reconstructed != wanted.dense.reconstructed:
+        has, brings = ("codes", "them") if wrote.dense.reconstructed else ("texts", "codes")
+        raise ModelError(
+            f"the dense vectors of the index {index!r} are made of the {has}, and this ingest makes them of {brings}",
+            "leave out --dense, which is then as it was, or give another --index",
+        )
     if wrote.dense and wanted.dense and wrote.dense.type != wanted.dense.type:
         raise ModelError(
             f"the index {index!r} stores its dense vectors as {wrote.dense.type}, not as {wanted.dense.type}",

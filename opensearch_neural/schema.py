@@ -49,6 +49,7 @@ class DenseMeta:
     """Which dense model wrote the index, and how its vectors are stored.
 
     scale: what a vector's components were multiplied by before they were rounded to bytes (1.0 for other types).
+    reconstructed: they are what the codes of a quantized model stand for; name and hash are that model's.
     """
 
     name: str
@@ -57,6 +58,16 @@ class DenseMeta:
     type: DenseType
     normalized: bool
     scale: float = 1.0
+    reconstructed: bool = False
+
+
+@dataclass(frozen=True)
+class QuantizedMeta:
+    """Which quantized model made the codes in `pq`, of `subvectors` bytes each (its M)."""
+
+    name: str
+    hash: str
+    subvectors: int
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,7 @@ class IndexMeta:
     sparse: SparseMeta | None = None
     dense: DenseMeta | None = None
     passages: PassageMeta | None = None
+    quantized: QuantizedMeta | None = None
     analyzer: str = "english"
     version: str = ""
     format: int = META_FORMAT
@@ -100,11 +112,12 @@ class IndexMeta:
                 f"the index {index!r} was written by a later version of osn (format {record['format']})",
                 "upgrade this installation",
             )
-        known = {"format", "sparse", "dense", "passages", "analyzer", "version"}
+        known = {"format", "sparse", "dense", "passages", "quantized", "analyzer", "version"}
         return cls(
             sparse=SparseMeta(**record["sparse"]) if record.get("sparse") else None,
             dense=DenseMeta(**record["dense"]) if record.get("dense") else None,
             passages=PassageMeta(**record["passages"]) if record.get("passages") else None,
+            quantized=QuantizedMeta(**record["quantized"]) if record.get("quantized") else None,
             analyzer=record.get("analyzer", "english"),
             version=record.get("version", ""),
             format=record.get("format", META_FORMAT),
@@ -217,10 +230,18 @@ def to_bytes(vectors: np.ndarray, scale: float) -> np.ndarray:
     return np.clip(np.rint(vectors * scale), -128, 127).astype(np.int8)
 
 
-def check_same_model(index: str, wrote: SparseMeta | DenseMeta | None, kind: str, name: str, hash: str) -> None:
+MODEL_OPTIONS = {"sparse": "--sparse", "dense": "--dense", "quantized": "--pq"}
+"""{kind of model: the option that names one}"""
+
+
+def check_same_model(
+    index: str, wrote: SparseMeta | DenseMeta | QuantizedMeta | None, kind: str, name: str, hash: str
+) -> None:
     """Raise ModelError unless the model (`name`, `hash`) is the one that wrote the index."""
     if wrote is None:
-        raise ModelError(f"the index {index!r} holds no {kind} vectors", f"ingest again with --{kind} {name}")
+        raise ModelError(
+            f"the index {index!r} holds no {kind} vectors", f"ingest again with {MODEL_OPTIONS[kind]} {name}"
+        )
     written_by = wrote.query_hash if isinstance(wrote, SparseMeta) else wrote.hash
     if written_by != hash:
         raise ModelError(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.home import home
+from opensearch_neural.schema import MODEL_OPTIONS
 
 
 def models_folder() -> Path:
@@ -64,5 +65,5 @@ def find(hash: str, name: str, kind: str) -> Path:
             return locate(name)
     raise ModelError(
         f"the {kind} model that wrote the index, {name} ({hash}), is not on this machine",
-        f"copy its directory here and name it with --{kind} DIR",
+        f"copy its directory here and name it with {MODEL_OPTIONS[kind]} DIR",
     )
