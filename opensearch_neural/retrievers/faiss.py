@@ -1,4 +1,4 @@
-"""Exact dense search in memory: faiss's flat index, inner product or cosine.
+"""Dense search in memory by faiss: exact, over whole vectors (flat) or over the M bytes that stand for each (PQ).
 
 Exact, so that an approximate index (HNSW on the cluster) has something to be measured against.
 """
@@ -6,7 +6,7 @@ Exact, so that an approximate index (HNSW on the cluster) has something to be me
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,9 @@ import numpy.typing as npt
 from opensearch_neural.errors import InputError, MissingExtra
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.ranking import id_order, require_positive
+
+if TYPE_CHECKING:
+    from opensearch_neural.models.quantized import Codes, Quantizer
 
 Vectors = npt.NDArray[np.float32]
 
@@ -34,20 +37,23 @@ class FaissRetriever:
         similarity: Literal["inner_product", "cosine"] = "inner_product",
         name: str = "faiss",
     ) -> None:
-        try:
-            import faiss
-        except ModuleNotFoundError as error:
-            raise MissingExtra("exact dense search without a cluster", "eval") from error
+        faiss = _faiss("exact dense search without a cluster")
         if similarity not in ("inner_product", "cosine"):
             raise InputError(f"similarity must be inner_product or cosine, not {similarity!r}")
+        self._similarity = similarity
+        vectors = self._checked(vectors, "document", len(ids))
+        index = faiss.IndexFlatIP(vectors.shape[1])
+        index.add(vectors)
+        self._search(ids, index, encode_queries, name)
+
+    def _search(
+        self, ids: Sequence[str], index: Any, encode_queries: Callable[[Sequence[str]], Vectors], name: str
+    ) -> None:
         self.name = name
         self.ids = list(ids)
         self._order = id_order(self.ids)
+        self._index = index
         self._encode_queries = encode_queries
-        self._similarity = similarity
-        vectors = self._checked(vectors, "document", len(self.ids))
-        self._index = faiss.IndexFlatIP(vectors.shape[1])
-        self._index.add(vectors)
 
     def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
         """The `k` nearest documents of each query, those of negative similarity included."""
@@ -81,3 +87,64 @@ class FaissRetriever:
             # A vector of zeros has no direction: it stays as it is and scores 0 with everything.
             checked = checked / np.where(norms == 0, np.float32(1), norms)
         return checked
+
+
+class QuantizedRetriever(FaissRetriever):
+    """All of `codes` (documents, M), one for each of `ids`, scored exactly by look-ups (asymmetric distance computation).
+
+    `encode_queries` as for FaissRetriever: whole vectors, not rotated. A query vector of zeros raises InputError.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        codes: Codes,
+        quantizer: Quantizer,
+        encode_queries: Callable[[Sequence[str]], Vectors],
+        *,
+        name: str = "pq",
+    ) -> None:
+        if len(codes) != len(ids):
+            raise InputError(f"{len(ids)} documents but {len(codes)} codes", "encode the corpus anew")
+        self._similarity = "inner_product"
+        self._search(ids, quantized_index(quantizer, codes), encode_queries, name)
+
+    def _checked(self, vectors: Vectors, what: str, count: int) -> Vectors:
+        checked = super()._checked(vectors, what, count)
+        if len(zeros := np.flatnonzero(~checked.any(axis=1))):
+            raise InputError(f"the {what} vector at position {zeros[0]} is all zeros: it would rank nothing")
+        return checked
+
+
+def quantized_index(quantizer: Quantizer, codes: Codes) -> Any:
+    """The faiss index, a rotation and then PQ by inner product, that scores as `Quantizer.scores` does.
+
+    codes: (documents, M), of `Quantizer.encode`. It holds the scoring centroids: to add documents later, code them with
+    the quantizer and make the index anew, since faiss's own `add` would code them with these. Raises InputError for
+    codes of another M.
+    """
+    faiss = _faiss("a faiss index")
+    d, m = quantizer.dimension, quantizer.subvectors
+    if codes.ndim != 2 or codes.shape[1] != m or codes.dtype != np.uint8:
+        raise InputError(f"expected codes of {m} bytes (uint8), got {codes.dtype} of shape {codes.shape}")
+    pq = faiss.IndexPQ(d, m, 8, faiss.METRIC_INNER_PRODUCT)
+    faiss.copy_array_to_vector(quantizer.scoring.ravel(), pq.pq.centroids)
+    pq.is_trained = True
+    pq.add_sa_codes(np.ascontiguousarray(codes))
+    rotation = faiss.LinearTransform(d, d, False)
+    faiss.copy_array_to_vector(quantizer.rotation.ravel(), rotation.A)
+    rotation.is_trained = True
+    # Let go of by Python: the index owns both, and frees them.
+    index = faiss.IndexPreTransform(rotation, pq)
+    index.own_fields = True
+    rotation.this.disown()
+    pq.this.disown()
+    return index
+
+
+def _faiss(feature: str) -> Any:
+    try:
+        import faiss
+    except ModuleNotFoundError as error:
+        raise MissingExtra(feature, "eval") from error
+    return faiss
