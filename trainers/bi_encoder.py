@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import click
 import numpy as np
@@ -187,11 +187,15 @@ class BiEncoder(CachedModel):
         onnx: bool = False,
     ) -> None:
         super().__init__()
-        self.document = encoders["document"]
-        self.query = self.document if settings.tied else encoders["query"]
+        self.document, self.query = encoders["document"], encoders["query"]
         self.tokenizers, self.settings, self.objective, self.onnx = dict(tokenizers), settings, objective, onnx
         cosine = self.document.normalize
         self.temperature = objective.temperature or (COSINE_TEMPERATURE if cosine else 1.0)
+
+    @property
+    def kind(self) -> str:
+        """Of the model directory that `export` writes."""
+        return KIND
 
     def tower(self, role: str) -> Encoder:
         return self.query if role == "query" else self.document
@@ -203,11 +207,12 @@ class BiEncoder(CachedModel):
         """vectors: "query" (queries, dimension), "document" (documents, dimension), both of this process.
 
         targets: "candidates" (queries, 1 + negatives), columns among the gathered documents, the positive first;
-        "excluded" (queries, gathered documents); "queries_excluded" (queries, gathered queries) and "own_query"
-        (queries,) for the symmetric term; "teacher" and "known" (queries, 1 + negatives) for distillation.
+        "lengths" (documents,), in tokens; "excluded" (queries, gathered documents); "queries_excluded" (queries, gathered
+        queries) and "own_query" (queries,) for the symmetric term; "teacher" and "known" (queries, 1 + negatives) for
+        distillation.
         """
         queries, documents = vectors["query"], gather(vectors["document"])
-        scores = queries @ documents.T
+        scores = self.scores(queries, documents, targets)
         candidates, objective = targets["candidates"], self.objective
         own = scores.gather(1, candidates)
         terms: dict[str, Tensor] = {}
@@ -234,6 +239,10 @@ class BiEncoder(CachedModel):
         best = scores.masked_fill(targets["excluded"], -torch.inf).argmax(dim=1)
         return Losses(terms, {"in_batch_accuracy": (best == candidates[:, 0]).float().mean()})
 
+    def scores(self, queries: Tensor, documents: Tensor, targets: dict[str, Tensor]) -> Tensor:
+        """(queries, gathered documents) that the terms of the loss compare."""
+        return queries @ documents.T
+
     def _contrastive(self, scores: Tensor, own: Tensor, targets: dict[str, Tensor]) -> Tensor:
         if self.objective.in_batch:
             return losses.info_nce(
@@ -250,9 +259,19 @@ class BiEncoder(CachedModel):
 
             export_onnx(folder)
 
+    def vectors(self, role: Role, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """The vectors of `texts` as the model stands: (texts, dimension)."""
+        result = np.empty((len(texts), self.tower(role).dimension), dtype=np.float32)
+        for rows, found, _ in self.encoded(role, texts):
+            result[rows] = found
+        return result
+
     @torch.inference_mode()
-    def vectors(self, role: Role, texts: Sequence[str], *, tokens: int = 8192) -> npt.NDArray[np.float32]:
-        """The vectors of `texts` as the model stands: (texts, dimension). tokens: of one batch, padding included."""
+    def encoded(
+        self, role: Role, texts: Sequence[str], *, tokens: int = 8192
+    ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.int64]]]:
+        """(rows of `texts`, their vectors (rows, …), their lengths in tokens), batch by batch. tokens: of one batch,
+        padding included."""
         tower = self.tower(role)
         device = next(tower.parameters()).device
         cache = TokenCache(
@@ -261,7 +280,6 @@ class BiEncoder(CachedModel):
             max_length=self.settings.length(role),
             prompt=self.settings.prompt(role),
         )
-        result = np.empty((len(texts), tower.dimension), dtype=np.float32)
         for start in range(0, len(texts), 4096):
             block = cache.rows(range(start, min(start + 4096, len(texts))))
             longest = max(len(ids) for ids in block)
@@ -273,8 +291,8 @@ class BiEncoder(CachedModel):
             )
             for part in parts:
                 found = tower(part["input_ids"].to(device), part["attention_mask"].to(device))
-                result[start + part["position"].numpy()] = found.float().cpu().numpy()
-        return result
+                lengths = part["attention_mask"].sum(dim=1).numpy()
+                yield start + part["position"].numpy(), found.float().cpu().numpy(), lengths
 
     def retrieve(self, queries: Mapping[str, str], documents: Mapping[str, str]) -> Run:
         """The best documents of each query by exact search over the vectors of all (see `dev.Retrieve`)."""
@@ -387,8 +405,11 @@ class RetrievalCollate:
         own = items[rank * share : (rank + 1) * share]
         position = {row: offset + place for place, row in enumerate(owned[rank])}
         candidates = np.array([[position[row] for row in (one.positive, *one.negatives)] for one in own])
+        rows: dict[Role, list[int]] = {"query": [one.query for one in own], "document": owned[rank]}
+        ids = {role: self.tokens[at][role].rows(rows[role]) for role in ROLES}
         targets = {
             "candidates": torch.from_numpy(candidates),
+            "lengths": torch.tensor([len(of_document) for of_document in ids["document"]]),
             "excluded": torch.from_numpy(relevant.excluded(own, columns, candidates[:, 0])),
         }
         if self.objective.symmetric:
@@ -398,12 +419,11 @@ class RetrievalCollate:
         if self.objective.distils:
             teacher, known = self._teacher_scores(at, own)
             targets["teacher"], targets["known"] = torch.from_numpy(teacher), torch.from_numpy(known)
-        rows: dict[Role, list[int]] = {"query": [one.query for one in own], "document": owned[rank]}
         return {
             "ids": [f"{data.name}/{data.queries.ids[one.query]}" for one in own],
             "parts": {
                 role: padded_parts(
-                    self.tokens[at][role].rows(rows[role]),
+                    ids[role],
                     padding=self.padding[role],
                     overhead=self.overhead,
                     largest=self.chunk_size,
@@ -536,15 +556,29 @@ def prepare(config: DenseConfig) -> Prepared:
     return Prepared(sets, drawn)
 
 
-def build(config: DenseConfig) -> BiEncoder:
-    """The untrained bi-encoder. Raises ModelError and InputError as `read_start` and `load_towers` do."""
+Build = Callable[[Any], BiEncoder]
+"""(configuration) → the untrained model, the same each time."""
+
+
+def towers(
+    config: DenseConfig,
+) -> tuple[dict[Role, Encoder], dict[Role, PreTrainedTokenizerBase], EncoderSettings]:
+    """What `config` starts from: encoders, tokenizers, and the settings with what the start decides filled in. Raises
+    ModelError and InputError as `read_start` and `load_towers` do."""
     set_seed(config.training.seed)
     start = read_start(config.start)
-    encoders, tokenizers = load_towers(start, config.encoder)
-    return BiEncoder(encoders, tokenizers, resolved(config.encoder, start), config.objective, onnx=config.onnx)
+    return *load_towers(start, config.encoder), resolved(config.encoder, start)
 
 
-def train_retriever(config: DenseConfig, sets: Sequence[TrainingData], dev: Sequence[DevSet], output: Path) -> Trained:
+def build(config: DenseConfig) -> BiEncoder:
+    """The untrained bi-encoder. Raises as `towers` does."""
+    encoders, tokenizers, settings = towers(config)
+    return BiEncoder(encoders, tokenizers, settings, config.objective, onnx=config.onnx)
+
+
+def train_retriever(
+    config: DenseConfig, sets: Sequence[TrainingData], dev: Sequence[DevSet], output: Path, build: Build = build
+) -> Trained:
     """One retriever from `config.start` on `sets`, written to `output`."""
     model = build(config)
     data = RetrievalData(sets, negatives=config.candidates.negatives, depth=config.candidates.depth)
@@ -568,7 +602,7 @@ def train_retriever(config: DenseConfig, sets: Sequence[TrainingData], dev: Sequ
         collate,
         settings=config.training,
         output=output,
-        kind=KIND,
+        kind=model.kind,
         config=config,
         data_hash=fingerprint(data.hash, hash_files(locate(config.start))),
         evaluate=measured if dev else None,
@@ -591,10 +625,11 @@ def _teachers(config: DenseConfig, sets: Sequence[TrainingData]) -> list[list[Te
     return opened
 
 
-def train_dense(config: DenseConfig) -> Trained:
+def train_dense(config: DenseConfig, build: Build = build) -> Trained:
     """The whole schedule: mine if asked, train, and with `two_stage` mine with that retriever and train a second one.
 
-    Interrupted at any point, the same call goes on. Intermediate results lie in `config.output/.stages`.
+    build: makes the model, also that of another method with the same schedule. Interrupted at any point, the same call
+    goes on. Intermediate results lie in `config.output/.stages`.
     """
     prepared = prepare(config)
     sets = prepared.train
@@ -608,20 +643,20 @@ def train_dense(config: DenseConfig) -> Trained:
         ]
     settings = config.two_stage
     if settings is None:
-        return train_retriever(config, sets, prepared.dev, config.output)
+        return train_retriever(config, sets, prepared.dev, config.output, build)
     stages = {
         1: replace(config, two_stage=None, onnx=False),
         2: replace(config, training=second_stage(config.training, settings)),
     }
     return two_stage(
         sets,
-        lambda stage, of_stage, output: train_retriever(stages[stage], of_stage, prepared.dev, output),
+        lambda stage, of_stage, output: train_retriever(stages[stage], of_stage, prepared.dev, output, build),
         config.output,
         settings,
     )
 
 
-def rehearse(config: DenseConfig) -> Trained:
+def rehearse(config: DenseConfig, build: Build = build) -> Trained:
     """Everything that `config` asks, on the first rows of its data, two steps a stage, nothing kept."""
     rows = max(32, 4 * config.training.batch_size) if config.training.batch_size <= 64 else config.training.batch_size
     with tempfile.TemporaryDirectory() as folder:
@@ -634,7 +669,7 @@ def rehearse(config: DenseConfig) -> Trained:
             training=replace(config.training, steps=2, evaluate_every=1, save_every=1, log_every=1),
             two_stage=None if config.two_stage is None else replace(config.two_stage, steps=2),
         )
-        return train_dense(small)
+        return train_dense(small, build)
 
 
 @click.command("dense")
@@ -648,7 +683,11 @@ def dense(config: DenseConfig, dry_run: bool) -> None:
 
     Prints the dev measures before and after. Stopped at any point, the same command goes on.
     """
-    trained = rehearse(config) if dry_run else train_dense(config)
+    report(config, rehearse(config) if dry_run else train_dense(config), dry_run)
+
+
+def report(config: DenseConfig, trained: Trained, dry_run: bool) -> None:
+    """What training came to, on stdout."""
     if not is_main_process():
         return
     place = "nothing kept (dry run)" if dry_run else str(config.output)

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import inspect
 import json
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -123,12 +124,16 @@ def fingerprint(*parts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def config_options(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def config_options(
+    kind: type[Any], *, shortcuts: Mapping[str, tuple[str, str]] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command `--config`, `--set`, `--output`, `--print-config` and `--dry-run`.
 
     The command is called with `config`, a `kind` (which has a field `output: Path`), and `dry_run`, which asks it to
-    build everything and take two steps on a few rows.
+    build everything and take two steps on a few rows. shortcuts: {option: (dotted field, help)}, options that stand for a
+    `--set`; numbers with commas between them are a list.
     """
+    options_of = shortcuts or {}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @click.option(
@@ -153,6 +158,9 @@ def config_options(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[
             **options: Any,
         ) -> None:
             given = [*overrides, *([f"output={output}"] if output is not None else [])]
+            for option, (field, _) in options_of.items():
+                if (value := options.pop(option)) is not None:
+                    given.append(f"{field}=[{value}]" if re.fullmatch(r"[\d,\s]+", value) else f"{field}={value}")
             path = _recipe_or_file(config_path)
             if print_config:
                 click.echo(explained_yaml(load_config(kind, path, given, fill=True)), nl=False)
@@ -160,7 +168,10 @@ def config_options(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[
             config = load_config(kind, path, given)
             command(config=config, dry_run=dry_run, **options)
 
-        return configured
+        decorated: Callable[..., None] = configured
+        for option, (field, text) in reversed(list(options_of.items())):
+            decorated = click.option(f"--{option}", metavar=option.upper(), help=f"{text} (--set {field})")(decorated)
+        return decorated
 
     return decorate
 

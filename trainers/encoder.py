@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,10 +19,10 @@ from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models.dense import quiet_loading
 from opensearch_neural.models.directory import Module, locate, routes
+from opensearch_neural.models.pooling import Pooling, pooled
 from opensearch_neural.models.safety import refuse_unsafe
 from trainers.backbones import quiet
 
-Pooling = Literal["cls", "mean"]
 Role = Literal["query", "document"]
 ROLES: tuple[Role, ...] = ("query", "document")
 DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "dropout_rate")
@@ -33,17 +33,14 @@ class EncoderSettings:
     """What a vector is made of.
 
     pooling: the first token or the mean of all; normalize: vectors of length 1; None takes what the start directory
-    says (mean and no normalization where it says nothing). tied: one transformer for queries and documents. layers:
-    which layers' vectors are mixed (1 is the first), None for the last alone; mix: their average, or a weighted one
-    with learned weights. query_length, document_length: tokens at most. The prompts are put before every text.
-    dropout: replaces the backbone's own where given.
+    says (mean and no normalization where it says nothing). tied: one transformer for queries and documents.
+    query_length, document_length: tokens at most. The prompts are put before every text. dropout: replaces the
+    backbone's own where given.
     """
 
     pooling: Pooling | None = None
     normalize: bool | None = None
     tied: bool = True
-    layers: list[int] | None = None
-    mix: Literal["average", "scalar"] = "average"
     query_length: int = 64
     document_length: int = 256
     query_prompt: str = ""
@@ -51,8 +48,6 @@ class EncoderSettings:
     dropout: float | None = None
 
     def __post_init__(self) -> None:
-        if self.layers is not None and (not self.layers or min(self.layers) < 1):
-            raise ValueError(f"layers counts from 1, and names at least one: {self.layers}")
         if min(self.query_length, self.document_length) < 3:
             raise ValueError("query_length and document_length must leave room for text: at least 3")
 
@@ -120,47 +115,23 @@ def _pooling(module: Module) -> Pooling:
 
 
 class Encoder(nn.Module):
-    """Texts as token ids in, (rows, dimension) out: transformer, pooling, mix of layers, normalization."""
+    """Texts as token ids in, (rows, dimension) out: transformer, pooling, normalization."""
 
-    def __init__(
-        self,
-        backbone: PreTrainedModel,
-        *,
-        pooling: Pooling,
-        normalize: bool,
-        layers: Sequence[int] | None = None,
-        mix: Literal["average", "scalar"] = "average",
-    ) -> None:
+    def __init__(self, backbone: PreTrainedModel, *, pooling: Pooling, normalize: bool) -> None:
         super().__init__()
         self.backbone, self.pooling, self.normalize = backbone, pooling, normalize
-        depth = int(backbone.config.num_hidden_layers)
-        if layers is not None and max(layers) > depth:
-            raise InputError(f"encoder.layers names layer {max(layers)}, but the backbone has {depth}")
-        self.layers = None if layers is None or list(layers) == [depth] else tuple(layers)
-        self.mix = nn.Parameter(torch.zeros(len(self.layers)), mix == "scalar") if self.layers is not None else None
         for name, parameter in backbone.named_parameters():
             # A pooler that nothing reads has no gradient; it stays, since loaders expect its weights.
             if name.startswith("pooler."):
                 parameter.requires_grad_(False)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        deep = self.layers is not None
-        output = self.backbone(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=deep)
-        if self.layers is None:
-            vectors = self.pooled(output.last_hidden_state, attention_mask)
-        else:
-            assert self.mix is not None
-            # (layers, rows, dimension); pooling before mixing: both are linear, and so fewer numbers are mixed.
-            stacked = torch.stack([self.pooled(output.hidden_states[at], attention_mask) for at in self.layers])
-            vectors = (self.mix.softmax(dim=0)[:, None, None] * stacked).sum(dim=0)
-        return F.normalize(vectors, dim=-1) if self.normalize else vectors
+        output = self.backbone(input_ids=input_ids, attention_mask=attention_mask)
+        return self.scaled(pooled(output.last_hidden_state, attention_mask, self.pooling))
 
-    def pooled(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
-        """hidden: (rows, length, dimension) → (rows, dimension): the first token, or the mean of those not padding."""
-        if self.pooling == "cls":
-            return hidden[:, 0]
-        mask = attention_mask[:, :, None].to(hidden.dtype)
-        return (hidden * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1e-9)
+    def scaled(self, vectors: Tensor) -> Tensor:
+        """(…, dimension), of length 1 where this encoder normalizes."""
+        return F.normalize(vectors, dim=-1) if self.normalize else vectors
 
     @property
     def dimension(self) -> int:
@@ -172,33 +143,43 @@ class Encoder(nn.Module):
         positions = getattr(self.backbone.config, "max_position_embeddings", None)
         return None if positions is None else int(positions)
 
-    def sentence_transformers_modules(self, tokenizer: Tokenizer, folder: Path, *, max_length: int) -> list[Any]:
-        """The modules that give the same vectors; `folder` is used on the way."""
+    def sentence_transformers_modules(
+        self,
+        tokenizer: Tokenizer,
+        folder: Path,
+        *,
+        max_length: int,
+        layers: Mapping[int, float] | None = None,
+        pooling: Pooling | None = None,
+    ) -> list[Any]:
+        """The modules that give the same vectors; `folder` is used on the way.
+
+        layers: {layer: weight} of a mean over layers (1 is the first) instead of the last one's vectors; pooling: another
+        one than this encoder's.
+        """
         from sentence_transformers.base.modules import Transformer
         from sentence_transformers.sentence_transformer.modules import Normalize, WeightedLayerPooling
         from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
 
         backbone = copy.copy(self.backbone.config)
         with quiet_loading():
-            self.backbone.config.output_hidden_states = self.layers is not None
+            self.backbone.config.output_hidden_states = layers is not None
             self.backbone.save_pretrained(folder)
             self.backbone.config = backbone
             tokenizer.save_pretrained(folder)
             modules: list[Any] = [Transformer(str(folder), max_seq_length=max_length)]
-        if self.layers is not None:
-            assert self.mix is not None
-            weights = torch.zeros(1 + backbone.num_hidden_layers - min(self.layers))
-            for layer, weight in zip(self.layers, self.mix.detach().float().softmax(dim=0).tolist(), strict=True):
-                weights[layer - min(self.layers)] += weight
+        if layers is not None:
+            first = min(layers)
+            weights = [layers.get(layer, 0.0) for layer in range(first, backbone.num_hidden_layers + 1)]
             modules.append(
                 WeightedLayerPooling(
                     self.dimension,
                     num_hidden_layers=backbone.num_hidden_layers,
-                    layer_start=min(self.layers),
-                    layer_weights=nn.Parameter(weights),
+                    layer_start=first,
+                    layer_weights=nn.Parameter(torch.tensor(weights)),
                 )
             )
-        modules.append(PoolingModule(self.dimension, self.pooling))
+        modules.append(PoolingModule(self.dimension, pooling or self.pooling))
         return [*modules, Normalize()] if self.normalize else modules
 
 
@@ -220,8 +201,6 @@ def load_towers(start: Start, settings: EncoderSettings) -> tuple[dict[Role, Enc
                 _load_backbone(start.folders[role], settings.dropout),
                 pooling=settings.pooling or start.pooling or "mean",
                 normalize=start.normalize if settings.normalize is None else settings.normalize,
-                layers=settings.layers,
-                mix=settings.mix,
             )
             tokenizers[role] = _load_tokenizer(start.folders[role])
         longest = encoders[role].longest
@@ -242,7 +221,7 @@ def resolved(settings: EncoderSettings, start: Start) -> EncoderSettings:
 
 
 def write_sentence_transformer(
-    encoders: dict[Role, Encoder], tokenizers: dict[Role, Tokenizer], settings: EncoderSettings, folder: Path
+    encoders: Mapping[Role, Encoder], tokenizers: Mapping[Role, Tokenizer], settings: EncoderSettings, folder: Path
 ) -> None:
     """Write the towers into `folder` so that `SentenceTransformer(folder)` gives their vectors: one list of modules, or
     a Router with the routes query and document. A tied model reads document_length tokens of queries, too."""

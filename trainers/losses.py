@@ -156,31 +156,37 @@ def masked_lm(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return total, (labels != -100).sum()
 
 
-def largest_similarity(queries: Tensor, documents: Tensor) -> Tensor:
+def largest_similarity(queries: Tensor, documents: Tensor, *, known: Tensor | None = None) -> Tensor:
     """sim(q, d) = max over the vectors of d of ⟨q, h⟩ (MLR, eq. 2).
 
-    queries: (queries, dimension); documents: (documents, vectors, dimension). Returns (queries, documents).
+    queries: (queries, dimension); documents: (documents, vectors, dimension); known: (documents, vectors), False where a
+    document has no such vector. Returns (queries, documents).
     """
-    return torch.einsum("qd,nvd->qnv", queries, documents).amax(dim=-1)
+    scores = torch.einsum("qd,nvd->qnv", queries, documents)
+    return (scores if known is None else scores.masked_fill(~known, -torch.inf)).amax(dim=-1)
 
 
-def self_contrastive(
-    queries: Tensor, documents: Tensor, positives: Tensor, *, last: int, excluded: Tensor | None = None
+def self_contrastive_scores(
+    queries: Tensor, documents: Tensor, positives: Tensor, *, last: int, known: Tensor | None = None
 ) -> Tensor:
-    """L_con: `info_nce` with d⁺ scored on its last layer and each negative on its best one (MLR, eq. 5).
+    """What L_con compares: d⁺ by its last layer's vector, any other document by its best one (MLR, eq. 5).
 
-    queries: (queries, dimension); documents: (documents, layers, dimension); positives: (queries,); `last`: where the
-    last layer stands among the documents' vectors, said and not assumed.
+    L_con is `info_nce` of these. queries: (queries, dimension); documents: (documents, layers, dimension); positives:
+    (queries,); `last`: where the last layer stands among the documents' vectors, said and not assumed; known as in
+    `largest_similarity`. Returns (queries, documents).
     """
-    scores = largest_similarity(queries, documents)
-    positive_scores = (queries * documents[positives, last]).sum(dim=-1)
-    return info_nce(scores.scatter(1, positives[:, None], positive_scores[:, None]), positives, excluded=excluded)
+    of_positives = (queries * documents[positives, last]).sum(dim=-1)
+    return largest_similarity(queries, documents, known=known).scatter(1, positives[:, None], of_positives[:, None])
 
 
-def self_contrastive_regularization(queries: Tensor, positives: Tensor, *, last: int) -> Tensor:
+def self_contrastive_regularization(
+    queries: Tensor, positives: Tensor, *, last: int, temperature: float = 1.0, known: Tensor | None = None
+) -> Tensor:
     """L_reg = −log exp⟨q, h_last⟩ / Σ_l exp⟨q, h_l⟩ over the layers of d⁺ (MLR, eq. 6); L = L_con + λ·L_reg (eq. 7).
 
-    queries: (queries, dimension); positives: (queries, layers, dimension), the vectors of each query's own d⁺.
+    queries: (queries, dimension); positives: (queries, layers, dimension), the vectors of each query's own d⁺; known:
+    (queries, layers), False where it has no such vector.
     """
     scores = torch.einsum("qd,qvd->qv", queries, positives)
-    return info_nce(scores, torch.full((len(scores),), last, dtype=torch.long, device=scores.device))
+    lasts = torch.full((len(scores),), last, dtype=torch.long, device=scores.device)
+    return info_nce(scores, lasts, temperature=temperature, excluded=None if known is None else ~known)

@@ -40,7 +40,7 @@ COUNTS = (
     "same_texts",
     "ids_without_document",
 )
-RETRIEVERS = "bm25, dense:MODEL, sparse:MODEL, opensearch:INDEX:ENGINE, run:FILE"
+RETRIEVERS = "bm25, dense:MODEL, multi-layer:MODEL, sparse:MODEL, opensearch:INDEX:ENGINE, run:FILE"
 
 
 def mine(
@@ -173,10 +173,10 @@ def open_retriever(
 ) -> Retriever:
     """The retriever that `spec` names, over `documents`.
 
-    "bm25" (bm25s); "dense:MODEL" (exact, inner product of the model's vectors); "sparse:MODEL" (exact, also a lexical
-    model); "opensearch:INDEX:ENGINE" (an index that `osn ingest` wrote on the cluster that the environment names, and an
-    engine of `osn search`); "run:FILE", a TREC run of any other engine. cache: a folder that keeps the documents'
-    vectors, so that an interrupted run need not encode again.
+    "bm25" (bm25s); "dense:MODEL" (exact, inner product of the model's vectors); "multi-layer:MODEL" (exact, the largest
+    over a document's vectors); "sparse:MODEL" (exact, also a lexical model); "opensearch:INDEX:ENGINE" (an index that
+    `osn ingest` wrote on the cluster that the environment names, and an engine of `osn search`); "run:FILE", a TREC run of
+    any other engine. cache: a folder that keeps the documents' vectors, so that an interrupted run need not encode again.
 
     Raises InputError for another name, ModelError as the models do, ClusterError as the cluster does.
     """
@@ -191,9 +191,9 @@ def open_retriever(
         index, _, engine = name.partition(":")
         engine = engine or "bm25"
         return LazyRetriever(f"opensearch {index} {engine}", lambda: _opensearch(index, engine))
-    if kind in ("dense", "sparse") and name:
+    if kind in BUILDERS and name:
         model = model_info(locate(name), name=name, kind=kind)
-        build = _dense if kind == "dense" else _sparse
+        build = BUILDERS[kind]
         return LazyRetriever(
             f"{kind} {model.name} {model.hash}", lambda: build(name, documents, cache, device, batch_size)
         )
@@ -221,6 +221,30 @@ def _dense(name: str, documents: TextStore, cache: Path | None, device: str | No
     return FaissRetriever(documents.ids, np.asarray(vectors, dtype=np.float32), encoder.encode_queries)
 
 
+def _multi_layer(name: str, documents: TextStore, cache: Path | None, device: str | None, batch_size: int) -> Retriever:
+    import numpy as np
+
+    from opensearch_neural.models.multi_layer import MultiVectors, load_multi_layer
+    from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever
+    from trainers.embeddings import dense_vectors
+
+    encoder = load_multi_layer(name, device=device)
+    size = 1 if encoder.mix is not None else encoder.selection.size
+    if cache is None or size is None:
+        # As many vectors as tokens: not kept, since they would take more room than time.
+        vectors = encoder.encode_documents(list(documents.values()), batch_size=batch_size)
+    else:
+        width = size * encoder.dimension
+
+        def encode(texts: Sequence[str]) -> Any:
+            return encoder.encode_documents(texts, batch_size=batch_size).values.reshape(-1, width)
+
+        path = cache / "documents"
+        rows = dense_vectors(encode, documents, path, model=encoder.info, dimension=width, precision="float32")
+        vectors = MultiVectors.of(np.asarray(rows, np.float32).reshape(-1, size, encoder.dimension))
+    return MultiVectorRetriever(documents.ids, vectors, encoder.encode_queries)
+
+
 def _sparse(name: str, documents: TextStore, cache: Path | None, device: str | None, batch_size: int) -> Retriever:
     from opensearch_neural.models.sparse import load_sparse
     from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
@@ -238,6 +262,9 @@ def _sparse(name: str, documents: TextStore, cache: Path | None, device: str | N
         path = cache / "documents"
         vectors = sparse_vectors(encode, documents, path, model=encoder.info, vocabulary=encoder.vocabulary)
     return ExactSparseRetriever(documents.ids, vectors, encoder.query.encode)
+
+
+BUILDERS = {"dense": _dense, "multi-layer": _multi_layer, "sparse": _sparse}
 
 
 def _opensearch(index: str, engine: str) -> Retriever:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from opensearch_neural.models.directory import read_osn_json
 from trainers.data import TrainingData, with_negatives
 from trainers.loop import Trained, TrainingSettings, main_process_first
 from trainers.negatives import mine, open_retriever
@@ -18,7 +19,8 @@ FOLDER = ".stages"
 """Where intermediate results lie in an output directory; hidden, since they are no part of the model."""
 
 TrainRetriever = Callable[[Literal[1, 2], Sequence[TrainingData], Path], Trained]
-"""(stage, train sets, output) → a dense model directory at `output`, trained from the start that both stages share."""
+"""(stage, train sets, output) → a model directory at `output` whose kind names a retriever ("dense", "multi-layer"; see
+`open_retriever`), trained from the start that both stages share."""
 
 
 @dataclass(slots=True)
@@ -52,10 +54,11 @@ def two_stage(
     folder = output / FOLDER
     first = folder / "retriever-1"
     train_retriever(1, sets, first)
+    kind = (read_osn_json(first) or {})["kind"]
     mined = [
         with_mined(
             one,
-            f"dense:{first}",
+            f"{kind}:{first}",
             folder / f"{one.name}.retriever-1.jsonl",
             depth=settings.depth,
             keep=settings.keep,

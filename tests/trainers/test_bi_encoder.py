@@ -83,10 +83,8 @@ def randomly_different(model: BiEncoder) -> BiEncoder:
         EncoderSettings(pooling="cls", normalize=False),
         EncoderSettings(pooling="cls", normalize=False, tied=False),
         EncoderSettings(pooling="mean", normalize=True, tied=False, query_prompt="query: ", document_prompt="bab dek "),
-        EncoderSettings(pooling="mean", layers=[1, 3]),
-        EncoderSettings(pooling="cls", layers=[3, 2], mix="scalar", normalize=True),
     ],
-    ids=["mean normalized", "cls", "two towers", "two towers with prompts", "layers averaged", "layers weighted"],
+    ids=["mean normalized", "cls", "two towers", "two towers with prompts"],
 )
 def test_the_directory_loads_in_sentence_transformers_with_the_same_vectors(
     tmp_path: Path, backbone: Path, beir: Path, settings: EncoderSettings
@@ -456,7 +454,6 @@ def test_a_dry_run_goes_through_all_stages_and_keeps_nothing(tmp_path: Path, bac
     ("changes", "message"),
     [
         ({"encoder": EncoderSettings(query_length=16, document_length=512)}, "document_length is 512"),
-        ({"encoder": EncoderSettings(query_length=16, document_length=32, layers=[1, 7])}, "layer 7"),
         ({"start": "no/such/model"}, "no/such/model"),
     ],
 )

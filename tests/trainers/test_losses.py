@@ -215,15 +215,34 @@ def test_largest_similarity_takes_the_best_vector_of_each_document() -> None:
     assert losses.largest_similarity(queries, documents).tolist() == [[3.0, 2.0], [2.0, 10.0]]
 
 
+def test_largest_similarity_passes_over_vectors_that_a_document_does_not_have() -> None:
+    documents = torch.tensor([[[1.0], [9.0]], [[-2.0], [0.0]]], requires_grad=True)
+    known = torch.tensor([[True, False], [True, False]])
+    scores = losses.largest_similarity(torch.tensor([[2.0]]), documents, known=known)
+    assert scores.tolist() == [[2.0, -4.0]]
+    scores.sum().backward()
+    assert documents.grad is not None and documents.grad.flatten().tolist() == [2.0, 0.0, 2.0, 0.0]
+
+
 def test_self_contrastive_scores_the_positive_on_its_last_layer_and_negatives_on_their_best() -> None:
     queries = torch.tensor([[1.0]])
     documents = torch.tensor([[[9.0], [0.0]], [[math.log(3.0)], [-5.0]]])  # (documents, layers, 1); last = 1
+    positives = torch.tensor([0])
     # positive: last layer 0 → 1; negative: best layer ln 3 → 3; −ln(1/4). Nothing of the positive's 9.
-    loss = losses.self_contrastive(queries, documents, torch.tensor([0]), last=1)
-    assert loss.item() == pytest.approx(math.log(4))
+    scores = losses.self_contrastive_scores(queries, documents, positives, last=1)
+    assert scores.tolist() == [pytest.approx([0.0, math.log(3.0)])]
+    assert losses.info_nce(scores, positives).item() == pytest.approx(math.log(4))
     # The same vectors with the layers named in the other order: the positive's last layer is 9 then.
-    other = losses.self_contrastive(queries, documents, torch.tensor([0]), last=0)
-    assert other.item() == pytest.approx(math.log(1 + 3 * math.exp(-9)), rel=1e-3)
+    other = losses.self_contrastive_scores(queries, documents, positives, last=0)
+    assert losses.info_nce(other, positives).item() == pytest.approx(math.log(1 + 3 * math.exp(-9)), rel=1e-3)
+
+
+def test_self_contrastive_scores_a_document_by_its_last_layer_for_its_own_query_alone() -> None:
+    queries = torch.tensor([[1.0], [2.0]])
+    documents = torch.tensor([[[3.0], [1.0]], [[0.5], [4.0]]])  # last = 1
+    scores = losses.self_contrastive_scores(queries, documents, torch.tensor([0, 1]), last=1)
+    # query 0: its positive 1·1, the other document 1·4; query 1: the other document 2·3, its positive 2·4
+    assert scores.tolist() == [[1.0, 4.0], [6.0, 8.0]]
 
 
 def test_self_contrastive_regularization_prefers_the_last_layer() -> None:
@@ -231,6 +250,14 @@ def test_self_contrastive_regularization_prefers_the_last_layer() -> None:
     # layers exp: 3 and 1; last = 1 → −ln(1/4)
     loss = losses.self_contrastive_regularization(torch.tensor([[1.0]]), positives, last=1)
     assert loss.item() == pytest.approx(math.log(4))
+    # At temperature 1/2 the exponents double: 9 and 1.
+    sharper = losses.self_contrastive_regularization(torch.tensor([[1.0]]), positives, last=1, temperature=0.5)
+    assert sharper.item() == pytest.approx(math.log(10))
+    # Of a document that has the last alone nothing can be better than it.
+    alone = losses.self_contrastive_regularization(
+        torch.tensor([[1.0]]), positives, last=1, known=torch.tensor([[False, True]])
+    )
+    assert alone.item() == 0.0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -18,6 +18,7 @@ from trainers import backbones  # noqa: E402
 from trainers.bi_encoder import DenseConfig  # noqa: E402
 from trainers.config import load_config, recipe, to_dict  # noqa: E402
 from trainers.doc2query import Doc2QueryConfig  # noqa: E402
+from trainers.multi_layer import MlrConfig  # noqa: E402
 from trainers.sparse import SparseConfig  # noqa: E402
 
 RECIPES = Path(backbones.__file__).parent / "recipes"
@@ -74,6 +75,24 @@ EXPECTED = {
             "candidates.depth": 100,
         },
     ),
+    "multi-layer-representations": Recipe(
+        "mlr",
+        MlrConfig,
+        {
+            "representation.layers": [10, 12],
+            "representation.pooling": "self-contrastive",
+            "representation.regularization": 1.0,
+            "training.learning_rate": 2e-5,
+            "training.batch_size": 128,
+            "training.epochs": 40.0,
+            "training.warmup": 0.05,
+            "training.max_gradient_norm": 2.0,
+            "encoder.tied": False,
+            "encoder.document_length": 256,
+            "candidates.negatives": 1,
+            "objective.temperature": 1.0,
+        },
+    ),
     "inference-free-sparse": Recipe(
         "sparse",
         SparseConfig,
@@ -128,14 +147,21 @@ def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_beir(tmp_path_factory.mktemp("data") / "tiny")
 
 
-@pytest.mark.parametrize("name", [name for name, one in EXPECTED.items() if one.method == "dense"])
-def test_a_dense_recipe_takes_two_steps_a_stage(name: str, tmp_path: Path, beir: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        *((one.method, name) for name, one in EXPECTED.items() if one.method in ("dense", "mlr")),
+        # What a dense recipe says, multi-layer representations take too.
+        ("mlr", "multi-layer-two-stage"),
+    ],
+)
+def test_a_dense_recipe_takes_two_steps_a_stage(method: str, name: str, tmp_path: Path, beir: Path) -> None:
     from opensearch_neural.cli import osn
 
-    start = tiny_backbone(tmp_path / "start", positions=512)
+    start = tiny_backbone(tmp_path / "start", positions=512, layers=12 if method == "mlr" else 2)
     output = tmp_path / "model"
     overrides = [f"start={start}", f"train=[{{path: {beir}}}]", f"dev=[{{path: {beir}, split: dev, name: dev}}]"]
-    arguments = ["train", "dense", "--config", name, "--dry-run", "--output", str(output)]
+    arguments = ["train", method, "--config", name, "--dry-run", "--output", str(output)]
     result = CliRunner().invoke(
         osn, arguments + [word for one in overrides for word in ("--set", one)], catch_exceptions=False
     )

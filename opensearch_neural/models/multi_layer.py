@@ -1,0 +1,259 @@
+"""Documents as several vectors: of several layers (MLR), or of several tokens (ME-BERT, ColBERT-style).
+
+    encoder = load_multi_layer("models/mlr")
+    encoder.encode_documents(texts)     MultiVectors: of each text the vectors of its layers
+    encoder.encode_queries(texts)       (texts, dimension): a query is one vector
+
+sim(q, d) is the largest inner product of q with a vector of d (`multi-layer-representations`, eq. 2): see
+`retrievers.multi_vector` and `queries.nearest_of_several`. A directory of kind "multi-layer":
+
+    osn.json
+    multi_layer.json     which hidden states are a document's vectors
+    query/               a sentence-transformers directory that encodes queries (`load_dense`, and ONNX)
+    document/            a sentence-transformers directory whose transformer has those hidden states
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.files import read_json_object, write_json
+from opensearch_neural.models import directory
+from opensearch_neural.models.dense import DenseEncoder, TorchDenseEncoder, finite, load_dense
+from opensearch_neural.models.directory import ModelInfo
+from opensearch_neural.models.pooling import Pooling, pooled
+from opensearch_neural.tokens import encodable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+KIND = "multi-layer"
+FILE = "multi_layer.json"
+FORMAT = 1
+QUERY, DOCUMENT = "query", "document"
+
+Source = Literal["layers", "first-tokens", "tokens"]
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which hidden states are a document's vectors, in which order.
+
+    source: "layers", of each of `layers` the pooled vector (MLR, eq. 1; 1 is the first, ascending, `depth`, the last, among
+    them); "first-tokens", of the last layer those of the first `count` tokens (ME-BERT); "tokens", those of all of them
+    (ColBERT). Under mean pooling the mean of all tokens comes before the tokens' own vectors, and is counted.
+    Raises InputError for layers that the backbone does not have or that lack the last.
+    """
+
+    source: Source
+    pooling: Pooling
+    depth: int
+    layers: tuple[int, ...] = ()
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        if self.source == "layers":
+            if not self.layers or list(self.layers) != sorted(set(self.layers)) or self.layers[0] < 1:
+                raise InputError(f"layers {list(self.layers)}: expected numbers from 1, ascending, each once")
+            if self.layers[-1] != self.depth:
+                raise InputError(
+                    f"layers {list(self.layers)}: the last of the backbone's, {self.depth}, must be the last"
+                )
+        elif self.source == "first-tokens" and self.count < 1:
+            raise InputError(f"first-tokens needs a count of at least 1, not {self.count}")
+
+    @property
+    def last(self) -> int:
+        """Where the pooled vector of the last layer stands: the one that a single-vector model is."""
+        return self.layers.index(self.depth) if self.source == "layers" else 0
+
+    @property
+    def size(self) -> int | None:
+        """Vectors of every document; None where a longer document has more."""
+        return len(self.layers) if self.source == "layers" else None
+
+    def counts(self, lengths: Any) -> Any:
+        """How many vectors documents of these lengths in tokens have; both (documents,), of numpy or torch."""
+        if self.source == "layers":
+            return lengths * 0 + len(self.layers)
+        every = lengths + (self.pooling == "mean")
+        return every if self.source == "tokens" else every.clip(max=self.count)
+
+    def vectors(self, output: Any, attention_mask: Tensor) -> Tensor:
+        """(rows, vectors, dimension), not normalized, of a transformer's output with hidden states; row i has `counts` of
+        them, and what follows is padding."""
+        import torch
+
+        if self.source == "layers":
+            states = [output.hidden_states[layer] for layer in self.layers]
+            return torch.stack([pooled(state, attention_mask, self.pooling) for state in states], dim=1)
+        hidden: Tensor = output.last_hidden_state
+        if self.pooling == "mean":
+            hidden = torch.cat([pooled(hidden, attention_mask, "mean")[:, None], hidden], dim=1)
+        return hidden if self.source == "tokens" else hidden[:, : self.count]
+
+
+def mixed(vectors: Tensor, known: Tensor, weights: Tensor) -> Tensor:
+    """h_D = Σ_l w_l·h_l over the vectors that a document has, their weights made to sum to 1 (MLR, eq. 8 and above it).
+
+    vectors: (documents, vectors, dimension); known: (documents, vectors), False for padding; weights: (vectors,), of
+    which those that `vectors` holds are used. Returns (documents, dimension).
+    """
+    shares = weights[: vectors.shape[1]] * known
+    return ((shares / shares.sum(dim=1, keepdim=True))[:, :, None] * vectors).sum(dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class MultiVectors:
+    """The vectors of documents, one document's after the other's: document i has values[offsets[i]:offsets[i + 1]]."""
+
+    values: Vectors  # (vectors, dimension)
+    offsets: NDArray[np.int64]  # (documents + 1,)
+
+    @classmethod
+    def of(cls, stacked: Vectors) -> MultiVectors:
+        """(documents, vectors, dimension): as many for each."""
+        documents, count, dimension = stacked.shape
+        values = np.ascontiguousarray(stacked, dtype=np.float32).reshape(-1, dimension)
+        return cls(values, np.arange(documents + 1, dtype=np.int64) * count)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, document: int) -> Vectors:
+        """(vectors, dimension)"""
+        return self.values[self.offsets[document] : self.offsets[document + 1]]
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """How many vectors each document has."""
+        return np.diff(self.offsets)
+
+    def stacked(self) -> Vectors:
+        """(documents, vectors, dimension). Raises InputError where documents have different numbers of vectors."""
+        counts = np.unique(self.counts)
+        if len(counts) > 1:
+            raise InputError(f"documents have from {counts[0]} to {counts[-1]} vectors: they do not stack")
+        return self.values.reshape(len(self), -1, self.values.shape[1])
+
+
+@dataclass(frozen=True)
+class MultiLayerEncoder:
+    """A model that encodes a document as several vectors and a query as one.
+
+    mix: the weights by which a document's vectors become one, None where they stay several. normalized: whether every
+    vector has length 1.
+    """
+
+    info: ModelInfo
+    selection: Selection
+    mix: tuple[float, ...] | None
+    query: DenseEncoder
+    document: TorchDenseEncoder
+
+    @property
+    def dimension(self) -> int:
+        return self.document.dimension
+
+    @property
+    def normalized(self) -> bool:
+        return self.document.normalized
+
+    def encode_queries(self, texts: Sequence[str], *, batch_size: int = 32) -> Vectors:
+        """(texts, dimension), in order. Raises ModelError where a vector is not finite."""
+        return self.query.encode_queries(texts, batch_size=batch_size)
+
+    def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> MultiVectors:
+        """The vectors of each text, in order. Raises ModelError where one is not finite."""
+        import torch
+        import torch.nn.functional as F
+
+        if not texts:
+            return MultiVectors(np.empty((0, self.dimension), np.float32), np.zeros(1, np.int64))
+        transformer: Any = self.document.model[0]
+        before = directory.prompt(self.document.info.path, "document")
+        tokenized = transformer.tokenizer(
+            [before + encodable(text) for text in texts], truncation=True, max_length=transformer.max_seq_length
+        )
+        lengths = np.array([len(ids) for ids in tokenized["input_ids"]], dtype=np.int64)
+        counts = np.ones_like(lengths) if self.mix is not None else self.selection.counts(lengths)
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        values = np.empty((int(offsets[-1]), self.dimension), dtype=np.float32)
+        order = np.argsort(-lengths, kind="stable")
+        deep = self.selection.source == "layers"
+        with torch.inference_mode():
+            for start in range(0, len(order), batch_size):
+                rows = order[start : start + batch_size]
+                batch = {name: [tokenized[name][row] for row in rows] for name in ("input_ids", "attention_mask")}
+                padded = transformer.tokenizer.pad(batch, return_tensors="pt").to(self.document.model.device)
+                output = transformer.auto_model(**padded, output_hidden_states=deep)
+                found = self.selection.vectors(output, padded["attention_mask"])
+                own = torch.arange(found.shape[1], device=found.device) < self.selection.counts(
+                    padded["attention_mask"].sum(dim=1, keepdim=True)
+                )
+                if self.mix is not None:
+                    found = mixed(found, own, found.new_tensor(self.mix))[:, None]
+                    own = own[:, :1]
+                found = F.normalize(found, dim=-1) if self.normalized else found
+                for row, vectors, kept in zip(rows, found.float().cpu().numpy(), own.cpu().numpy(), strict=True):
+                    values[offsets[row] : offsets[row + 1]] = vectors[kept]
+        return MultiVectors(finite(values, self.dimension, self.info), offsets)
+
+
+def write_selection(folder: Path, selection: Selection, mix: Sequence[float] | None) -> None:
+    """Write `multi_layer.json` into the model directory `folder`."""
+    content = {"format": FORMAT, **asdict(selection), "mix": None if mix is None else list(mix)}
+    write_json(folder / FILE, content)
+
+
+def read_selection(folder: Path) -> tuple[Selection, tuple[float, ...] | None]:
+    """(selection, mix) that `write_selection` wrote. Raises ModelError where the file is missing, or not what it wrote."""
+    file = folder / FILE
+    if not file.exists():
+        raise ModelError(f"{folder} has no {FILE}: it is no multi-layer model", "`osn train mlr` writes one")
+    content = read_json_object(file)
+    if content.pop("format", None) != FORMAT:
+        raise ModelError(f"{file}: expected the format {FORMAT}")
+    try:
+        mix = content.pop("mix")
+        layers = tuple(int(layer) for layer in content.pop("layers"))
+        selection = Selection(layers=layers, **content)
+        if selection.source not in ("layers", "first-tokens", "tokens") or selection.pooling not in ("cls", "mean"):
+            raise ValueError(f"source {selection.source!r}, pooling {selection.pooling!r}")
+        return selection, None if mix is None else tuple(float(weight) for weight in mix)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{file} is not what `osn train mlr` writes: {error}") from None
+    except InputError as error:
+        raise ModelError(f"{file}: {error.message}") from None
+
+
+def load_multi_layer(
+    name_or_path: str | Path,
+    *,
+    device: str | None = None,
+    backend: Literal["torch", "onnx"] = "torch",
+    max_length: int | None = None,
+) -> MultiLayerEncoder:
+    """The multi-vector model of a directory that `osn train mlr` wrote. backend: what encodes queries, as in `load_dense`;
+    documents are encoded by torch. Raises ModelError where the directory holds another kind of model.
+    """
+    files = directory.ONNX_FILES if backend == "onnx" else directory.DOCUMENT_FILES
+    folder = directory.locate(name_or_path, files=files)
+    selection, mix = read_selection(folder)
+    query = load_dense(folder / QUERY, device=device, backend=backend, max_length=max_length)
+    document = load_dense(folder / DOCUMENT, device=device, max_length=max_length)
+    assert isinstance(document, TorchDenseEncoder)
+    depth = int(document.model[0].auto_model.config.num_hidden_layers)  # type: ignore[union-attr,arg-type]
+    if depth != selection.depth:
+        raise ModelError(f"{folder / FILE} is about {selection.depth} layers, and {DOCUMENT}/ has {depth}")
+    return MultiLayerEncoder(
+        directory.model_info(folder, name=name_or_path, kind=KIND), selection, mix, query, document
+    )

@@ -1,0 +1,433 @@
+"""Multi-layer representations: which layers, what the loss compares, and directories with the same vectors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sentence_transformers")
+
+from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
+
+from opensearch_neural.errors import InputError, ModelError  # noqa: E402
+from opensearch_neural.models.dense import load_dense  # noqa: E402
+from opensearch_neural.models.multi_layer import Selection, load_multi_layer  # noqa: E402
+from trainers import bi_encoder, multi_layer  # noqa: E402
+from trainers.bi_encoder import (  # noqa: E402
+    CandidateSettings,
+    ObjectiveSettings,
+    RetrievalCollate,
+    RetrievalData,
+    SetSettings,
+    train_dense,
+)
+from trainers.data import load_training  # noqa: E402
+from trainers.encoder import EncoderSettings  # noqa: E402
+from trainers.grad_cache import cached_backward  # noqa: E402
+from trainers.loop import TrainingSettings, Visit  # noqa: E402
+from trainers.multi_layer import (  # noqa: E402
+    MlrConfig,
+    MultiLayerModel,
+    RepresentationSettings,
+    SeparateTowers,
+    build,
+    chosen_layers,
+)
+from trainers.schedules import TwoStageSettings  # noqa: E402
+
+TEXTS = ["bab dek", "fin gol kuz lab mek nin pol ruz", "sab", " ".join(WORDS[:50])]
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_backbone(tmp_path_factory.mktemp("backbone") / "tiny", layers=3)
+
+
+@pytest.fixture(scope="module")
+def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_backbone(tmp_path_factory.mktemp("t5") / "tiny", kind="t5", layers=3)
+
+
+@pytest.fixture(scope="module")
+def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_beir(tmp_path_factory.mktemp("data") / "tiny")
+
+
+def configuration(backbone: Path, beir: Path, output: Path, **changes: Any) -> MlrConfig:
+    representation = RepresentationSettings(
+        **{
+            name: changes.pop(name)
+            for name in ("source", "layers", "count", "pooling", "regularization")
+            if name in changes
+        }
+    )
+    encoder = SeparateTowers(query_length=16, document_length=32, **changes.pop("encoder", {}))
+    plain: dict[str, Any] = {
+        "output": output,
+        "start": str(backbone),
+        "train": [SetSettings(beir)],
+        "encoder": encoder,
+        "representation": representation,
+        "training": TrainingSettings(steps=6, batch_size=8, learning_rate=3e-3, evaluate_every=3, log_every=1),
+    }
+    return MlrConfig(**(plain | changes))
+
+
+def built(backbone: Path, beir: Path, **changes: Any) -> MultiLayerModel:
+    """The model with every weight moved, so that a weight that export forgets, or two equal towers, show."""
+    model = build(configuration(backbone, beir, Path("unused"), **changes))
+    torch.manual_seed(9)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return model.eval()
+
+
+# ------------------------------------------------ layers
+
+
+def test_the_layers_of_the_papers_table_1() -> None:
+    assert chosen_layers("last:4", 12) == (9, 10, 11, 12)
+    assert chosen_layers("first:4", 12) == (1, 2, 3, 12)
+    assert chosen_layers("uniform:4", 12) == (3, 6, 9, 12)
+    assert chosen_layers("uniform:4", 6) == (2, 3, 4, 6)
+    assert chosen_layers("all", 3) == chosen_layers("last:3", 3) == (1, 2, 3)
+    assert chosen_layers("first:1", 6) == (6,)
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([2, 5], "6, must be the last"),
+        ([0, 6], "from 1"),
+        ([6, 7], "6, must be the last"),
+        ([6, 6], "each once"),
+        ("last:9", "the backbone has 6"),
+    ],
+)
+def test_layers_that_cannot_be_are_refused(layers: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        chosen_layers(layers, 6)
+
+
+def test_the_last_layer_is_found_by_its_number_in_whatever_order_the_layers_were_given() -> None:
+    assert chosen_layers([6, 2, 4], 6) == (2, 4, 6)
+    assert Selection("layers", "cls", 6, (2, 4, 6)).last == 2
+    assert Selection("first-tokens", "cls", 6, count=4).last == 0
+
+
+@pytest.mark.parametrize("wrong", [{"layers": "middle:3"}, {"source": "tokens", "pooling": "scalar-mix"}, {"count": 0}])
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"middle:3|scalar-mix|count 0"):
+        RepresentationSettings(**wrong)
+
+
+# ------------------------------------------------ vectors
+
+
+def test_a_documents_vectors_are_the_cls_of_its_layers_and_the_querys_its_last(backbone: Path, beir: Path) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    model = build(
+        configuration(backbone, beir, Path("unused"), layers=[1, 3], pooling="multi-vector", encoder={"pooling": "cls"})
+    ).eval()
+    tokenizer, plain = AutoTokenizer.from_pretrained(backbone), AutoModel.from_pretrained(backbone).eval()
+    with torch.no_grad():
+        states = plain(**tokenizer(TEXTS[1], return_tensors="pt"), output_hidden_states=True).hidden_states
+    document = model.document_vectors([TEXTS[1]])
+    np.testing.assert_allclose(document[0], torch.stack([states[1][0, 0], states[3][0, 0]]), atol=1e-5)
+    np.testing.assert_allclose(model.vectors("query", [TEXTS[1]])[0], states[3][0, 0], atol=1e-5)
+
+
+def test_a_mean_pooled_document_is_the_mean_of_each_layers_tokens_padding_left_out(t5: Path, beir: Path) -> None:
+    model = build(configuration(t5, beir, Path("unused"), layers=[2, 3], pooling="multi-vector")).eval()
+    together, alone = model.document_vectors(TEXTS), [model.document_vectors([text]) for text in TEXTS]
+    for at, one in enumerate(alone):
+        np.testing.assert_allclose(together[at], one[0], atol=1e-5)
+    assert together.stacked().shape == (4, 2, 32)
+
+
+def test_the_first_tokens_and_all_tokens_are_the_rivals_vectors(backbone: Path, beir: Path) -> None:
+    def vectors(**changes: Any) -> Any:
+        changes = {"pooling": "multi-vector", **changes}
+        return build(configuration(backbone, beir, Path("unused"), **changes)).eval().document_vectors(TEXTS)
+
+    cls = {"encoder": {"pooling": "cls"}}
+    tokens, first = vectors(source="tokens", **cls), vectors(source="first-tokens", count=5, **cls)
+    # [CLS], the words, [SEP]: 4, 10, 3, and 32 where the text is cut
+    assert tokens.counts.tolist() == [4, 10, 3, 32] and first.counts.tolist() == [4, 5, 3, 5]
+    for at in range(4):
+        np.testing.assert_allclose(first[at], tokens[at][:5], atol=1e-5)
+    # Mean-pooled, what a single vector would be comes first.
+    meaned = vectors(source="first-tokens", count=3)
+    for at in range(4):
+        np.testing.assert_allclose(meaned[at][0], tokens[at].mean(axis=0), atol=1e-5)
+        np.testing.assert_allclose(meaned[at][1:], tokens[at][:2], atol=1e-5)
+
+
+# ------------------------------------------------ the loss
+
+
+def batch_of(
+    model: MultiLayerModel, beir: Path, *, chunk_size: int | None = None, rank: int = 0, world: int = 1
+) -> Any:
+    data = RetrievalData([load_training(beir)], negatives=1, depth=5)
+    items = [data[Visit(index, 0, 0, 1)] for index in range(6)]
+    return RetrievalCollate(data.parts, model, ObjectiveSettings(), chunk_size=chunk_size, overhead=0)(
+        items, rank, world
+    )
+
+
+@pytest.mark.parametrize("source", ["layers", "first-tokens", "tokens"])
+def test_the_self_contrastive_loss_is_l_con_and_lambda_times_l_reg(backbone: Path, beir: Path, source: str) -> None:
+    model = built(backbone, beir, source=source, layers="all", count=4, regularization=10.0)
+    data = load_training(beir)
+    batch = batch_of(model, beir)
+    found = model(batch)
+    # By hand: every document encoded alone, every pair of vectors compared.
+    rows = RetrievalData([data], negatives=1, depth=5)
+    drawn = [rows[Visit(index, 0, 0, 1)] for index in range(6)]
+    model.document.strategy = "multi-vector"  # which gives all vectors
+    columns = bi_encoder.unique_documents(drawn)
+    vectors = model.document_vectors([data.documents.text_at(row) for row in columns])
+    queries = model.vectors("query", [data.queries.text_at(one.query) for one in drawn])
+    last, contrastive, regularization = model.document.selection.last, [], []
+    for one, query, excluded in zip(drawn, queries, batch["targets"]["excluded"].numpy(), strict=True):
+        own = columns.index(one.positive)
+        of_positive = vectors[own] @ query
+        scores = [float((vectors[at] @ query).max()) for at in range(len(columns)) if not excluded[at] and at != own]
+        exponents = np.exp(np.array([of_positive[last], *scores]) - of_positive[last])
+        contrastive.append(np.log(exponents.sum()))
+        regularization.append(np.log(np.exp(of_positive - of_positive[last]).sum()))
+    assert found.terms["info_nce"].item() == pytest.approx(np.mean(contrastive), rel=1e-4)
+    assert found.terms["regularization"].item() == pytest.approx(10 * np.mean(regularization), rel=1e-4)
+    assert 0 <= found.measures["last_layer_wins"].item() <= 1
+
+
+@pytest.mark.parametrize("pooling", ["multi-vector", "self-contrastive", "average", "scalar-mix"])
+def test_one_layer_is_the_plain_dual_encoder_under_every_pooling(backbone: Path, beir: Path, pooling: str) -> None:
+    model = built(backbone, beir, layers="last:1", pooling=pooling, regularization=0.5)
+    plain = bi_encoder.BiEncoder(
+        {"query": model.query, "document": _plain(model)}, model.tokenizers, model.settings, model.objective
+    )
+    batch = batch_of(model, beir)
+    assert model(batch).total.item() == pytest.approx(plain.eval()(batch).total.item(), rel=1e-5)
+
+
+def _plain(model: MultiLayerModel) -> Any:
+    from trainers.encoder import Encoder
+
+    one = model.document
+    return Encoder(one.backbone, pooling=one.pooling, normalize=one.normalize)
+
+
+@pytest.mark.parametrize("source", ["layers", "tokens"])
+@pytest.mark.parametrize("pooling", ["multi-vector", "self-contrastive", "average"])
+def test_chunks_have_the_gradient_of_the_whole_batch(backbone: Path, beir: Path, source: str, pooling: str) -> None:
+    gradients = []
+    for chunk_size in (None, 4):
+        model = built(backbone, beir, source=source, pooling=pooling)
+        batch = batch_of(model, beir, chunk_size=chunk_size)
+        if chunk_size is None:
+            model(batch).total.backward()
+        else:
+            assert len(batch["parts"]["document"]) > 1
+            cached_backward(model, batch)
+        gradients.append({name: one.grad for name, one in model.named_parameters() if one.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradient, gradients[1][name], atol=2e-6, rtol=1e-3)
+
+
+@pytest.mark.parametrize("source", ["layers", "tokens"])
+def test_two_processes_see_the_loss_of_one(
+    backbone: Path, beir: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    model = built(backbone, beir, source=source, regularization=1.0)
+    alone = model(batch_of(model, beir)).total
+    shares = [batch_of(model, beir, rank=rank, world=2) for rank in (0, 1)]
+
+    def joined(share: Any, role: str) -> Any:
+        parts = share["parts"][role]
+        vectors = torch.cat([model.encode(role, part).vectors for part in parts])
+        return vectors[torch.argsort(torch.cat([part["position"] for part in parts]))]
+
+    counts = torch.cat([model.document.selection.counts(share["targets"]["lengths"]) for share in shares])
+    everyone = {role: torch.cat([joined(share, role) for share in shares]) for role in ("query", "document")}
+
+    def gather(rows: Any) -> Any:
+        # What these rows are is told by their shape: queries are never gathered here.
+        return counts if rows.dim() == 1 else everyone["document"]
+
+    for module in (bi_encoder, multi_layer):
+        monkeypatch.setattr(module, "gather", gather)
+    each = [
+        model.losses({role: joined(share, role) for role in ("query", "document")}, share["targets"]).total
+        for share in shares
+    ]
+    assert ((each[0] + each[1]) / 2).item() == pytest.approx(alone.item(), rel=1e-5)
+
+
+# ------------------------------------------------ the directory
+
+
+@pytest.mark.parametrize("kind", ["bert", "t5"])
+def test_a_self_contrastive_model_is_a_plain_dual_encoder_file_by_file(
+    tmp_path: Path, backbone: Path, t5: Path, beir: Path, kind: str
+) -> None:
+    model = built(backbone if kind == "bert" else t5, beir, layers="all", regularization=1.0)
+    plain = bi_encoder.BiEncoder(
+        {"query": model.query, "document": _plain(model)}, model.tokenizers, model.settings, model.objective
+    )
+    for name, one in (("mlr", model), ("plain", plain)):
+        (tmp_path / name).mkdir()
+        one.export(tmp_path / name)
+    files = [
+        {
+            path.relative_to(tmp_path / name).as_posix(): path.read_bytes()
+            for path in (tmp_path / name).rglob("*.*")
+            if path.is_file()
+        }
+        for name in ("mlr", "plain")
+    ]
+    # The same configuration, modules and weights: the same graph, so the same vectors at the same cost.
+    assert files[0] == files[1] and model.kind == "dense"
+    assert load_dense(tmp_path / "mlr").encode_documents(TEXTS[:1]).shape == (1, 32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("bert", {"pooling": "average", "layers": [1, 3]}),
+        ("t5", {"pooling": "average", "layers": "all"}),
+        ("bert", {"pooling": "scalar-mix", "layers": [2, 3], "encoder": {"pooling": "cls", "normalize": True}}),
+        ("bert", {"pooling": "average", "layers": "last:2", "encoder": {"tied": True, "document_prompt": "bab "}}),
+        ("bert", {"pooling": "average", "source": "tokens", "encoder": {"pooling": "cls"}}),
+    ],
+    ids=["average", "average of T5", "scalar mix", "average, tied", "tokens averaged"],
+)
+def test_a_pooled_model_loads_in_sentence_transformers_with_the_same_vectors(
+    tmp_path: Path, backbone: Path, t5: Path, beir: Path, settings: dict[str, Any], kind: str
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    model = built(backbone if kind == "bert" else t5, beir, **settings)
+    if model.document.mix is not None:
+        with torch.no_grad():
+            model.document.mix.copy_(torch.tensor([0.0, 1.0]))
+    model.export(tmp_path)
+    loaded = SentenceTransformer(str(tmp_path), device="cpu")
+    np.testing.assert_allclose(loaded.encode_query(TEXTS[:3]), model.vectors("query", TEXTS[:3]), atol=1e-5)
+    np.testing.assert_allclose(loaded.encode_document(TEXTS), model.vectors("document", TEXTS), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"layers": [1, 3]},
+        {"layers": "last:2", "encoder": {"normalize": True, "document_prompt": "bab ", "query_prompt": "dek "}},
+        {"source": "first-tokens", "count": 4, "encoder": {"pooling": "cls"}},
+        {"source": "first-tokens", "count": 4},
+        {"source": "tokens", "encoder": {"tied": True}},
+    ],
+    ids=["layers", "layers normalized, with prompts", "first tokens", "mean and first tokens", "tokens, tied"],
+)
+def test_a_multi_vector_directory_encodes_as_the_model_does(
+    tmp_path: Path, backbone: Path, beir: Path, settings: dict[str, Any]
+) -> None:
+    model = built(backbone, beir, pooling="multi-vector", **settings)
+    model.export(tmp_path)
+    loaded = load_multi_layer(tmp_path)
+    ours, theirs = model.document_vectors(TEXTS), loaded.encode_documents(TEXTS, batch_size=3)
+    assert ours.offsets.tolist() == theirs.offsets.tolist() and model.kind == "multi-layer"
+    np.testing.assert_allclose(theirs.values, ours.values, atol=1e-5)
+    np.testing.assert_allclose(loaded.encode_queries(TEXTS[:3]), model.vectors("query", TEXTS[:3]), atol=1e-5)
+    assert loaded.normalized == model.document.normalize
+    assert len(loaded.encode_documents([])) == 0
+
+
+@pytest.mark.parametrize("pooling", ["average", "scalar-mix"])
+def test_first_tokens_pooled_into_one_vector_are_read_back(
+    tmp_path: Path, backbone: Path, beir: Path, pooling: str
+) -> None:
+    model = built(backbone, beir, source="first-tokens", count=5, pooling=pooling, encoder={"pooling": "cls"})
+    model.export(tmp_path)
+    vectors = load_multi_layer(tmp_path).encode_documents(TEXTS)
+    assert vectors.counts.tolist() == [1, 1, 1, 1]
+    # "sab" has three tokens only: [CLS], it, [SEP].
+    np.testing.assert_allclose(vectors.values, model.vectors("document", TEXTS), atol=1e-5)
+
+
+def test_a_directory_that_is_none_is_named(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    with pytest.raises(ModelError, match=r"no multi_layer\.json"):
+        load_multi_layer(backbone)
+    built(backbone, beir, pooling="multi-vector").export(tmp_path)
+    file = tmp_path / "multi_layer.json"
+    content = json.loads(file.read_text())
+    for wrong in ({"source": "sentences"}, {"layers": [3, 2]}, {"format": 9}, {"mix": "heavy"}, {"depth": 9}):
+        file.write_text(json.dumps(content | wrong))
+        with pytest.raises(ModelError, match="multi_layer"):
+            load_multi_layer(tmp_path)
+
+
+# ------------------------------------------------ training
+
+
+@pytest.mark.parametrize("pooling", ["self-contrastive", "multi-vector"])
+def test_the_command_raises_dev_ndcg_and_leaves_a_model_directory(
+    tmp_path: Path, backbone: Path, beir: Path, pooling: str
+) -> None:
+    from opensearch_neural.cli import osn
+
+    output = tmp_path / "model"
+    arguments = ["train", "mlr", "--layers", "2,3", "--pooling", pooling, "--output", str(output)]
+    for override in (
+        f"start={backbone}",
+        f"train=[{{path: {beir}}}]",
+        f"dev=[{{path: {beir}, split: dev, name: dev}}]",
+        "encoder={query_length: 16, document_length: 32, normalize: true}",
+        "training={steps: 40, batch_size: 16, learning_rate: 5e-3, evaluate_every: 40, chunk_size: 24}",
+    ):
+        arguments += ["--set", override]
+    result = CliRunner().invoke(osn, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    content = json.loads((output / "osn.json").read_text())
+    measures = content["measures"]
+    assert measures["nDCG@10"] > measures["start nDCG@10"] + 0.1, measures
+    assert content["kind"] == ("dense" if pooling == "self-contrastive" else "multi-layer")
+    assert content["training"]["representation"]["layers"] == [2, 3]
+    assert content["training"]["encoder"]["tied"] is False
+    if pooling == "multi-vector":
+        assert load_multi_layer(output).encode_documents(TEXTS).stacked().shape == (4, 2, 32)
+
+
+@pytest.mark.parametrize("pooling", ["self-contrastive", "multi-vector"])
+def test_two_stages_mine_with_the_first_retriever_and_start_anew(
+    tmp_path: Path, backbone: Path, beir: Path, pooling: str
+) -> None:
+    config = configuration(
+        backbone,
+        beir,
+        tmp_path / "model",
+        pooling=pooling,
+        candidates=CandidateSettings(negatives=1, depth=10, mine="bm25"),
+        two_stage=TwoStageSettings(depth=10, keep=4),
+        training=TrainingSettings(steps=3, batch_size=8, learning_rate=1e-3),
+    )
+    train_dense(config, build)
+    first = json.loads((tmp_path / "model/.stages/retriever-1/osn.json").read_text())
+    assert first["kind"] == ("dense" if pooling == "self-contrastive" else "multi-layer")
+    assert (tmp_path / "model/osn.json").exists()
+
+
+def test_a_symmetric_loss_is_refused_and_plain_settings_are_separate_towers() -> None:
+    with pytest.raises(ValueError, match="symmetric"):
+        MlrConfig(Path("x"), [SetSettings(Path("y"))], objective=ObjectiveSettings(symmetric=True))
+    assert MlrConfig(Path("x"), [SetSettings(Path("y"))]).encoder.tied is False
+    assert EncoderSettings().tied is True

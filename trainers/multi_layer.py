@@ -1,0 +1,347 @@
+"""Multi-layer representations: a document as the vectors of several layers, a query as its last layer's.
+
+    osn train mlr --layers last:2 --pooling self-contrastive --set 'train=[{path: squad-mix}]' --output models/mlr
+    osn train mlr --layers 2,4,6 --pooling multi-vector --set 'train=[{path: squad-mix}]' --output models/several
+    osn train mlr --config multi-layer-representations --output models/mlr      the paper's recipe
+
+"Investigating Multi-layer Representations for Dense Passage Retrieval": similarity is the largest inner product (eq. 2),
+and pooling makes one vector of several, by self-contrast (eq. 5 to 7), average or scalar mix (eq. 8). Data, negatives,
+stages and the loop are those of `bi_encoder`. ME-BERT's first token vectors and ColBERT-style token vectors, the paper's
+rivals, go through the same poolings.
+
+What is written: a dense directory like any other, in which no trace of the other layers is left (self-contrastive), which
+mixes layers (average, scalar mix), or, of several vectors a document, a directory of kind "multi-layer"
+(`opensearch_neural.models.multi_layer`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from opensearch_neural.errors import InputError
+from opensearch_neural.models import multi_layer
+from opensearch_neural.models.multi_layer import MultiVectors, Selection, Source, mixed, write_selection
+from opensearch_neural.models.pooling import Pooling
+from opensearch_neural.retrievers import Run
+from trainers import losses
+from trainers.bi_encoder import BiEncoder, DenseConfig, rehearse, report, towers, train_dense
+from trainers.config import config_options
+from trainers.dev import DEPTH
+from trainers.encoder import Encoder, EncoderSettings, Role, write_sentence_transformer
+from trainers.grad_cache import Encoded, Part, gather
+from trainers.model import Losses
+
+PoolingStrategy = Literal["multi-vector", "self-contrastive", "average", "scalar-mix"]
+SEVERAL: tuple[PoolingStrategy, ...] = ("multi-vector", "self-contrastive")
+"""What compares several vectors of a document in training."""
+CHOICES = ("last", "first", "uniform")
+
+
+# ------------------------------------------------ configuration
+
+
+@dataclass(slots=True)
+class RepresentationSettings:
+    """Which vectors a document is, and what they become.
+
+    source: "layers", the pooled vectors of `layers`; "first-tokens", the last layer's first `count` (ME-BERT); "tokens", the
+    last layer's for all tokens (ColBERT-style). layers: their numbers, 1 is the first and the last always among them, or
+    last:M, first:M, uniform:M (M layers of any backbone) or all. pooling: "multi-vector" keeps all and searches them;
+    "self-contrastive" trains with all and keeps the last layer's; "average" and "scalar-mix" (learned weights) make one of
+    them. regularization: λ of L_con + λ·L_reg, for self-contrastive pooling.
+    """
+
+    source: Source = "layers"
+    layers: list[int] | str = "last:2"
+    count: int = 8
+    pooling: PoolingStrategy = "self-contrastive"
+    regularization: float = 0.1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.layers, str):
+            _parsed(self.layers)
+        if self.count < 1 or self.regularization < 0:
+            raise ValueError(
+                f"count {self.count}, regularization {self.regularization}: expected from 1, and not below 0"
+            )
+        if self.source == "tokens" and self.pooling == "scalar-mix":
+            raise ValueError("scalar-mix learns a weight for each of a fixed number of vectors: not of all tokens")
+
+
+@dataclass(slots=True)
+class SeparateTowers(EncoderSettings):
+    """As `EncoderSettings`; queries and documents each have a transformer of their own unless `tied` says otherwise."""
+
+    tied: bool = False
+
+
+@dataclass(slots=True)
+class MlrConfig(DenseConfig):
+    """Everything that `osn train mlr` can be told: what `osn train dense` can, and which vectors a document is."""
+
+    encoder: SeparateTowers = field(default_factory=SeparateTowers)
+    representation: RepresentationSettings = field(default_factory=RepresentationSettings)
+
+    def __post_init__(self) -> None:
+        DenseConfig.__post_init__(self)
+        if self.objective.symmetric:
+            raise ValueError("objective.symmetric compares single vectors, and a document may have several here")
+
+
+def _parsed(layers: str) -> tuple[str, int]:
+    """("last", 2) of "last:2"; ("last", 0) of "all", where 0 stands for every layer."""
+    if layers == "all":
+        return "last", 0
+    found = re.fullmatch(rf"({'|'.join(CHOICES)}):([1-9]\d*)", layers)
+    if not found:
+        raise ValueError(f"layers {layers!r}: expected numbers, all, or {':M, '.join(CHOICES)}:M")
+    return found[1], int(found[2])
+
+
+def chosen_layers(layers: Sequence[int] | str, depth: int) -> tuple[int, ...]:
+    """The numbers of the layers, ascending, the last (`depth`) among them.
+
+    "last:4" of 12 is 9 to 12, "first:4" is 1, 2, 3 and 12, "uniform:4" 3, 6, 9, 12 (MLR, table 1). Raises InputError for
+    more layers than there are, and numbers without the last.
+    """
+    if not isinstance(layers, str):
+        return Selection("layers", "cls", depth, tuple(sorted(layers))).layers
+    choice, number = _parsed(layers)
+    number = number or depth
+    if number > depth:
+        raise InputError(f"representation.layers is {layers}, but the backbone has {depth} layers")
+    if choice == "last":
+        return tuple(range(depth - number + 1, depth + 1))
+    if choice == "first":
+        return (*range(1, number), depth)
+    return tuple(round(depth * at / number) for at in range(1, number + 1))
+
+
+# ------------------------------------------------ the model
+
+
+class MultiVectorEncoder(Encoder):
+    """The documents' tower: `several` gives all of a document's vectors, calling it what is searched."""
+
+    def __init__(self, encoder: Encoder, selection: Selection, strategy: PoolingStrategy) -> None:
+        super().__init__(encoder.backbone, pooling=encoder.pooling, normalize=encoder.normalize)
+        self.selection, self.strategy = selection, strategy
+        count = len(selection.layers) if selection.source == "layers" else selection.count
+        self.mix = nn.Parameter(torch.zeros(count)) if strategy == "scalar-mix" else None
+
+    def several(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """(rows, vectors, dimension), scaled; of tokens, rows are filled up with what is not theirs."""
+        return self.scaled(self._unscaled(input_ids, attention_mask))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """(rows, dimension), or (rows, vectors, dimension) where they stay several."""
+        if self.strategy == "self-contrastive":
+            return super().forward(input_ids, attention_mask)
+        if self.strategy == "multi-vector":
+            return self.several(input_ids, attention_mask)
+        vectors = self._unscaled(input_ids, attention_mask)
+        known = known_vectors(self.selection.counts(attention_mask.sum(dim=1)), vectors.shape[1])
+        weights = vectors.new_ones(vectors.shape[1]) if self.mix is None else self.mix.softmax(dim=0)
+        return self.scaled(mixed(vectors, known, weights))
+
+    def _unscaled(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        deep = self.selection.source == "layers"
+        output = self.backbone(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=deep)
+        return self.selection.vectors(output, attention_mask)
+
+    @property
+    def weights(self) -> list[float] | None:
+        """By which the vectors become one; None where they do not, or only in training."""
+        if self.strategy in SEVERAL:
+            return None
+        if self.mix is not None:
+            return [float(weight) for weight in self.mix.detach().float().softmax(dim=0)]
+        return [1.0] * max(1, len(self.selection.layers), self.selection.count)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether sentence-transformers has modules that give its vectors: of the first tokens' mean it has none."""
+        if self.strategy == "multi-vector":
+            return False
+        return self.strategy == "self-contrastive" or self.selection.source != "first-tokens"
+
+    def sentence_transformers_modules(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        folder: Path,
+        *,
+        max_length: int,
+        layers: Mapping[int, float] | None = None,
+        pooling: Pooling | None = None,
+    ) -> list[Any]:
+        """Of a directory that is not dense: the transformer whose hidden states are taken, with the last layer's pooling."""
+        if self.is_dense and self.weights is not None:
+            if self.selection.source == "layers":
+                layers = dict(zip(self.selection.layers, self.weights, strict=True))
+            else:
+                pooling = "mean"  # over all tokens, their average
+        return super().sentence_transformers_modules(
+            tokenizer, folder, max_length=max_length, layers=layers, pooling=pooling
+        )
+
+
+def known_vectors(counts: Tensor, width: int) -> Tensor:
+    """(rows, width), True for the first `counts` (rows,) of each row."""
+    return torch.arange(width, device=counts.device) < counts[:, None]
+
+
+class MultiLayerModel(BiEncoder):
+    """A bi-encoder whose documents have several vectors, in training (self-contrastive) or for good (multi-vector)."""
+
+    document: MultiVectorEncoder
+
+    def __init__(self, *arguments: Any, regularization: float, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.regularization = regularization
+
+    @property
+    def kind(self) -> str:
+        return super().kind if self.document.is_dense else multi_layer.KIND
+
+    def encode(self, role: str, part: Part) -> Encoded:
+        if role == "query" or self.document.strategy not in SEVERAL:
+            return super().encode(role, part)
+        vectors = self.document.several(part["input_ids"], part["attention_mask"])
+        # Parts, and processes, have texts of other lengths: filled up, their rows can stand in one tensor.
+        return Encoded(nn.functional.pad(vectors, (0, 0, 0, self._width - vectors.shape[1])))
+
+    @property
+    def _width(self) -> int:
+        """The most vectors that a document can have."""
+        return int(self.document.selection.counts(torch.tensor([self.settings.document_length])))
+
+    def _known(self, targets: dict[str, Tensor]) -> Tensor | None:
+        """(gathered documents, vectors); None where every document has all of them."""
+        selection = self.document.selection
+        if selection.size is not None:
+            return None
+        return known_vectors(gather(selection.counts(targets["lengths"])), self._width)
+
+    def scores(self, queries: Tensor, documents: Tensor, targets: dict[str, Tensor]) -> Tensor:
+        strategy = self.document.strategy
+        if strategy not in SEVERAL:
+            return super().scores(queries, documents, targets)
+        known = self._known(targets)
+        if strategy == "multi-vector":
+            return losses.largest_similarity(queries, documents, known=known)
+        positives, last = targets["candidates"][:, 0], self.document.selection.last
+        return losses.self_contrastive_scores(queries, documents, positives, last=last, known=known)
+
+    def losses(self, vectors: dict[str, Tensor], targets: dict[str, Tensor]) -> Losses:
+        """`BiEncoder.losses`, and L_reg; "document" is (documents, vectors, dimension) under the strategies of SEVERAL."""
+        found = super().losses(vectors, targets)
+        if self.document.strategy not in SEVERAL:
+            return found
+        positives, last = targets["candidates"][:, 0], self.document.selection.last
+        documents, known = gather(vectors["document"])[positives], self._known(targets)
+        known = None if known is None else known[positives]
+        if self.document.strategy == "self-contrastive" and self.regularization:
+            found.terms["regularization"] = self.regularization * losses.self_contrastive_regularization(
+                vectors["query"], documents, last=last, temperature=self.temperature, known=known
+            )
+        similarities = torch.einsum("qd,qvd->qv", vectors["query"], documents)
+        if known is not None:
+            similarities = similarities.masked_fill(~known, -torch.inf)
+        found.measures["last_layer_wins"] = (similarities.argmax(dim=1) == last).float().mean()
+        return found
+
+    def document_vectors(self, texts: Sequence[str]) -> MultiVectors:
+        """The vectors of `texts` as the model stands, each text's own."""
+        parts: list[np.ndarray] = [np.empty(0)] * len(texts)
+        for rows, found, lengths in self.encoded("document", texts):
+            for row, vectors, count in zip(rows, found, self.document.selection.counts(lengths), strict=True):
+                parts[row] = vectors[:count]
+        offsets = np.cumsum([0, *(len(part) for part in parts)])
+        return MultiVectors(np.concatenate(parts), offsets)
+
+    def retrieve(self, queries: Mapping[str, str], documents: Mapping[str, str]) -> Run:
+        if self.document.strategy != "multi-vector":
+            return super().retrieve(queries, documents)
+        from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever
+
+        vectors = self.document_vectors(list(documents.values()))
+        retriever = MultiVectorRetriever(list(documents), vectors, lambda texts: self.vectors("query", texts))
+        return retriever.retrieve(queries, DEPTH)
+
+    def export(self, folder: Path) -> None:
+        document = self.document
+        if document.is_dense:
+            # One transformer for both cannot be one route where a document's vector is another one than a query's.
+            same = document.strategy == "self-contrastive"
+            exported = replace(self.settings, tied=self.settings.tied and same)
+            write_sentence_transformer(self._towers, self.tokenizers, exported, folder)
+            onnx = folder
+        else:
+            for role, tower in self._towers.items():
+                (folder / role).mkdir()
+                alone = replace(self.settings, tied=True, document_length=self.settings.length(role))
+                write_sentence_transformer(
+                    {"document": tower}, {"document": self.tokenizers[role]}, alone, folder / role
+                )
+            write_selection(folder, document.selection, document.weights)
+            onnx = folder / multi_layer.QUERY
+        if self.onnx:
+            from opensearch_neural.models.dense_onnx import export_onnx
+
+            export_onnx(onnx)
+
+    @property
+    def _towers(self) -> dict[Role, Encoder]:
+        return {"query": self.query, "document": self.document}
+
+
+def build(config: MlrConfig) -> MultiLayerModel:
+    """The untrained model. Raises as `bi_encoder.towers` does, and InputError for layers that the backbone has not."""
+    encoders, tokenizers, settings = towers(config)
+    chosen, backbone = config.representation, encoders["document"].backbone
+    depth, pooling = int(backbone.config.num_hidden_layers), encoders["document"].pooling
+    if chosen.source == "layers":
+        selection = Selection(chosen.source, pooling, depth, layers=chosen_layers(chosen.layers, depth))
+    else:
+        selection = Selection(
+            chosen.source, pooling, depth, count=chosen.count if chosen.source == "first-tokens" else 0
+        )
+    encoders["document"] = MultiVectorEncoder(encoders["document"], selection, chosen.pooling)
+    return MultiLayerModel(
+        encoders, tokenizers, settings, config.objective, onnx=config.onnx, regularization=chosen.regularization
+    )
+
+
+@click.command("mlr")
+@config_options(
+    MlrConfig,
+    shortcuts={
+        "layers": ("representation.layers", "Numbers (4,6), all, or last:M, first:M, uniform:M.  [default: last:2]"),
+        "pooling": (
+            "representation.pooling",
+            "multi-vector, self-contrastive, average or scalar-mix.  [default: self-contrastive]",
+        ),
+    },
+)
+def mlr(config: MlrConfig, dry_run: bool) -> None:
+    """Train multi-layer representations: a document as the vectors of several layers, pooled into one or kept.
+
+    \b
+    osn train mlr --layers last:2 --pooling self-contrastive --set 'train=[{path: squad-mix}]' \\
+        --set selection.hold_back=0.02 --output models/mlr
+    osn train mlr --config multi-layer-representations --dry-run --output models/mlr
+
+    A self-contrastive model is a dense model like any other: load_dense, SentenceTransformer and `osn ingest --dense` take
+    it. Prints the dev measures before and after. Stopped at any point, the same command goes on.
+    """
+    report(config, rehearse(config, build) if dry_run else train_dense(config, build), dry_run)
