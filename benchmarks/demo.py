@@ -1,18 +1,16 @@
 """`osn demo`: the main job on real input, in minutes, on this machine.
 
-A corpus goes in, a real OpenSearch answers: make (or take) a corpus, start the local node, encode, ingest, measure every
-engine on held-out queries, explain the hits of three of them, stop the node.
+A corpus goes in, a real OpenSearch answers: make (or take) a corpus, start the local node, train a sparse model on it
+without labels, encode, ingest, measure every engine on held-out queries, explain the hits of three of them, stop the node.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +18,8 @@ from typing import TYPE_CHECKING
 import click
 from tqdm import tqdm
 
-from opensearch_neural.cluster import ConnectionSettings, connect, connection_options, quick_capabilities
+from benchmarks.local_cluster import cluster_or_node
+from opensearch_neural.cluster import ConnectionSettings, connection_options, quick_capabilities
 from opensearch_neural.commands.evaluate import available_engines
 from opensearch_neural.corpus import BeirData
 from opensearch_neural.engines import Engines, open_engines
@@ -37,12 +36,23 @@ INDEX = NODE = "osn-demo"
 EXAMPLES = 3
 # Each engine answers this many requests in the timed part, one after the other.
 TIMED_REQUESTS = 1500
+TRAINED = f"{INDEX}-trained"
+"""The index of the trained sparse model; its engines are shown with "(trained)" behind their names."""
+TRAINED_ENGINES = ("sparse", "high-idf-first")
+TRAIN_STEPS = 80
 
 
 @click.command()
 @click.option("--corpus", default=None, help="Your own corpus.  [default: Python's documentation strings]")
 @click.option("--documents", type=click.IntRange(min=100), default=5000, show_default=True, help="The most to take.")
 @click.option("--dense", default=DENSE, show_default=True, help="Dense model, or none.")
+@click.option(
+    "--train-steps",
+    type=click.IntRange(min=0),
+    default=TRAIN_STEPS,
+    show_default=True,
+    help="Of the sparse model that is trained on the corpus; 0 trains none.",
+)
 @click.option("--keep", is_flag=True, help="Keep the index (and the corpus made) for trying `osn search` yourself.")
 @click.option("--json", "json_folder", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
 @connection_options
@@ -51,10 +61,11 @@ def demo(
     corpus: str | None,
     documents: int,
     dense: str,
+    train_steps: int,
     keep: bool,
     json_folder: Path | None,
 ) -> None:
-    """Ingest, search and measure a corpus on a local OpenSearch; under ten minutes on two cores.
+    """Train on a corpus, ingest, search and measure it on a local OpenSearch; under fifteen minutes on two cores.
 
     Uses the cluster of OSN_URL (or --url) where one is named, else starts a local node and stops it again.
 
@@ -64,17 +75,33 @@ def demo(
     osn demo --keep                                       then: osn search --index osn-demo "read a file"
     """
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="osn-demo-") as folder, cluster(connection, keep) as client:
+    with tempfile.TemporaryDirectory(prefix="osn-demo-") as folder, ExitStack() as stack:
+        step("Find OpenSearch: the cluster of OSN_URL, else a local node")
+        client = stack.enter_context(cluster_or_node(connection, NODE, keep=keep))
         if dense != "none" and quick_capabilities(client).knn_lucene is False:
             print("this cluster has no k-NN plugin: no dense vectors, and no search for them")
             dense = "none"
         data = prepare(corpus, Path(folder), documents)
+        model = Path(folder) / "trained"
+        if train_steps:
+            step(f"Train a sparse model on the corpus, without labels, {train_steps} steps")
+            try:
+                train(data, model, train_steps)
+            except InputError as error:
+                print(f"nothing trained: {error}")
+        trained = (model / "osn.json").exists()
         step(f"Ingest: BM25 text, lexical sparse vectors{'' if dense == 'none' else f', {dense} vectors'}")
-        write(client, data, dense, Path(folder))
+        write(client, data, INDEX, "lexical", dense, Path(folder))
+        if trained:
+            step("Ingest: the trained model's sparse vectors")
+            write(client, data, TRAINED, str(model), "none", Path(folder))
         step(f"Measure: {len(data.qrels)} held-out queries on each engine")
         engines = open_engines(client, INDEX)
-        names = [name for name in available_engines(engines) if name in ENGINES]
-        rows = measure_engines(client, engines, names, data)
+        served = {name: (engines, name) for name in available_engines(engines) if name in ENGINES}
+        if trained:
+            engines = open_engines(client, TRAINED, sparse_model=str(model))
+            served |= {f"{name} (trained)": (engines, name) for name in TRAINED_ENGINES}
+        rows = measure_engines(client, served, data)
         step("Three queries, their first hits explained")
         examples(client, engines, data)
         step("Result")
@@ -85,42 +112,17 @@ def demo(
             kept = Path(f"{INDEX}-corpus")
             shutil.copytree(data.corpus_path.parent, kept, dirs_exist_ok=True)
             print(f"\nkept: the index (osn search --index {INDEX} …), and its corpus in {kept}/")
+            if trained:
+                kept = Path(f"{INDEX}-model")
+                shutil.copytree(model, kept, dirs_exist_ok=True)
+                print(f"kept: the trained model in {kept}/ (osn search --index {TRAINED} --sparse {kept} …)")
         else:
-            client.indices.delete(index=INDEX)
+            client.indices.delete(index=[INDEX, TRAINED], ignore_unavailable=True)
     print(f"\ndone in {(time.monotonic() - started) / 60:.1f} minutes")
 
 
 def step(text: str) -> None:
     click.secho(f"\n== {text}", bold=True)
-
-
-@contextmanager
-def cluster(connection: ConnectionSettings, keep: bool) -> Iterator[OpenSearch]:
-    """The cluster the user names, else a local node that ends with this block (or with this process, however it ends).
-
-    With `keep` the local node goes on after a demo that succeeded.
-    """
-    from opensearch_neural import node
-
-    if os.environ.get("OSN_URL") or click.get_current_context().params.get("osn_urls"):
-        yield connect(settings=connection)
-        return
-    step("Start a local OpenSearch node")
-
-    def report(line: str) -> None:
-        click.echo(line, err=True)
-
-    running = node.start(port=0, name=NODE, attached=not keep, report=report)
-    succeeded = False
-    try:
-        print(f"OpenSearch answers at {running.url}")
-        yield connect(running.url)
-        succeeded = True
-    finally:
-        if keep and succeeded:
-            print(f"kept: the node (export OSN_URL={running.url}); osn node stop --name {NODE} --purge ends it")
-        else:
-            node.stop(name=NODE, purge=True, report=report)
 
 
 def prepare(corpus: str | None, folder: Path, documents: int) -> BeirData:
@@ -147,15 +149,53 @@ def prepare(corpus: str | None, folder: Path, documents: int) -> BeirData:
     return BeirData.load(folder / "corpus", "test")
 
 
-def write(client: OpenSearch, data: BeirData, dense: str, folder: Path) -> None:
+def train(data: BeirData, out: Path, steps: int) -> None:
+    """A residual student: BM25 over word pieces, and what it learns from first sentences about the rest of a document.
+
+    Few steps on documents cut short: a beginning, in minutes on two cores.
+    """
+    from trainers.bi_encoder import DevSettings
+    from trainers.loop import TrainingSettings
+    from trainers.sparse import (
+        RegularizationSettings,
+        SparseConfig,
+        SparseObjective,
+        SparseSet,
+        StudentSettings,
+        WarmUpSettings,
+        train_sparse,
+    )
+
+    trained = train_sparse(
+        SparseConfig(
+            output=out,
+            start=DENSE,
+            train=[SparseSet(data.corpus_path, questions="first-sentence")],
+            student=StudentSettings(residual=True, frozen_layers=3, revive=0.1, document_length=128),
+            warm_up=WarmUpSettings(expansions=100, weight=0.2),
+            objective=SparseObjective(info_nce=1.0, kl=0.0),
+            regularization=RegularizationSettings(weight=1e-2, delay=0.3, ramp=0.4),
+            document_length=96,
+            selection=DevSettings(hold_back=0.05, queries=100, documents=300),
+            training=TrainingSettings(
+                steps=steps, batch_size=32, learning_rate=1e-4, evaluate_every=max(1, steps // 2), log_every=10
+            ),
+        )
+    )
+    shown = ("nDCG@10", "word-piece BM25 nDCG@10", "presence × idf nDCG@10", "expansion terms")
+    found = ", ".join(f"{name} {trained.measures[name]:.3f}" for name in shown if name in trained.measures)
+    print(f"kept the state after {trained.best_step} steps; on first sentences held back: {found}")
+
+
+def write(client: OpenSearch, data: BeirData, index: str, sparse: str, dense: str, folder: Path) -> None:
     from ingest.job import CorpusSource, Job, run_job
     from ingest.pipeline import Options
 
-    client.indices.delete(index=INDEX, params={"ignore_unavailable": "true"})
+    client.indices.delete(index=index, params={"ignore_unavailable": "true"})
     job = Job(
         corpus=CorpusSource(str(data.corpus_path)),
-        index=INDEX,
-        sparse="lexical",
+        index=index,
+        sparse=sparse,
         dense=dense,
         replicas=0,
         dead_letters=folder / "dead-letters.jsonl",
@@ -165,8 +205,11 @@ def write(client: OpenSearch, data: BeirData, dense: str, folder: Path) -> None:
     print(f"{report.documents} documents written and counted, {report.letters} not taken, {report.seconds:.0f} s")
 
 
-def measure_engines(client: OpenSearch, engines: Engines, names: list[str], data: BeirData) -> list[Row]:
-    """Quality and latency of each engine as result rows; latency is one client's, query encoding shown apart."""
+def measure_engines(client: OpenSearch, served: dict[str, tuple[Engines, str]], data: BeirData) -> list[Row]:
+    """Quality and latency as result rows; latency is one client's, query encoding shown apart.
+
+    served: the name in the table → an index's engines, and which of them.
+    """
     from opensearch_neural import experiment
 
     questions = {id: data.queries[id] for id in data.qrels if id in data.queries}
@@ -174,18 +217,19 @@ def measure_engines(client: OpenSearch, engines: Engines, names: list[str], data
         raise InputError(f"no query of {data.corpus_path.parent.name} has judgements")
     measures = ["nDCG@10", "R@100"]
     searches = len(questions) * len(experiment.sizes_of(measures))
-    bodies = {engine: engines.body_of(engine) for engine in names}
-    with tqdm(total=len(names) * searches, unit="query", desc="quality") as bar:
+    indexes = {shown: engines.index for shown, (engines, _) in served.items()}
+    bodies = {shown: engines.body_of(name) for shown, (engines, name) in served.items()}
+    with tqdm(total=len(served) * searches, unit="query", desc="quality") as bar:
         outcomes = [
             experiment.run_engine(
-                client, engines.index, engine, body_of, questions, data.qrels, measures, progress=bar.update
+                client, indexes[shown], shown, body_of, questions, data.qrels, measures, progress=bar.update
             )
-            for engine, body_of in bodies.items()
+            for shown, body_of in bodies.items()
         ]
     # Often enough that a 99th percentile has some requests beyond it.
     texts = list(questions.values()) * max(1, TIMED_REQUESTS // len(questions))
-    with tqdm(total=len(names) * len(texts), unit="request", desc="latency") as bar:
-        times = experiment.time_engines(client, engines.index, bodies, texts, progress=bar.update)
+    with tqdm(total=len(served) * len(texts), unit="request", desc="latency") as bar:
+        times = experiment.time_engines(client, indexes, bodies, texts, progress=bar.update)
     return experiment.outcome_rows(
         data.corpus_path.parent.name,
         [replace(each, latency=times[each.engine][0], encode_ms=times[each.engine][1]) for each in outcomes],

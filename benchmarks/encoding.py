@@ -153,7 +153,7 @@ def encoding(data: Path | None, model: str | None, quick: bool, record: Path | N
         spread = "" if row.low is None else f"   [{row.low:.3f}, {row.high:.3f}]"
         print(f"{row.engine:27} {row.measure:43} {row.value:12.4f}{spread}")
     for goal in summary.goals:
-        print(f"{'met' if goal.met else 'MISSED'}: {goal.goal}: {goal.value}")
+        print(goal)
     if record is not None:
         print(summary.write(record))
     elif not quick:

@@ -13,14 +13,16 @@
     high-idf-first the rare tokens first, then all: what it costs in nDCG@10 (section 5.3.2)
 
 Models and vectors stay in `--work`: interrupted, the same command goes on, and a model that is there is not trained again.
-BM25 is the best of two analyzers and of k1 and b on train; no test judgement chooses anything.
+BM25 is OpenSearch's, of the cluster that OSN_URL or --url names or of a local node, with the best of two analyzers and of
+k1 and b on train; no test judgement chooses anything.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +30,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from opensearch_neural.cluster import ConnectionSettings, connection_options
+
 if TYPE_CHECKING:
+    from benchmarks.cluster_bm25 import Bm25Settings
     from opensearch_neural.evaluate import Measured
     from opensearch_neural.models.sparse import SparseDocumentEncoder
     from opensearch_neural.queries import Rare
@@ -99,7 +104,7 @@ def configuration(data: Path, work: Path, name: str, *, steps: int, sets: Sequen
             steps=steps,
             batch_size=32,
             learning_rate=1e-4,
-            set_weights=0.5,
+            set_weights=0.25,
             evaluate_every=max(1, steps // 8),
             log_every=10,
             precision="bfloat16",
@@ -218,31 +223,8 @@ def student_run(encoder: Any, test: Test) -> tuple[Run, dict[str, float]]:
     return sparse_run(test, matrix, encoder.vocabulary, encoder.query.encode), sparsity
 
 
-@dataclass(frozen=True)
-class Bm25Settings:
-    """An analyzer with k1 and b."""
-
-    stem: bool
-    k1: float
-    b: float
-
-
-def tuned_bm25(data: Path, names: Iterable[str]) -> dict[str, Bm25Settings]:
+def tuned_bm25(scores: Mapping[str, Mapping[Bm25Settings, float]]) -> dict[str, Bm25Settings]:
     """For each set the analyzer, k1 and b that are best on its train questions, and under "" those best on average."""
-    from opensearch_neural.evaluate import measure
-    from opensearch_neural.retrievers.bm25 import BM25Retriever
-    from trainers.data import load_training
-
-    scores: dict[str, dict[Bm25Settings, float]] = {}
-    for name in names:
-        train = load_training(data / name, split="train", name=name)
-        some = train.take(range(0, len(train), -(-len(train) // TUNING_QUERIES)))
-        for stem in (True, False):
-            engine = BM25Retriever(train.documents.ids, train.documents.values(), stem=stem, tunable=True)
-            for k1, b in itertools.product(*GRID):
-                run = engine.with_settings(k1=k1, b=b).retrieve(some.query_texts(), 10)
-                found = measure(run, some.qrels(), ["nDCG@10"]).mean["nDCG@10"]
-                scores.setdefault(name, {})[Bm25Settings(stem, k1, b)] = found
     best = {name: max(found, key=lambda one: found[one]) for name, found in scores.items()}
     everywhere = next(iter(scores.values()))
     best[""] = max(everywhere, key=lambda one: sum(found[one] for found in scores.values()))
@@ -250,40 +232,61 @@ def tuned_bm25(data: Path, names: Iterable[str]) -> dict[str, Bm25Settings]:
     return best
 
 
+def some_questions(data: Path, name: str) -> TrainingData:
+    """Of a train split, evenly: what BM25 is tuned on."""
+    from trainers.data import load_training
+
+    train = load_training(data / name, split="train", name=name)
+    return train.take(range(0, len(train), -(-len(train) // TUNING_QUERIES)))
+
+
 # ------------------------------------------------ the parts
 
 
-def quality(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Goal]]:
+def quality(data: Path, work: Path, steps: int, connection: ConnectionSettings) -> tuple[list[Row], list[Goal]]:
     """Part 1: train together, test apart."""
-    from opensearch_neural.evaluate import rows
-    from opensearch_neural.results import Row
-    from opensearch_neural.retrievers.bm25 import BM25Retriever
-    from trainers.negatives import open_retriever
+    from benchmarks.cluster_bm25 import cluster_bm25
+    from benchmarks.local_cluster import cluster_or_node
+    from opensearch_neural.corpus import BeirData
 
     student = trained(configuration(data, work, "student", steps=steps))
-    chosen = tuned_bm25(data, TRAINED_ON)
     found: list[Row] = []
-    for name in (*TRAINED_ON, *UNSEEN):
-        test = Test.load(data, name, work)
-        settings = chosen.get(name, chosen[""])
-        texts = list(test.data.documents.values())
-        adapted = on_target(student, lexicon := test.lexicon(student.query.tokenizer))
-        impacts, encode = lexicon.impacts(texts), lexicon.encoder.query.encode
-        presence = (impacts > 0).astype("float32")
-        run, sparsity = student_run(adapted, test)
-        bm25 = BM25Retriever(test.data.documents.ids, texts, stem=settings.stem, k1=settings.k1, b=settings.b)
-        dense = open_retriever(f"dense:{START}", test.data.documents, cache=test.folder / "dense")
-        queries = test.data.query_texts()
-        measured = {
-            BM25: test.measured(bm25.retrieve(queries, DEPTH)),
-            PRESENCE: test.measured(sparse_run(test, presence, lexicon.encoder.vocabulary, encode)),
-            PIECES: test.measured(sparse_run(test, impacts, lexicon.encoder.vocabulary, encode)),
-            TEACHER: test.measured(dense.retrieve(queries, DEPTH)),
-            STUDENT: test.measured(run),
+    with ExitStack() as stack:
+        client = stack.enter_context(cluster_or_node(connection, "osn-bench-sparse"))
+        engines = {
+            name: stack.enter_context(cluster_bm25(client, BeirData.load(data / name, "test").corpus_path))
+            for name in (*TRAINED_ON, *UNSEEN)
         }
-        found += rows(name, measured, baseline=BM25)
-        found += [Row(name, STUDENT, key, value, None, None, len(texts)) for key, value in sparsity.items()]
+        chosen = tuned_bm25({name: engines[name].scores(some_questions(data, name), GRID) for name in TRAINED_ON})
+        for name, bm25 in engines.items():
+            found += compared(
+                student, Test.load(data, name, work), partial(bm25.run, settings=chosen.get(name, chosen[""]))
+            )
     return found, quality_goals(found)
+
+
+def compared(student: Any, test: Test, bm25: Callable[[Mapping[str, str], int], Run]) -> list[Row]:
+    """Rows of the student, the rival and the baselines on a test set."""
+    from opensearch_neural.evaluate import rows
+    from opensearch_neural.results import Row
+    from trainers.negatives import open_retriever
+
+    texts = list(test.data.documents.values())
+    adapted = on_target(student, lexicon := test.lexicon(student.query.tokenizer))
+    impacts, encode = lexicon.impacts(texts), lexicon.encoder.query.encode
+    presence = (impacts > 0).astype("float32")
+    run, sparsity = student_run(adapted, test)
+    dense = open_retriever(f"dense:{START}", test.data.documents, cache=test.folder / "dense")
+    queries = test.data.query_texts()
+    measured = {
+        BM25: test.measured(bm25(queries, DEPTH)),
+        PRESENCE: test.measured(sparse_run(test, presence, lexicon.encoder.vocabulary, encode)),
+        PIECES: test.measured(sparse_run(test, impacts, lexicon.encoder.vocabulary, encode)),
+        TEACHER: test.measured(dense.retrieve(queries, DEPTH)),
+        STUDENT: test.measured(run),
+    }
+    found = rows(test.name, measured, baseline=BM25)
+    return found + [Row(test.name, STUDENT, key, value, None, None, len(texts)) for key, value in sparsity.items()]
 
 
 def quality_goals(rows: Sequence[Row]) -> list[Goal]:
@@ -567,13 +570,16 @@ def rescored(test: Test, run: Run, matrix: Any, vocabulary: list[str], encode: A
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Write PART/summary.json there.")
 @click.option("--part", type=click.Choice(PARTS), required=True, help="Which evidence.")
 @click.option("--steps", type=int, help="Optimizer steps of a training.  [default: 1500 of the student, 240 elsewhere]")
-def inference_free_sparse(data: Path, work: Path, record: Path | None, part: str, steps: int | None) -> None:
+@connection_options
+def inference_free_sparse(
+    connection: ConnectionSettings, data: Path, work: Path, record: Path | None, part: str, steps: int | None
+) -> None:
     """Train inference-free sparse models and measure them beside BM25, or what their parts contribute."""
     from opensearch_neural.results import Summary, code_commit, command_line, data_facts, machine_facts
     from opensearch_neural.tables import result_table
 
-    parts = {
-        "quality": (quality, 1500, "Inference-free sparse retrieval against BM25"),
+    parts: dict[str, tuple[Callable[[Path, Path, int], tuple[list[Row], list[Goal]]], int, str]] = {
+        "quality": (partial(quality, connection=connection), 1500, "Inference-free sparse retrieval against BM25"),
         "head": (head, ABLATION_STEPS, "The sampled head against the full one"),
         "flops": (flops, ABLATION_STEPS, "nDCG@10 against FLOPS, with and without IDF"),
         "distillation": (distillation, ABLATION_STEPS, "Teachers alone and together"),
@@ -594,7 +600,7 @@ def inference_free_sparse(data: Path, work: Path, record: Path | None, part: str
     )
     print(result_table(summary.rows, ["nDCG@10", "active terms", "expansion terms", "FLOPS"], intervals=True))
     for goal in summary.goals:
-        print(f"{'met' if goal.met else 'missed'}: {goal.goal}: {goal.value}")
+        print(goal)
     if record:
         if part == "flops":
             plot(rows, record / part)

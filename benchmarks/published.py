@@ -73,7 +73,7 @@ def published(connection: ConnectionSettings, data: Path, record: Path | None, w
     )
     print(result_table(summary.rows, [label(name) for name in MEASURES], intervals=True))
     for goal in summary.goals:
-        print(f"{'met' if goal.met else 'missed'}: {goal.goal}: {goal.value}")
+        print(goal)
     if record:
         print(f"written: {summary.write(record)}")
 

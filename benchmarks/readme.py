@@ -26,9 +26,7 @@ def rendered(what: str, summary: Summary) -> str:
     """A result file as the README shows it: the table unless `what` is "goals", the goals, the command."""
     parts = [] if what == "goals" else [result_table([row for row in summary.rows if " - " not in row.measure])]
     if summary.goals:
-        parts.append(
-            "\n".join(f"- {'met' if goal.met else 'missed'}: {goal.goal}: {goal.value}" for goal in summary.goals)
-        )
+        parts.append("\n".join(f"- {goal}" for goal in summary.goals))
     parts.append(f"`{summary.command}`")
     return "\n\n".join(parts) + "\n"
 

@@ -120,7 +120,7 @@ def training_ground(
     )
     print(result_table(summary.rows, sorted({row.measure for row in rows}), intervals=True))
     for goal in summary.goals:
-        print(f"{'met' if goal.met else 'missed'}: {goal.goal}: {goal.value}")
+        print(goal)
     if record:
         print(f"written: {summary.write(record)}")
 

@@ -106,7 +106,7 @@ def run_engine(
 
 def time_engines(
     client: OpenSearch,
-    index: str,
+    index: str | Mapping[str, str],
     bodies_of: Mapping[str, BodyOf],
     texts: Sequence[str],
     *,
@@ -114,9 +114,11 @@ def time_engines(
 ) -> dict[str, tuple[Latencies, Latencies]]:
     """{engine: (latency of its searches, time to make their bodies)}: pages of 10, one request at a time.
 
+    index: of all engines, or {engine: its index}.
     Up to 50 of the bodies are sent once beforehand, untimed. Then the engines take turns in blocks of 20 queries, so
     that a slow moment of the machine falls on all of them alike.
     """
+    indexes = dict.fromkeys(bodies_of, index) if isinstance(index, str) else index
     bodies: dict[str, list[Body]] = {engine: [] for engine in bodies_of}
     encoding: dict[str, list[float]] = {engine: [] for engine in bodies_of}
     times: dict[str, list[float]] = {engine: [] for engine in bodies_of}
@@ -127,13 +129,13 @@ def time_engines(
             bodies[engine].append(body_of(text, PAGE))
             encoding[engine].append((time.perf_counter() - start) * 1000)
         for body in bodies[engine][:50]:
-            search(client, index, body)
+            search(client, indexes[engine], body)
     for block in range(0, len(texts), 20):
         turn = list(bodies)
         at = block // 20 % len(turn)
         for engine in turn[at:] + turn[:at]:
             sent = bodies[engine][block : block + 20]
-            times[engine] += time_queries(client, index, sent, warmup=0).ms
+            times[engine] += time_queries(client, indexes[engine], sent, warmup=0).ms
             if progress:
                 progress(len(sent))
     return {engine: (Latencies(times[engine]), Latencies(encoding[engine])) for engine in bodies}

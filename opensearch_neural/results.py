@@ -65,6 +65,9 @@ class Goal:
     value: str | float | None
     met: bool
 
+    def __str__(self) -> str:
+        return f"{'met' if self.met else 'missed'}: {self.goal}: {self.value}"
+
 
 @dataclass(frozen=True)
 class Data:

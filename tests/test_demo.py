@@ -32,12 +32,13 @@ PLACES = ("Oslo", "Lima", "Kyoto", "Cairo", "Quebec", "Hanoi", "Perth", "Malta",
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """A hundred documents that begin with a sentence of their own; what is left tells them apart too."""
+    """A hundred documents that begin with a sentence of their own; what is left tells them apart too, and has one more."""
     lines = []
     for number, (subject, place) in enumerate(itertools.product(SUBJECTS, PLACES)):
         text = (
             f"How the {subject} of {place} have changed within one year. It was written for readers in {place} who know "
-            f"little of {subject}, and it begins with what everybody can see before it comes to what nobody expected."
+            f"little of {subject}, and it begins with what everybody can see before it comes to what nobody expected. "
+            f"The {subject} that stand in {place} today are described in the last part, with their makers, prices and dates."
         )
         lines.append(json.dumps({"_id": f"d{number}", "title": subject, "text": text}) + "\n")
     path = tmp_path / "docs.jsonl"
@@ -52,11 +53,11 @@ def run(client: OpenSearch, cluster_url: str, corpus: Path, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
 
     def run(*options: str) -> Result:
-        arguments = ["--url", cluster_url, "--corpus", str(corpus), "--dense", "none", *options]
+        arguments = ["--url", cluster_url, "--corpus", str(corpus), "--dense", "none", "--train-steps", "0", *options]
         return CliRunner().invoke(demo.demo, arguments, catch_exceptions=False)
 
     yield run
-    client.indices.delete(index=demo.INDEX, ignore_unavailable=True)
+    client.indices.delete(index=[demo.INDEX, demo.TRAINED], ignore_unavailable=True)
 
 
 def test_it_ends_with_a_table_and_three_explained_queries_and_leaves_no_index(run, client: OpenSearch) -> None:
@@ -106,3 +107,13 @@ def test_a_cluster_without_plugins_gets_the_engines_that_it_can_serve(
     table = done.output[done.output.index("== Result") :]
     assert "| high-idf-first" in table
     assert "| hybrid" not in table and "| dense" not in table
+
+
+def test_a_sparse_model_trained_on_the_corpus_stands_beside_bm25(run, client: OpenSearch) -> None:
+    done = run("--train-steps", "2", "--keep")
+    assert done.exit_code == 0, done.output
+    assert "word-piece BM25 nDCG@10" in done.output
+    table = done.output[done.output.index("== Result") :]
+    assert "| sparse (trained)" in table and "| high-idf-first (trained)" in table and "| bm25" in table
+    assert client.count(index=demo.TRAINED)["count"] == 100
+    assert Path("osn-demo-model/residual.json").exists()

@@ -992,15 +992,7 @@ def _masked_lm(config: SparseConfig, start: Path, output: Path) -> Path:
             backbone=str(start),
             max_length=settings.length,
             dev_share=0.0,
-            training=TrainingSettings(
-                steps=settings.masked_lm_steps,
-                batch_size=settings.batch_size,
-                learning_rate=settings.masked_lm_learning_rate,
-                precision=config.training.precision,
-                seed=config.training.seed,
-                device=config.training.device,
-                bucket=16,
-            ),
+            training=_warming(config, settings.masked_lm_steps, settings.masked_lm_learning_rate, bucket=16),
         )
     )
 
@@ -1027,20 +1019,27 @@ def _to_impacts(config: SparseConfig, prepared: Prepared, output: Path) -> Path:
         student,
         _Documents(prepared.train),
         collate(config, prepared.train, student, teachers=[[] for _ in prepared.train]),
-        settings=TrainingSettings(
-            steps=settings.impact_steps,
-            batch_size=settings.batch_size,
-            learning_rate=settings.impact_learning_rate,
-            precision=config.training.precision,
-            seed=config.training.seed,
-            device=config.training.device,
-        ),
+        settings=_warming(config, settings.impact_steps, settings.impact_learning_rate),
         output=output,
         kind=KIND,
         config=settings,
         data_hash=fingerprint([one.hash for one in prepared.train]),
     )
     return output
+
+
+def _warming(config: SparseConfig, steps: int, learning_rate: float, **settings: Any) -> TrainingSettings:
+    """Of a warm-up: on the device, and with the numbers, of the training that follows."""
+    training = config.training
+    return TrainingSettings(
+        steps=steps,
+        batch_size=config.warm_up.batch_size,
+        learning_rate=learning_rate,
+        precision=training.precision,
+        seed=training.seed,
+        device=training.device,
+        **settings,
+    )
 
 
 # ------------------------------------------------ the command

@@ -258,7 +258,7 @@ def finish(
     else:
         print(report.text(found, levels))
         for goal in made.goals:
-            print(f"{'met' if goal.met else 'missed'}: {goal.goal}: {goal.value}")
+            print(goal)
     refused = any(cell.refused for row in levels.values() for cell in row.values())
     if found.partial or refused:
         sys.exit(1)

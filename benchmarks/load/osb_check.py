@@ -172,7 +172,7 @@ def check_osb(
     )
     print(result_table(rows, intervals=True))
     for goal in goals:
-        print(f"{'met' if goal.met else 'missed'}: {goal.goal}: {goal.value}")
+        print(goal)
     if record:
         print(f"wrote {summary.write(record)}", file=sys.stderr)
 

@@ -63,7 +63,7 @@ def two_phase(
     )
     print(result_table(found, intervals=True))
     for each in goals:
-        print(f"{'met' if each.met else 'missed'}: {each.goal}: {each.value}")
+        print(each)
     if record:
         print(f"wrote {summary.write(record)}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import click
@@ -13,13 +12,17 @@ import click
 @click.option("--corpus", help="Folder, file or data set of any kind that `osn ingest` reads; streamed.")
 @click.option("--merge", multiple=True, type=click.Path(path_type=Path), help="Counts of a shard; repeatable.")
 @click.option("--tokenizer", help="Hub id, model directory or tokenizer.json; default: BERT's word pieces.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="The table to write, {token: weight}.")
+@click.option("--model", help="A sparse model: write it to --out with this corpus's statistics, its weights unchanged.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The table to write, {token: weight}; a folder with --model."
+)
 @click.option("--counts", type=click.Path(dir_okay=False, path_type=Path), help="Write the counts, to be merged.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def idf(
     corpus: str | None,
     merge: tuple[Path, ...],
     tokenizer: str | None,
+    model: str | None,
     out: Path | None,
     counts: Path | None,
     as_json: bool,
@@ -30,49 +33,50 @@ def idf(
     osn idf --corpus docs.jsonl.gz --out idf.json
     osn idf --corpus shard-1.jsonl.gz --counts counts-1.json
     osn idf --merge counts-1.json --merge counts-2.json --out idf.json
+    osn idf --corpus docs.jsonl.gz --model models/sparse --out models/sparse-docs
 
     idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5)); a token that no document holds weighs 1, special tokens 0.
     """
-    from tqdm import tqdm
-
-    from opensearch_neural.corpus import Rejected, read_corpus
+    from opensearch_neural.commands.counting import counted
     from opensearch_neural.errors import InputError
     from opensearch_neural.idf import DocumentFrequencies, save_idf
+    from opensearch_neural.models.corpus_statistics import write_with_statistics
     from opensearch_neural.models.directory import minilm_directory
     from opensearch_neural.models.lexical import count_documents, idf_table
-    from opensearch_neural.tokens import load_tokenizer, vocabulary_of
+    from opensearch_neural.tokens import QueryEncoder, load_tokenizer, vocabulary_of
 
     if (corpus is None) == (not merge):
         what = "nothing to count" if corpus is None else "--corpus and --merge exclude each other"
         raise InputError(what, "give --corpus, or the counts of shards as --merge")
     if out is None and counts is None:
         raise InputError("nothing to write", "give --out for the table, --counts for counts to be merged")
-    source = tokenizer or minilm_directory()
+    if model is not None and (tokenizer is not None or out is None):
+        raise InputError("--model brings its own tokenizer, and is written to --out", "give --model and --out")
+    if out is not None and (out.is_dir() if model is None else out.exists()):
+        raise InputError(f"{out} is there already", "name a file, or with --model a folder, to be written")
+    source = model or tokenizer or minilm_directory()
     if source is None:
         raise InputError("which word pieces are to be counted?", "give --tokenizer, the model's own directory")
-    pieces = load_tokenizer(source)
+    pieces = load_tokenizer(source) if model is None else QueryEncoder.load(source).tokenizer
     vocabulary = vocabulary_of(pieces)
-    rejected: list[Rejected] = []
+    left_out = 0
     if corpus is not None:
-        contents = (document.contents for document in read_corpus(corpus, on_reject=rejected.append))
-        # A terminal gets a bar that moves, a log a line now and then.
-        interval = 0.1 if sys.stderr.isatty() else 10.0
-        with tqdm(contents, unit=" documents", desc="counting", mininterval=interval, maxinterval=interval) as stream:
-            frequencies = count_documents(stream, pieces)
+        with counted(corpus) as (documents, rejected):
+            frequencies = count_documents(documents, pieces)
+        left_out = len(rejected)
     else:
         frequencies = DocumentFrequencies(len(vocabulary))
         for path in merge:
             frequencies.merge(DocumentFrequencies.load(path, vocabulary))
-    if rejected:
-        first = rejected[0]
-        print(f"warning: {len(rejected):,} records left out, the first in {first}", file=sys.stderr)
     if counts is not None:
         frequencies.save(counts, vocabulary)
-    if out is not None:
+    if model is not None and out is not None:
+        write_with_statistics(model, out, frequencies)
+    elif out is not None:
         save_idf(out, idf_table(frequencies, pieces))
     result = {
         "documents": frequencies.n,
-        "left_out": len(rejected),
+        "left_out": left_out,
         "average_length": frequencies.length / max(1, frequencies.n),
         "tokens": int((frequencies.counts > 0).sum()),
         "vocabulary": len(vocabulary),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import click
@@ -25,24 +24,12 @@ def lexical(corpus: str, out: Path, tokenizer: str | None, k1: float, b: float, 
     osn lexical --corpus docs.jsonl.gz --out models/lexical
     osn ingest --corpus docs.jsonl.gz --index docs --sparse models/lexical
     """
-    from tqdm import tqdm
-
-    from opensearch_neural.corpus import Rejected, read_corpus
+    from opensearch_neural.commands.counting import counted
     from opensearch_neural.models.lexical import build_lexical
 
-    rejected: list[Rejected] = []
-    contents = (document.contents for document in read_corpus(corpus, on_reject=rejected.append))
-    # A terminal gets a bar that moves, a log a line now and then.
-    interval = 0.1 if sys.stderr.isatty() else 10.0
-    with tqdm(contents, unit=" documents", desc="counting", mininterval=interval, maxinterval=interval) as documents:
+    with counted(corpus) as (documents, rejected):
         encoder = build_lexical(documents, tokenizer=tokenizer, k1=k1, b=b, name=out.name)
     encoder.save(out)
-    if rejected:
-        first = rejected[0]
-        print(
-            f"warning: {len(rejected):,} records left out, the first in {first.file}, line {first.line}: {first.reason}",
-            file=sys.stderr,
-        )
     if as_json:
         result = {
             "model": str(out),

@@ -143,14 +143,15 @@ def _module(encoder: TorchSparseEncoder) -> torch.nn.Module:
 def _batch(tokenizer: Tokenizer, texts: Sequence[str]) -> dict[str, torch.Tensor]:
     """Texts as ml-commons hands them over: (texts, length of the longest), padded with 0."""
     import torch
+    from tokenizers import Tokenizer
 
-    encodings = tokenizer.encode_batch_fast(list(texts))
-    longest = max(len(encoding.ids) for encoding in encodings)
-    ids, mask = (torch.zeros(len(encodings), longest, dtype=torch.int64) for _ in range(2))
-    for row, encoding in enumerate(encodings):
-        ids[row, : len(encoding.ids)] = torch.tensor(encoding.ids)
-        mask[row, : len(encoding.ids)] = 1
-    return {"input_ids": ids, "attention_mask": mask}
+    padding = Tokenizer.from_str(tokenizer.to_str())
+    padding.enable_padding(pad_id=0)
+    encodings = padding.encode_batch(list(texts))
+    return {
+        "input_ids": torch.tensor([encoding.ids for encoding in encodings]),
+        "attention_mask": torch.tensor([encoding.attention_mask for encoding in encodings]),
+    }
 
 
 def _export_queries(encoder: TorchSparseEncoder, out: Path, name: str, version: str) -> Exported:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
@@ -14,8 +16,12 @@ pytest.importorskip("sentence_transformers")
 from tiny import tiny_backbone, tiny_beir  # noqa: E402
 
 from benchmarks import inference_free_sparse  # noqa: E402
-from benchmarks.inference_free_sparse import STUDENT, flops_goals, quality_goals  # noqa: E402
+from benchmarks.cluster_bm25 import Bm25Settings, cluster_bm25  # noqa: E402
+from benchmarks.inference_free_sparse import STUDENT, flops_goals, quality_goals, tuned_bm25  # noqa: E402
 from opensearch_neural.results import Row, read  # noqa: E402
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +40,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("part", ["quality", "high-idf-first"])
 def test_each_part_is_one_command_that_writes_its_result(
-    part: str, tmp_path: Path, data: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+    part: str, tmp_path: Path, data: Path, work: Path, cluster_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = work / "start"
     if not start.exists():
@@ -50,12 +56,45 @@ def test_each_part_is_one_command_that_writes_its_result(
     }
     for name, value in small.items():
         monkeypatch.setattr(inference_free_sparse, name, value)
-    arguments = ["--data", str(data), "--work", str(work), "--part", part, "--steps", "2", "--record", str(tmp_path)]
+    arguments = [
+        "--url",
+        cluster_url,
+        "--data",
+        str(data),
+        "--work",
+        str(work),
+        "--part",
+        part,
+        "--steps",
+        "2",
+        "--record",
+        str(tmp_path),
+    ]
     result = CliRunner().invoke(inference_free_sparse.inference_free_sparse, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     summary = read(tmp_path / part)
     assert {row.set for row in summary.rows} >= {"one", "two"}
     assert all((work / "models" / "student" / name).exists() for name in ("residual.json", "document", "osn.json"))
+
+
+def test_bm25_gets_the_analyzer_k1_and_b_that_are_best_on_average_or_on_the_set() -> None:
+    plain, stemmed = Bm25Settings("standard", 1.2, 0.75), Bm25Settings("english", 0.9, 0.4)
+    chosen = tuned_bm25({"one": {plain: 0.5, stemmed: 0.4}, "two": {plain: 0.1, stemmed: 0.3}})
+    assert chosen == {"one": plain, "two": stemmed, "": stemmed}
+
+
+def test_k1_and_b_reach_the_cluster(client: OpenSearch, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    documents = {"d1": "tide tide tide", "d2": "tide and moon and sun and stars and more of them"}
+    corpus.write_text("".join(json.dumps({"_id": id, "text": text}) + "\n" for id, text in documents.items()))
+    with cluster_bm25(client, corpus) as engine:
+        flat = engine.run({"q": "tide"}, 10, Bm25Settings("standard", 0.0, 0.5))["q"]
+        assert flat["d1"] == pytest.approx(flat["d2"]), "without k1 a term counts once, however often it occurs"
+        steep = engine.run({"q": "tide"}, 10, Bm25Settings("standard", 2.0, 0.5))["q"]
+        assert steep["d1"] > 1.5 * steep["d2"]
+        assert set(engine.run({"q": "tides"}, 10, Bm25Settings("english", 1.2, 0.75))["q"]) == {"d1", "d2"}
+        assert not engine.run({"q": "tides"}, 10, Bm25Settings("standard", 1.2, 0.75))["q"]
+    assert not client.indices.exists(index=",".join(engine.indexes.values()))
 
 
 def test_the_goal_needs_the_interval_above_zero_on_two_sets_and_the_unseen_mean_within_a_point() -> None:

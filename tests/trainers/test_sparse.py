@@ -16,6 +16,7 @@ pytest.importorskip("sentence_transformers")
 
 from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
 
+from opensearch_neural.commands.idf import idf  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.models.lexical import build_lexical  # noqa: E402
 from opensearch_neural.models.sparse import load_sparse  # noqa: E402
@@ -135,6 +136,37 @@ def test_a_residual_student_is_encoded_as_bm25_of_the_whole_text_plus_what_is_le
     # The text is longer than the head reads: its impacts count all the same.
     assert len(found.encode_documents([TEXTS[3]]).row(0).keys() & set(WORDS[:50])) == 50
     assert found.query.encode("bab sab") == lexical.query.encode("bab sab")
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_model_gets_the_statistics_of_another_corpus_and_keeps_what_it_learned(
+    tmp_path: Path, backbone: Path, beir: Path, residual: bool
+) -> None:
+    from sentence_transformers import SparseEncoder
+
+    settings = StudentSettings(document_length=32, query_length=16, residual=residual)
+    model = student(configuration(backbone, beir, tmp_path / "x", student=settings))
+    source, out = tmp_path / "source", tmp_path / "adapted"
+    source.mkdir()
+    model.export(source)
+    (tmp_path / "c.jsonl").write_text(json.dumps({"_id": "d", "text": "bab bab dek"}) + "\n")
+    arguments = ["--corpus", str(tmp_path / "c.jsonl"), "--model", str(source), "--out", str(out)]
+    done = CliRunner().invoke(idf, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    adapted = load_sparse(out)
+    lexical = build_lexical(["bab bab dek"], tokenizer=model.lexicon.encoder.query.tokenizer)
+    found = adapted.query.encode("bab fin")
+    assert found == pytest.approx(lexical.query.encode("bab fin"), rel=1e-6)
+    assert found != pytest.approx(load_sparse(source).query.encode("bab fin"), rel=1e-2)
+    expected = model.vectors(TEXTS[:2]).to_scipy().toarray()
+    if residual:
+        expected = expected + lexical.encode_documents(TEXTS[:2]).to_scipy().toarray()
+    else:
+        (vector,) = SparseEncoder(str(out), device="cpu").encode_query(["bab fin"]).to_dense().tolist()
+        assert {adapted.vocabulary[at]: weight for at, weight in enumerate(vector) if weight} == pytest.approx(found)
+    np.testing.assert_allclose(adapted.encode_documents(TEXTS[:2]).to_scipy().toarray(), expected, atol=2e-6)
+    with pytest.raises(InputError, match="there already"):
+        CliRunner().invoke(idf, arguments, catch_exceptions=False, standalone_mode=False)
 
 
 # ------------------------------------------------ batches and losses

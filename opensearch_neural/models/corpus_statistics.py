@@ -1,0 +1,62 @@
+"""A trained sparse model on another corpus: what it has learned stays, the statistics of the corpus are counted anew.
+
+`inference-free-sparse`, table 5: the IDF of the corpus that is searched serves better than that of the training corpus.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.files import read_json_object, write_json
+from opensearch_neural.idf import DocumentFrequencies, save_idf
+from opensearch_neural.models import directory
+from opensearch_neural.models.sparse import RESIDUAL
+from opensearch_neural.tokens import QueryEncoder, special_tokens, vocabulary_of
+
+
+def write_with_statistics(model: str | Path, out: Path, frequencies: DocumentFrequencies) -> None:
+    """Write the sparse model directory `out`: that of `model` with the IDF of a corpus and, where its documents' weights
+    hold BM25 impacts (a residual model), that corpus's average length.
+
+    frequencies: of the corpus, over the model's own tokenizer. Raises InputError where `out` is there already, ModelError
+    where the model has no such query side.
+    """
+    folder = directory.locate(model)
+    if out.exists():
+        raise InputError(f"{out} is there already", "name a folder that is not, or remove it")
+    query = QueryEncoder.load(folder)
+    vocabulary = vocabulary_of(query.tokenizer)
+    if len(frequencies.counts) != len(vocabulary):
+        raise ModelError(f"{folder}: {len(vocabulary)} tokens, but {len(frequencies.counts)} were counted")
+    table = frequencies.idf_table(vocabulary, special=special_tokens(query.tokenizer))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as temporary:
+        written = Path(temporary) / "model"
+        shutil.copytree(folder, written, ignore=lambda _, names: [name for name in names if name.startswith(".")])
+        save_idf(written / "idf.json", table)
+        for module in (module for modules in directory.routes(written).values() for module in modules):
+            if module.type == "SparseStaticEmbedding":
+                _write_static_weights(module.path, table, vocabulary)
+        if (residual := written / RESIDUAL).exists():
+            length = frequencies.length / frequencies.n
+            write_json(residual, {**read_json_object(residual), "average_length": length, "documents": frequencies.n})
+        written.rename(out)
+
+
+def _write_static_weights(module: Path, table: dict[str, float], vocabulary: list[str]) -> None:
+    """Into a SparseStaticEmbedding: the table that its config names, or its tensor."""
+    import numpy as np
+
+    config = read_json_object(module / "config.json") if (module / "config.json").exists() else {}
+    if isinstance(named := config.get("path"), str) and named.endswith(".json"):
+        save_idf(module / Path(named).name, table)
+        return
+    from safetensors.numpy import load_file, save_file
+
+    file = module / "model.safetensors"
+    weights = load_file(file)["weight"].copy()
+    weights[: len(vocabulary)] = np.array([table[token] for token in vocabulary], dtype=weights.dtype)
+    save_file({"weight": weights}, file)
