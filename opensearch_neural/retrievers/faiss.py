@@ -37,14 +37,18 @@ class FaissRetriever:
         similarity: Literal["inner_product", "cosine"] = "inner_product",
         name: str = "faiss",
     ) -> None:
-        faiss = _faiss("exact dense search without a cluster")
         if similarity not in ("inner_product", "cosine"):
             raise InputError(f"similarity must be inner_product or cosine, not {similarity!r}")
         self._similarity = similarity
-        vectors = self._checked(vectors, "document", len(ids))
-        index = faiss.IndexFlatIP(vectors.shape[1])
-        index.add(vectors)
-        self._search(ids, index, encode_queries, name)
+        self._search(ids, self._flat(vectors, len(ids)), encode_queries, name)
+
+    def _flat(self, vectors: Vectors, count: int) -> Any:
+        """The index that compares with each of `count` vectors."""
+        faiss = _faiss("exact dense search without a cluster")
+        checked = self._checked(vectors, "document", count)
+        index = faiss.IndexFlatIP(checked.shape[1])
+        index.add(checked)
+        return index
 
     def _search(
         self, ids: Sequence[str], index: Any, encode_queries: Callable[[Sequence[str]], Vectors], name: str
@@ -60,20 +64,23 @@ class FaissRetriever:
         require_positive(k)
         if not queries:
             return {}
-        vectors = self._checked(self._encode_queries(list(queries.values())), "query", len(queries))
-        if vectors.shape[1] != self._index.d:
-            raise InputError(
-                f"a query vector has {vectors.shape[1]} dimensions, a document vector {self._index.d}",
-                "encode both with the same model",
-            )
         # scores, positions: (queries, k), best first; positions are -1 where there are fewer than k documents.
-        scores, positions = self._index.search(vectors, min(k, max(1, len(self.ids))))
+        scores, positions = self._index.search(self._query_vectors(queries), min(k, max(1, len(self.ids))))
         run: Run = {}
         for query_id, row_scores, row in zip(queries, scores, positions, strict=True):
             found = np.flatnonzero(row >= 0)
             ranked = found[np.lexsort((self._order[row[found]], -row_scores[found]))]
             run[query_id] = {self.ids[row[at]]: float(row_scores[at]) for at in ranked}
         return run
+
+    def _query_vectors(self, queries: Mapping[str, str]) -> Vectors:
+        vectors = self._checked(self._encode_queries(list(queries.values())), "query", len(queries))
+        if vectors.shape[1] != self._index.d:
+            raise InputError(
+                f"a query vector has {vectors.shape[1]} dimensions, a document vector {self._index.d}",
+                "encode both with the same model",
+            )
+        return vectors
 
     def _checked(self, vectors: Vectors, what: str, count: int) -> Vectors:
         checked = np.ascontiguousarray(vectors, dtype=np.float32)

@@ -11,14 +11,17 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.models.multi_layer import MultiVectors
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.faiss import FaissRetriever, Vectors
-from opensearch_neural.retrievers.ranking import id_order, require_positive
+from opensearch_neural.retrievers.ranking import best, require_positive
+
+QUERIES = 256
+"""Searched at a time: each has many hits to merge."""
 
 
-class MultiVectorRetriever:
+class MultiVectorRetriever(FaissRetriever):
     """All vectors of `vectors`, which holds some for each of `ids`, in one flat faiss index.
 
-    The k best documents are among the k·m best vectors, m of the most that a document has: those are searched, and
-    merged by document. `encode_queries` turns texts into vectors (queries, dimension).
+    The k best documents are among the k·m best vectors, where m is the most that a document has: so many are searched,
+    and merged by document. `encode_queries` turns texts into vectors (queries, dimension).
     Raises InputError for vectors that are not finite or do not fit the ids, and for a document without any.
     """
 
@@ -30,25 +33,32 @@ class MultiVectorRetriever:
         *,
         name: str = "faiss multi-vector",
     ) -> None:
-        self.name = name
-        self.ids = list(ids)
-        if len(vectors) != len(self.ids):
-            raise InputError(f"{len(self.ids)} documents but the vectors of {len(vectors)}", "encode the corpus anew")
-        id_order(self.ids)
+        if len(vectors) != len(ids):
+            raise InputError(f"{len(ids)} documents but the vectors of {len(vectors)}", "encode the corpus anew")
         counts = vectors.counts
         if len(counts) and counts.min() < 1:
-            raise InputError(f"the document {self.ids[int(counts.argmin())]!r} has no vector")
+            raise InputError(f"the document {ids[int(counts.argmin())]!r} has no vector")
+        # (vectors,): whose it is.
         self._owner = np.repeat(np.arange(len(counts)), counts)
         self._most = int(counts.max(initial=1))
-        self._vectors = FaissRetriever([str(at) for at in range(len(vectors.values))], vectors.values, encode_queries)
+        self._similarity = "inner_product"
+        self._search(ids, self._flat(vectors.values, len(self._owner)), encode_queries, name)
 
     def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
         """The `k` nearest documents of each query, those of negative similarity included."""
         require_positive(k)
         run: Run = {}
-        for query, hits in self._vectors.retrieve(queries, k * self._most).items():
-            scores: dict[str, float] = {}
-            for vector, score in hits.items():  # best first: a document's first one is its largest
-                scores.setdefault(self.ids[self._owner[int(vector)]], score)
-            run[query] = dict(sorted(scores.items(), key=lambda hit: (-hit[1], hit[0]))[:k])
+        names = list(queries)
+        for start in range(0, len(names), QUERIES):
+            some = {name: queries[name] for name in names[start : start + QUERIES]}
+            # scores, positions: (queries, vectors), best first
+            scores, positions = self._index.search(
+                self._query_vectors(some), max(1, min(k * self._most, len(self._owner)))
+            )
+            for name, row_scores, row in zip(some, scores, positions, strict=True):
+                found = row >= 0
+                # The first hit of a document is its best vector's.
+                documents, first = np.unique(self._owner[row[found]], return_index=True)
+                ranked, kept = best(row_scores[found][first], self._order[documents], k)
+                run[name] = {self.ids[documents[at]]: float(score) for at, score in zip(ranked, kept, strict=True)}
         return run
