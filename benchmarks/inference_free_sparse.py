@@ -14,27 +14,27 @@
 
 Models and vectors stay in `--work`: interrupted, the same command goes on, and a model that is there is not trained again.
 BM25 is OpenSearch's, of the cluster that OSN_URL or --url names or of a local node, with the best of two analyzers and of
-k1 and b on train; no test judgement chooses anything.
+k1 and b on train; k1 and b of the impacts over word pieces are chosen likewise. No test judgement chooses anything.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 from opensearch_neural.cluster import ConnectionSettings, connection_options
 
 if TYPE_CHECKING:
-    from benchmarks.cluster_bm25 import Bm25Settings
     from opensearch_neural.evaluate import Measured
+    from opensearch_neural.models.lexical import LexicalEncoder
     from opensearch_neural.models.sparse import SparseDocumentEncoder
     from opensearch_neural.queries import Rare
     from opensearch_neural.results import Goal, Row
@@ -140,6 +140,16 @@ def trained(config: SparseConfig) -> SparseDocumentEncoder:
 # ------------------------------------------------ engines without a cluster
 
 
+S = TypeVar("S")
+
+
+class Saturation(NamedTuple):
+    """BM25's k1 and b."""
+
+    k1: float
+    b: float
+
+
 @dataclass
 class Test:
     """A test split with what the engines share: the statistics of its corpus, and where vectors are kept."""
@@ -154,13 +164,12 @@ class Test:
 
         return cls(name, load_training(data / name, split="test", name=name), work / "vectors" / name)
 
-    def lexicon(self, pieces: Any) -> Lexicon:
+    def lexicon(self, pieces: Any, saturation: Saturation | None = None) -> Lexicon:
         """IDF and BM25 impacts of this corpus over the word pieces of `pieces`, a tokenizer."""
         from opensearch_neural.models.lexical import build_lexical
-        from trainers.sparse import Lexicon
 
         encoder = build_lexical(self.data.documents.values(), tokenizer=pieces)
-        return Lexicon(encoder, len(encoder.vocabulary))
+        return with_saturation(encoder, saturation or Saturation(encoder.k1, encoder.b))
 
     def measured(self, run: Run) -> Measured:
         from opensearch_neural.evaluate import measure
@@ -190,7 +199,8 @@ def on_target(encoder: Any, lexicon: Lexicon) -> Any:
     )
     lexical = encoder.lexical
     if lexical is not None:
-        lexical = replace(lexical, query=query, average_length=lexicon.encoder.average_length)
+        counted = lexicon.encoder
+        lexical = replace(lexical, query=query, average_length=counted.average_length, k1=counted.k1, b=counted.b)
     return replace(encoder, query=query, lexical=lexical)
 
 
@@ -223,12 +233,35 @@ def student_run(encoder: Any, test: Test) -> tuple[Run, dict[str, float]]:
     return sparse_run(test, matrix, encoder.vocabulary, encoder.query.encode), sparsity
 
 
-def tuned_bm25(scores: Mapping[str, Mapping[Bm25Settings, float]]) -> dict[str, Bm25Settings]:
-    """For each set the analyzer, k1 and b that are best on its train questions, and under "" those best on average."""
+def tuned_pieces(data: Path, names: Iterable[str], pieces: Any) -> dict[str, Saturation]:
+    """k1 and b of the impacts over word pieces, chosen as those of the rival are."""
+    from opensearch_neural.evaluate import measure
+    from opensearch_neural.models.lexical import build_lexical
+
+    scores: dict[str, dict[Saturation, float]] = {}
+    for name in names:
+        some = some_questions(data, name)
+        encoder = build_lexical(some.documents.values(), tokenizer=pieces)
+        test = Test(name, some, Path())
+        for one in itertools.starmap(Saturation, itertools.product(*GRID)):
+            impacts = with_saturation(encoder, one).impacts(list(some.documents.values()))
+            run = sparse_run(test, impacts, encoder.vocabulary, encoder.query.encode)
+            scores.setdefault(name, {})[one] = measure(run, some.qrels(), ["nDCG@10"]).mean["nDCG@10"]
+    return best_settings(scores)
+
+
+def with_saturation(encoder: LexicalEncoder, saturation: Saturation) -> Lexicon:
+    from trainers.sparse import Lexicon
+
+    return Lexicon(replace(encoder, k1=saturation.k1, b=saturation.b), len(encoder.vocabulary))
+
+
+def best_settings(scores: Mapping[str, Mapping[S, float]]) -> dict[str, S]:
+    """For each set the settings that are best on its train questions, and under "" those best on average."""
     best = {name: max(found, key=lambda one: found[one]) for name, found in scores.items()}
     everywhere = next(iter(scores.values()))
     best[""] = max(everywhere, key=lambda one: sum(found[one] for found in scores.values()))
-    logger.info("BM25, chosen on train: %s", best)
+    logger.info("chosen on train: %s", best)
     return best
 
 
@@ -257,22 +290,24 @@ def quality(data: Path, work: Path, steps: int, connection: ConnectionSettings) 
             name: stack.enter_context(cluster_bm25(client, BeirData.load(data / name, "test").corpus_path))
             for name in (*TRAINED_ON, *UNSEEN)
         }
-        chosen = tuned_bm25({name: engines[name].scores(some_questions(data, name), GRID) for name in TRAINED_ON})
+        chosen = best_settings({name: engines[name].scores(some_questions(data, name), GRID) for name in TRAINED_ON})
+        weighed = tuned_pieces(data, TRAINED_ON, student.query.tokenizer)
         for name, bm25 in engines.items():
-            found += compared(
-                student, Test.load(data, name, work), partial(bm25.run, settings=chosen.get(name, chosen[""]))
-            )
+            rival = partial(bm25.run, settings=chosen.get(name, chosen[""]))
+            found += compared(student, Test.load(data, name, work), rival, weighed.get(name, weighed[""]))
     return found, quality_goals(found)
 
 
-def compared(student: Any, test: Test, bm25: Callable[[Mapping[str, str], int], Run]) -> list[Row]:
+def compared(
+    student: Any, test: Test, bm25: Callable[[Mapping[str, str], int], Run], saturation: Saturation
+) -> list[Row]:
     """Rows of the student, the rival and the baselines on a test set."""
     from opensearch_neural.evaluate import rows
     from opensearch_neural.results import Row
     from trainers.negatives import open_retriever
 
     texts = list(test.data.documents.values())
-    adapted = on_target(student, lexicon := test.lexicon(student.query.tokenizer))
+    adapted = on_target(student, lexicon := test.lexicon(student.query.tokenizer, saturation))
     impacts, encode = lexicon.impacts(texts), lexicon.encoder.query.encode
     presence = (impacts > 0).astype("float32")
     run, sparsity = student_run(adapted, test)
@@ -525,10 +560,11 @@ def high_idf_first(data: Path, work: Path, steps: int) -> tuple[list[Row], list[
     from opensearch_neural.queries import Rare
 
     student = trained(configuration(data, work, "student", steps=steps))
+    weighed = tuned_pieces(data, TRAINED_ON, student.query.tokenizer)
     found: list[Row] = []
     for name in (*TRAINED_ON, *UNSEEN):
         test = Test.load(data, name, work)
-        adapted = on_target(student, test.lexicon(student.query.tokenizer))
+        adapted = on_target(student, test.lexicon(student.query.tokenizer, weighed.get(name, weighed[""])))
         matrix = document_matrix(adapted, test)
         encode = adapted.query.encode
         whole = sparse_run(test, matrix, adapted.vocabulary, encode)

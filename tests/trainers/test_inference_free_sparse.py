@@ -17,7 +17,7 @@ from tiny import tiny_backbone, tiny_beir  # noqa: E402
 
 from benchmarks import inference_free_sparse  # noqa: E402
 from benchmarks.cluster_bm25 import Bm25Settings, cluster_bm25  # noqa: E402
-from benchmarks.inference_free_sparse import STUDENT, flops_goals, quality_goals, tuned_bm25  # noqa: E402
+from benchmarks.inference_free_sparse import STUDENT, best_settings, flops_goals, quality_goals  # noqa: E402
 from opensearch_neural.results import Row, read  # noqa: E402
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_each_part_is_one_command_that_writes_its_result(
 
 def test_bm25_gets_the_analyzer_k1_and_b_that_are_best_on_average_or_on_the_set() -> None:
     plain, stemmed = Bm25Settings("standard", 1.2, 0.75), Bm25Settings("english", 0.9, 0.4)
-    chosen = tuned_bm25({"one": {plain: 0.5, stemmed: 0.4}, "two": {plain: 0.1, stemmed: 0.3}})
+    chosen = best_settings({"one": {plain: 0.5, stemmed: 0.4}, "two": {plain: 0.1, stemmed: 0.3}})
     assert chosen == {"one": plain, "two": stemmed, "": stemmed}
 
 
