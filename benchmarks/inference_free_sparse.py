@@ -6,7 +6,8 @@
     quality        one student trained on the train splits of scifact, wikiqa-doc, tldr and squad-mix; nDCG@10 on their
                    test splits and on three sets that no training saw, beside BM25, presence × idf, BM25 over word pieces
                    and the dense teacher
-    head           the sampled head against the full one: steps a second, and quality after equal time
+    head           the sampled head against the full one: steps a second, and quality after equal time; both, and the
+                   plain formula, alone
     flops          nDCG@10 against measured FLOPS for several λ, trained with and without IDF; IDF at retrieval from the
                    training or the target corpus (`inference-free-sparse`, table 5, figures 3 and 4)
     distillation   teachers alone and together, normalized or not, InfoNCE, no pre-training (table 6)
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
+import numpy as np
 
 from opensearch_neural.cluster import ConnectionSettings, connection_options
 
@@ -65,6 +67,7 @@ LAMBDAS = (0.0, 1e-3, 1e-2, 1e-1)
 ABLATION_STEPS = 240
 WARM_UP_STEPS = 100
 TIMED_STEPS = 12
+VOCABULARY = 30_522
 HOLD_BACK = 100
 """Questions of each train set that select the state that is kept."""
 DEPTH = 100
@@ -358,7 +361,8 @@ def head(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Goal]]:
         rate[kind] = steps_per_second(with_head(config, kind), work / "timed")
     ratio = rate["sampled"] / rate["full"]
     taken = {"sampled": steps, "full": max(1, round(steps / ratio))}
-    found: list[Row] = [
+    found = head_rows(head_seconds())
+    found += [
         Row(" and ".join(SMALL), f"{kind} head", "steps/s", value, None, None, TIMED_STEPS - 2)
         for kind, value in rate.items()
     ]
@@ -371,6 +375,60 @@ def head(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Goal]]:
             found += simple_rows(name, f"{kind} head, {count} steps", test.measured(run), sparsity)
     goal = "the sampled head: at least 2.5× the steps per second of the full one on 2 cores"
     return found, [Goal(goal, "2.5", round(ratio, 2), ratio >= 2.5)]
+
+
+def head_seconds(rounds: int = 7, documents: int = 32, length: int = 128, size: int = 384) -> dict[str, list[float]]:
+    """Forward and backward of the head alone, on vectors that look like a trained model's: some hundred weights a
+    document. {head: seconds of each round}, in turns; "plain" is the formula, all logits at once."""
+    import time
+
+    import torch
+
+    from trainers.sparse_head import largest_logits, sample_columns
+
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(documents, length, size, generator=generator).bfloat16().requires_grad_()
+    weight = torch.randn(VOCABULARY, size, generator=generator)
+    # Products of such vectors have the standard deviation √size; some 200 columns reach 3.9 of them within 128 positions.
+    bias = torch.full((VOCABULARY,), -3.9 * size**0.5).requires_grad_()
+    mask = torch.ones(documents, length, dtype=torch.long)
+    wanted = np.arange(0, VOCABULARY, 60)
+    drawn = sample_columns(wanted, np.arange(VOCABULARY), 1024, np.random.default_rng(0))
+    columns = torch.from_numpy(drawn.ids)
+
+    def plain() -> torch.Tensor:
+        logits = torch.nn.functional.linear(hidden, weight.bfloat16(), bias.bfloat16())
+        return (logits * mask[:, :, None]).relu().amax(dim=1)
+
+    heads: dict[str, Callable[[], torch.Tensor]] = {
+        "plain": plain,
+        "tiled": lambda: largest_logits(hidden, mask, weight, bias),
+        "sampled": lambda: largest_logits(hidden, mask, weight, bias, columns),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in heads}
+    for number in range(rounds + 1):
+        for name, head in heads.items():
+            start = time.perf_counter()
+            head().float().log1p().square().sum().backward()
+            if number:  # The first round takes memory and chooses kernels.
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def head_rows(seconds: Mapping[str, Sequence[float]]) -> list[Row]:
+    from opensearch_neural.evaluate import interval
+    from opensearch_neural.results import Row
+
+    found = []
+    for name, values in seconds.items():
+        for measure, each in (
+            ("ms", [1000 * one for one in values]),
+            ("seconds ÷ plain", [one / other for one, other in zip(values, seconds["plain"], strict=True)]),
+        ):
+            low, high = interval(each) or (None, None)
+            what = f"{name} head alone, 32 documents of 128 tokens, {VOCABULARY:,} columns"
+            found.append(Row("random vectors", what, measure, sum(each) / len(each), low, high, len(each)))
+    return found
 
 
 def with_head(config: SparseConfig, kind: str) -> SparseConfig:
@@ -634,7 +692,9 @@ def inference_free_sparse(
         goals=goals,
         title=title,
     )
-    print(result_table(summary.rows, ["nDCG@10", "active terms", "expansion terms", "FLOPS"], intervals=True))
+    measures = ["nDCG@10", "active terms", "expansion terms", "FLOPS", "steps/s", "ms", "seconds ÷ plain"]
+    present = {row.measure for row in summary.rows}
+    print(result_table(summary.rows, [one for one in measures if one in present], intervals=True))
     for goal in summary.goals:
         print(goal)
     if record:

@@ -77,6 +77,15 @@ def test_each_part_is_one_command_that_writes_its_result(
     assert all((work / "models" / "student" / name).exists() for name in ("residual.json", "document", "osn.json"))
 
 
+def test_the_heads_alone_are_compared_round_by_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference_free_sparse, "VOCABULARY", 3000)
+    seconds = inference_free_sparse.head_seconds(rounds=2, documents=2, length=8, size=16)
+    assert {name: len(values) for name, values in seconds.items()} == {"plain": 2, "tiled": 2, "sampled": 2}
+    rows = inference_free_sparse.head_rows({"plain": [0.2, 0.4], "tiled": [0.1, 0.1]})
+    (ratio,) = [row for row in rows if row.engine.startswith("tiled") and row.measure == "seconds ÷ plain"]
+    assert ratio.value == pytest.approx(0.375)
+
+
 def test_bm25_gets_the_analyzer_k1_and_b_that_are_best_on_average_or_on_the_set() -> None:
     plain, stemmed = Bm25Settings("standard", 1.2, 0.75), Bm25Settings("english", 0.9, 0.4)
     chosen = best_settings({"one": {plain: 0.5, stemmed: 0.4}, "two": {plain: 0.1, stemmed: 0.3}})
