@@ -143,7 +143,7 @@ def index_body(
     if meta.sparse is not None:
         properties["sparse"] = {"type": "rank_features"}
     if meta.dense is not None:
-        properties["dense"] = _knn_vector(meta.dense)
+        properties["dense"] = knn_vector(meta.dense)
     if meta.passages is not None:
         place = {"type": "integer", "index": False}
         properties["parent"] = {"type": "keyword"}
@@ -170,7 +170,8 @@ def index_body(
     return {"settings": {"index": {**index_settings, **(settings or {})}}, "mappings": mappings}
 
 
-def _knn_vector(dense: DenseMeta) -> dict[str, Any]:
+def knn_vector(dense: DenseMeta) -> dict[str, Any]:
+    """The mapping of a field that holds the model's vectors. Raises ClusterError for a dimension that OpenSearch refuses."""
     if not 1 <= dense.dimension <= 16_000:
         raise ClusterError(
             f"OpenSearch takes vectors of 1 to 16,000 dimensions, and {dense.name} has {dense.dimension}"
