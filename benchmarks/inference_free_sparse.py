@@ -64,6 +64,7 @@ PARTS = ("quality", "head", "flops", "distillation", "high-idf-first")
 GRID = ((0.6, 0.9, 1.2, 1.6, 2.0), (0.3, 0.5, 0.75, 0.9))  # k1, b
 TUNING_QUERIES = 400
 LAMBDAS = (0.0, 1e-3, 1e-2, 1e-1)
+STUDENT_STEPS = 360
 ABLATION_STEPS = 240
 WARM_UP_STEPS = 100
 TIMED_STEPS = 12
@@ -100,7 +101,7 @@ def configuration(data: Path, work: Path, name: str, *, steps: int, sets: Sequen
         warm_up=WarmUpSettings(expansions=100, weight=0.2),
         objective=SparseObjective(info_nce=1.0, kl=0.0),
         candidates=SparseCandidates(negatives=1, depth=50, mine="bm25"),
-        regularization=RegularizationSettings(weight=1e-2, delay=0.3, ramp=0.4),
+        regularization=RegularizationSettings(weight=5e-2, delay=0.1, ramp=0.4),
         document_length=128,
         selection=DevSettings(hold_back=HOLD_BACK, queries=HOLD_BACK, documents=400),
         training=TrainingSettings(
@@ -108,7 +109,8 @@ def configuration(data: Path, work: Path, name: str, *, steps: int, sets: Sequen
             batch_size=32,
             learning_rate=1e-4,
             set_weights=0.25,
-            evaluate_every=max(1, steps // 8),
+            # Once, at the end: before the regularizer has its full weight, a state is better and several times as large.
+            evaluate_every=steps,
             log_every=10,
             precision="bfloat16",
         ),
@@ -663,7 +665,7 @@ def rescored(test: Test, run: Run, matrix: Any, vocabulary: list[str], encode: A
 @click.option("--work", required=True, type=click.Path(path_type=Path), help="Models and vectors are kept there.")
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Write PART/summary.json there.")
 @click.option("--part", type=click.Choice(PARTS), required=True, help="Which evidence.")
-@click.option("--steps", type=int, help="Optimizer steps of a training.  [default: 1500 of the student, 240 elsewhere]")
+@click.option("--steps", type=int, help="Optimizer steps of a training.  [default: 360 of the student, 240 elsewhere]")
 @connection_options
 def inference_free_sparse(
     connection: ConnectionSettings, data: Path, work: Path, record: Path | None, part: str, steps: int | None
@@ -673,11 +675,15 @@ def inference_free_sparse(
     from opensearch_neural.tables import result_table
 
     parts: dict[str, tuple[Callable[[Path, Path, int], tuple[list[Row], list[Goal]]], int, str]] = {
-        "quality": (partial(quality, connection=connection), 1500, "Inference-free sparse retrieval against BM25"),
+        "quality": (
+            partial(quality, connection=connection),
+            STUDENT_STEPS,
+            "Inference-free sparse retrieval against BM25",
+        ),
         "head": (head, ABLATION_STEPS, "The sampled head against the full one"),
         "flops": (flops, ABLATION_STEPS, "nDCG@10 against FLOPS, with and without IDF"),
         "distillation": (distillation, ABLATION_STEPS, "Teachers alone and together"),
-        "high-idf-first": (high_idf_first, 1500, "Rare tokens first, then all"),
+        "high-idf-first": (high_idf_first, STUDENT_STEPS, "Rare tokens first, then all"),
     }
     run, default, title = parts[part]
     rows, goals = run(data, work, steps or default)
