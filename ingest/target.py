@@ -56,7 +56,7 @@ def read_meta(client: OpenSearch, index: str) -> IndexMeta | None:
 
 def check_unchanged_models(index: str, wrote: IndexMeta, wanted: IndexMeta) -> None:
     """Raise ModelError when documents of `wanted`'s models do not belong into the index."""
-    for kind in ("sparse", "dense", "quantized"):
+    for kind in ("sparse", "quantized", "dense"):  # codes before vectors that may be made of them
         old, new = getattr(wrote, kind), getattr(wanted, kind)
         if (old is None) != (new is None):
             has, lacks = ("holds", "brings none") if new is None else ("does not hold", "brings them")

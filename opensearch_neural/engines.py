@@ -6,8 +6,8 @@ end of this file, lists them: for each what it finds, what it needs, and how its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,16 +22,51 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from opensearch_neural.models.dense import DenseEncoder
+    from opensearch_neural.models.quantized import QuantizedModel
+    from opensearch_neural.retrievers.faiss import QuantizedRetriever
     from opensearch_neural.tokens import QueryEncoder
 
 WINDOW = 30
 # Where `osn tune` keeps its choice in an index's `_meta.osn`: {"rare": "ratio:0.5", "window": 30, …}.
 TUNED = "high_idf_first"
+# Likewise of the cascade: {"rare": …, "window": …, "dense_window": 50, "weight": 0.5}.
+TUNED_CASCADE = "cascade"
+
+# Hits of each shard that jpq-rescore ranks.
+JPQ_WINDOW = 100
 
 BodyOf = Callable[[str, int], Body]
 """(query text, number of hits wanted) → request body. Encoding the query is part of the call."""
-Part = Literal["sparse", "dense"]
+Part = Literal["sparse", "dense", "reconstructed", "quantized"]
 """What an index can hold of a document beside its text; the name of its record in `IndexMeta`."""
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """rare: which tokens are searched first. window, dense_window: hits of each shard that are scored with all tokens, and
+    those that are scored with their codes. weight: of the inner product beside the sparse score.
+    """
+
+    rare: Rare = field(default_factory=Rare)
+    window: int = 100
+    dense_window: int = 50
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.window < 1 or self.dense_window < 1 or not self.weight > 0:
+            raise ValueError(f"windows are whole numbers from 1 and the weight is above 0, not {self}")
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """As the index keeps it."""
+        return {**asdict(self), "rare": str(self.rare)}
+
+    @classmethod
+    def parse(cls, record: Mapping[str, Any]) -> Cascade:
+        """From `record`, perhaps with more in it. Raises KeyError, TypeError or ValueError for what is none."""
+        return cls(
+            Rare.parse(record["rare"]), int(record["window"]), int(record["dense_window"]), float(record["weight"])
+        )
 
 
 @dataclass(frozen=True)
@@ -56,7 +91,9 @@ class Engines:
 
     weights: of the two parts of hybrid, summing to 1; None: equal. backend: what runs the dense model for queries; "onnx"
         needs no torch, and a model directory that was exported.
-    rare, window: of high-idf-first; None: what `osn tune` stored in the index, else ratio:0.5 and 30
+    rare, window: of high-idf-first, and of the cascade; None: what `osn tune` stored in the index, else ratio:0.5 and 30
+    dense_window, weight: of the cascade, likewise; the window of jpq-rescore too
+    connect: gives a client of the cluster; only the engine faiss, which reads the index's codes, calls it
     """
 
     index: str
@@ -68,8 +105,14 @@ class Engines:
     window: int | None = None
     weights: tuple[float, float] | None = None
     backend: Literal["torch", "onnx"] = "torch"
+    pq_model: str | None = None
+    dense_window: int | None = None
+    weight: float | None = None
+    connect: Callable[[], OpenSearch] | None = None
     _query_encoder: QueryEncoder | None = None
     _dense_encoder: DenseEncoder | None = None
+    _quantized_model: QuantizedModel | None = None
+    _quantized_retriever: QuantizedRetriever | None = None
 
     @property
     def two_phases(self) -> tuple[Rare, int]:
@@ -86,6 +129,21 @@ class Engines:
                 f"the index {self.index!r} stores a setting of high-idf-first that cannot be read: {error}",
                 "`osn tune` stores a new one",
             ) from None
+
+    @property
+    def cascade(self) -> Cascade:
+        """How the cascade searches. Raises ModelError as `two_phases` does."""
+        stored = self.meta.extra.get(TUNED_CASCADE)
+        try:
+            # Which tokens are rare is the same question for both.
+            found = Cascade(self.two_phases[0]) if stored is None else Cascade.parse(stored)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(
+                f"the index {self.index!r} stores a setting of the cascade that cannot be read: {error}",
+                "`osn tune --engine cascade` stores a new one",
+            ) from None
+        given = {name: getattr(self, name) for name in ("rare", "window", "dense_window", "weight")}
+        return replace(found, **{name: value for name, value in given.items() if value is not None})
 
     @property
     def query_encoder(self) -> QueryEncoder:
@@ -108,6 +166,8 @@ class Engines:
     @property
     def dense_encoder(self) -> DenseEncoder:
         """The dense model that wrote the index. Raises ModelError as `query_encoder` does."""
+        if self._dense_encoder is None and self.meta.reconstructed:
+            self._dense_encoder = self.quantized_model.dense
         if self._dense_encoder is None:
             from opensearch_neural.models.dense import load_dense
 
@@ -119,6 +179,54 @@ class Engines:
             check_same_model(self.index, meta, "dense", self.dense_model or meta.name, encoder.info.hash)
             self._dense_encoder = encoder
         return self._dense_encoder
+
+    @property
+    def reconstructed_encoder(self) -> DenseEncoder:
+        """What encodes queries for vectors that were made of codes. Raises ModelError as `query_encoder` does."""
+        if self.meta.reconstructed is None:
+            raise ModelError(
+                f"the index {self.index!r} holds no reconstructed vectors", "ingest with --pq MODEL --dense pq"
+            )
+        return self.dense_encoder
+
+    @property
+    def quantized_model(self) -> QuantizedModel:
+        """The quantized model that wrote the index. Raises ModelError as `query_encoder` does."""
+        if self._quantized_model is None:
+            from opensearch_neural.models.quantized import load_quantized
+
+            meta = self.meta.quantized
+            if meta is None:
+                raise ModelError(f"the index {self.index!r} holds no quantized vectors", "ingest with --pq MODEL")
+            place = self.pq_model or registry.find(meta.hash, meta.name, "quantized")
+            model = load_quantized(place, backend=self.backend)
+            check_same_model(self.index, meta, "quantized", self.pq_model or meta.name, model.info.hash)
+            self._quantized_model = model
+        return self._quantized_model
+
+    def table(self, text: str) -> NDArray[Any]:
+        """The query's look-up table (M, 256). Raises InputError where the model gives it a vector of zeros."""
+        (vector,) = self.quantized_model.encode_queries([text])
+        return self.quantized_model.quantizer.table(vector)
+
+    @property
+    def quantized_retriever(self) -> QuantizedRetriever:
+        """The index's codes in this process's memory, read from the cluster when they are first needed.
+
+        Raises ModelError as `quantized_model` does, ClusterError where the codes cannot be read.
+        """
+        if self._quantized_retriever is None:
+            from opensearch_neural.retrievers.faiss import QuantizedRetriever
+            from opensearch_neural.retrievers.opensearch import read_codes
+
+            model = self.quantized_model
+            if self.connect is None:
+                raise ClusterError(f"no connection to read the codes of the index {self.index!r} by")
+            ids, codes = read_codes(self.connect(), self.index, model.quantizer.subvectors)
+            self._quantized_retriever = QuantizedRetriever(
+                ids, codes, model.quantizer, model.encode_queries, name="faiss"
+            )
+        return self._quantized_retriever
 
     def serves(self, engine: str) -> bool:
         """Whether index and cluster have what the engine needs; models are not looked for."""
@@ -156,10 +264,20 @@ class Engines:
         """The query's vector as the index's `dense` field compares it: bytes for a byte field, else floats."""
         (vector,) = self.dense_encoder.encode_queries([text])
         meta = self.meta.dense
-        return to_bytes(vector, meta.scale) if meta and meta.type == "byte" else vector
+        if meta is None or meta.type != "byte":
+            return vector
+        if meta.reconstructed and (largest := float(abs(vector).max())) > 0:
+            # The scale fits the documents. A query that is longer would saturate, and its length changes no ranking.
+            return to_bytes(vector, min(meta.scale, 127 / largest))
+        return to_bytes(vector, meta.scale)
 
 
-_ENCODERS: dict[Part, str] = {"sparse": "query_encoder", "dense": "dense_encoder"}
+_ENCODERS: dict[Part, str] = {
+    "sparse": "query_encoder",
+    "dense": "dense_encoder",
+    "reconstructed": "reconstructed_encoder",
+    "quantized": "quantized_model",
+}
 
 
 def _bm25(engines: Engines, text: str, page: dict[str, Any]) -> Body:
@@ -178,6 +296,40 @@ def _high_idf_first(engines: Engines, text: str, page: dict[str, Any]) -> Body:
 
 def _dense(engines: Engines, text: str, page: dict[str, Any]) -> Body:
     return queries.knn(engines.dense_vector(text), **page)
+
+
+def _jpq_rescore(engines: Engines, text: str, page: dict[str, Any]) -> Body:
+    return queries.quantized_rescore(
+        queries.bm25(text, **page), engines.table(text), window=engines.dense_window or JPQ_WINDOW
+    )
+
+
+def _cascade(engines: Engines, text: str, page: dict[str, Any]) -> Body:
+    how = engines.cascade
+    return queries.cascade(
+        engines.query_encoder.encode(text),
+        engines.table(text),
+        rare=how.rare,
+        window=how.window,
+        dense_window=how.dense_window,
+        weight=how.weight,
+        plugin=engines.plugin,
+        **page,
+    )
+
+
+def _faiss(engines: Engines, text: str, page: dict[str, Any]) -> Body:
+    wanted = page.get("from_", 0) + page.get("size", 10)
+    if wanted > queries.MOST_LISTED:
+        raise InputError(
+            f"the engine faiss fetches at most {queries.MOST_LISTED:,} hits by their ids, not {wanted:,}",
+            "page less deep, or use jpq-hnsw",
+        )
+    # More than the page shows: some may have been deleted since the codes were read, be other passages of a document
+    # that is there already, or not pass the filter.
+    spare = queries.MOST_LISTED if page.get("filter") else wanted * queries.COLLAPSED_PASSAGES
+    run = engines.quantized_retriever.retrieve({"": text}, min(spare, queries.MOST_LISTED))
+    return queries.listed(run[""], **page)
 
 
 def _hybrid(method: Literal["min_max", "rrf"]) -> Callable[[Engines, str, dict[str, Any]], Body]:
@@ -202,6 +354,18 @@ def _needs_dense(meta: IndexMeta) -> tuple[Part, ...]:
     return ("dense",)
 
 
+def _needs_reconstructed(meta: IndexMeta) -> tuple[Part, ...]:
+    return ("reconstructed",)
+
+
+def _needs_quantized(meta: IndexMeta) -> tuple[Part, ...]:
+    return ("quantized",)
+
+
+def _needs_both(meta: IndexMeta) -> tuple[Part, ...]:
+    return ("sparse", "quantized")
+
+
 def _needs_second(meta: IndexMeta) -> tuple[Part, ...]:
     return ("dense",) if meta.dense else ("sparse",)
 
@@ -213,6 +377,10 @@ ENGINES: dict[str, Engine] = {
     "sparse": Engine("all tokens of the sparse model", _sparse, _needs_sparse),
     "high-idf-first": Engine("rare tokens first, the best of these rescored with all", _high_idf_first, _needs_sparse),
     "dense": Engine("nearest neighbours of the dense model's vector", _dense, _needs_dense),
+    "jpq-hnsw": Engine("nearest neighbours among reconstructed vectors", _dense, _needs_reconstructed),
+    "jpq-rescore": Engine("the best of bm25, ranked by their codes alone", _jpq_rescore, _needs_quantized),
+    "faiss": Engine("every code compared, in this process", _faiss, _needs_quantized, compared=False),
+    "cascade": Engine("high-idf-first, the best of these rescored with their codes too", _cascade, _needs_both),
     "hybrid": Engine(f"{_HYBRID}, normalized and averaged", _hybrid("min_max"), _needs_second, plugin=True),
     "hybrid-rrf": Engine(f"{_HYBRID}, ranks fused", _hybrid("rrf"), _needs_second, plugin=True, compared=False),
 }
@@ -239,7 +407,7 @@ def open_engines(client: OpenSearch, index: str, **settings: Any) -> Engines:
         )
     (mapping,) = mappings.values()
     meta = IndexMeta.from_mapping(mapping["mappings"], index)
-    return Engines(index, meta, bool(quick_capabilities(client).neural_sparse), **settings)
+    return Engines(index, meta, bool(quick_capabilities(client).neural_sparse), connect=lambda: client, **settings)
 
 
 def engine_bodies(client: OpenSearch, index: str, engines: Sequence[str], **settings: Any) -> dict[str, BodyOf]:

@@ -11,7 +11,8 @@ A finding is one of three things:
 
 Every rule that 2.19.1 can show was tried on it: what is `rejected` here is rejected there, and what `bends` gives other
 results than its remedy does (tests/test_lint_cluster.py). Rules of other releases come from their documentation and
-sources, and say so. `docs/queries.md` lists all of them. Aggregations, suggesters and scripts are not looked into.
+sources, and say so. `docs/queries.md` lists all of them. Aggregations, suggesters and scripts other than those of
+quantized scores are not looked into.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from opensearch_neural import clauses
+from opensearch_neural.packed_table import SCRIPT, WEIGHTED_SCRIPT, PackedTable
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -65,6 +67,7 @@ RULES: dict[str, str] = {
     "rescore-of-hybrid": "rescoring a hybrid query comes before its normalization",
     "rescore-window": "a window covers the page and stays within index.max_rescore_window",
     "rescore-min-score": "min_score is compared with the score before rescoring",
+    "rescore-order": "no stage rescores more hits than the one before",
     "rescore-weight": "a negative rescore weight puts what was rescored last",
     "two-phase-parameter": "the parameters of the two-phase processor have ranges",
     "two-phase-window": "the two-phase window covers the page and stays within its limits",
@@ -84,6 +87,7 @@ RULES: dict[str, str] = {
     "knn-k": "k lies within 1 and 10000 and covers the page",
     "knn-vector": "the vector has the field's dimension and type",
     "knn-filter": "a filter on neighbours belongs into the knn query, as one object",
+    "quantized-table": "a look-up table has 256 numbers for each byte of a code",
     "seismic-token": "tokens of a sparse_vector field are ids of vocabulary entries",
     "seismic-collision": "ids are folded modulo 32768",
 }
@@ -211,7 +215,7 @@ class _Linter:
         if self.meta is not None and name in ("sparse", "dense"):
             holds = self.meta.sparse if name == "sparse" else self.meta.dense
             return "" if holds is None else {"sparse": "rank_features", "dense": "knn_vector"}[name]
-        return None
+        return "binary" if self.meta is not None and name == "pq" else None
 
     @property
     def size(self) -> float:
@@ -339,6 +343,7 @@ class _Linter:
             "knn": self.knn,
             "terms": self.terms,
             "hybrid": self.hybrid,
+            "script_score": self.script_score,
         }
         if kind in rules:
             rules[kind](inner, path)
@@ -635,6 +640,38 @@ class _Linter:
             return dense.dimension, dense.type, dense.normalized
         return None, None, False
 
+    # ----------------------------------------------------------------------------------------------- quantized scores
+
+    def script_score(self, inner: Body, path: Path) -> None:
+        """The scripts of `queries.quantized_rescore`; others are not looked into."""
+        script = _object(inner.get("script"))
+        if script.get("source") not in (SCRIPT, WEIGHTED_SCRIPT):
+            return
+        if self.capabilities and self.capabilities.painless is False:
+            self.lacking(path, "painless scripts", "queries.knn needs none")
+        params, where = _object(script.get("params")), (*path, "script", "params")
+        field_ = str(params.get("field"))
+        if (type_ := self.type_of(field_)) not in (None, "binary"):
+            self.no_such_field((*where, "field"), field_, "binary", "rejected", type_)
+            return
+        remedy = "queries.quantized_rescore makes it of what Quantizer.table gives"
+        try:
+            parts = PackedTable.from_params(params).parts
+        except ValueError as error:
+            certain = not isinstance(params.get("table"), str) or not isinstance(params.get("scale"), (int, float))
+            self.report("quantized-table", "rejected" if certain else "doubtful", where, str(error), remedy)
+            return
+        if self.meta is None or field_ != "pq":
+            return
+        bytes_ = self.meta.quantized.subvectors if self.meta.quantized else 0
+        if parts == bytes_:
+            return
+        message = f"the table is for codes of {parts} bytes, and those of the index have {bytes_}"
+        if not bytes_:
+            message, remedy = "the index holds no codes: every hit scores 0", "ingest again with --pq MODEL"
+        outcome: Outcome = "bends" if parts > bytes_ else "rejected"
+        self.report("quantized-table", outcome, (*where, "table"), message, remedy)
+
     # ------------------------------------------------------------------------------------------------------- rescore
 
     def rescore_list(self) -> list[tuple[Path, Body]]:
@@ -661,6 +698,16 @@ class _Linter:
                     )
         if not listed:
             return
+        windows = [_or(_number(rescore.get("window_size")), 10) for _, rescore in listed]
+        for at in range(1, len(windows)):
+            if windows[at] > windows[at - 1]:
+                self.report(
+                    "rescore-order",
+                    "bends",
+                    (*listed[at][0], "window_size"),
+                    f"the stage before rescores {windows[at - 1]:g} hits a shard: the others have no score of that stage",
+                    "give it a window no wider than that of the stage before",
+                )
         self.with_rescoring(listed[0][0])
         if "hybrid" in _object(self.body.get("query")):
             self.report(

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from opensearch_neural.errors import InputError
+from opensearch_neural.packed_table import SCRIPT, PackedTable
 from opensearch_neural.queries import DOT_ALIAS
 
 Floats = NDArray[np.float32]
@@ -57,15 +58,17 @@ def stored(weights: ArrayLike) -> Floats:
 class StoredWeights:
     """The weights of documents as the index holds them, by token.
 
-    postings: token → (document numbers (n,), stored weights (n,)).
+    postings: token → (document numbers (n,), stored weights (n,)). codes: (documents, M) where quantized scores are to be
+    predicted too.
     """
 
     documents: int
     postings: Mapping[str, tuple[NDArray[np.int64], Floats]]
+    codes: NDArray[np.uint8] | None = None
 
     @classmethod
-    def of(cls, rows: Iterable[Mapping[str, float]]) -> StoredWeights:
-        """Of documents as {token: weight}; a document's number is its place in `rows`.
+    def of(cls, rows: Iterable[Mapping[str, float]], codes: NDArray[np.uint8] | None = None) -> StoredWeights:
+        """Of documents as {token: weight}; a document's number is its place in `rows`, and in `codes`.
 
         Raises InputError as `stored` does.
         """
@@ -78,7 +81,7 @@ class StoredWeights:
                 numbers.setdefault(token, []).append(number)
                 weights.setdefault(token, []).append(weight)
         postings = {token: (np.array(numbers[token], np.int64), stored(weights[token])) for token in numbers}
-        return cls(documents, postings)
+        return cls(documents, postings, codes)
 
     def scores(self, tokens: Mapping[str, float], *, boosts: Iterable[float] = ()) -> Floats:
         """(documents,) scores of a query {token: weight}; 0 where a document holds none of its tokens.
@@ -108,10 +111,11 @@ def rescored(first: Floats, second: Floats, *, query_weight: float = 1.0, rescor
 
 
 def predict(body: Mapping[str, Any], documents: StoredWeights) -> dict[int, float]:
-    """{document number: score} of every hit of a body of `neural_sparse` or `high_idf_first`, in document order.
+    """{document number: score} of every hit of a body of `neural_sparse`, `high_idf_first` or, where the documents' codes
+    are given, `quantized_rescore` of these and `cascade`; in document order.
 
     Filters and the rescore window cannot be seen from weights: all documents are taken to pass the one and to lie within
-    the other. Raises InputError for a body with anything but linear sparse clauses in it.
+    the other. Raises InputError for a body with anything else in it.
     """
     matched, scores = _score(body.get("query", {}), documents, ())
     rescore = body.get("rescore")
@@ -139,6 +143,12 @@ def _score(
     if kind == "rank_feature" and "linear" in inner:
         tokens = {_token(inner["field"]): inner.get("boost", 1.0)}
         return documents.matches(tokens), documents.scores(tokens, boosts=boosts)
+    if kind == "script_score" and inner["script"].get("source") == SCRIPT and documents.codes is not None:
+        table = PackedTable.from_params(inner["script"]["params"])
+        matched, _ = _score(inner["query"], documents, boosts)
+        return matched, np.where(matched, table.scores(documents.codes), 0).astype(np.float32)
+    if kind == "match_all":
+        return np.ones(documents.documents, dtype=bool), np.ones(documents.documents, np.float32)
     if kind == "bool" and not inner.keys() - {"must", "should", "filter", "boost", "minimum_should_match"}:
         return _score_bool(inner, documents, (*boosts, inner.get("boost", 1.0)))
     raise InputError(f"the score of a {kind or 'malformed'} query is not predicted", "only those of sparse queries are")

@@ -19,8 +19,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from opensearch_neural.packed_table import SCRIPT, WEIGHTED_SCRIPT, PackedTable
+
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
 Body = dict[str, Any]
 Clause = dict[str, Any]
@@ -32,6 +34,7 @@ DEFAULT_SOURCE = ("title", "url")
 # many are asked for. A document with more passages than this among the best leaves fewer documents than `size`.
 COLLAPSED_PASSAGES = 5
 MOST_HITS = 10_000
+MOST_LISTED = 1_000
 
 # `rank_feature` splits its field name at the last dot, so a token that holds one cannot be named there. Ingest writes such
 # a token a second time under this look-alike, which word-piece tokenizers fold to "." and so never produce themselves.
@@ -64,6 +67,9 @@ class Rare:
                 raise ValueError(f"a count of rare tokens must be a whole number from 1, not {self.value!r}")
         elif not 0 <= self.value <= 1:
             raise ValueError(f"a {self.by} must lie between 0 and 1, not {self.value!r}")
+
+    def __str__(self) -> str:
+        return f"{self.by}:{self.value:g}"
 
     @classmethod
     def parse(cls, text: str) -> Rare:
@@ -217,6 +223,167 @@ def knn(
     return _body({"knn": {field: clause}}, size, from_, source, track_total_hits, highlight, collapse)
 
 
+def quantized(
+    table: ArrayLike,
+    *,
+    size: int = 10,
+    from_: int = 0,
+    field: str = "pq",
+    filter: Filter = None,
+    source: Sequence[str] | bool = DEFAULT_SOURCE,
+    track_total_hits: bool = False,
+    highlight: str | None = None,
+    collapse: str | None = None,
+) -> Body:
+    """Every document that passes the filter, by the exact inner product of the query with its reconstructed vector.
+
+    table: (M, 256), of `Quantizer.table`. Time grows with the documents that pass. A hit's score is above the inner
+    product by `quantized_offset` of the body. Raises ValueError as `PackedTable.of` does.
+    """
+    query = _quantized(table, field, _filtered({"exists": {"field": field}}, filter))
+    return _body(query, size, from_, source, track_total_hits, highlight, collapse)
+
+
+def quantized_rescore(
+    body: Body,
+    table: ArrayLike,
+    *,
+    window: int = 100,
+    weight: float = 1.0,
+    first_weight: float = 0.0,
+    field: str = "pq",
+) -> Body:
+    """A body of this module with one stage more: the inner product of the query with each hit's reconstructed vector,
+    exactly, from the M bytes in `field` (JPQ, section 2.4), for the `window` best hits of each shard.
+
+    table: (M, 256), of `Quantizer.table`. A hit's score becomes
+
+        first_weight · (score so far) + weight · (inner product + offset)
+
+    where the offset is the least constant that keeps every score from being negative, which OpenSearch would refuse. It
+    is the same for all hits of a query, so that it changes no ranking; `quantized_offset` of the body says what to
+    subtract. Hits without a code are ranked as by the least inner product there can be. The window is widened to cover
+    the page.
+
+    A body with `collapse` gets no stage, because OpenSearch collapses nothing that it rescores: everything that its query
+    matches is scored so, window or not.
+
+    Raises ValueError for a hybrid body, weights that put the best last, and as `PackedTable.of` does.
+    """
+    if "search_pipeline" in body:
+        raise ValueError("a hybrid query is rescored before its parts are fused: rescore a body without one")
+    if not weight > 0 or not first_weight >= 0:
+        raise ValueError(f"weight must be above 0 and first_weight not below, not {weight} and {first_weight}")
+    if "collapse" in body:
+        script = _quantized(table, field, body["query"])
+        script["script_score"]["script"] = {
+            "source": WEIGHTED_SCRIPT,
+            "params": {
+                **script["script_score"]["script"]["params"],
+                "weight": float(weight),
+                "first_weight": float(first_weight),
+            },
+        }
+        return {**body, "query": script}
+    stage = {
+        "window_size": max(window, body.get("from", 0) + body["size"]),
+        "query": {
+            "rescore_query": _quantized(table, field, {"match_all": {}}),
+            "query_weight": float(first_weight),
+            "rescore_query_weight": float(weight),
+        },
+    }
+    before = body.get("rescore", [])
+    return {**body, "rescore": [*(before if isinstance(before, list) else [before]), stage]}
+
+
+def quantized_offset(body: Body) -> float:
+    """By how much the scores of a body's hits lie above what the inner products alone make of them.
+
+    Of `quantized_rescore` and `cascade` it holds for hits that were rescored, which are those of the page. Raises ValueError
+    for a body without quantized scores.
+    """
+    for stage in reversed(body.get("rescore", [])) if isinstance(body.get("rescore"), list) else []:
+        if "script_score" in stage["query"]["rescore_query"]:
+            script = stage["query"]["rescore_query"]["script_score"]["script"]
+            return script["params"]["offset"] * stage["query"]["rescore_query_weight"]
+    if "script_score" in body["query"]:
+        params = body["query"]["script_score"]["script"]["params"]
+        return params["offset"] * params.get("weight", 1.0)
+    raise ValueError("the body has no quantized scores")
+
+
+def cascade(
+    tokens: Mapping[str, float],
+    table: ArrayLike,
+    *,
+    rare: Rare = Rare(),
+    window: int = 100,
+    dense_window: int = 50,
+    weight: float = 1.0,
+    plugin: bool = True,
+    size: int = 10,
+    from_: int = 0,
+    field: str = "sparse",
+    codes_field: str = "pq",
+    filter: Filter = None,
+    source: Sequence[str] | bool = DEFAULT_SOURCE,
+    track_total_hits: bool = False,
+    highlight: str | None = None,
+    collapse: str | None = None,
+) -> Body:
+    """Rare tokens first, all tokens for the `window` best of these, and the inner product with the reconstructed vectors for
+    the `dense_window` best of those: three stages in one request, windows counted in each shard.
+
+    The score of a hit is `high_idf_first`'s + weight · (inner product + offset), see `quantized_rescore`. table: (M, 256).
+    No window is narrower than the page, nor the second stage's than the third's.
+    """
+    first = high_idf_first(
+        tokens,
+        rare=rare,
+        window=max(window, dense_window),
+        plugin=plugin,
+        size=size,
+        from_=from_,
+        field=field,
+        filter=filter,
+        source=source,
+        track_total_hits=track_total_hits,
+        highlight=highlight,
+        collapse=collapse,
+    )
+    return quantized_rescore(first, table, window=dense_window, weight=weight, first_weight=1.0, field=codes_field)
+
+
+def listed(
+    scores: Mapping[str, float],
+    *,
+    size: int = 10,
+    from_: int = 0,
+    filter: Filter = None,
+    source: Sequence[str] | bool = DEFAULT_SOURCE,
+    track_total_hits: bool = False,
+    highlight: str | None = None,
+    collapse: str | None = None,
+) -> Body:
+    """Documents that were found elsewhere, {id: score}, in the order of their scores; those that the index does not hold
+    (any more), or that do not pass the filter, are left out.
+
+    Scores are as given, or all raised by the same constant where one is not above 0. Raises ValueError for more than
+    `MOST_LISTED`.
+    """
+    if len(scores) > MOST_LISTED:
+        raise ValueError(f"{len(scores):,} documents are more than a request can list, {MOST_LISTED:,}")
+    least = min(scores.values(), default=1.0)
+    raised = 0.0 if least > 0 else 1.0 - least
+    each = [
+        {"constant_score": {"filter": {"ids": {"values": [id]}}, "boost": float(score) + raised}}
+        for id, score in scores.items()
+    ]
+    query: Clause = {"bool": {"should": each}} if each else {"match_none": {}}
+    return _body(_filtered(query, filter), size, from_, source, track_total_hits, highlight, collapse)
+
+
 def hybrid(
     *bodies: Body,
     method: Literal["min_max", "l2", "rrf"] = "min_max",
@@ -316,6 +483,11 @@ def _sparse(tokens: Mapping[str, float], field: str, plugin: bool) -> Clause:
             ]
         }
     }
+
+
+def _quantized(table: ArrayLike, field: str, over: Clause) -> Clause:
+    script = {"source": SCRIPT, "params": PackedTable.of(table).params(field)}
+    return {"script_score": {"query": over, "script": script}}
 
 
 def _clauses(filter: Filter) -> list[Clause]:

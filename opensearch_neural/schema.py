@@ -91,6 +91,11 @@ class IndexMeta:
     format: int = META_FORMAT
     extra: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def reconstructed(self) -> DenseMeta | None:
+        """`dense` where its vectors are what codes stand for."""
+        return self.dense if self.dense is not None and self.dense.reconstructed else None
+
     def to_dict(self) -> dict[str, Any]:
         record = {key: value for key, value in asdict(self).items() if value is not None and key != "extra"}
         return record | self.extra

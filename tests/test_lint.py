@@ -3,6 +3,7 @@ remedy, and bodies that pass are taken."""
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import os
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
@@ -20,9 +22,11 @@ from opensearch_neural import queries
 from opensearch_neural.capabilities import Capabilities, quick_capabilities
 from opensearch_neural.lint import RULES, IndexFacts, lint
 from opensearch_neural.queries import Body, Rare
-from opensearch_neural.schema import DenseMeta, IndexMeta, SparseMeta, index_body, rank_features
+from opensearch_neural.schema import DenseMeta, IndexMeta, QuantizedMeta, SparseMeta, index_body, rank_features
 
-META = IndexMeta(sparse=SparseMeta("m", "h", "q"), dense=DenseMeta("m", "h", 3, "float", True))
+META = IndexMeta(
+    sparse=SparseMeta("m", "h", "q"), dense=DenseMeta("m", "h", 3, "float", True), quantized=QuantizedMeta("m", "h", 2)
+)
 DOCUMENTS = 120
 TOKENS = [f"t{number}" for number in range(12)] + ["u.s", "."]
 Q = {"t1": 2.0, "t2": 1.0, "t3": 0.5}
@@ -75,6 +79,16 @@ def ranked(**combination: Any) -> dict[str, Any]:
 
 def knn(vector: Any = VECTOR, field: str = "dense", **options: Any) -> dict[str, Any]:
     return {"knn": {field: {"vector": vector, **(options or {"k": 10})}}}
+
+
+def table(parts: int) -> np.ndarray:
+    return np.sin(parts * np.arange(parts * 256.0)).reshape(parts, 256)
+
+
+def quantized(parts: int = 2, **changed: Any) -> dict[str, Any]:
+    body = queries.quantized(table(parts))
+    body["query"]["script_score"]["script"]["params"].update(changed)
+    return body
 
 
 @dataclass(frozen=True)
@@ -143,6 +157,12 @@ REJECTED = [
     Case("rescore-with-collapse", {"query": sparse(), "collapse": {"field": "url"}, **two_phase()}),
     Case("rescore-window", {"query": sparse(), "rescore": rescore(10_001)}),
     Case("rescore-window", {"query": sparse(), "rescore": rescore(-1)}),
+    Case("quantized-table", quantized(parts=1)),
+    Case("quantized-table", quantized(table=None)),
+    Case("quantized-table", quantized(table=[0.5] * 512)),
+    Case("quantized-table", quantized(scale=None)),
+    Case("field", quantized(field="text")),
+    Case("field", quantized(field="codes")),
     Case("rescore-window", {"query": sparse(), "rescore": [rescore(20), rescore(10_001)]}),
     *(
         Case("two-phase-parameter", {"query": sparse(), **two_phase(**parameters)})
@@ -244,6 +264,12 @@ BENDS = [
         "rescore-window",
         {"query": sparse(), "size": 20, "rescore": {"query": rescore()["query"]}},
         {"query": sparse(), "size": 20, "rescore": rescore(20)},
+    ),
+    Case("quantized-table", quantized(parts=3), quantized()),
+    Case(
+        "rescore-order",
+        {"query": sparse(), "rescore": [rescore(20), rescore(60, query_weight=1.0)], "size": 20},
+        {"query": sparse(), "rescore": [rescore(60), rescore(60, query_weight=1.0)], "size": 20},
     ),
     Case(
         "rescore-min-score",
@@ -370,7 +396,9 @@ def index(client) -> Iterator[str]:
     for number in range(DOCUMENTS):
         row = {token: round(random_.uniform(0.1, 3), 3) for token in TOKENS if random_.random() < 0.4} or {"t0": 1.0}
         source = {"text": f"rainbow {number}", "n": number, "url": f"u{number % 7}", "sparse": rank_features(row)}
-        lines += [{"index": {"_id": f"d{number:03}"}}, source | {"dense": [1, number, 1], "bytes": [1, number, 1]}]
+        vectors = {"dense": [1, number, 1], "bytes": [1, number, 1]}
+        codes = {"pq": base64.b64encode(bytes([number, 255 - number])).decode()}
+        lines += [{"index": {"_id": f"d{number:03}"}}, source | vectors | codes]
     answer = client.bulk(index=name, body=lines, refresh=True)
     assert not answer["errors"]
     yield name
@@ -517,7 +545,7 @@ pages = st.fixed_dictionaries(
 def bodies(draw: st.DrawFn) -> Body:
     """A body of queries.py; now and then one of its arguments is bad."""
     page = draw(pages)
-    kind = draw(st.sampled_from(["bm25", "sparse", "sparse", "first", "knn", "hybrid", "hybrid"]))
+    kind = draw(st.sampled_from(["bm25", "sparse", "sparse", "first", "knn", "hybrid", "hybrid", "cascade", "jpq"]))
     tokens, plugin = draw(token_maps), draw(st.booleans())
     text = draw(mostly(["rainbow", "rainbow in the rain", "東京"], ["x " * 1024, "x " * 1025]))
     vector = draw(mostly([VECTOR, [0.0, 0.0, 1.0]], [[0.0, 0.0, 0.0], [1.0, 2.0], [1.0, 2.0, float("nan")]]))
@@ -530,6 +558,16 @@ def bodies(draw: st.DrawFn) -> Body:
         rare = draw(st.sampled_from([Rare(), Rare("share", 0.5), Rare("count", 2)]))
         window = draw(mostly([1, 100, 10_000], [10_001]))
         return queries.high_idf_first(tokens, rare=rare, window=window, plugin=plugin, **page)
+    if kind == "cascade":
+        windows = {name: draw(mostly([1, 100, 10_000], [10_001])) for name in ("window", "dense_window")}
+        weight = draw(st.floats(1e-3, 1e3))
+        return queries.cascade(tokens, table(2), weight=weight, plugin=plugin, **windows, **page)
+    if kind == "jpq":
+        return draw(
+            st.sampled_from(
+                [queries.quantized(table(2), **page), queries.quantized_rescore(queries.bm25(text, **page), table(2))]
+            )
+        )
     if kind == "knn":
         return queries.knn(vector, k=k, **page)
     filter = page.pop("filter")
@@ -616,11 +654,13 @@ def bare_client() -> Iterator[Any]:
 def test_without_plugins_what_needs_one_is_rejected_and_the_plugin_free_form_is_taken(bare_client) -> None:
     """The same rules on another release: 3.5 refuses what they say it does, and takes what passes."""
     name = "lint"
-    meta = IndexMeta(sparse=META.sparse)
+    meta = IndexMeta(sparse=META.sparse, quantized=META.quantized)
     bare_client.indices.create(index=name, body=index_body(meta, replicas=0))
     for number in range(20):
         row = rank_features({f"t{number % 4}": 1.0 + number, ".": 1.0})
-        bare_client.index(index=name, id=str(number), body={"text": "rainbow", "n": number, "sparse": row})
+        bare_client.index(
+            index=name, id=str(number), body={"text": "rainbow", "n": number, "sparse": row, "pq": "AAE="}
+        )
     bare_client.indices.refresh(index=name)
     found, facts = quick_capabilities(bare_client), IndexFacts.of(bare_client, name)
     assert found.neural_sparse is False

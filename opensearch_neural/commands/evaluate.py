@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from opensearch_neural.cluster import ConnectionSettings, connect, connection_options, translate_errors
+from opensearch_neural.commands.engine_options import engine_options
 from opensearch_neural.engines import ENGINES, BodyOf, Engines, open_engines
 from opensearch_neural.errors import InputError
-from opensearch_neural.queries import Rare
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -47,19 +47,6 @@ SHOWN = 10  # wins, and losses, that --per-query shows
 @click.option(
     "--baseline", default=None, help=f"The engine to compare with.  [default: {BASELINE}, where it is measured]"
 )
-@click.option("--sparse", default=None, help="Sparse model, where it is not found by the index's record.")
-@click.option("--dense", default=None, help="Dense model, likewise.")
-@click.option(
-    "--rare",
-    default=None,
-    help="high-idf-first: ratio:R, share:S or count:N.  [default: as `osn tune` chose, else ratio:0.5]",
-)
-@click.option(
-    "--window",
-    type=click.IntRange(min=1),
-    default=None,
-    help="high-idf-first: hits rescored.  [default: as `osn tune` chose, else 30]",
-)
 @click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N judged queries.")
 @click.option("--timed", type=click.IntRange(min=0), default=200, show_default=True, help="Queries to time; 0: none.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the bootstrap and the randomization test.")
@@ -72,6 +59,7 @@ SHOWN = 10  # wins, and losses, that --per-query shows
 @click.option(
     "--record", type=click.Path(path_type=Path), default=None, help="Write the result file summary.json here."
 )
+@engine_options
 @connection_options
 def evaluate(
     connection: ConnectionSettings,
@@ -81,10 +69,7 @@ def evaluate(
     engines: str | None,
     measures: str,
     baseline: str | None,
-    sparse: str | None,
-    dense: str | None,
-    rare: str | None,
-    window: int | None,
+    how: dict[str, Any],
     limit_queries: int | None,
     timed: int,
     seed: int,
@@ -112,15 +97,11 @@ def evaluate(
     if per_query and as_json:
         raise click.UsageError("--per-query shows text; for programs, --out writes per-query.tsv")
     names = list(parse_measures(measures.split(",")))
-    try:
-        threshold = Rare.parse(rare) if rare else None
-    except ValueError as error:
-        raise InputError(f"--rare: {error}") from None
     chosen = chosen_engines(engines)
     judged = limited(BeirData.load(data, split), limit_queries)
     client = connect(settings=connection)
     with translate_errors():
-        opened = open_engines(client, index, sparse_model=sparse, dense_model=dense, rare=threshold, window=window)
+        opened = open_engines(client, index, **how)
         chosen = chosen or available_engines(opened)
         against = chosen_baseline(baseline, chosen)
         goals = [parse_goal(text, chosen, names) for text in expect]
@@ -305,7 +286,9 @@ def summarize(
         *sorted(folder.glob(f"qrels/{judged.split}.tsv*")),
     ]
     models = [
-        f"{kind} {meta.name}" for kind, meta in (("sparse", opened.meta.sparse), ("dense", opened.meta.dense)) if meta
+        f"{kind} {meta.name}"
+        for kind in ("sparse", "dense", "quantized")
+        if (meta := getattr(opened.meta, kind)) is not None
     ]
     documents = client.count(index=opened.index)["count"]
     means = {(outcome.engine, name): value for outcome in outcomes for name, value in outcome.measured.mean.items()}

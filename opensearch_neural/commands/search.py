@@ -10,10 +10,11 @@ from typing import Any
 import click
 
 from opensearch_neural.cluster import ConnectionSettings, connect, connection_options, quick_capabilities
+from opensearch_neural.commands.engine_options import engine_options
 from opensearch_neural.engines import ENGINES, open_engines
 from opensearch_neural.errors import InputError
 from opensearch_neural.lint import lint
-from opensearch_neural.queries import DOT_ALIAS, Rare, best_passages
+from opensearch_neural.queries import DOT_ALIAS, best_passages
 
 
 @click.command()
@@ -26,23 +27,11 @@ from opensearch_neural.queries import DOT_ALIAS, Rare, best_passages
 @click.option(
     "--filter", "filters", multiple=True, help="FIELD=VALUE, or an OpenSearch clause as JSON; may be repeated."
 )
-@click.option("--sparse", default=None, help="Sparse model, where it is not found by the index's record.")
-@click.option("--dense", default=None, help="Dense model, likewise.")
-@click.option(
-    "--rare",
-    default=None,
-    help="Which tokens are rare: ratio:R, share:S or count:N.  [default: as `osn tune` chose, else ratio:0.5]",
-)
-@click.option(
-    "--window",
-    type=click.IntRange(min=1),
-    default=None,
-    help="Hits rescored in each shard.  [default: as `osn tune` chose, else 30]",
-)
 @click.option("--explain", is_flag=True, help="Show what each token adds: query weight × document weight.")
 @click.option("--highlight/--no-highlight", default=True, show_default=True, help="Mark the query's words.")
 @click.option("--json", "as_json", is_flag=True, help="Print the hits as JSON.")
 @click.option("--body", "body_only", is_flag=True, help="Print the request body instead of sending it.")
+@engine_options
 @connection_options
 def search(
     connection: ConnectionSettings,
@@ -52,10 +41,7 @@ def search(
     size: int,
     from_: int,
     filters: tuple[str, ...],
-    sparse: str | None,
-    dense: str | None,
-    rare: str | None,
-    window: int | None,
+    how: dict[str, Any],
     explain: bool,
     highlight: bool,
     as_json: bool,
@@ -66,14 +52,11 @@ def search(
     \b
     osn search --index docs "what causes a rainbow"
     osn search --index docs --engine hybrid --filter lang=en --explain "what causes a rainbow"
+    osn search --index docs --engine cascade --backend onnx "what causes a rainbow"
     """
-    try:
-        threshold = Rare.parse(rare) if rare else None
-    except ValueError as error:
-        raise InputError(f"--rare: {error}") from None
     clauses = [parse_filter(text) for text in filters]
     client = connect(settings=connection)
-    engines = open_engines(client, index, sparse_model=sparse, dense_model=dense, rare=threshold, window=window)
+    engines = open_engines(client, index, **how)
     if engine is None:
         engine = "high-idf-first" if engines.meta.sparse else "bm25"
     engines.body_of(engine)

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import time
+from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from opensearch_neural.cluster import translate_errors
 from opensearch_neural.errors import ClusterError, InputError
@@ -141,6 +143,32 @@ def time_queries(
             search(client, index, body)
             times.append((time.perf_counter() - start) * 1000)
     return Latencies(times)
+
+
+def read_codes(client: OpenSearch, index: str, subvectors: int) -> tuple[list[str], NDArray[np.uint8]]:
+    """(ids, codes (documents, subvectors)) of all documents of an index that have a code, in the index's order.
+
+    Raises ClusterError for an incomplete answer, where there is none, and for a code of another length.
+    """
+    from opensearchpy.helpers import ScanError, scan
+
+    ids: list[str] = []
+    codes = bytearray()
+    body = {"query": {"exists": {"field": "pq"}}, "_source": False, "docvalue_fields": ["pq"]}
+    with translate_errors():
+        try:
+            for hit in scan(client, query=body, index=index, size=5000, request_timeout=120):
+                ids.append(hit["_id"])
+                codes += b64decode(hit["fields"]["pq"][0] + "==")  # which OpenSearch leaves out
+        except ScanError as error:
+            raise ClusterError(f"only a part of the index {index!r} answered: {error}") from None
+    if len(codes) != len(ids) * subvectors or not ids:
+        held = f"codes of {len(codes) / len(ids):g} bytes" if ids else "no codes"
+        raise ClusterError(
+            f"the index {index!r} holds {held}, and its model makes codes of {subvectors}",
+            "ingest again with --pq MODEL",
+        )
+    return ids, np.frombuffer(bytes(codes), np.uint8).reshape(-1, subvectors)
 
 
 def _ids_only(body: Body) -> Body:

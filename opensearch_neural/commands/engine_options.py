@@ -1,0 +1,106 @@
+"""The options by which commands that search say which models and settings the engines are to use."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from opensearch_neural.errors import InputError
+from opensearch_neural.queries import Rare
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def models_options(command: Command) -> Command:
+    """The options that name the models of an index: `sparse`, `dense`, `pq` and `backend`."""
+    options = [
+        click.option("--sparse", default=None, help="Sparse model, where it is not found by the index's record."),
+        click.option("--dense", default=None, help="Dense model, likewise."),
+        click.option("--pq", default=None, help="Quantized model, likewise."),
+        click.option(
+            "--backend",
+            type=click.Choice(["torch", "onnx"]),
+            default="torch",
+            show_default=True,
+            help="What encodes dense and quantized queries; onnx needs no torch, but a model that was exported.",
+        ),
+    ]
+    decorated: Any = command
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated
+
+
+def engine_options(command: Command) -> Command:
+    """Those, and how the engines search; the command gets them as `how`, the settings of `open_engines`.
+
+    Raises InputError for a threshold that is none.
+    """
+    tuned = "as `osn tune` chose, else"
+    options = [
+        click.option(
+            "--rare",
+            "osn_rare",
+            default=None,
+            help="high-idf-first, cascade: which tokens are rare: ratio:R, share:S or count:N.  "
+            f"[default: {tuned} ratio:0.5]",
+        ),
+        click.option(
+            "--window",
+            "osn_window",
+            type=click.IntRange(min=1),
+            default=None,
+            help=f"Of these: hits of each shard rescored with all tokens.  [default: {tuned} 30, or 100]",
+        ),
+        click.option(
+            "--dense-window",
+            "osn_dense_window",
+            type=click.IntRange(min=1),
+            default=None,
+            help=f"cascade, jpq-rescore: hits of each shard rescored with their codes.  [default: {tuned} 50, or 100]",
+        ),
+        click.option(
+            "--weight",
+            "osn_weight",
+            type=click.FloatRange(min=0, min_open=True),
+            default=None,
+            help=f"cascade: of the codes' score beside the tokens'.  [default: {tuned} WEIGHT]",
+        ),
+    ]
+
+    @functools.wraps(command)
+    def with_settings(
+        *args: Any,
+        sparse: str | None,
+        dense: str | None,
+        pq: str | None,
+        backend: str,
+        osn_rare: str | None,
+        osn_window: int | None,
+        osn_dense_window: int | None,
+        osn_weight: float | None,
+        **kwargs: Any,
+    ) -> Any:
+        try:
+            rare = Rare.parse(osn_rare) if osn_rare else None
+        except ValueError as error:
+            raise InputError(f"--rare: {error}") from None
+        how = {
+            "sparse_model": sparse,
+            "dense_model": dense,
+            "pq_model": pq,
+            "backend": backend,
+            "rare": rare,
+            "window": osn_window,
+            "dense_window": osn_dense_window,
+            "weight": osn_weight,
+        }
+        return command(*args, how=how, **kwargs)
+
+    decorated: Any = with_settings
+    for option in reversed(options):
+        decorated = option(decorated)
+    return models_options(decorated)

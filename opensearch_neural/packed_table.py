@@ -1,0 +1,120 @@
+"""A query's look-up table as text short enough to travel in every request, and the script that reads it.
+
+The table holds the inner product of each part of the query with each of its 256 centroids: M × 256 numbers, which as JSON
+numbers are 11 bytes each, and as boxed numbers on the node's heap slow to parse and to read. Here each is three
+printable characters of a single string: the distance from its part's least value in steps, a whole number below 95³.
+
+    inner product = score − offset          score = scale · Σ_m steps_m
+
+Least values are left out of the script's sum, so that no score is negative, which OpenSearch refuses; together they are
+the `offset`, which lies among the script's parameters for whoever wants to subtract it. A step is a millionth part of the
+widest part's range, so that a sum of 96 parts is exact to some 10⁻⁵ of that range at worst, and usually to a tenth of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+CENTROIDS = 256
+BASE = 95  # printable ASCII, from the blank to the tilde; JSON writes two of these with a backslash
+FIRST = 32
+CHARACTERS = 3
+MOST_PARTS = 1024  # whose sum of steps stays below 2³¹
+
+# A document without a code scores 0, below all others.
+_SUM = f"""\
+def codes = doc[params.field];
+if (codes.size() == 0) {{ return NOTHING; }}
+byte[] code = codes.value.bytes;
+int start = codes.value.offset;
+int parts = codes.value.length;
+String table = params.table;
+int steps = 0;
+for (int part = 0; part < parts; part++) {{
+  int at = {CHARACTERS} * ({CENTROIDS} * part + (code[start + part] & 255));
+  steps += {BASE * BASE} * (table.charAt(at) - {FIRST}) + {BASE} * (table.charAt(at + 1) - {FIRST})
+    + table.charAt(at + 2) - {FIRST};
+}}
+"""
+SCRIPT = _SUM.replace("NOTHING", "0") + "return params.scale * steps;"
+"""Inner product + offset."""
+WEIGHTED_SCRIPT = (
+    _SUM.replace("NOTHING", "params.first_weight * _score")
+    + "return params.first_weight * _score + params.weight * params.scale * steps;"
+)
+"""The query's own score and that, each with its weight."""
+
+
+@dataclass(frozen=True)
+class PackedTable:
+    """text: M · 256 · 3 characters. scale: what a step is worth. offset: what a script's result lies above the inner
+    product."""
+
+    text: str
+    scale: float
+    offset: float
+
+    @classmethod
+    def of(cls, table: ArrayLike) -> PackedTable:
+        """Pack a table (M, 256), as `Quantizer.table` makes it.
+
+        Raises ValueError for another shape, for more than 1,024 parts, for NaN or infinity, and for a table that is
+        zero throughout, as that of a query of zeros: it ranks nothing.
+        """
+        values = np.asarray(table, dtype=np.float64)
+        if values.ndim != 2 or values.shape[1] != CENTROIDS or not 1 <= len(values) <= MOST_PARTS:
+            raise ValueError(
+                f"a look-up table has the shape (M, {CENTROIDS}), M up to {MOST_PARTS}, not {values.shape}"
+            )
+        if not np.isfinite(values).all():
+            raise ValueError(
+                "the look-up table holds a value that is not a finite number: the query's vector is broken"
+            )
+        if not values.any():
+            raise ValueError("the look-up table is zero throughout: a query of zeros ranks nothing")
+        least = values.min(axis=1, keepdims=True)
+        scale = float((values - least).max()) / (BASE**CHARACTERS - 1) or 1.0
+        steps = np.rint((values - least) / scale).astype(np.int32).ravel()
+        digits = np.empty((len(steps), CHARACTERS), dtype=np.uint8)
+        for place in reversed(range(CHARACTERS)):
+            steps, digits[:, place] = np.divmod(steps, BASE)
+        return cls((digits + FIRST).tobytes().decode("ascii"), scale, -float(least.sum()))
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Any]) -> PackedTable:
+        """Of the parameters of a script. Raises ValueError for what is none."""
+        text, scale, offset = params.get("table"), params.get("scale"), params.get("offset", 0.0)
+        if not isinstance(text, str) or not text or len(text) % (CENTROIDS * CHARACTERS):
+            raise ValueError(f"the table is no text of M · {CENTROIDS} · {CHARACTERS} characters")
+        if not isinstance(scale, (int, float)) or not isinstance(offset, (int, float)):
+            raise ValueError("scale and offset are numbers")
+        if not all(FIRST <= ord(character) < FIRST + BASE for character in set(text)):
+            raise ValueError("the look-up table holds a character that stands for no number")
+        try:
+            return cls(text, float(scale), float(offset))
+        except OverflowError:
+            raise ValueError("scale and offset are numbers of 64 bits") from None
+
+    @property
+    def parts(self) -> int:
+        """M."""
+        return len(self.text) // (CENTROIDS * CHARACTERS)
+
+    def params(self, field: str) -> dict[str, Any]:
+        """What the script is given."""
+        return {"field": field, "scale": self.scale, "offset": self.offset, "table": self.text}
+
+    def steps(self) -> NDArray[np.int64]:
+        """(M, 256), as the script reads them."""
+        digits = np.frombuffer(self.text.encode("ascii"), np.uint8).reshape(-1, CENTROIDS, CHARACTERS).astype(np.int64)
+        places = BASE ** np.arange(CHARACTERS)[::-1]
+        return (digits - FIRST) @ places
+
+    def scores(self, codes: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """What the script returns for documents' codes (documents, M): (documents,)."""
+        return self.scale * self.steps()[np.arange(self.parts), codes].sum(axis=1)

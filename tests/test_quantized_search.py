@@ -1,0 +1,424 @@
+"""Scores from codes: the script, what it is given, and the engines that rest on it, against a real node."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from quantized_models import quantized_model
+
+from ingest.documents import Documents
+from ingest.job import CorpusSource, Job, run_job
+from opensearch_neural import queries
+from opensearch_neural.engines import TUNED_CASCADE, Cascade, Engines, open_engines
+from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.models.lexical import LexicalEncoder
+from opensearch_neural.models.quantized import Quantizer, load_quantized
+from opensearch_neural.models.registry import link_of
+from opensearch_neural.oracle import StoredWeights, predict
+from opensearch_neural.packed_table import PackedTable
+from opensearch_neural.queries import Rare
+from opensearch_neural.retrievers.faiss import QuantizedRetriever
+from opensearch_neural.retrievers.opensearch import read_codes
+from opensearch_neural.schema import IndexMeta, PassageMeta, QuantizedMeta, index_body
+
+TEXT = """
+rain bow light drop sun water glass angle prism sky cloud storm engine piston spark fuel valve crank bread flour
+yeast salt butter oven crust dough
+"""
+WORDS = TEXT.split()
+
+
+# ---------------------------------------------------------------------------------------------------------- the table
+
+
+def test_a_table_worked_out_by_hand() -> None:
+    table = np.zeros((2, 256))
+    table[0, :3] = [-1.0, 0.0, 0.5]  # its other 253 values are 0
+    table[1, :2] = [0.25, 0.75]
+    packed = PackedTable.of(table)
+    # Least values are −1 and 0; the widest part reaches 1.5 above its least, which is 95³ − 1 steps.
+    assert packed.offset == 1.0
+    assert packed.scale == pytest.approx(1.5 / (95**3 - 1))
+    # 0 steps are three blanks, 95³ − 1 three tildes.
+    assert packed.text[0:3] == "   "
+    assert packed.text[6:9] == "~~~"
+    assert packed.parts == 2
+    scores = packed.scores(np.array([[2, 1], [0, 0]], np.uint8)) - packed.offset
+    assert scores == pytest.approx([0.5 + 0.75, -1.0 + 0.25], abs=1e-6)
+
+
+@given(
+    arrays.arrays(np.float32, st.tuples(st.integers(1, 6), st.just(256)), elements=st.floats(-1e4, 1e4, width=32)),
+    st.integers(0, 255),
+)
+def test_scores_are_never_negative_and_within_half_a_step_a_part(table: np.ndarray, code: int) -> None:
+    if not table.any():
+        return
+    packed = PackedTable.of(table)
+    (score,) = packed.scores(np.full((1, len(table)), code, np.uint8))
+    assert score >= 0
+    exact = table[:, code].astype(np.float64).sum()
+    widest = float((table.max(1) - table.min(1)).max())
+    assert abs(score - packed.offset - exact) <= len(table) * (widest / (95**3 - 1)) / 2 + 1e-9 * abs(table).max()
+    assert PackedTable.from_params(json.loads(json.dumps(packed.params("pq")))) == packed
+
+
+def test_a_table_is_a_seventh_of_its_numbers_as_json() -> None:
+    table = np.random.default_rng(0).normal(size=(48, 256))
+    as_numbers = len(json.dumps(table.tolist()))
+    assert len(json.dumps(queries.quantized(table))) * 6 < as_numbers
+
+
+@pytest.mark.parametrize(
+    ("table", "what"),
+    [
+        (np.ones((3, 255)), "shape"),
+        (np.ones(256), "shape"),
+        (np.zeros((0, 256)), "shape"),
+        (np.ones((1025, 256)), "shape"),
+        (np.full((2, 256), np.nan), "not a finite number"),
+        (np.full((2, 256), np.inf), "not a finite number"),
+        (np.zeros((2, 256)), "a query of zeros ranks nothing"),
+    ],
+)
+def test_tables_that_rank_nothing_are_refused(table: np.ndarray, what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        queries.quantized(table)
+
+
+def test_what_cannot_be_rescored_is_refused() -> None:
+    table = np.eye(1, 256)
+    with pytest.raises(ValueError, match="before its parts are fused"):
+        queries.quantized_rescore(queries.hybrid(queries.bm25("a"), queries.bm25("b")), table)
+    for weights in ({"weight": 0.0}, {"weight": float("nan")}, {"first_weight": -1.0}):
+        with pytest.raises(ValueError, match="weight must be above 0"):
+            queries.quantized_rescore(queries.bm25("a"), table, **weights)
+    with pytest.raises(ValueError, match="no quantized scores"):
+        queries.quantized_offset(queries.bm25("a"))
+    with pytest.raises(ValueError, match="1,001 documents are more than a request can list"):
+        queries.listed({str(number): 1.0 for number in range(1001)})
+
+
+# ---------------------------------------------------------------------------------------------------------- the script
+
+
+def random_quantizer(dimension: int, parts: int) -> Quantizer:
+    random = np.random.default_rng(parts)
+    rotation = np.linalg.qr(random.normal(size=(dimension, dimension)))[0]
+    assigning = random.normal(size=(parts, 256, dimension // parts)) / np.sqrt(dimension)
+    scoring = assigning + 0.1 * random.normal(size=assigning.shape) / np.sqrt(dimension)
+    return Quantizer(*(tensor.astype(np.float32) for tensor in (rotation, assigning, scoring)))
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("parts", [1, 8, 48, 96])
+def test_the_script_scores_every_document_as_faiss_does(client, index_name: str, parts: int) -> None:
+    quantizer = random_quantizer(96, parts)
+    random = np.random.default_rng(1)
+    documents = random.normal(size=(400, 96)).astype(np.float32) / np.sqrt(np.float32(96))
+    asked = random.normal(size=(4, 96)).astype(np.float32) / np.sqrt(np.float32(96))
+    codes = quantizer.encode(documents)
+    meta = IndexMeta(quantized=QuantizedMeta("m", "h", parts))
+    client.indices.create(index=index_name, body=index_body(meta, replicas=0))
+    lines: list[dict[str, Any]] = []
+    for number, code in enumerate(codes):
+        lines += [{"index": {"_id": str(number)}}, {"text": "rainbow", "pq": b64encode(code).decode()}]
+    lines += [{"index": {"_id": "without"}}, {"text": "rainbow"}]
+    assert not client.bulk(index=index_name, body=lines, refresh=True)["errors"]
+    ids = [str(number) for number in range(len(codes))]
+    run = QuantizedRetriever(ids, codes, quantizer, lambda texts: asked).retrieve(dict.fromkeys("abcd", ""), k=400)
+    for query, vector in zip("abcd", asked, strict=True):
+        body = queries.quantized(quantizer.table(vector), size=1000)
+        hits = client.search(index=index_name, body=body)["hits"]["hits"]
+        found = {hit["_id"]: hit["_score"] - queries.quantized_offset(body) for hit in hits}
+        assert found == pytest.approx(run[query], abs=1e-5)
+        rescored = queries.quantized_rescore(queries.bm25("rainbow", size=401), quantizer.table(vector), weight=2.0)
+        hits = client.search(index=index_name, body=rescored)["hits"]["hits"]
+        shift = queries.quantized_offset(rescored)
+        assert {hit["_id"]: hit["_score"] - shift for hit in hits if hit["_id"] != "without"} == pytest.approx(
+            {id: 2 * score for id, score in run[query].items()}, abs=2e-5
+        )
+        assert hits[-1]["_id"] == "without"
+        assert hits[-1]["_score"] == 0
+
+
+# ---------------------------------------------------------------------------------------------------------- the engines
+
+
+class Written:
+    """An index with everything in it, and what its scores are made of."""
+
+    def __init__(self, client: Any, index: str, model: Path, texts: list[str]) -> None:
+        self.client, self.index, self.texts = client, index, texts
+        self.ids = [f"d{number:03}" for number in range(len(texts))]
+        self.model = load_quantized(model, device="cpu")
+        self.codes = self.model.encode_documents(texts)
+
+    def engines(self, **how: Any) -> Engines:
+        return open_engines(self.client, self.index, **how)
+
+    def hits(self, body: queries.Body) -> dict[str, float]:
+        return {hit["_id"]: hit["_score"] for hit in self.client.search(index=self.index, body=body)["hits"]["hits"]}
+
+    def inner_products(self, text: str) -> dict[str, float]:
+        scores = self.model.quantizer.scores(self.model.encode_queries([text]), self.codes)[0]
+        return dict(zip(self.ids, scores.tolist(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    random = np.random.default_rng(2)
+    return [" ".join(random.choice(WORDS, size=8)) for _ in range(60)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path:
+    return quantized_model(tmp_path_factory.mktemp("quantized"), texts)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path:
+    path = tmp_path_factory.mktemp("corpus") / "docs.jsonl"
+    path.write_text("".join(json.dumps({"_id": f"d{n:03}", "text": text}) + "\n" for n, text in enumerate(texts)))
+    return path
+
+
+def job_of(corpus: Path, index: str, model: Path, **settings: Any) -> Job:
+    settings = {"pq": str(model), "replicas": 0, "device": "cpu", **settings}
+    return Job(CorpusSource(str(corpus)), index, dead_letters=corpus.with_name(f"{index}.dead.jsonl"), **settings)
+
+
+@pytest.fixture(scope="module")
+def written(client, corpus: Path, model: Path, texts: list[str]) -> Iterator[Written]:
+    name = f"osn-test-quantized-{uuid.uuid4().hex[:8]}"
+    run_job(client, job_of(corpus, name, model, dense="pq"), show_progress=False)
+    yield Written(client, name, model, texts)
+    client.indices.delete(index=name)
+
+
+QUERY = "sun light water"
+
+
+@pytest.mark.cluster
+def test_the_index_says_what_its_codes_and_vectors_are_made_of(written: Written) -> None:
+    meta = written.engines().meta
+    info = written.model.info
+    assert meta.quantized == QuantizedMeta("model", info.hash, 4)
+    assert meta.reconstructed is not None
+    assert (meta.reconstructed.hash, meta.reconstructed.dimension) == (info.hash, 32)
+    ids, codes = read_codes(written.client, written.index, 4)
+    assert sorted(ids) == written.ids
+    assert (codes[np.argsort(ids)] == written.codes).all()
+
+
+@pytest.mark.cluster
+def test_the_cascade_in_one_request_gives_what_three_requests_give(written: Written) -> None:
+    how = {"rare": Rare("count", 2), "window": 12, "dense_window": 5, "weight": 3.0}
+    engines = written.engines(**how)
+    tokens = engines.query_encoder.encode(QUERY)
+    rare = written.hits(queries.neural_sparse(queries.rare_tokens(tokens, Rare("count", 2)), size=12))
+    everything = written.hits(queries.neural_sparse(tokens, size=60))
+    second = {id: everything[id] for id in rare}
+    third = sorted(second, key=second.__getitem__, reverse=True)[:5]
+    inner = written.inner_products(QUERY)
+    body = engines.body("cascade", QUERY, size=5)
+    shift = queries.quantized_offset(body)
+    assert written.hits(body) == pytest.approx({id: second[id] + 3.0 * inner[id] + shift for id in third}, rel=1e-5)
+    assert list(written.hits(body)) == sorted(third, key=lambda id: -(second[id] + 3.0 * inner[id]))
+    assert [stage["window_size"] for stage in body["rescore"]] == [12, 5]
+
+
+@pytest.mark.cluster
+def test_the_oracle_predicts_the_cascade(written: Written) -> None:
+    encoder = LexicalEncoder.load(link_of(written.engines().meta.sparse.hash))  # type: ignore[union-attr]
+    documents = StoredWeights.of(encoder.encode_documents(written.texts).rows(), written.codes)
+    body = written.engines(window=60, dense_window=60).body("cascade", QUERY, size=60)
+    predicted = {written.ids[number]: score for number, score in predict(body, documents).items()}
+    assert written.hits(body) == pytest.approx(predicted, rel=1e-6)
+
+
+@pytest.mark.cluster
+def test_jpq_rescore_ranks_what_bm25_found_by_inner_products_alone(written: Written) -> None:
+    body = written.engines(dense_window=20).body("jpq-rescore", QUERY)
+    found = written.hits(queries.bm25(QUERY, size=20))
+    inner = written.inner_products(QUERY)
+    best = sorted(found, key=inner.__getitem__, reverse=True)[:10]
+    assert list(written.hits(body)) == best
+
+
+@pytest.mark.cluster
+def test_jpq_hnsw_finds_the_nearest_reconstructed_vectors(written: Written) -> None:
+    inner = written.inner_products(QUERY)
+    best = sorted(inner, key=inner.__getitem__, reverse=True)[:10]
+    assert list(written.hits(written.engines().body("jpq-hnsw", QUERY))) == best
+
+
+@pytest.mark.cluster
+def test_as_bytes_they_are_found_too_however_long_the_query_is(
+    written: Written, index_name: str, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written.model.info.path
+    job = job_of(corpus, index_name, path, dense="pq", dense_type="byte", sparse="none")
+    run_job(written.client, job, show_progress=False)
+    as_bytes = Written(written.client, index_name, path, written.texts)
+    engines = as_bytes.engines()
+    inner = written.inner_products(QUERY)
+    best = sorted(inner, key=inner.__getitem__, reverse=True)[:10]
+    encoder = engines.reconstructed_encoder
+    vector = encoder.encode_queries([QUERY])
+    for length in (1, 30):
+        monkeypatch.setattr(type(encoder), "encode_queries", lambda self, texts, by=length: by * vector)
+        assert len(set(as_bytes.hits(engines.body("jpq-hnsw", QUERY))) & set(best)) >= 9, length
+
+
+@pytest.mark.cluster
+def test_faiss_here_and_the_script_there_give_the_same_ranking(written: Written) -> None:
+    engines = written.engines()
+    inner = written.inner_products(QUERY)
+    best = sorted(inner, key=inner.__getitem__, reverse=True)
+    by_faiss = engines.body("faiss", QUERY, size=7, from_=3)
+    assert list(written.hits(by_faiss)) == best[3:10]
+    assert list(written.hits(queries.quantized(engines.table(QUERY), size=7, from_=3))) == best[3:10]
+    narrowed = {"terms": {"_id": best[20:30]}}
+    assert list(written.hits(engines.body("faiss", QUERY, size=5, filter=narrowed))) == best[20:25]
+    with pytest.raises(InputError, match="at most 1,000 hits by their ids, not 1,001"):
+        engines.body("faiss", QUERY, size=1001)
+
+
+@pytest.mark.cluster
+def test_documents_deleted_since_the_codes_were_read_leave_no_gap(client, index_name: str, corpus: Path, model: Path,
+                                                                  texts: list[str]) -> None:  # fmt: skip
+    run_job(client, job_of(corpus, index_name, model), show_progress=False)
+    written = Written(client, index_name, model, texts)
+    engines = written.engines()
+    engines.body_of("faiss")
+    before = list(written.hits(engines.body("faiss", QUERY, size=10)))
+    documents = Documents(client, index_name, device="cpu")
+    documents.delete(before[:3])
+    documents.add([{"_id": "new", "text": "sun light water sun light water"}])
+    after = list(written.hits(engines.body("faiss", QUERY, size=10)))
+    assert after[:7] == before[3:]
+    assert len(after) == 10
+    # A document that was added has its code, and the next to read the codes finds it.
+    ids, codes = read_codes(client, index_name, 4)
+    assert (codes[ids.index("new")] == written.model.encode_documents(["sun light water sun light water"])).all()
+
+
+@pytest.mark.cluster
+def test_passages_are_found_once_by_their_best_codes(client, index_name: str, corpus: Path, model: Path) -> None:
+    settings = {"passages": PassageMeta(6, 3), "dense": "pq"}
+    run_job(client, job_of(corpus, index_name, model, **settings), show_progress=False)
+    engines = open_engines(client, index_name)
+    for engine in ("jpq-rescore", "jpq-hnsw", "faiss", "cascade"):
+        body = engines.body(engine, QUERY, size=5)
+        hits = client.search(index=index_name, body=body)["hits"]["hits"]
+        found = queries.best_passages(body, hits, size=5)
+        assert len({id for id, _ in found}) == len(found) == 5, engine
+
+
+# ------------------------------------------------------------------------------------------------ what does not fit
+
+
+@pytest.mark.cluster
+def test_codes_of_another_model_are_refused(written: Written, corpus: Path, texts: list[str], tmp_path: Path) -> None:
+    other = quantized_model(tmp_path / "other", texts, seed=5)
+    with pytest.raises(ModelError, match="was written with the quantized model model"):
+        run_job(written.client, job_of(corpus, written.index, other), show_progress=False)
+    with pytest.raises(ModelError, match="was written with the quantized model model"):
+        written.engines(pq_model=str(other)).body_of("cascade")
+    with pytest.raises(ModelError, match="holds quantized vectors, and this ingest brings none"):
+        run_job(written.client, job_of(corpus, written.index, other, pq="none", dense="none"), show_progress=False)
+    with pytest.raises(InputError, match="reconstructed from the codes of a quantized model, and there is none"):
+        run_job(written.client, job_of(corpus, f"{written.index}-x", other, pq=None, dense="pq"), show_progress=False)
+
+
+@pytest.mark.cluster
+def test_engines_that_lack_codes_say_what_to_ingest(client, index_name: str, corpus: Path, model: Path) -> None:
+    run_job(client, job_of(corpus, index_name, model, pq=None), show_progress=False)
+    engines = open_engines(client, index_name)
+    for engine in ("cascade", "jpq-rescore", "faiss"):
+        with pytest.raises(ModelError, match="holds no quantized vectors"):
+            engines.body_of(engine)
+        assert not engines.serves(engine)
+    with pytest.raises(ModelError, match="holds no reconstructed vectors"):
+        engines.body_of("jpq-hnsw")
+    with pytest.raises(ClusterError, match="holds no codes"):
+        read_codes(client, index_name, 4)
+
+
+@pytest.mark.cluster
+def test_a_vector_that_is_not_finite_costs_its_document_alone(
+    client, index_name: str, corpus: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from opensearch_neural.models import dense
+
+    encode = dense.TorchDenseEncoder.encode_documents
+
+    def broken(self: dense.TorchDenseEncoder, texts: list[str], **how: Any) -> Any:
+        if "\n".join(texts).count("yeast yeast yeast"):
+            raise ModelError("model gives a vector that is not finite")
+        return encode(self, texts, **how)
+
+    monkeypatch.setattr(dense.TorchDenseEncoder, "encode_documents", broken)
+    lines = corpus.read_text() + json.dumps({"_id": "nan", "text": "yeast yeast yeast"}) + "\n"
+    other = corpus.with_name("nan.jsonl")
+    other.write_text(lines)
+    report = run_job(client, job_of(other, index_name, model), show_progress=False)
+    assert (report.documents, report.letters) == (60, 1)
+
+
+def test_a_query_of_zeros_is_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = load_quantized(model, device="cpu")
+    engines = Engines("docs", IndexMeta(quantized=QuantizedMeta("m", loaded.info.hash, 4)), True)
+    engines._quantized_model = loaded
+    monkeypatch.setattr(type(loaded), "encode_queries", lambda self, texts: np.zeros((len(texts), 32), np.float32))
+    with pytest.raises(InputError, match="all zeros"):
+        engines.body("jpq-rescore", QUERY)
+
+
+def test_the_cascade_searches_as_it_was_tuned_unless_told_otherwise() -> None:
+    tuned = Cascade(Rare("count", 2), 80, 40, 0.25)
+    engines = Engines("docs", IndexMeta(extra={TUNED_CASCADE: {**tuned.record, "keep": 1}}), True)
+    assert engines.cascade == tuned
+    engines.weight, engines.dense_window = 2.0, 10
+    assert engines.cascade == Cascade(Rare("count", 2), 80, 10, 2.0)
+    engines.meta.extra[TUNED_CASCADE] = {"rare": "some", "window": 3}
+    with pytest.raises(ModelError, match="stores a setting of the cascade that cannot be read"):
+        _ = engines.cascade
+
+
+# -------------------------------------------------------------------------------------------------------- command line
+
+
+@pytest.mark.cluster
+def test_the_cascade_is_searched_without_torch(written: Written, cluster_url: str, tmp_path: Path) -> None:
+    import shutil
+
+    from opensearch_neural.models.dense_onnx import export_onnx
+
+    exported = tmp_path / "exported"
+    shutil.copytree(written.model.info.path, exported)
+    export_onnx(exported)
+    script = (
+        "import sys; from opensearch_neural.cli import main\n"
+        "try:\n    main()\nfinally:\n    assert not {'torch', 'transformers', 'faiss'} & set(sys.modules), 'imported'"
+    )
+    asked = ["--url", cluster_url, "--index", written.index, "--engine", "cascade", "--backend", "onnx"]
+    command = [sys.executable, "-c", script, "search", *asked, "--pq", str(exported), "--json", QUERY]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    shown = [hit["id"] for hit in json.loads(done.stdout)["hits"]]
+    assert shown == list(written.hits(written.engines().body("cascade", QUERY)))
+    assert "warning" not in done.stderr
