@@ -24,6 +24,7 @@ import numpy.typing as npt
 from opensearch_neural.errors import ModelError
 from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.models.directory import ModelInfo
+from opensearch_neural.models.multi_layer import MultiLayerEncoder, MultiVectors
 from opensearch_neural.models.vectors import SparseVectors
 from trainers.chunks import progress
 from trainers.texts import TextStore
@@ -111,6 +112,25 @@ def dense_vectors(
     write_json(record, wanted)
     begun.unlink(missing_ok=True)
     return read_vectors(file, len(texts))
+
+
+def several_vectors(
+    encoder: MultiLayerEncoder, texts: TextStore, path: Path | None, *, batch_size: int = 32
+) -> MultiVectors:
+    """The vectors of all `texts`, cached at `path` as `dense_vectors` does, a text's one behind the other.
+
+    Not cached where `path` is None, and where a text has a vector for each token: they take more room than time.
+    """
+    size = 1 if encoder.mix is not None else encoder.selection.size
+    if path is None or size is None:
+        return encoder.encode_documents(list(texts.values()), batch_size=batch_size)
+    width = size * encoder.dimension
+
+    def encode(some: Sequence[str]) -> npt.NDArray[np.float32]:
+        return encoder.encode_documents(some, batch_size=batch_size).values.reshape(-1, width)
+
+    rows = dense_vectors(encode, texts, path, model=encoder.info, dimension=width, precision="float32")
+    return MultiVectors.of(np.asarray(rows, np.float32).reshape(-1, size, encoder.dimension))
 
 
 def read_vectors(file: Path, rows: int) -> npt.NDArray[Any]:

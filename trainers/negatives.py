@@ -222,26 +222,13 @@ def _dense(name: str, documents: TextStore, cache: Path | None, device: str | No
 
 
 def _multi_layer(name: str, documents: TextStore, cache: Path | None, device: str | None, batch_size: int) -> Retriever:
-    import numpy as np
-
-    from opensearch_neural.models.multi_layer import MultiVectors, load_multi_layer
+    from opensearch_neural.models.multi_layer import load_multi_layer
     from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever
-    from trainers.embeddings import dense_vectors
+    from trainers.embeddings import several_vectors
 
     encoder = load_multi_layer(name, device=device)
-    size = 1 if encoder.mix is not None else encoder.selection.size
-    if cache is None or size is None:
-        # As many vectors as tokens: not kept, since they would take more room than time.
-        vectors = encoder.encode_documents(list(documents.values()), batch_size=batch_size)
-    else:
-        width = size * encoder.dimension
-
-        def encode(texts: Sequence[str]) -> Any:
-            return encoder.encode_documents(texts, batch_size=batch_size).values.reshape(-1, width)
-
-        path = cache / "documents"
-        rows = dense_vectors(encode, documents, path, model=encoder.info, dimension=width, precision="float32")
-        vectors = MultiVectors.of(np.asarray(rows, np.float32).reshape(-1, size, encoder.dimension))
+    path = None if cache is None else cache / "documents"
+    vectors = several_vectors(encoder, documents, path, batch_size=batch_size)
     return MultiVectorRetriever(documents.ids, vectors, encoder.encode_queries)
 
 
