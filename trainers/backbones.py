@@ -10,20 +10,16 @@ Nothing here trains weights; `osn train mlm` does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
     PreTrainedModel,
@@ -35,8 +31,7 @@ from transformers import (
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
-from opensearch_neural.models.dense import quiet_loading
-from opensearch_neural.models.safety import refuse_unsafe
+from opensearch_neural.models.pretrained import load_model, load_sequence_to_sequence, load_tokenizer, quiet
 from opensearch_neural.word_pieces import train_word_pieces
 
 logger = logging.getLogger(__name__)
@@ -159,7 +154,7 @@ def masked_language_model(
     its transform random, its output bias `head_bias`. Raises ModelError where the directory is no such model.
     """
     folder = directory.locate(name_or_path)
-    model, missing = _load(AutoModelForMaskedLM, folder)
+    model, missing = load_model(AutoModelForMaskedLM, folder)
     base = f"{model.base_model_prefix}."
     # A pooler is no part of the masked language model; what else of the body is missing was never trained.
     body = [key for key in missing if key.startswith(base) and ".pooler." not in key]
@@ -212,11 +207,7 @@ def sequence_to_sequence(name_or_path: str | Path) -> tuple[PreTrainedModel, Pre
 
     Raises ModelError where it is no such model, or a part of its weights is missing.
     """
-    folder = directory.locate(name_or_path)
-    model, missing = _load(AutoModelForSeq2SeqLM, folder)
-    if missing:
-        raise ModelError(f"{folder}: the weights lack {', '.join(sorted(missing)[:3])}")
-    return model, load_tokenizer(folder)
+    return load_sequence_to_sequence(directory.locate(name_or_path))
 
 
 def is_sequence_to_sequence(name_or_path: str | Path) -> bool:
@@ -235,51 +226,3 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Pat
     with quiet():
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without transformers' bars and reports: what a missing weight means is said here, once and in our words."""
-    from transformers.utils import logging as transformers_logging
-
-    before = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    try:
-        with quiet_loading():
-            yield
-    finally:
-        transformers_logging.set_verbosity(before)
-
-
-def _load(auto: Any, folder: Path) -> tuple[Any, list[str]]:
-    refuse_unsafe(folder)
-    with quiet():
-        try:
-            model, report = auto.from_pretrained(
-                folder,
-                use_safetensors=True,
-                local_files_only=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-                dtype=torch.float32,
-            )
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-            # The further lines list every model that there is.
-            reason = str(error).partition("\n")[0]
-            raise ModelError(
-                f"{folder} does not load as {auto.__name__.removeprefix('AutoModelFor')}: {reason}"
-            ) from None
-    return model, sorted(report["missing_keys"])
-
-
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """The fast tokenizer of a directory. Raises ModelError where there is none."""
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ModelError(f"{folder}: the tokenizer does not load: {error}") from None
-    if not tokenizer.is_fast:
-        raise ModelError(f"{folder}: the tokenizer has no tokenizer.json", "save it as a fast tokenizer")
-    return tokenizer

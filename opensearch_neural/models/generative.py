@@ -1,0 +1,335 @@
+"""Model-based retrieval: a query becomes a passage, the passage a URL (TOME: `tome-model-based-retrieval`, section 3).
+
+    model = load_generative("models/tome")
+    model.write_passages(["what causes a rainbow"])          stage 1, greedy
+    model.find_urls(texts)                                   stage 2 as in the paper: free, greedy
+    model.find_documents(texts, urls, beams=10)              stage 2 that can write the corpus's URLs only
+
+A directory of kind "generative" (`osn train tome`):
+
+    osn.json
+    generative.json      lengths, prompts, and what stands for a document
+    passage/             a sequence-to-sequence model: query → passage; single-stage models have none
+    url/                 another one: passage (or query) → URL
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from opensearch_neural.errors import InputError, MissingExtra, ModelError
+from opensearch_neural.files import read_json_object, write_json
+from opensearch_neural.models import directory
+from opensearch_neural.models.directory import ModelInfo
+from opensearch_neural.models.url_trie import OUTSIDE, CorpusUrls, Trie
+from opensearch_neural.tokens import encodable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
+
+KIND = "generative"
+FILE = "generative.json"
+FORMAT = 1
+PASSAGE, URL = "passage", "url"
+
+Identifiers = Literal["url", "random"]
+_PROMPT_TOKENS = 16
+"""What the prompts of a passage may take of its tokens, in any vocabulary."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerativeSettings:
+    """What both stages read and write; lengths in tokens.
+
+    query_length, passage_length, url_length: 32, 32 and 80 in the paper (section 4.3). title_length: the title comes
+    before the shortened passage; the paper gives it no length. prompts: "title:" and "passage:" stand before them.
+    identifiers: "random" writes 12 digits drawn for each URL in the URL's place, as DSI does: an ablation.
+    """
+
+    query_length: int = 32
+    passage_length: int = 32
+    title_length: int = 32
+    url_length: int = 80
+    prompts: bool = True
+    identifiers: Identifiers = "url"
+
+    def __post_init__(self) -> None:
+        for name in ("query_length", "passage_length", "url_length"):
+            if getattr(self, name) < 2:
+                raise ValueError(f"{name} must be at least 2, not {getattr(self, name)}")
+        if self.title_length < 0:
+            raise ValueError(f"title_length must not be below 0, not {self.title_length}")
+
+    @property
+    def written_length(self) -> int:
+        """Tokens of a passage as stage 1 writes it at most: title, text and prompts."""
+        return self.title_length + self.passage_length + _PROMPT_TOKENS
+
+    def passage(self, tokenizer: PreTrainedTokenizerBase, title: str, text: str) -> str:
+        """A document as stage 1 is to write it and stage 2 reads it: "title: … passage: …", both cut at their length."""
+        parts = (("title:", title, self.title_length), ("passage:", text, self.passage_length))
+        words = []
+        for prompt, part, length in parts:
+            if kept := _first_tokens(tokenizer, " ".join(encodable(part).split()), length):
+                words += [prompt, kept] if self.prompts else [kept]
+        return " ".join(words)
+
+    def identifier(self, url: str) -> str:
+        """What is written for a URL: itself, or digits that only its hash decides."""
+        if self.identifiers == "url":
+            return url
+        return f"{int(hashlib.sha256(encodable(url).encode()).hexdigest(), 16) % 10**12:012d}"
+
+
+def _first_tokens(tokenizer: PreTrainedTokenizerBase, text: str, count: int) -> str:
+    """The beginning of `text` that is its first `count` tokens."""
+    if not count:
+        return ""
+    # Of a long text only the beginning can matter, and a tokenizer's time goes with the length.
+    encoding = tokenizer.backend_tokenizer.encode(text[: 40 * count], add_special_tokens=False)
+    if len(encoding) <= count:
+        return text[: 40 * count].rstrip()
+    return text[: encoding.offsets[count - 1][1]].rstrip()
+
+
+class UrlTokenizer:
+    """URLs as a tokenizer's ids and back; what reads like a special token in a URL is text there."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        from tokenizers import Tokenizer
+
+        self.end = int(tokenizer.eos_token_id)
+        self._backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        self._backend.encode_special_tokens = True
+        self._backend.no_truncation()
+        self._backend.no_padding()
+
+    def encode(self, url: str) -> list[int]:
+        """The URL's ids, the end's last."""
+        return [*self._backend.encode(encodable(url), add_special_tokens=False).ids, self.end]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of `ids` up to the first end."""
+        before: list[int] = []
+        for token in ids:
+            if token == self.end:
+                break
+            before.append(int(token))
+        return str(self._backend.decode(before, skip_special_tokens=False))
+
+
+def search_trie(
+    model: Any, batch: dict[str, Tensor], trie: Trie, *, end: int, beams: int
+) -> list[list[tuple[int, float]]]:
+    """Beam search that can only write the sequences of `trie`: (a sequence's number, score) for each row, best first.
+
+    At every step the `beams` likeliest continuations that the trie has: those that end a sequence are found, the others go
+    on, until what is found cannot be bettered. One beam is greedy decoding. The score is the sum of the tokens'
+    log-probabilities under the whole vocabulary. batch: input_ids and attention_mask, both (rows, length); end: the token
+    that ends every sequence, and stands nowhere else in one.
+    """
+    import torch
+    from transformers.modeling_outputs import BaseModelOutput
+
+    encoded = model.get_encoder()(**batch).last_hidden_state.repeat_interleave(beams, dim=0)
+    mask = batch["attention_mask"].repeat_interleave(beams, dim=0)
+    rows = len(batch["input_ids"])
+    opening = trie.opening(end)
+    tokens = torch.tensor([model.generation_config.decoder_start_token_id, *opening], device=mask.device)
+    tokens = tokens.expand(rows * beams, -1)
+    node = trie.child_by(opening)
+    nodes = np.where(np.arange(rows * beams) % beams == 0, node, OUTSIDE)  # One beam a row, which then spreads.
+    totals = np.zeros(rows * beams)
+    found: list[dict[int, float]] = [{} for _ in range(rows)]
+    cache = None
+    for step in range(trie.depth - len(opening)):
+        output = model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=encoded),
+            attention_mask=mask,
+            decoder_input_ids=tokens,
+            past_key_values=cache,
+            use_cache=True,
+        )
+        cache = output.past_key_values
+        logs = output.logits.float().log_softmax(dim=-1)  # (rows · beams, 1 + opening at first and then 1, vocabulary)
+        if step == 0 and opening:
+            totals += logs[:, :-1].gather(-1, tokens[:, 1:, None]).sum(dim=(1, 2)).cpu().numpy()
+        of, continuations = trie.children(nodes)
+        scores = totals[of] + logs[:, -1][torch.from_numpy(of), torch.from_numpy(continuations)].cpu().numpy()
+        taken = np.zeros(rows * beams, dtype=np.int64)  # Which beam, and with what token, each beam goes on from.
+        written = np.zeros(rows * beams, dtype=np.int64)
+        going = np.full(rows * beams, -np.inf)
+        bounds = np.searchsorted(of, np.arange(0, rows * beams + 1, beams))
+        for row in range(rows):
+            first, last = bounds[row : row + 2]
+            order = first + np.lexsort((continuations[first:last], -scores[first:last]))[: 2 * beams]
+            for at in order[:beams][continuations[order[:beams]] == end]:
+                (leaf,) = trie.child(nodes[of[at : at + 1]], continuations[at : at + 1])
+                found[row][int(trie.ends[leaf])] = float(scores[at])
+            # No beam has two ends, so twice as many as there are beams leave enough that go on.
+            order = order[continuations[order] != end][:beams]
+            worst = sorted(found[row].values(), reverse=True)[beams - 1 : beams]
+            if len(order) and not (worst and scores[order[0]] <= worst[0]):
+                here = slice(row * beams, row * beams + len(order))
+                taken[here], written[here], going[here] = of[order], continuations[order], scores[order]
+            taken[row * beams + len(order) : (row + 1) * beams] = row * beams
+        alive = np.isfinite(going)
+        if not alive.any():
+            break
+        nodes = np.where(alive, trie.child(nodes[taken], written), OUTSIDE)
+        totals = going
+        tokens = torch.from_numpy(written)[:, None].to(mask.device)
+        cache.reorder_cache(torch.from_numpy(taken).to(mask.device))
+    return [sorted(one.items(), key=lambda hit: (-hit[1], hit[0]))[:beams] for one in found]
+
+
+@dataclass(frozen=True)
+class GenerativeModel:
+    """The stages: `passage` is None in a single-stage model, whose `url` reads the query."""
+
+    info: ModelInfo
+    settings: GenerativeSettings
+    url: tuple[Any, PreTrainedTokenizerBase]
+    passage: tuple[Any, PreTrainedTokenizerBase] | None = None
+
+    def stage_two_inputs(self, queries: Sequence[str], *, batch_size: int = 32) -> list[str]:
+        """What the second stage reads for each query: the passage that stage 1 writes, the query itself where that one
+        is empty or there is no stage 1."""
+        if self.passage is None:
+            return list(queries)
+        passages = self.write_passages(queries, batch_size=batch_size)
+        return [passage or query for passage, query in zip(passages, queries, strict=True)]
+
+    def write_passages(self, queries: Sequence[str], *, batch_size: int = 32) -> list[str]:
+        """Stage 1, greedy as in the paper: a passage for each query, without being held to the corpus.
+
+        Raises ModelError for a single-stage model.
+        """
+        if self.passage is None:
+            raise ModelError(f"{self.info.name} is a single-stage model: it writes no passages")
+        model, tokenizer = self.passage
+        written: list[str] = []
+        for batch in self._batches(queries, tokenizer, self.settings.query_length, batch_size, model):
+            ids = model.generate(**batch, do_sample=False, num_beams=1, max_new_tokens=self.settings.written_length)
+            written += tokenizer.batch_decode(ids, skip_special_tokens=True)
+        return [" ".join(one.split()) for one in written]
+
+    def find_urls(self, texts: Sequence[str], *, batch_size: int = 32) -> list[str]:
+        """Stage 2, free and greedy as in the paper: whatever the model writes for each text, be it a URL or not."""
+        model, tokenizer = self.url
+        codec = UrlTokenizer(tokenizer)
+        written: list[str] = []
+        for batch in self._batches(texts, tokenizer, self._read_length, batch_size, model):
+            ids = model.generate(**batch, do_sample=False, num_beams=1, max_new_tokens=self.settings.url_length)
+            # The first token starts every decoding; padding follows the end only.
+            written += [codec.decode(row[1:]) for row in ids.tolist()]
+        return written
+
+    def find_documents(
+        self, texts: Sequence[str], urls: CorpusUrls, *, beams: int = 1, batch_size: int = 32
+    ) -> list[list[tuple[int, float]]]:
+        """Stage 2 held to the URLs of the corpus: (document's number, score) for each text, best first, at most `beams`.
+
+        The score is the natural logarithm of the URL's probability under the model, its end included: no length penalty,
+        and not renormalized to the trie. One beam is greedy decoding. Raises ModelError for URLs made for another model.
+        """
+        self.check_urls(urls)
+        if beams < 1:
+            raise InputError(f"beams must be at least 1, not {beams}")
+        model, tokenizer = self.url
+        found: list[list[tuple[int, float]]] = []
+        for batch in self._batches(texts, tokenizer, self._read_length, batch_size, model):
+            end = int(tokenizer.eos_token_id)
+            found += search_trie(model, batch, urls.trie, end=end, beams=min(beams, len(urls)))
+        return found
+
+    def index_urls(self, documents: Iterable[tuple[str, str | None]]) -> CorpusUrls:
+        """The URLs of a corpus, (id, URL) of each document, as this model writes them. Raises as `CorpusUrls.build`."""
+        model = {"name": self.info.name, "hash": self.info.hash}
+        return CorpusUrls.build(documents, self.encode, model=model, length=self.settings.url_length)
+
+    @property
+    def encode(self) -> Callable[[str], list[int]]:
+        """A URL to the tokens that stand for it."""
+        codec = UrlTokenizer(self.url[1])
+        return lambda url: codec.encode(self.settings.identifier(url))
+
+    def check_urls(self, urls: CorpusUrls) -> None:
+        """Raise ModelError unless `urls` were made for this model."""
+        if urls.model["hash"] != self.info.hash:
+            raise ModelError(
+                f"these URLs were made for the model {urls.model['name']} ({urls.model['hash']}), "
+                f"and this is {self.info.name} ({self.info.hash})",
+                "`osn urls` makes them for this one",
+            )
+
+    @property
+    def _read_length(self) -> int:
+        return self.settings.query_length if self.passage is None else self.settings.written_length
+
+    @staticmethod
+    def _batches(
+        texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, length: int, batch_size: int, model: Any
+    ) -> Iterator[dict[str, Tensor]]:
+        import torch
+
+        with torch.inference_mode():
+            for start in range(0, len(texts), batch_size):
+                batch = [encodable(text) for text in texts[start : start + batch_size]]
+                encoded = tokenizer(batch, truncation=True, max_length=length, padding=True, return_tensors="pt")
+                yield {name: encoded[name].to(model.device) for name in ("input_ids", "attention_mask")}
+
+
+def load_generative(name_or_path: str | Path, *, device: str | None = None) -> GenerativeModel:
+    """The generative model of a directory that `osn train tome` wrote. device: cpu, cuda, …; None: a GPU if there is one.
+
+    Raises ModelError where the directory holds another kind of model, or a stage is missing or damaged.
+    """
+    try:
+        import torch
+
+        from opensearch_neural.models.pretrained import load_sequence_to_sequence
+    except ModuleNotFoundError:
+        raise MissingExtra("a generative model", "encode") from None
+    folder = directory.locate(name_or_path)
+    content = directory.read_osn_json(folder)
+    if content is None or content["kind"] != KIND:
+        kind = "no osn.json" if content is None else f"a {content['kind']} model"
+        raise ModelError(f"{folder} is no generative model ({kind})", "`osn train tome` makes one")
+    stages, settings = read_settings(folder)
+    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    loaded: dict[str, tuple[Any, Any]] = {}
+    for stage in stages:
+        if not (folder / stage).is_dir():
+            raise ModelError(f"{folder / stage} does not exist", "the model is not complete: train that stage")
+        model, tokenizer = load_sequence_to_sequence(folder / stage)
+        if tokenizer.eos_token_id is None or tokenizer.pad_token_id is None:
+            raise ModelError(f"{folder / stage}: the tokenizer has no end or no padding")
+        loaded[stage] = (model.to(place).eval(), tokenizer)
+    info = directory.model_info(folder, name=name_or_path, kind=KIND)
+    return GenerativeModel(info, settings, loaded[URL], loaded.get(PASSAGE))
+
+
+def write_settings(folder: Path, settings: GenerativeSettings, *, single_stage: bool) -> None:
+    """Write `generative.json` into the model directory."""
+    stages = [URL] if single_stage else [PASSAGE, URL]
+    write_json(folder / FILE, {"format": FORMAT, "stages": stages, **asdict(settings)})
+
+
+def read_settings(folder: Path) -> tuple[list[str], GenerativeSettings]:
+    """(stages, settings) of a model directory. Raises ModelError where the file is missing or damaged."""
+    content = read_json_object(folder / FILE)
+    try:
+        if content["format"] != FORMAT or content["stages"] not in ([URL], [PASSAGE, URL]):
+            raise ValueError(f"format {content['format']}, stages {content['stages']}")
+        given = {field.name: content[field.name] for field in fields(GenerativeSettings)}
+        return list(content["stages"]), GenerativeSettings(**given)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{folder / FILE} cannot be read: {error}") from None

@@ -1,0 +1,84 @@
+"""Hugging Face directories loaded with care: safetensors only, no code of theirs, from this machine, in few words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opensearch_neural.errors import ModelError
+from opensearch_neural.models.dense import quiet_loading
+from opensearch_neural.models.safety import refuse_unsafe
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def load_model(auto: Any, folder: Path) -> tuple[Any, list[str]]:
+    """(model, names of the weights that are missing) by one of transformers' AutoModel classes, in float32.
+
+    Raises ModelError where the directory is unsafe or does not load.
+    """
+    import torch
+
+    refuse_unsafe(folder)
+    with quiet():
+        try:
+            model, report = auto.from_pretrained(
+                folder,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                dtype=torch.float32,
+            )
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+            # The further lines list every model that there is.
+            reason = str(error).partition("\n")[0]
+            raise ModelError(
+                f"{folder} does not load as {auto.__name__.removeprefix('AutoModelFor')}: {reason}"
+            ) from None
+    return model, sorted(report["missing_keys"])
+
+
+def load_sequence_to_sequence(folder: Path) -> tuple[Any, PreTrainedTokenizerBase]:
+    """(model, tokenizer) of a sequence-to-sequence directory (T5, BART, …).
+
+    Raises ModelError where it is no such model, or a part of its weights is missing.
+    """
+    from transformers import AutoModelForSeq2SeqLM
+
+    model, missing = load_model(AutoModelForSeq2SeqLM, folder)
+    if missing:
+        raise ModelError(f"{folder}: the weights lack {', '.join(missing[:3])}")
+    return model, load_tokenizer(folder)
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The fast tokenizer of a directory. Raises ModelError where there is none."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ModelError(f"{folder}: the tokenizer does not load: {error}") from None
+    if not tokenizer.is_fast:
+        raise ModelError(f"{folder}: the tokenizer has no tokenizer.json", "save it as a fast tokenizer")
+    return tokenizer
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' bars and reports: what a missing weight means is said here, once and in our words."""
+    from transformers.utils import logging as transformers_logging
+
+    before = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        with quiet_loading():
+            yield
+    finally:
+        transformers_logging.set_verbosity(before)

@@ -1,0 +1,270 @@
+"""The URLs of a corpus as a trie of tokens: what a model that writes URLs may write next.
+
+    urls = CorpusUrls.build(documents, encode, model=info)     documents: (id, URL)
+    urls.save("urls/tldr")
+    urls = CorpusUrls.load("urls/tldr")
+    urls.trie.children(nodes)                                  which tokens continue each of these beginnings
+
+It belongs to a corpus, not to a model, and names both by their hashes. Documents are added by building it again with them
+(`extended`): the model is not trained again, and so does not know them by heart; it reaches what its first stage says of
+them, or what their URLs say themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.files import read_json_object, write_json
+
+FORMAT = 1
+OUTSIDE = -1
+"""The node of a sequence that no URL begins with, and the document of a node where no URL ends."""
+FILE, TENSORS, DOCUMENTS = "urls.json", "trie.safetensors", "documents.jsonl"
+
+Ids = NDArray[np.int64]
+Encode = Callable[[str], Sequence[int]]
+
+
+@dataclass(frozen=True, eq=False)
+class Trie:
+    """Sequences of tokens by their beginnings. Node 0 is the empty one; edge i leads to node i + 1.
+
+    Nodes are numbered level by level, so the edges of a node lie together: those of node n are tokens[offsets[n]:
+    offsets[n + 1]], ascending. tokens: (edges,); offsets: (nodes + 1,); ends: (nodes,), the number of the sequence that
+    ends at a node, or `OUTSIDE`. depth: tokens of the longest sequence.
+    """
+
+    tokens: NDArray[np.int32]
+    offsets: Ids
+    ends: NDArray[np.int32]
+    depth: int
+
+    @classmethod
+    def build(cls, sequences: Sequence[Sequence[int]]) -> Trie:
+        """The trie of these sequences, none empty and no two alike.
+
+        Raises ValueError for an empty one, and `Repeated` for two that are alike.
+        """
+        lengths = np.array([len(one) for one in sequences], dtype=np.int64)
+        if not len(lengths) or not lengths.min():
+            raise ValueError("a trie is built of sequences of at least one token")
+        flat = np.fromiter((token for one in sequences for token in one), dtype=np.int64, count=int(lengths.sum()))
+        starts = np.cumsum(lengths) - lengths
+        size = int(flat.max()) + 1
+        node = np.zeros(len(lengths), dtype=np.int64)  # where each sequence has come to
+        parents: list[Ids] = []
+        tokens: list[Ids] = []
+        nodes = 1
+        for depth in range(int(lengths.max())):
+            longer = np.flatnonzero(lengths > depth)
+            edges, taken = np.unique(node[longer] * size + flat[starts[longer] + depth], return_inverse=True)
+            node[longer] = nodes + taken
+            nodes += len(edges)
+            parents.append(edges // size)
+            tokens.append(edges % size)
+        ends = np.full(nodes, OUTSIDE, dtype=np.int32)
+        ends[node] = np.arange(len(node))
+        if len(twice := np.flatnonzero(ends[node] != np.arange(len(node)))):
+            raise Repeated(int(twice[0]), int(ends[node[twice[0]]]))
+        offsets = np.searchsorted(np.concatenate(parents), np.arange(nodes + 1))
+        return cls(np.concatenate(tokens).astype(np.int32), offsets.astype(np.int64), ends, int(lengths.max()))
+
+    def __len__(self) -> int:
+        """How many nodes there are."""
+        return len(self.ends)
+
+    @cached_property
+    def _keys(self) -> Ids:
+        """(parent, token) of each edge as one number, ascending: (edges,)."""
+        parents = np.repeat(np.arange(len(self)), np.diff(self.offsets))
+        keys: Ids = parents * self._size + self.tokens
+        return keys
+
+    @cached_property
+    def _size(self) -> int:
+        return int(self.tokens.max()) + 1
+
+    def child(self, nodes: Ids, tokens: Ids) -> Ids:
+        """The node that each of `nodes` (n,) comes to by its token, `OUTSIDE` where there is none: (n,)."""
+        wanted = nodes * self._size + tokens
+        at = np.searchsorted(self._keys, wanted)
+        at[at == len(self._keys)] = 0
+        there = (self._keys[at] == wanted) & (nodes != OUTSIDE) & (tokens < self._size)
+        return np.where(there, at + 1, OUTSIDE)
+
+    def children(self, nodes: Ids) -> tuple[Ids, Ids]:
+        """(rows, tokens), both (continuations,): that token continues nodes[row], for all continuations of all rows."""
+        first = np.where(nodes == OUTSIDE, 0, self.offsets[nodes])
+        counts = np.where(nodes == OUTSIDE, 0, self.offsets[nodes + 1] - first)
+        rows = np.repeat(np.arange(len(nodes)), counts)
+        within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return rows, self.tokens[first[rows] + within].astype(np.int64)
+
+    def child_by(self, beginning: Sequence[int]) -> int:
+        """The node that these tokens lead to from the root, `OUTSIDE` where no sequence begins with them."""
+        node = np.zeros(1, dtype=np.int64)
+        for token in beginning:
+            node = self.child(node, np.array([token], dtype=np.int64))
+        return int(node[0])
+
+    def find(self, sequence: Sequence[int]) -> int:
+        """The number of a sequence, `OUTSIDE` for one that is not in the trie."""
+        node = self.child_by(sequence)
+        return OUTSIDE if node == OUTSIDE else int(self.ends[node])
+
+    def opening(self, end: int) -> list[int]:
+        """The tokens before `end` that all sequences begin with."""
+        tokens: list[int] = []
+        node = 0
+        while self.offsets[node + 1] - self.offsets[node] == 1 and self.tokens[self.offsets[node]] != end:
+            tokens.append(int(self.tokens[self.offsets[node]]))
+            node = int(self.offsets[node]) + 1
+        return tokens
+
+
+class Repeated(ValueError):
+    """Two sequences of a trie are alike: `first` and `second` are their numbers."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"sequences {first} and {second} are alike")
+        self.first, self.second = first, second
+
+
+@dataclass(frozen=True, eq=False)
+class CorpusUrls:
+    """The documents of a corpus by the sequences that stand for their URLs.
+
+    ids, urls: of each document, in the corpus's order; trie: numbers them alike. model: name and hash of the model
+    whose tokens these are. corpus: a hash of ids and URLs. length: tokens after which a URL is cut off, its end counted.
+    """
+
+    ids: list[str]
+    urls: list[str]
+    trie: Trie
+    model: dict[str, str]
+    length: int
+    corpus: str
+
+    @classmethod
+    def build(
+        cls, documents: Iterable[tuple[str, str | None]], encode: Encode, *, model: dict[str, str], length: int
+    ) -> CorpusUrls:
+        """Of (id, URL) pairs, read once. encode: a URL's tokens, its end last. model: {"name", "hash"}.
+
+        A URL of more than `length` tokens stands for its first length − 1 ones; where these are another's too, for all
+        of them. Raises InputError for a document without a URL, for two with the same one (or whose URLs are the same
+        to the tokenizer), and for no document.
+        """
+        ids: list[str] = []
+        urls: list[str] = []
+        known: dict[str, int] = {}
+        digest = hashlib.sha256()
+        for identifier, url in documents:
+            if not url:
+                raise InputError(f"the document {identifier!r} has no URL", "every document needs one of its own")
+            if (other := known.setdefault(url, len(ids))) != len(ids):
+                raise _same_url(ids[other], identifier, url)
+            ids.append(identifier)
+            urls.append(url)
+            digest.update(json.dumps([identifier, url]).encode())
+        if not ids:
+            raise InputError("the corpus holds no document, so there is no URL")
+        sequences = [tuple(encode(url)) for url in urls]
+        short = [shortened(one, length) for one in sequences]
+        alike = Counter(short)
+        kept = [whole if alike[cut] > 1 else cut for whole, cut in zip(sequences, short, strict=True)]
+        try:
+            trie = Trie.build(kept)
+        except Repeated as error:
+            one, other = error.first, error.second
+            raise InputError(
+                f"the documents {ids[one]!r} and {ids[other]!r} have URLs that the tokenizer of {model['name']} cannot "
+                f"tell apart: {urls[one]!r} and {urls[other]!r}",
+                "a byte-level tokenizer tells all apart: osn train mlm --set new.architecture=t5",
+            ) from None
+        return cls(ids, urls, trie, dict(model), length, digest.hexdigest()[:16])
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def documents(self) -> Iterator[tuple[str, str]]:
+        """(id, URL) of each."""
+        return zip(self.ids, self.urls, strict=True)
+
+    def extended(self, documents: Iterable[tuple[str, str | None]], encode: Encode) -> CorpusUrls:
+        """These documents and further ones; one with an id that is here takes its place. The model stays as it is."""
+        merged: dict[str, str | None] = dict(self.documents())
+        merged.update(documents)
+        return CorpusUrls.build(merged.items(), encode, model=self.model, length=self.length)
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """{URL: the number of its document}."""
+        return {url: row for row, url in enumerate(self.urls)}
+
+    def save(self, folder: Path) -> None:
+        """Write the folder; `urls.json` last: its presence says that the rest is there."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / FILE).unlink(missing_ok=True)
+        tensors: dict[str, NDArray[Any]] = {
+            "tokens": self.trie.tokens,
+            "offsets": self.trie.offsets,
+            "ends": self.trie.ends,
+        }
+        beside = folder / f".{TENSORS}"
+        save_file(tensors, beside)
+        beside.replace(folder / TENSORS)
+        beside = folder / f".{DOCUMENTS}"
+        with beside.open("w", encoding="utf-8") as file:
+            for identifier, url in self.documents():
+                file.write(json.dumps([identifier, url], ensure_ascii=True) + "\n")
+        beside.replace(folder / DOCUMENTS)
+        about = {"format": FORMAT, "model": self.model, "corpus": self.corpus, "documents": len(self)}
+        write_json(folder / FILE, {**about, "length": self.length, "depth": self.trie.depth, "nodes": len(self.trie)})
+
+    @classmethod
+    def load(cls, folder: Path) -> CorpusUrls:
+        """What `save` wrote. Raises ModelError, which names the file, for what is missing or does not fit together."""
+        if not (folder / FILE).is_file():
+            raise ModelError(f"{folder} holds no URLs of a corpus ({FILE} is missing)", "`osn urls` writes them")
+        about = read_json_object(folder / FILE)
+        try:
+            if about["format"] != FORMAT:
+                raise ModelError(f"{folder / FILE}: format {about['format']}, expected {FORMAT}", "`osn urls` again")
+            model = {key: str(about["model"][key]) for key in ("name", "hash")}
+            tensors = load_file(folder / TENSORS)
+            trie = Trie(tensors["tokens"], tensors["offsets"], tensors["ends"], int(about["depth"]))
+            with (folder / DOCUMENTS).open(encoding="utf-8") as file:
+                pairs: list[Any] = [json.loads(line) for line in file]
+            ids, urls = [str(one) for one, _ in pairs], [str(url) for _, url in pairs]
+            whole = len(trie) == len(trie.tokens) + 1 == len(trie.offsets) - 1
+            if not whole or len(ids) != about["documents"] or int(trie.ends.max()) + 1 != len(ids):
+                raise ValueError("its parts do not belong together")
+            return cls(ids, urls, trie, model, int(about["length"]), str(about["corpus"]))
+        except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
+            raise ModelError(f"{folder} cannot be read: {error}", "`osn urls` writes it again") from None
+
+
+def shortened(sequence: Sequence[int], length: int) -> tuple[int, ...]:
+    """A sequence as a model learns it: of more than `length` tokens the first length − 1, and the last, its end."""
+    return tuple(sequence) if len(sequence) <= length else (*sequence[: length - 1], sequence[-1])
+
+
+def _same_url(one: str, other: str, url: str) -> InputError:
+    return InputError(
+        f"the documents {one!r} and {other!r} have the same URL {url!r}",
+        "give every document its own: an anchor or a number behind it tells passages of a page apart",
+    )

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.models.url_trie import OUTSIDE, CorpusUrls, Repeated, Trie, shortened
+
+MODEL = {"name": "m", "hash": "0123456789abcdef"}
+
+
+def as_bytes(url: str) -> list[int]:
+    """Each byte a token from 1, and 0 as the end."""
+    return [*(byte + 1 for byte in url.encode()), 0]
+
+
+def build(*documents: tuple[str, str | None], length: int = 1000) -> CorpusUrls:
+    return CorpusUrls.build(documents, as_bytes, model=MODEL, length=length)
+
+
+def walked(trie: Trie) -> dict[tuple[int, ...], int]:
+    """Every sequence that the trie holds, found by following `children` from the root."""
+    found: dict[tuple[int, ...], int] = {}
+    at: list[tuple[int, tuple[int, ...]]] = [(0, ())]
+    while at:
+        node, tokens = at.pop()
+        if trie.ends[node] != OUTSIDE:
+            found[tokens] = int(trie.ends[node])
+        _, continuations = trie.children(np.array([node]))
+        for token in continuations.tolist():
+            (child,) = trie.child(np.array([node]), np.array([token])).tolist()
+            at.append((child, (*tokens, token)))
+    return found
+
+
+sequences = st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=6), min_size=1, max_size=30, unique_by=tuple)
+
+
+@settings(max_examples=60)
+@given(sequences)
+def test_a_trie_holds_its_sequences_and_no_others(given_sequences: list[list[int]]) -> None:
+    trie = Trie.build(given_sequences)
+    assert walked(trie) == {tuple(one): number for number, one in enumerate(given_sequences)}
+    assert len(trie) == len({tuple(one[:end]) for one in given_sequences for end in range(len(one) + 1)})
+    assert trie.depth == max(map(len, given_sequences))
+    for number, one in enumerate(given_sequences):
+        assert trie.find(one) == number
+        assert trie.find([*one, 7]) == OUTSIDE
+
+
+@settings(max_examples=30)
+@given(sequences, st.lists(st.integers(0, 9), max_size=8))
+def test_find_knows_only_what_was_put_in(given_sequences: list[list[int]], other: list[int]) -> None:
+    number = Trie.build(given_sequences).find(other)
+    assert (number == OUTSIDE) == (other not in given_sequences)
+
+
+def test_children_of_many_nodes_at_once() -> None:
+    trie = Trie.build([[3, 1], [3, 2], [5]])
+    three, five = trie.child(np.array([0, 0]), np.array([3, 5])).tolist()
+    rows, tokens = trie.children(np.array([0, five, three, OUTSIDE, 0]))
+    assert list(zip(rows.tolist(), tokens.tolist(), strict=True)) == [(0, 3), (0, 5), (2, 1), (2, 2), (4, 3), (4, 5)]
+    # A token beyond all others of the trie is no child of the next node.
+    assert trie.child(np.array([0, OUTSIDE, three]), np.array([9, 3, 5])).tolist() == [OUTSIDE] * 3
+
+
+def test_the_opening_is_what_all_sequences_begin_with() -> None:
+    assert Trie.build([[4, 2, 3, 0], [4, 2, 0]]).opening(0) == [4, 2]
+    assert Trie.build([[4, 2, 3, 0]]).opening(0) == [4, 2, 3]
+    assert Trie.build([[4, 0], [5, 0]]).opening(0) == []
+
+
+def test_alike_sequences_are_named() -> None:
+    with pytest.raises(Repeated) as caught:
+        Trie.build([[1, 2], [3], [1, 2]])
+    assert {caught.value.first, caught.value.second} == {0, 2}
+    with pytest.raises(ValueError, match="at least one token"):
+        Trie.build([[1], []])
+
+
+def test_two_documents_with_the_same_url_are_refused_with_both_ids() -> None:
+    with pytest.raises(InputError, match="the documents 'a' and 'c' have the same URL 'https://x/1'"):
+        build(("a", "https://x/1"), ("b", "https://x/2"), ("c", "https://x/1"))
+
+
+def test_urls_that_only_the_tokenizer_confuses_are_refused_with_both_ids() -> None:
+    with pytest.raises(InputError, match=r"'a' and 'b' have URLs that the tokenizer of m cannot tell apart"):
+        CorpusUrls.build([("a", "x/A"), ("b", "x/a")], lambda url: as_bytes(url.lower()), model=MODEL, length=80)
+
+
+@pytest.mark.parametrize("url", [None, ""])
+def test_a_document_without_a_url_is_named(url: str | None) -> None:
+    with pytest.raises(InputError, match="the document 'b' has no URL"):
+        build(("a", "https://x/1"), ("b", url))
+    with pytest.raises(InputError, match="no document"):
+        build()
+
+
+def test_a_url_that_another_begins_with_is_there_too() -> None:
+    urls = build(("a", "https://x/1"), ("b", "https://x/12"), ("c", "https://x/"))
+    assert [urls.trie.find(as_bytes(url)) for url in ("https://x/1", "https://x/12", "https://x/")] == [0, 1, 2]
+
+
+def test_long_urls_are_cut_off_unless_their_beginning_is_anothers_too() -> None:
+    alone, one, other = "ab" + "x" * 50, "cd" + "y" * 50, "cd" + "y" * 51
+    urls = build(("alone", alone), ("one", one), ("other", other), length=10)
+    assert shortened(as_bytes(alone), 10) == (*as_bytes(alone)[:9], 0)
+    assert urls.trie.find(shortened(as_bytes(alone), 10)) == 0
+    assert urls.trie.find(as_bytes(alone)) == OUTSIDE
+    assert [urls.trie.find(as_bytes(url)) for url in (one, other)] == [1, 2]
+    assert urls.trie.depth == len(as_bytes(other))
+
+
+def test_unicode_and_very_long_urls_come_back(tmp_path: Path) -> None:
+    given_urls = ["https://例え.jp/パス?q=é", "https://x/" + "a/" * 4000, "https://x/%F0%9F%8C%88#🌈"]
+    build(*((str(at), url) for at, url in enumerate(given_urls))).save(tmp_path / "urls")
+    loaded = CorpusUrls.load(tmp_path / "urls")
+    assert loaded.urls == given_urls
+    assert [loaded.rows[url] for url in given_urls] == [0, 1, 2]
+
+
+def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
+    urls = build(("a", "https://x/1"), ("b", "https://x/12"))
+    urls.save(tmp_path)
+    loaded = CorpusUrls.load(tmp_path)
+    assert (loaded.ids, loaded.urls, loaded.model, loaded.length, loaded.corpus) == (
+        urls.ids,
+        urls.urls,
+        urls.model,
+        urls.length,
+        urls.corpus,
+    )
+    assert walked(loaded.trie) == walked(urls.trie)
+    about = json.loads((tmp_path / "urls.json").read_text())
+    assert (about["model"], about["corpus"], about["documents"]) == (MODEL, urls.corpus, 2)
+
+
+def test_added_documents_are_reached_and_changed_ones_replaced() -> None:
+    urls = build(("a", "https://x/1"), ("b", "https://x/2"))
+    more = urls.extended([("c", "https://x/3"), ("b", "https://y/2")], as_bytes)
+    assert dict(more.documents()) == {"a": "https://x/1", "b": "https://y/2", "c": "https://x/3"}
+    assert more.trie.find(as_bytes("https://x/2")) == OUTSIDE
+    assert more.ids[more.trie.find(as_bytes("https://x/3"))] == "c"
+    assert more.model == MODEL and more.corpus != urls.corpus
+    with pytest.raises(InputError, match="'a' and 'd' have the same URL"):
+        urls.extended([("d", "https://x/1")], as_bytes)
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"urls\.json is missing"):
+        CorpusUrls.load(tmp_path)
+    build(("a", "https://x/1"), ("b", "https://x/2")).save(tmp_path)
+    documents = (tmp_path / "documents.jsonl").read_text()
+    (tmp_path / "documents.jsonl").write_text(documents.splitlines()[0] + "\n")
+    with pytest.raises(ModelError, match="do not belong together"):
+        CorpusUrls.load(tmp_path)
+    (tmp_path / "documents.jsonl").write_text(documents)
+    (tmp_path / "trie.safetensors").write_bytes(b"nothing")
+    with pytest.raises(ModelError, match="cannot be read"):
+        CorpusUrls.load(tmp_path)
