@@ -16,7 +16,16 @@ import click
 
 from ingest.encoding import Encoders
 from ingest.journal import changed_corpus, digest
-from ingest.models import Chosen, Dtype, Wanted, choose, sparse_meta, splitting_tokenizer
+from ingest.models import (
+    RECONSTRUCTED,
+    Chosen,
+    Dtype,
+    Wanted,
+    choose,
+    quantized_meta,
+    sparse_meta,
+    splitting_tokenizer,
+)
 from ingest.progress import Progress
 from ingest.source import CorpusSource, Records, parse_passages, spooled
 from ingest.vectors import (
@@ -24,6 +33,7 @@ from ingest.vectors import (
     DenseInfo,
     LoadedShard,
     Manifest,
+    StoredVectors,
     encode_shard,
     shard_path,
     shards_of,
@@ -36,15 +46,17 @@ from opensearch_neural.schema import PassageMeta
 
 if TYPE_CHECKING:
     from ingest.ray_encode import RayOptions
+    from opensearch_neural.models.quantized import Codes, Quantizer
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class EncodeJob:
-    """The settings of one encoding; sparse, dense, tokenizer, passages, device, dtype: as in `models.Wanted`.
+    """The settings of one encoding; sparse, dense, pq, tokenizer, passages, device, dtype: as in `models.Wanted`.
 
     ray: encode on a Ray cluster; None: in this process
+    faiss: a file for faiss's index of the codes, and beside it FILE.ids.json, the ids by position
     """
 
     corpus: CorpusSource
@@ -58,6 +70,8 @@ class EncodeJob:
     dtype: Dtype = "fp32"
     shard_records: int = SHARD_RECORDS
     ray: RayOptions | None = None
+    pq: str | None = None
+    faiss: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -95,11 +109,18 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> Encoded:
         from ingest import ray_encode
 
         ray_encode.check(job.ray)
+    if job.faiss is not None and job.pq is None:
+        raise InputError("faiss's index is made of codes, and there are none", "give --pq MODEL")
+    if job.dense == RECONSTRUCTED:
+        raise InputError(
+            "vectors that codes stand for are not written to files: they are made of the codes when an index is written",
+            "osn ingest --pq MODEL --dense pq",
+        )
     with spooled(job.corpus.path) as place:
-        wanted = Wanted(job.sparse, job.dense, job.tokenizer, job.passages, job.device, job.dtype)
+        wanted = Wanted(job.sparse, job.dense, job.tokenizer, job.passages, job.device, job.dtype, job.pq)
         chosen = choose(wanted, None, "", job.corpus.reader(place), job.corpus.name)
-        if chosen.sparse is None and chosen.dense is None:
-            raise InputError("there is nothing to encode with", "give --sparse or --dense")
+        if chosen.sparse is None and chosen.dense is None and chosen.pq is None:
+            raise InputError("there is nothing to encode with", "give --sparse, --dense or --pq")
         manifest = Manifest(
             corpus=job.corpus,
             sparse=sparse_meta(chosen.sparse) if chosen.sparse else None,
@@ -107,12 +128,13 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> Encoded:
             passages=chosen.passages,
             dtype=job.dtype,
             shard_records=job.shard_records,
+            quantized=quantized_meta(chosen.pq) if chosen.pq else None,
         )
         folder = job.out / manifest.hash
         prepare_folder(folder, chosen)
         if not (job.out / f"{manifest.hash}.json").exists():  # a complete one serves until the next is complete
             manifest.write(job.out)
-        encoders = Encoders(chosen.sparse, chosen.dense, job.encode_batch)
+        encoders = Encoders(chosen.sparse, chosen.dense, job.encode_batch, chosen.pq)
         rejected = shards = reused = records = documents = unfit = 0
         with Progress("encode", total=chosen.total, show=show_progress) as progress:
             for done in _shards(job, chosen.records, folder, encoders):
@@ -124,10 +146,33 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> Encoded:
                 unfit += len(shard.unfit)
                 rejected += done.rejected
                 progress.update(done.records, skipped=done.reused)
-        replace(manifest, records=records, documents=documents, unfit=unfit).write(job.out)
+        manifest = replace(manifest, records=records, documents=documents, unfit=unfit)
+        manifest.write(job.out)
+        if job.faiss is not None and chosen.pq is not None:
+            ids, codes = StoredVectors(job.out, manifest).codes()
+            write_index(job.faiss, ids, codes, chosen.pq.quantizer)
     return Encoded(
         job.out / f"{manifest.hash}.json", documents, rejected, unfit, shards, reused, time.monotonic() - started
     )
+
+
+def write_index(file: Path, ids: list[str], codes: Codes, quantizer: Quantizer) -> None:
+    """faiss's index of codes in `file`, and `file`.ids.json, each beside and renamed.
+
+    Raises InputError for two documents of one id: a position could not be told from the other.
+    """
+    from opensearch_neural.retrievers.faiss import quantized_index
+    from opensearch_neural.retrievers.ranking import id_order
+
+    id_order(ids)
+    index = quantized_index(quantizer, codes)
+    import faiss
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_name(f".{file.name}")
+    faiss.write_index(index, str(beside))
+    write_json(file.with_name(f"{file.name}.ids.json"), ids, indent=None)
+    beside.replace(file)
 
 
 def _shards(job: EncodeJob, records: Records, folder: Path, encoders: Encoders) -> Iterator[ShardDone]:
@@ -183,7 +228,7 @@ def prepare_folder(folder: Path, chosen: Chosen) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if chosen.sparse is None:
         if chosen.passages is not None:
-            tokenizer = splitting_tokenizer(None, chosen.dense, None)
+            tokenizer = splitting_tokenizer(None, chosen.dense or chosen.pq, None)
             write_text(folder / "tokenizer.json", tokenizer.to_str())
         return
     write_json(folder / "vocabulary.json", chosen.sparse.vocabulary, indent=None)
@@ -200,6 +245,13 @@ def prepare_folder(folder: Path, chosen: Chosen) -> None:
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder for the vectors.")
 @click.option("--sparse", default=None, help="Sparse model (directory or hub id), or none.  [default: lexical]")
 @click.option("--dense", default=None, help="Dense model (directory or hub id); none by default.")
+@click.option("--pq", default=None, help="Quantized model, whose codes are written; none by default.")
+@click.option(
+    "--faiss",
+    default=None,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write faiss's index of --pq's codes there, and the ids by position into FILE.ids.json.",
+)
 @click.option("--tokenizer", default=None, help="Tokenizer of the lexical model.  [default: BERT's word pieces]")
 @click.option("--passages", default=None, metavar="TOKENS[:STRIDE]", help="Split documents into passages.")
 @click.option("--format", "format_", default=None, help="The corpus's format, where its name does not tell.")
@@ -238,6 +290,8 @@ def encode(
     out: Path,
     sparse: str | None,
     dense: str | None,
+    pq: str | None,
+    faiss: Path | None,
     tokenizer: str | None,
     passages: str | None,
     format_: str | None,
@@ -264,6 +318,7 @@ def encode(
     osn encode --corpus docs.jsonl.gz --out vectors --dense sentence-transformers/all-MiniLM-L6-v2
     osn ingest --vectors vectors --index docs
     osn encode --corpus docs.jsonl.gz --out vectors --sparse models/mine --dtype bf16 --ray
+    osn encode --corpus docs.jsonl.gz --out codes --sparse none --pq models/jpq --faiss jpq.faiss
     """
     ray = None
     if ray_address is not None:
@@ -275,6 +330,8 @@ def encode(
         out=out,
         sparse=sparse,
         dense=dense,
+        pq=pq,
+        faiss=faiss,
         tokenizer=tokenizer,
         passages=parse_passages(passages) if passages else None,
         encode_batch=encode_batch,

@@ -175,7 +175,7 @@ def with_vectors(job: Job, stored: StoredVectors, records: Records) -> Plan:
     if manifest.passages is not None:
         tokenizer = load_tokenizer(model) if manifest.sparse else load_tokenizer(stored.folder / "tokenizer.json")
         records = as_passages(records, tokenizer, manifest.passages)
-    meta = IndexMeta(sparse=manifest.sparse, dense=dense, passages=manifest.passages, analyzer=job.analyzer)
+    meta = IndexMeta(manifest.sparse, dense, manifest.passages, manifest.quantized, job.analyzer)
     return Plan(meta, records, stored, manifest.records)
 
 

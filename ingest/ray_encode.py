@@ -73,18 +73,21 @@ class PackedModels:
     batch_size: int
     device: str | None
     dtype: Literal["fp32", "bf16"]
+    pq: dict[str, bytes] | None = None
     version: str = __version__
 
     @classmethod
     def of(cls, encoders: Encoders, device: str | None, dtype: Literal["fp32", "bf16"]) -> PackedModels:
-        sparse, dense = (
-            None if encoder is None else _files(encoder.info.path) for encoder in (encoders.sparse, encoders.dense)
+        sparse, dense, pq = (
+            None if encoder is None else _files(encoder.info.path)
+            for encoder in (encoders.sparse, encoders.dense, encoders.pq)
         )
-        return cls(sparse, dense, encoders.batch_size, device, dtype)
+        return cls(sparse, dense, encoders.batch_size, device, dtype, pq)
 
     def load(self) -> Encoders:
         """Raises ModelError where this machine's version of the package is another one."""
         from opensearch_neural.models.dense import load_dense
+        from opensearch_neural.models.quantized import load_quantized
         from opensearch_neural.models.sparse import load_sparse
 
         if self.version != __version__:
@@ -93,13 +96,15 @@ class PackedModels:
                 "install the same version on every machine of the cluster",
             )
         with tempfile.TemporaryDirectory(prefix="osn-model-") as folder:
-            sparse = dense = None
+            sparse = dense = pq = None
             if self.sparse is not None:
                 place = _written(self.sparse, Path(folder) / "sparse")
                 sparse = load_sparse(place, device=self.device, dtype=self.dtype)
             if self.dense is not None:
                 dense = load_dense(_written(self.dense, Path(folder) / "dense"), device=self.device)
-            return Encoders(sparse, dense, self.batch_size)
+            if self.pq is not None:
+                pq = load_quantized(_written(self.pq, Path(folder) / "pq"), device=self.device)
+            return Encoders(sparse, dense, self.batch_size, pq)
 
 
 def shards_on_ray(

@@ -16,6 +16,7 @@ Tensors of a shard of n documents:
     ids      (bytes,) uint8   UTF-8, document i from id_offsets[i] to id_offsets[i + 1]
     sparse.indptr (n + 1,) int64, sparse.token_ids (nnz,) int32, sparse.weights (nnz,) float32
     dense    (n, dimension) float32
+    pq       (n, M) uint8     codes of a quantized model
     info     (bytes,) uint8   JSON: {"start", "end", "digest" of the records, "unfit": [[digest, reason], …]}
 """
 
@@ -29,6 +30,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +44,7 @@ from opensearch_neural.corpus import Document, Rejected
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.models.vectors import SparseVectors
-from opensearch_neural.schema import PassageMeta, SparseMeta
+from opensearch_neural.schema import PassageMeta, QuantizedMeta, SparseMeta
 
 if TYPE_CHECKING:
     from opensearch_neural.models.dense import DenseEncoder
@@ -78,6 +80,7 @@ class Manifest:
     records: int | None = None
     documents: int | None = None
     unfit: int | None = None
+    quantized: QuantizedMeta | None = None
 
     @property
     def complete(self) -> bool:
@@ -88,6 +91,8 @@ class Manifest:
         identity = self._dict()
         for count in ("records", "documents", "unfit"):
             identity.pop(count)
+        if self.quantized is None:  # Encodings from before there were codes keep their hash.
+            del identity["quantized"]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
     def _dict(self) -> dict[str, Any]:
@@ -108,6 +113,7 @@ class Manifest:
                 sparse=SparseMeta(**sparse) if (sparse := content.pop("sparse")) else None,
                 dense=DenseInfo(**dense) if (dense := content.pop("dense")) else None,
                 passages=PassageMeta(**passages) if (passages := content.pop("passages")) else None,
+                quantized=QuantizedMeta(**quantized) if (quantized := content.pop("quantized", None)) else None,
                 **content,
             )
         except ModelError as error:
@@ -133,7 +139,7 @@ def find_manifest(place: Path) -> tuple[Path, Manifest]:
 
 
 def _described(manifest: Manifest) -> str:
-    models = [model.name for model in (manifest.sparse, manifest.dense) if model]
+    models = [model.name for model in (manifest.sparse, manifest.dense, manifest.quantized) if model]
     return f"{' and '.join(models)}, {manifest.corpus.path}"
 
 
@@ -185,6 +191,8 @@ def encode_shard(start: int, records: Sequence[Document | Rejected], vectorizer:
         tensors["sparse.weights"] = joined.weights
     if dense := [part.dense for part in parts if part.dense is not None]:
         tensors["dense"] = np.ascontiguousarray(np.concatenate(dense), dtype=np.float32)
+    if codes := [part.pq for part in parts if part.pq is not None]:
+        tensors["pq"] = np.ascontiguousarray(np.concatenate(codes))
     from safetensors.numpy import save
 
     return save(tensors)
@@ -220,6 +228,7 @@ class LoadedShard:
     rows: dict[bytes, int]
     sparse: SparseVectors | None
     dense: NDArray[np.float32] | None
+    pq: NDArray[np.uint8] | None = None
 
     @classmethod
     def read(cls, path: Path, vocabulary: list[str]) -> LoadedShard:
@@ -244,6 +253,7 @@ class LoadedShard:
                 {digests[row].tobytes(): row for row in range(len(digests))},
                 sparse,
                 tensors.get("dense"),
+                tensors.get("pq"),
             )
         except (SafetensorError, OSError, KeyError, ValueError) as error:
             raise InputError(
@@ -288,7 +298,7 @@ class StoredVectors:
     def vectors(self, documents: Sequence[Document]) -> Vectors:
         """Raises ModelError for a document that could not be encoded, InputError for one that was not there."""
         found = [self._find(document) for document in documents]
-        sparse = dense = None
+        sparse = dense = pq = None
         if self.manifest.sparse is not None:
             sparse = SparseVectors.concat(
                 [shard.sparse.take(np.array([row])) for shard, row in found if shard.sparse is not None],
@@ -296,7 +306,9 @@ class StoredVectors:
             )
         if self.manifest.dense is not None:
             dense = np.stack([shard.dense[row] for shard, row in found if shard.dense is not None])
-        return Vectors(sparse, dense)
+        if self.manifest.quantized is not None:
+            pq = np.stack([shard.pq[row] for shard, row in found if shard.pq is not None])
+        return Vectors(sparse, dense, pq)
 
     def _find(self, document: Document) -> tuple[LoadedShard, int]:
         key = record_digest(document)
@@ -317,6 +329,25 @@ class StoredVectors:
     def sample(self, count: int = 256) -> NDArray[np.float32] | None:
         """The first dense vectors (count, dimension)."""
         return None if not self.starts or (dense := self._shard(0).dense) is None else dense[:count]
+
+    def codes(self) -> tuple[list[str], NDArray[np.uint8]]:
+        """The ids and the codes (documents, M) of all documents, in the corpus's order.
+
+        Raises InputError where there are none.
+        """
+        if self.manifest.quantized is None:
+            raise InputError(f"{self.folder} holds no codes", "write some with `osn encode --pq MODEL`")
+        from safetensors.numpy import load_file
+
+        ids: list[str] = []
+        parts = [np.zeros((0, self.manifest.quantized.subvectors), np.uint8)]
+        for start in self.starts:
+            tensors = load_file(shard_path(self.folder, start))
+            content, offsets = tensors["ids"].tobytes(), tensors["id_offsets"].tolist()
+            ids += [content[a:b].decode("utf-8", "surrogatepass") for a, b in pairwise(offsets)]
+            if "pq" in tensors:
+                parts.append(tensors["pq"])
+        return ids, np.concatenate(parts)
 
 
 def shards_of(records: Iterator[Document | Rejected], size: int) -> Iterator[tuple[int, list[Document | Rejected]]]:

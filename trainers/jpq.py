@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Router
+from sentence_transformers.base.modules import Router, Transformer
 from torch import Tensor, nn
 from transformers import set_seed
 
@@ -627,7 +627,7 @@ def stages_of(model: SentenceTransformer, route: Literal["query", "document"]) -
         if route not in routes:
             raise ModelError(f"the start has no route {route!r}, only {', '.join(routes)}")
         stages = list(routes[route].children())
-    if not hasattr(stages[0], "max_seq_length"):
+    if not isinstance(stages[0], Transformer):
         raise ModelError(f"the start's first module is a {type(stages[0]).__name__}; expected a Transformer")
     return stages
 

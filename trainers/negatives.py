@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -29,6 +29,9 @@ from trainers.chunks import Chunk, summary, write_in_chunks
 from trainers.data import NEGATIVES, TrainingData, load_training
 from trainers.texts import TextStore
 
+if TYPE_CHECKING:
+    from opensearch_neural.models.dense import DenseEncoder
+
 DEPTH = 200
 CHUNK = 256
 COUNTS = (
@@ -40,7 +43,7 @@ COUNTS = (
     "same_texts",
     "ids_without_document",
 )
-RETRIEVERS = "bm25, dense:MODEL, multi-layer:MODEL, sparse:MODEL, opensearch:INDEX:ENGINE, run:FILE"
+RETRIEVERS = "bm25, dense:MODEL, multi-layer:MODEL, quantized:MODEL, sparse:MODEL, opensearch:INDEX:ENGINE, run:FILE"
 
 
 def mine(
@@ -174,9 +177,10 @@ def open_retriever(
     """The retriever that `spec` names, over `documents`.
 
     "bm25" (bm25s); "dense:MODEL" (exact, inner product of the model's vectors); "multi-layer:MODEL" (exact, the largest
-    over a document's vectors); "sparse:MODEL" (exact, also a lexical model); "opensearch:INDEX:ENGINE" (an index that
-    `osn ingest` wrote on the cluster that the environment names, and an engine of `osn search`); "run:FILE", a TREC run of
-    any other engine. cache: a folder that keeps the documents' vectors, so that an interrupted run need not encode again.
+    over a document's vectors); "quantized:MODEL" (exact, over the codes of its documents); "sparse:MODEL" (exact, also a
+    lexical model); "opensearch:INDEX:ENGINE" (an index that `osn ingest` wrote on the cluster that the environment names,
+    and an engine of `osn search`); "run:FILE", a TREC run of any other engine. cache: a folder that keeps the documents'
+    vectors, so that an interrupted run need not encode again.
 
     Raises InputError for another name, ModelError as the models do, ClusterError as the cluster does.
     """
@@ -201,13 +205,28 @@ def open_retriever(
 
 
 def _dense(name: str, documents: TextStore, cache: Path | None, device: str | None, batch_size: int) -> Retriever:
-    import numpy as np
-
     from opensearch_neural.models.dense import load_dense
     from opensearch_neural.retrievers.faiss import FaissRetriever
-    from trainers.embeddings import dense_vectors
 
     encoder = load_dense(name, device=device)
+    vectors = _document_vectors(encoder, documents, cache, batch_size)
+    return FaissRetriever(documents.ids, vectors, encoder.encode_queries)
+
+
+def _quantized(name: str, documents: TextStore, cache: Path | None, device: str | None, batch_size: int) -> Retriever:
+    from opensearch_neural.models.quantized import load_quantized
+    from opensearch_neural.retrievers.faiss import QuantizedRetriever
+
+    model = load_quantized(name, device=device)
+    codes = model.quantizer.encode(_document_vectors(model.dense, documents, cache, batch_size))
+    return QuantizedRetriever(documents.ids, codes, model.quantizer, model.encode_queries)
+
+
+def _document_vectors(encoder: DenseEncoder, documents: TextStore, cache: Path | None, batch_size: int) -> Any:
+    """(documents, dimension), float32, kept in `cache`."""
+    import numpy as np
+
+    from trainers.embeddings import dense_vectors
 
     def encode(texts: Sequence[str]) -> Any:
         return encoder.encode_documents(texts, batch_size=batch_size)
@@ -218,7 +237,7 @@ def _dense(name: str, documents: TextStore, cache: Path | None, device: str | No
         vectors = dense_vectors(
             encode, documents, cache / "documents", model=encoder.info, dimension=encoder.dimension, precision="float32"
         )
-    return FaissRetriever(documents.ids, np.asarray(vectors, dtype=np.float32), encoder.encode_queries)
+    return np.asarray(vectors, dtype=np.float32)
 
 
 def _multi_layer(name: str, documents: TextStore, cache: Path | None, device: str | None, batch_size: int) -> Retriever:
@@ -251,7 +270,7 @@ def _sparse(name: str, documents: TextStore, cache: Path | None, device: str | N
     return ExactSparseRetriever(documents.ids, vectors, encoder.query.encode)
 
 
-BUILDERS = {"dense": _dense, "multi-layer": _multi_layer, "sparse": _sparse}
+BUILDERS = {"dense": _dense, "multi-layer": _multi_layer, "quantized": _quantized, "sparse": _sparse}
 
 
 def _opensearch(index: str, engine: str) -> Retriever:

@@ -18,6 +18,7 @@ from trainers import backbones  # noqa: E402
 from trainers.bi_encoder import DenseConfig  # noqa: E402
 from trainers.config import load_config, recipe, to_dict  # noqa: E402
 from trainers.doc2query import Doc2QueryConfig  # noqa: E402
+from trainers.jpq import JpqConfig  # noqa: E402
 from trainers.multi_layer import MlrConfig  # noqa: E402
 from trainers.sparse import SparseConfig  # noqa: E402
 
@@ -118,6 +119,19 @@ EXPECTED = {
             "student.document_length": 512,
         },
     ),
+    "jpq": Recipe(
+        "jpq",
+        JpqConfig,
+        {
+            "quantizer.subvectors": 48,
+            "quantizer.rotate": True,
+            "training.learning_rate": 5e-6,
+            "training.batch_size": 32,
+            "negatives.depth": 200,
+            "negatives.source": "live",
+            "objective.scale": 1.0,
+        },
+    ),
     "doc2query": Recipe(
         "doc2query",
         Doc2QueryConfig,
@@ -201,6 +215,27 @@ def test_the_sparse_recipe_takes_two_steps_a_stage(tmp_path: Path, beir: Path) -
         f"dev=[{{path: {beir}, split: dev, name: dev}}]",
     ]
     arguments = ["train", "sparse", "--config", "inference-free-sparse", "--dry-run", "--output", str(output)]
+    result = CliRunner().invoke(
+        osn, arguments + [word for one in overrides for word in ("--set", one)], catch_exceptions=False
+    )
+    assert result.exit_code == 0, result.output
+    assert "2 steps" in result.stdout and "nDCG@10" in result.stdout
+    assert not output.exists()
+
+
+def test_the_jpq_recipe_takes_two_steps(tmp_path: Path) -> None:
+    from opensearch_neural.cli import osn
+
+    beir = tiny_beir(tmp_path / "tiny", documents=270)
+    start = tiny_backbone(tmp_path / "start", positions=512)
+    output = tmp_path / "model"
+    overrides = [
+        f"start={start}",
+        f"train=[{{path: {beir}}}]",
+        f"dev=[{{path: {beir}, split: dev, name: dev}}]",
+        "quantizer.subvectors=8",
+    ]
+    arguments = ["train", "jpq", "--config", "jpq", "--dry-run", "--output", str(output)]
     result = CliRunner().invoke(
         osn, arguments + [word for one in overrides for word in ("--set", one)], catch_exceptions=False
     )

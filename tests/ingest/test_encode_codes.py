@@ -1,0 +1,97 @@
+"""`osn encode --pq`: codes in files, of documents added later too, and faiss's index of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from corpora import records, write_jsonl
+
+pytest.importorskip("sentence_transformers", reason="needs the extra [encode]")
+
+from quantized_models import quantized_model
+
+from ingest.encode import EncodeJob, run_encode
+from ingest.source import CorpusSource
+from ingest.vectors import Manifest, StoredVectors, find_manifest
+from opensearch_neural.corpus import Document
+from opensearch_neural.errors import InputError
+from opensearch_neural.models.quantized import load_quantized
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    texts = [record["text"] for record in records(40) if isinstance(record, dict)]
+    return quantized_model(tmp_path_factory.mktemp("model"), texts)
+
+
+def encoding(corpus: Path, out: Path, model: Path, **settings: Any) -> EncodeJob:
+    return EncodeJob(CorpusSource(str(corpus)), out, sparse="none", pq=str(model), shard_records=16, **settings)
+
+
+def documents_of(corpus: Path) -> list[Document]:
+    return list(CorpusSource(str(corpus)).reader(str(corpus))(print))
+
+
+def test_codes_in_files_are_those_of_the_model_also_of_documents_added_later(tmp_path: Path, model: Path) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(40))
+    run_encode(encoding(corpus, tmp_path / "v", model), show_progress=False)
+    loaded = load_quantized(model, device="cpu")
+    stored = StoredVectors(*find_manifest(tmp_path / "v"))
+    assert stored.manifest.quantized and stored.manifest.quantized.hash == loaded.info.hash
+    documents = documents_of(corpus)
+    expected = loaded.encode_documents([document.contents for document in documents])
+    found = stored.vectors(documents).pq
+    assert found is not None and (found == expected).all()
+
+    write_jsonl(corpus, [*records(40), *records(10, seed=3)])
+    grown = run_encode(encoding(corpus, tmp_path / "v", model), show_progress=False)
+    assert grown.reused == 2
+    ids, codes = StoredVectors(*find_manifest(tmp_path / "v")).codes()
+    documents = documents_of(corpus)
+    assert ids == [document.id for document in documents]
+    assert (codes == loaded.encode_documents([document.contents for document in documents])).all()
+
+
+def test_faiss_reads_the_index_and_scores_as_the_model_does(tmp_path: Path, model: Path) -> None:
+    faiss = pytest.importorskip("faiss", reason="needs the extra [eval]")
+    from ingest.encode import encode
+
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(40))
+    file = tmp_path / "made" / "jpq.faiss"
+    arguments = ["--corpus", str(corpus), "--out", str(tmp_path / "v"), "--sparse", "none", "--pq", str(model)]
+    done = CliRunner().invoke(encode, [*arguments, "--faiss", str(file)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    index, ids = faiss.read_index(str(file)), json.loads((tmp_path / "made" / "jpq.faiss.ids.json").read_text())
+    documents = documents_of(corpus)
+    assert ids == [document.id for document in documents]
+    loaded = load_quantized(model, device="cpu")
+    query = loaded.encode_queries([documents[7].contents])
+    scores, rows = index.search(query, 40)
+    expected = loaded.quantizer.scores(query, loaded.encode_documents([one.contents for one in documents]))
+    np.testing.assert_allclose(scores[0], expected[0][rows[0]], rtol=1e-4, atol=1e-4)
+
+
+def test_what_cannot_be_encoded_so_is_named(tmp_path: Path, model: Path) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(5))
+    with pytest.raises(InputError, match="faiss's index is made of codes") as caught:
+        run_encode(EncodeJob(CorpusSource(str(corpus)), tmp_path / "v", faiss=tmp_path / "f"), show_progress=False)
+    assert caught.value.remedy == "give --pq MODEL"
+    with pytest.raises(InputError, match="vectors that codes stand for are not written"):
+        run_encode(encoding(corpus, tmp_path / "v", model, dense="pq"), show_progress=False)
+    twice = write_jsonl(tmp_path / "e.jsonl", [*records(3), *records(3)])
+    with pytest.raises(InputError, match="occurs more than once"):
+        run_encode(encoding(twice, tmp_path / "w", model, faiss=tmp_path / "f"), show_progress=False)
+    assert not (tmp_path / "f").exists()
+    run_encode(EncodeJob(CorpusSource(str(corpus)), tmp_path / "x", sparse="lexical"), show_progress=False)
+    with pytest.raises(InputError, match="holds no codes"):
+        StoredVectors(*find_manifest(tmp_path / "x")).codes()
+
+
+def test_an_encoding_without_codes_has_the_hash_that_it_had_before_there_were_any() -> None:
+    # Computed by the version before: its folders must be found again.
+    assert Manifest(CorpusSource("hf:some/set"), None, None).hash == "32520f137707b7de"
