@@ -189,6 +189,26 @@ def test_the_bootstrap_interval_is_near_the_normal_one_for_many_queries() -> Non
     assert high == pytest.approx(values.mean() + half, abs=0.001)
 
 
+@pytest.mark.parametrize("successes", [True, False])
+def test_many_queries_have_the_interval_and_p_that_drawing_each_query_gives(
+    successes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(5)
+    ranks, others = rng.integers(1, 12, (2, 2500)) - np.array([[1], [0]]) * (rng.random(2500) < 0.08)
+    one, other = (1 / np.log2(1 + np.maximum(1, each)) for each in (ranks, others))
+    if successes:
+        one, other = (one > 0.4).astype(float), (other > 0.4).astype(float)
+    values, baseline = ({str(at): float(value) for at, value in enumerate(each)} for each in (one, other))
+    many = compare(values, baseline, resamples=4000)
+    monkeypatch.setattr("opensearch_neural.evaluate.MANY", 10**9)
+    each = compare(values, baseline, resamples=4000)
+    assert many != each, "counted as few queries are"
+    for found, expected in ((many.low, each.low), (many.high, each.high)):
+        assert found is not None and expected is not None
+        assert abs(found - expected) < 0.002
+    assert each.p > 0.01 and many.p == pytest.approx(each.p, abs=0.03)
+
+
 def test_one_query_has_no_interval() -> None:
     comparison = compare({"q": 0.7}, {"q": 0.5})
     assert (comparison.low, comparison.high, comparison.p) == (None, None, 1.0)
