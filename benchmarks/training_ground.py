@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 START = "sentence-transformers/all-MiniLM-L6-v2"
-MEASURES = ("nDCG@10", "RR@10", "R@100")
 UNTRAINED, TRAINED = "MiniLM", "MiniLM trained"
 OURS, THEIRS = "osn train dense", "sentence-transformers"
 WARM_UP = 2
@@ -147,11 +146,9 @@ def quality(one: Set, data: Path, work: Path) -> list[Row]:
 
 def tested(model: str, test: Any, cache: Path) -> Measured:
     """A dense model on a test split, by exact search over the whole corpus, with all judgements."""
-    from opensearch_neural.evaluate import measure
-    from trainers.negatives import open_retriever
+    from trainers.dev import corpus_measures
 
-    run = open_retriever(f"dense:{model}", test.documents, cache=cache).retrieve(test.query_texts(), 100)
-    return measure(run, test.qrels(), MEASURES)
+    return corpus_measures(f"dense:{model}", test, cache=cache)
 
 
 # ------------------------------------------------ what a step costs

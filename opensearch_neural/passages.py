@@ -1,6 +1,7 @@
 """Long documents as passages: windows of tokens, cut between words.
 
     for passage in split(document, tokenizer, tokens=256, stride=128): ...
+    for passage in split(document, tokenizer, tokens=142, sentences=True): ...      whole sentences where they fit
 
 An encoder reads some hundred tokens of a document; what lies behind is not searchable unless the document is split
 (Dai and Callan, "Deeper Text Understanding for IR with Contextual Neural Language Modeling", SIGIR 2019, section 3:
@@ -10,6 +11,8 @@ overlapping passages, the best one's score standing for the document).
 from __future__ import annotations
 
 import copy
+import re
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +21,10 @@ from opensearch_neural.errors import InputError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+# After a full stop and the like, closing quotes and brackets, white space; or a new line. An abbreviation ends a sentence
+# too: where passages are cut that does no harm, and it spares a model of sentences.
+_SENTENCE_END = re.compile(r"""[.!?]["'”’)\]]*\s+(?=["'“‘(\[]?[A-Z0-9])|\s*\n\s*""")
 
 
 @dataclass(slots=True)
@@ -41,13 +48,17 @@ class Passage(Document):
         return {**Document.record(self), "parent": self.parent, "passage": place}
 
 
-def split(document: Document, tokenizer: Tokenizer, tokens: int, stride: int | None = None) -> list[Passage]:
+def split(
+    document: Document, tokenizer: Tokenizer, tokens: int, stride: int | None = None, *, sentences: bool = False
+) -> list[Passage]:
     """The passages of a document, in order, with the ids `parent#0001`, `parent#0002`, …
 
     tokens: the most tokens of text that a passage has (the title, which every passage repeats, and special tokens are
         not counted)
     stride: tokens from the beginning of one passage to the beginning of the next, at most `tokens`; the default,
         `tokens`, makes them follow each other without overlap
+    sentences: begin and end between sentences, too, as many of them in a passage as fit (`query-as-context`, section 4.1);
+        a sentence longer than `tokens` is cut between words
 
     Passages begin and end between words, so most are a little shorter than `tokens`; only a word longer than `tokens`
     is cut. Together they hold all of the text but the whitespace between them. A document that fits has one passage.
@@ -65,8 +76,13 @@ def split(document: Document, tokenizer: Tokenizer, tokens: int, stride: int | N
     starts = [start for start, _ in encoding.offsets]
     words = encoding.word_ids
     between = [index == 0 or words[index] is None or words[index] != words[index - 1] for index in range(len(words))]
+    edges = [False] * len(between)
+    if sentences:
+        for match in _SENTENCE_END.finditer(document.text):
+            if (at := bisect_left(starts, match.end())) < len(edges):
+                edges[at] = between[at]
     passages = []
-    for number, (first, last) in enumerate(_windows(between, tokens, stride), start=1):
+    for number, (first, last) in enumerate(_windows(between, edges, tokens, stride), start=1):
         # Up to the next passage's first token, so that characters which no token stands for are kept.
         start = 0 if first == 0 else starts[first]
         end = len(document.text) if last == len(starts) else starts[last]
@@ -74,22 +90,24 @@ def split(document: Document, tokenizer: Tokenizer, tokens: int, stride: int | N
     return passages
 
 
-def _windows(between: list[bool], tokens: int, stride: int) -> list[tuple[int, int]]:
-    """[first, last) of each window. between: (tokens of the text,), whether a token is the first of a word."""
+def _windows(between: list[bool], edges: list[bool], tokens: int, stride: int) -> list[tuple[int, int]]:
+    """[first, last) of each window. between, edges: (tokens of the text,), whether a token is the first of a word, and
+    whether it is a better place to cut."""
     count = len(between)
     windows = []
     first = 0
     while True:
-        last = count if first + tokens >= count else _cut(between, first, first + tokens)
+        last = count if first + tokens >= count else _cut(between, edges, first, first + tokens)
         windows.append((first, last))
         if last == count:
             return windows
-        first = _cut(between, first, min(first + stride, last))
+        first = _cut(between, edges, first, min(first + stride, last))
 
 
-def _cut(between: list[bool], first: int, at: int) -> int:
-    """The last place between words that is behind `first` and not behind `at`; `at` itself where there is none."""
-    return next((index for index in range(at, first, -1) if between[index]), at)
+def _cut(between: list[bool], edges: list[bool], first: int, at: int) -> int:
+    """The last of the `edges` that is behind `first` and not behind `at`, else the last place between words, else `at`."""
+    places = (index for marks in (edges, between) for index in range(at, first, -1) if marks[index])
+    return next(places, at)
 
 
 def _passage(document: Document, number: int, start: int, end: int) -> Passage:

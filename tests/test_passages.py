@@ -126,3 +126,22 @@ def test_passages_are_slices_that_fit_and_together_hold_every_character_but_whit
     assert all(text[index].isspace() for index in range(len(text)) if index not in covered)
     starts = [passage.start for passage in passages]
     assert starts == sorted(starts)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Rain falls. Light bends. A rainbow stands.", ["Rain falls. Light bends.", "A rainbow stands."]),
+        ('He said "rain." Then light.', ['He said "rain."', "Then light."]),
+        ("rain falls\nlight bends\na rainbow", ["rain falls\nlight bends", "a rainbow"]),
+        # Longer than a passage: cut between words. A point within a word ends nothing.
+        ("a b c d e f. G", ["a b c d", "e f. G"]),
+        ("version 1.5 of rain. Light", ["version 1.5 of rain.", "Light"]),
+    ],
+)
+def test_passages_of_whole_sentences(text: str, expected: list[str]) -> None:
+    by_space = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    by_space.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    passages = split(Document("d", text), by_space, tokens=4, sentences=True)
+    assert [passage.text for passage in passages] == expected
+    assert all(text[passage.start : passage.end] == passage.text for passage in passages)

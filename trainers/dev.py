@@ -1,15 +1,17 @@
-"""Dev measures while a model trains: retrieval over a part of the corpus, encoded anew each time."""
+"""Dev measures while a model trains, over a part of the corpus that is encoded anew each time; test measures afterwards."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluate import measure
+from opensearch_neural.evaluate import Measured, measure
 from opensearch_neural.retrievers import Run
 from trainers.data import TrainingData
+from trainers.negatives import open_retriever
 
 MEASURES = ("nDCG@10", "RR@10", "R@100")
 DEPTH = 100
@@ -55,3 +57,9 @@ def dev_measures(sets: Sequence[DevSet], retrieve: Retrieve) -> dict[str, float]
     if len(each) == 1:
         return means
     return means | {f"{of} {name}": found[name] for of, found in each.items() for name in MEASURES[:1]}
+
+
+def corpus_measures(retriever: str, test: TrainingData, *, cache: Path | None = None) -> Measured:
+    """A retriever (see `open_retriever`) on a test split: the whole corpus, all judgements."""
+    run = open_retriever(retriever, test.documents, cache=cache).retrieve(test.query_texts(), DEPTH)
+    return measure(run, test.qrels(), MEASURES)

@@ -184,6 +184,13 @@ class Sampling:
             raise InputError(f"top_p must be in (0, 1] and temperature above 0: {self.top_p}, {self.temperature}")
 
 
+def sampling_for(model: str | Path, **given: Any) -> Sampling:
+    """Settings for a model of queries: what is not given, or None, is as it was trained, else the default."""
+    trained = (directory.read_osn_json(directory.locate(model)) or {}).get("training", {})
+    told = {name: trained[name] for name in ("query_length", "passage_length", "prefix") if name in trained}
+    return Sampling(**told | {name: value for name, value in given.items() if value is not None})
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A generated query; `log_probability` (natural logarithm, the end included) is of `tokens` tokens together."""
@@ -442,15 +449,15 @@ def generate_queries_command(
     osn generate-queries scifact --model models/doc2query --consistency 10 --output queries.jsonl
     osn generate-queries big --model models/doc2query --shard 1/4 --output queries.jsonl
     """
-    trained = (directory.read_osn_json(directory.locate(model)) or {}).get("training", {})
-    sampling = Sampling(
+    sampling = sampling_for(
+        model,
         candidates=candidates,
         top_k=top_k,
         top_p=top_p,
         temperature=temperature,
-        query_length=query_length or trained.get("query_length", 64),
-        passage_length=passage_length or trained.get("passage_length", 384),
-        prefix=prefix if prefix is not None else trained.get("prefix", ""),
+        query_length=query_length,
+        passage_length=passage_length,
+        prefix=prefix,
         batch_size=batch_size,
         seed=seed,
     )

@@ -43,6 +43,16 @@ class CachedModel(TrainingModel):
     a role's rows into several parts changes nothing but padding and memory.
     """
 
+    @property
+    def compares(self) -> bool:
+        """Whether `losses` has terms over the vectors. A model of language-model terms alone says no: its parts are then
+        encoded once, and it tells what these terms are divided by beforehand (`counts`)."""
+        return True
+
+    def counts(self, part: Part) -> dict[str, Tensor]:
+        """`Encoded.counts` of these rows without encoding them; only asked where nothing is compared."""
+        raise NotImplementedError
+
     def encode(self, role: str, part: Part) -> Encoded:
         raise NotImplementedError
 
@@ -54,7 +64,7 @@ class CachedModel(TrainingModel):
     def forward(self, batch: Batch) -> Losses:
         encoded = [(role, part, self.encode(role, part)) for role, part in _parts(batch)]
         vectors = {
-            role: _in_order(
+            role: in_order(
                 [one.vectors for of, _, one in encoded if of == role],
                 [part["position"] for of, part, _ in encoded if of == role],
             )
@@ -62,7 +72,7 @@ class CachedModel(TrainingModel):
         }
         with _full_precision(next(iter(vectors.values())).device):
             losses = self.losses(vectors, batch["targets"])
-        counts = _total_counts([one for _, _, one in encoded])
+        counts = _total_counts([one.counts for _, _, one in encoded])
         for _, _, one in encoded:
             for name, term in _language_model_terms(one, counts).items():
                 losses.terms[name] = losses.terms[name] + term if name in losses.terms else term
@@ -82,6 +92,8 @@ def cached_backward(
     Gradients of several processes are not averaged here: see `average_gradients`.
     """
     parts = _parts(batch)
+    if not model.compares:
+        return _part_by_part(model, parts, scale, autocast)
     states: list[RandomState] = []
     encoded: list[Encoded] = []
     with torch.no_grad():
@@ -89,12 +101,12 @@ def cached_backward(
             states.append(RandomState.of(part["input_ids"].device))
             with autocast():
                 encoded.append(model.encode(role, part))
-    counts = _total_counts(encoded)
+    counts = _total_counts([one.counts for one in encoded])
 
     leaves = {}
     for role in batch["parts"]:
         at = [i for i, (of, _) in enumerate(parts) if of == role]
-        joined = _in_order([encoded[i].vectors for i in at], [parts[i][1]["position"] for i in at])
+        joined = in_order([encoded[i].vectors for i in at], [parts[i][1]["position"] for i in at])
         leaves[role] = joined.detach().requires_grad_()
     with _full_precision(next(iter(leaves.values())).device):
         losses = model.losses(leaves, batch["targets"])
@@ -115,6 +127,24 @@ def cached_backward(
             surrogate = surrogate + scale * term
             losses.terms[name] = losses.terms.get(name, term.new_zeros(())) + term.detach()
         surrogate.backward()
+    return losses
+
+
+def _part_by_part(
+    model: CachedModel,
+    parts: Sequence[tuple[str, Part]],
+    scale: float,
+    autocast: Callable[[], AbstractContextManager[None]],
+) -> Losses:
+    counts = _total_counts([model.counts(part) for _, part in parts])
+    losses = Losses({})
+    for role, part in parts:
+        with autocast():
+            encoded = model.encode(role, part)
+        terms = _language_model_terms(encoded, counts)
+        torch.stack([scale * term for term in terms.values()]).sum().backward()
+        for name, term in terms.items():
+            losses.terms[name] = losses.terms.get(name, term.new_zeros(())) + term.detach()
     return losses
 
 
@@ -203,19 +233,18 @@ def _parts(batch: Batch) -> list[tuple[str, Part]]:
     return [(role, part) for role, parts in batch["parts"].items() for part in parts]
 
 
-def _in_order(vectors: list[Tensor], positions: list[Tensor]) -> Tensor:
+def in_order(vectors: list[Tensor], positions: list[Tensor]) -> Tensor:
+    """The rows of several parts, by `position`, in float32."""
     joined = torch.cat(vectors).float()
     return joined[torch.argsort(torch.cat(positions))]
 
 
-def _total_counts(encoded: Sequence[Encoded]) -> dict[str, Tensor]:
+def _total_counts(of_parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     """What each language-model term is divided by: the count over the whole batch, a process's share of it."""
-    names = sorted({name for one in encoded for name in one.counts})
+    names = sorted({name for one in of_parts for name in one})
     if not names:
         return {}
-    counts = torch.stack(
-        [torch.stack([one.counts[name].float() for one in encoded if name in one.counts]).sum() for name in names]
-    )
+    counts = torch.stack([torch.stack([one[name].float() for one in of_parts if name in one]).sum() for name in names])
     if processes() > 1:
         dist.all_reduce(counts)
         counts /= processes()

@@ -276,7 +276,7 @@ def _tokenize(
             for text, encoding in zip(batch, encode(batch, add_special_tokens=False), strict=True):
                 tokens = np.array(encoding.ids, dtype=np.int32)
                 target.write(tokens.tobytes())
-                starts, stops = bounds["dev" if _in_dev(text, dev_share) else "train"]
+                starts, stops = bounds["dev" if in_dev(text, dev_share) else "train"]
                 windows = -(-len(tokens) // length)
                 edges = np.linspace(0, len(tokens), windows + 1).round().astype(np.int64) + at
                 starts.extend(edges[:-1].tolist() if windows else [])
@@ -290,7 +290,8 @@ def _tokenize(
     np.savez(file, allow_pickle=False, **arrays)
 
 
-def _in_dev(text: str, share: float) -> bool:
+def in_dev(text: str, share: float) -> bool:
+    """Whether a text is of the part that measures: always the same for one text, `share` of all of them."""
     digest = hashlib.blake2b(normalised(text).encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little") < share * 2**64
 

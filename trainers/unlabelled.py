@@ -14,7 +14,6 @@ from typing import Literal
 
 from opensearch_neural.corpus import Document
 from opensearch_neural.errors import InputError
-from opensearch_neural.models import directory
 from trainers.data import TrainingData, load_training, read_documents, training_pairs
 from trainers.texts import TextStore
 
@@ -34,16 +33,14 @@ def unlabelled(corpus: Path, questions: str, *, name: str, limit: int | None = N
     """
     if questions in ("title", "first-sentence"):
         return _of_documents(corpus, by_title if questions == "title" else by_first_sentence, questions, name, limit)
-    from trainers.doc2query import Sampling, generate_queries
+    from trainers.doc2query import generate_queries, sampling_for
 
     documents = TextStore((document.id, document.contents) for document in read_documents(corpus, limit=limit))
     if not len(documents):
         raise InputError(f"{corpus} holds no document with text")
     file = cache / f"{name}.queries.jsonl"
     cache.mkdir(parents=True, exist_ok=True)
-    trained = (directory.read_osn_json(directory.locate(questions)) or {}).get("training", {})
-    told = {key: trained[key] for key in ("query_length", "passage_length", "prefix") if key in trained}
-    generate_queries(questions, documents, output=file, sampling=Sampling(**told))
+    generate_queries(questions, documents, output=file, sampling=sampling_for(questions))
     return load_training(file, corpus=corpus, format="generated", name=name)
 
 
