@@ -223,17 +223,18 @@ def indexed(client: OpenSearch, model: Model, layout: Layout, ground: Ground) ->
     index = f"osn-multi-layer-{uuid.uuid4().hex[:8]}"
     dimension, count = model.documents.values.shape[1], int(model.documents.counts.max())
     mapped = knn_vector(DenseMeta(model.name, "", dimension, "float", model.normalized))
-    properties = multi_vector.several_vectors(mapped, count=count, layout=layout)
+    properties = {multi_vector.FIELD: multi_vector.several_vectors(mapped, count=count, layout=layout)}
     body = {
         "settings": {"index": {"knn": True, "number_of_shards": 1, "number_of_replicas": 0}},
         "mappings": {"properties": properties, "_source": {"excludes": [multi_vector.FIELD]}},
     }
     client.indices.create(index=index, body=body)
+    vectors = model.documents.stacked().tolist()
     try:
         bulk(
             client,
             (
-                {"_index": index, "_id": id, **multi_vector.stored(model.documents[row], layout=layout)}
+                {"_index": index, "_id": id, multi_vector.FIELD: multi_vector.stored(vectors[row], layout=layout)}
                 for row, id in enumerate(ground.test(SQUAD).documents.ids)
             ),
             chunk_size=200,

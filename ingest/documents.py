@@ -263,7 +263,7 @@ def _join(client: OpenSearch, index: str, id: str) -> tuple[Document, dict[str, 
 def _encoders(
     meta: IndexMeta, index: str, sparse: str | None, dense: str | None, pq: str | None, device: str | None
 ) -> Encoders:
-    from opensearch_neural.models.dense import load_dense
+    from opensearch_neural.models.multi_layer import load_single_or_several
     from opensearch_neural.models.quantized import load_quantized
     from opensearch_neural.models.sparse import load_sparse
 
@@ -280,7 +280,7 @@ def _encoders(
         encoders.reconstructed = True
     elif meta.dense is not None:
         place = dense or registry.find(meta.dense.hash, meta.dense.name, "dense")
-        encoders.dense = load_dense(place, device=device)
+        encoders.dense = load_single_or_several(place, device=device)
         _check(index, "dense", meta.dense.name, meta.dense.hash, encoders.dense.info)
     return encoders
 

@@ -15,6 +15,7 @@ from ingest.bulk import Action
 from ingest.weights import SMALLEST, shortest
 from opensearch_neural.corpus import MAX_ID_BYTES
 from opensearch_neural.errors import ModelError
+from opensearch_neural.multi_vector import stored
 from opensearch_neural.passages import Passage
 from opensearch_neural.schema import DenseMeta, rank_features, to_bytes
 
@@ -32,7 +33,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """What the models made of a batch; any may be absent. dense: (documents, dimension) float32; pq: (documents, M)."""
+    """What the models made of a batch; any may be absent.
+
+    dense: (documents, vectors · dimension) float32; pq: (documents, M).
+    """
 
     sparse: SparseVectors | None = None
     dense: NDArray[np.float32] | None = None
@@ -229,15 +233,16 @@ def unfit_id(id: str) -> str | None:
     return f"the id is {size} bytes long in UTF-8; OpenSearch takes 1 to {MAX_ID_BYTES}"
 
 
-def stored_vector(vector: NDArray[np.float32], meta: DenseMeta) -> NDArray[Any]:
-    """A dense vector (dimension,) as the index's field takes it."""
-    return to_bytes(vector, meta.scale) if meta.type == "byte" else vector.astype(np.float32, copy=False)
+def stored_vector(vector: NDArray[np.float32], meta: DenseMeta) -> Any:
+    """A document's row (vectors · dimension,) as the index's field takes it."""
+    numbers = to_bytes(vector, meta.scale) if meta.type == "byte" else vector.astype(np.float32, copy=False)
+    return stored(numbers.reshape(meta.vectors, -1)) if meta.vectors > 1 else numbers
 
 
 def unfit_vector(vector: NDArray[np.float32], meta: DenseMeta) -> str | None:
-    """Why a dense vector (dimension,) cannot be indexed, or None."""
+    """Why a document's row (vectors · dimension,) cannot be indexed, or None."""
     if not np.isfinite(vector).all():
         return "the dense model gave a vector with NaN or infinite components"
-    if meta.normalized and not vector.any():
+    if meta.normalized and not vector.reshape(meta.vectors, -1).any(axis=1).all():
         return "the dense model gave a vector of zeros, which has no direction to compare"
     return None

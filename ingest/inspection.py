@@ -133,6 +133,7 @@ def _models(meta: IndexMeta) -> list[Model]:
             details = ""
             if isinstance(model, DenseMeta):
                 details = f"{model.dimension} dimensions as {model.type}" + ", reconstructed" * model.reconstructed
+                details += f", {model.vectors} a document" if model.vectors > 1 else ""
             elif isinstance(model, QuantizedMeta):
                 details = f"{model.subvectors} bytes a document"
             here = registry.link_of(model.hash).is_dir()

@@ -172,6 +172,7 @@ def with_vectors(job: Job, stored: StoredVectors, records: Records) -> Plan:
         dense = stored_dense_meta(
             info.name, info.hash, info.dimension, job.dense_type, info.normalized, stored.sample()
         )
+        dense = replace(dense, vectors=info.vectors)
     if manifest.passages is not None:
         tokenizer = load_tokenizer(model) if manifest.sparse else load_tokenizer(stored.folder / "tokenizer.json")
         records = as_passages(records, tokenizer, manifest.passages)

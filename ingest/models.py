@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ingest.source import Records, as_passages, ignore
@@ -130,14 +131,14 @@ def _passages(wanted: Wanted, wrote: IndexMeta | None, index: str) -> PassageMet
 
 
 def _dense(wanted: Wanted, wrote: IndexMeta | None) -> DenseEncoder | None:
-    from opensearch_neural.models.dense import load_dense
+    from opensearch_neural.models.multi_layer import load_single_or_several
 
     if wanted.dense == "none":
         return None
     if wanted.dense is not None:
-        return load_dense(wanted.dense, device=wanted.device)
+        return load_single_or_several(wanted.dense, device=wanted.device)
     if wrote is not None and wrote.dense is not None:
-        return load_dense(registry.find(wrote.dense.hash, wrote.dense.name, "dense"), device=wanted.device)
+        return load_single_or_several(registry.find(wrote.dense.hash, wrote.dense.name, "dense"), device=wanted.device)
     return None
 
 
@@ -212,10 +213,18 @@ def splitting_tokenizer(
     if sparse is not None:
         return sparse.query.tokenizer
     if dense is not None:
-        return load_tokenizer(dense.info.path)
+        return load_tokenizer(_tokenizer_folder(dense.info.path))
     if named is not None:
         return load_tokenizer(named)
     raise InputError("passages are measured in tokens, and there is no model", "name a tokenizer with --tokenizer")
+
+
+def _tokenizer_folder(model: Path) -> Path:
+    """Where the tokenizer of documents lies: of two towers in the document's."""
+    routes = directory.routes(model)
+    modules = routes.get("document") or routes.get("") or []
+    places = [model, *(module.path for module in modules[:1]), model / "document"]
+    return next((place for place in places if (place / "tokenizer.json").exists()), model)
 
 
 def sparse_meta(encoder: SparseDocumentEncoder) -> SparseMeta:
@@ -237,17 +246,18 @@ def dense_meta(encoder: DenseEncoder, type: DenseType, sample: Sequence[str]) ->
     """`sample`: texts from which the scale of byte vectors is taken when the model does not normalize."""
     needs_sample = type == "byte" and not encoder.normalized
     vectors = encoder.encode_documents(sample) if needs_sample else None
-    return stored_dense_meta(encoder.info.name, encoder.info.hash, encoder.dimension, type, encoder.normalized, vectors)
+    meta = stored_dense_meta(encoder.info.name, encoder.info.hash, encoder.dimension, type, encoder.normalized, vectors)
+    return replace(meta, vectors=encoder.vectors)
 
 
 def stored_dense_meta(
     name: str, hash: str, dimension: int, type: DenseType, normalized: bool, sample: NDArray[np.float32] | None
 ) -> DenseMeta:
-    """sample: (n, dimension) vectors of the model, needed for bytes of a model that does not normalize."""
+    """sample: (n, …) vectors of the model, needed for bytes of a model that does not normalize."""
     import numpy as np
 
     scale = 1.0
     if type == "byte":
-        vectors = np.zeros((1, dimension), np.float32) if sample is None else sample
+        vectors = np.zeros((1, dimension), np.float32) if sample is None else sample.reshape(-1, dimension)
         scale = byte_scale(vectors, normalized=normalized)
     return DenseMeta(name, hash, dimension, type, normalized, scale)

@@ -86,7 +86,7 @@ class PackedModels:
 
     def load(self) -> Encoders:
         """Raises ModelError where this machine's version of the package is another one."""
-        from opensearch_neural.models.dense import load_dense
+        from opensearch_neural.models.multi_layer import load_single_or_several
         from opensearch_neural.models.quantized import load_quantized
         from opensearch_neural.models.sparse import load_sparse
 
@@ -101,7 +101,7 @@ class PackedModels:
                 place = _written(self.sparse, Path(folder) / "sparse")
                 sparse = load_sparse(place, device=self.device, dtype=self.dtype)
             if self.dense is not None:
-                dense = load_dense(_written(self.dense, Path(folder) / "dense"), device=self.device)
+                dense = load_single_or_several(_written(self.dense, Path(folder) / "dense"), device=self.device)
             if self.pq is not None:
                 pq = load_quantized(_written(self.pq, Path(folder) / "pq"), device=self.device)
             return Encoders(sparse, dense, self.batch_size, pq)

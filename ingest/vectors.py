@@ -15,7 +15,7 @@ Tensors of a shard of n documents:
     numbers  (n,) int64       of their records in the corpus, from 0
     ids      (bytes,) uint8   UTF-8, document i from id_offsets[i] to id_offsets[i + 1]
     sparse.indptr (n + 1,) int64, sparse.token_ids (nnz,) int32, sparse.weights (nnz,) float32
-    dense    (n, dimension) float32
+    dense    (n, vectors · dimension) float32
     pq       (n, M) uint8     codes of a quantized model
     info     (bytes,) uint8   JSON: {"start", "end", "digest" of the records, "unfit": [[digest, reason], …]}
 """
@@ -61,10 +61,11 @@ class DenseInfo:
     hash: str
     dimension: int
     normalized: bool
+    vectors: int = 1
 
     @classmethod
     def of(cls, encoder: DenseEncoder) -> DenseInfo:
-        return cls(encoder.info.name, encoder.info.hash, encoder.dimension, encoder.normalized)
+        return cls(encoder.info.name, encoder.info.hash, encoder.dimension, encoder.normalized, encoder.vectors)
 
 
 @dataclass(frozen=True)

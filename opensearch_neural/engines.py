@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from opensearch_neural import queries
+from opensearch_neural import multi_vector, queries
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.models import registry
 from opensearch_neural.queries import Body, Filter, Rare
@@ -169,13 +169,13 @@ class Engines:
         if self._dense_encoder is None and self.meta.reconstructed:
             self._dense_encoder = self.quantized_model.dense
         if self._dense_encoder is None:
-            from opensearch_neural.models.dense import load_dense
+            from opensearch_neural.models.multi_layer import load_single_or_several
 
             meta = self.meta.dense
             if meta is None:
                 raise ModelError(f"the index {self.index!r} holds no dense vectors", "ingest with --dense MODEL")
             place: str | Path = self.dense_model or registry.find(meta.hash, meta.name, "dense")
-            encoder = load_dense(place, backend=self.backend)
+            encoder = load_single_or_several(place, backend=self.backend)
             check_same_model(self.index, meta, "dense", self.dense_model or meta.name, encoder.info.hash)
             self._dense_encoder = encoder
         return self._dense_encoder
@@ -295,7 +295,10 @@ def _high_idf_first(engines: Engines, text: str, page: dict[str, Any]) -> Body:
 
 
 def _dense(engines: Engines, text: str, page: dict[str, Any]) -> Body:
-    return queries.knn(engines.dense_vector(text), **page)
+    vector, meta = engines.dense_vector(text), engines.meta.dense
+    if meta is not None and meta.vectors > 1:
+        return multi_vector.nearest(vector, count=meta.vectors, **page)
+    return queries.knn(vector, **page)
 
 
 def _jpq_rescore(engines: Engines, text: str, page: dict[str, Any]) -> Body:
@@ -339,8 +342,8 @@ def _hybrid(method: Literal["min_max", "rrf"]) -> Callable[[Engines, str, dict[s
         bodies = (engines.body("bm25", text, **part), engines.body(second, text, **part))
         if second == "dense":
             # Each part is asked for the same number of candidates, and each segment may add that many.
-            neighbours = bodies[1]["query"]["knn"]["dense"]
-            neighbours["k"] = max(page.get("from_", 0) + neighbours["k"], 100)
+            for neighbours in queries.nearest_clauses(bodies[1]["query"]):
+                neighbours["k"] = max(page.get("from_", 0) + neighbours["k"], 100)
         return queries.hybrid(*bodies, method=method, weights=engines.weights, **page)
 
     return body

@@ -1,13 +1,13 @@
 """Several vectors a document in OpenSearch: its score is that of the nearest (`multi-layer-representations`, eq. 2).
 
-    mapping = several_vectors(knn_vector, count=2)            into the index's properties
-    document |= stored(vectors)                               (vectors, dimension) of one document
+    properties["dense"] = several_vectors(knn_vector, count=2)
+    document["dense"] = stored(vectors)                       (vectors, dimension) of one document
     client.search(index="docs", body=nearest(vector, count=2))
 
 Two layouts, of which `benchmarks/multi_layer.py` measures size, speed and quality:
 
-    fields    `vectors.at_0`, `vectors.at_1`, …: a graph for each place in the order of the layers
-    nested    `vectors`, a list of nested documents with one `vector` each: one graph over all of them
+    fields    `dense.at_0`, `dense.at_1`, …: a graph for each place in the order of the layers; what `osn ingest` writes
+    nested    `dense`, a list of nested documents with one `vector` each: one graph over all of them
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Layout = Literal["fields", "nested"]
-FIELD = "vectors"
+FIELD = "dense"
 
 
 def several_vectors(knn_vector: Mapping[str, Any], *, count: int, layout: Layout = "fields") -> dict[str, Any]:
-    """The mapping {field: …} of `count` vectors a document, each mapped as `knn_vector` says (of `schema.knn_vector`)."""
+    """The mapping of the field that holds `count` vectors a document, each mapped as `knn_vector` says."""
     if layout == "nested":
-        return {FIELD: {"type": "nested", "properties": {"vector": dict(knn_vector)}}}
-    return {FIELD: {"properties": {f"at_{place}": dict(knn_vector) for place in range(count)}}}
+        return {"type": "nested", "properties": {"vector": dict(knn_vector)}}
+    return {"properties": {f"at_{place}": dict(knn_vector) for place in range(count)}}
 
 
-def stored(vectors: NDArray[Any], *, layout: Layout = "fields") -> dict[str, Any]:
-    """{field: …} of a document with these vectors (vectors, dimension), as its JSON holds them."""
-    rows = vectors.tolist()
+def stored(vectors: NDArray[Any] | Sequence[Sequence[float]], *, layout: Layout = "fields") -> Any:
+    """The content of the field in a document with these vectors (vectors, dimension); the rows stay arrays."""
     if layout == "nested":
-        return {FIELD: [{"vector": row} for row in rows]}
-    return {FIELD: {f"at_{place}": row for place, row in enumerate(rows)}}
+        return [{"vector": row} for row in vectors]
+    return {f"at_{place}": row for place, row in enumerate(vectors)}
 
 
 def nearest(vector: Sequence[float] | NDArray[Any], *, count: int, layout: Layout = "fields", **page: Any) -> Body:

@@ -500,8 +500,17 @@ def _filtered(query: Clause, filter: Filter) -> Clause:
     return {"bool": {"must": [query], "filter": _clauses(filter)}} if filter else query
 
 
+def nearest_clauses(query: Clause) -> list[dict[str, Any]]:
+    """What nearest neighbours are asked for ({"vector", "k", …}) in a query of `knn`, or of several vectors a document
+    (`multi_vector.nearest` in fields); none in any other."""
+    parts = query["dis_max"]["queries"] if "dis_max" in query else [query]
+    return [clause for part in parts for clause in part.get("knn", {}).values()]
+
+
 def _narrowed(query: Clause, filter: Filter) -> Clause:
     """A whole query with one more filter; nearest neighbours take it inside, or it would be applied to those found."""
+    if filter and "dis_max" in query:
+        return {"dis_max": {"queries": [_narrowed(part, filter) for part in query["dis_max"]["queries"]]}}
     if not filter or "knn" not in query:
         return _filtered(query, filter)
     ((field, clause),) = query["knn"].items()

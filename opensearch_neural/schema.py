@@ -6,7 +6,8 @@ One index holds everything about a document, so that one request can combine it:
     contents      title and text together                    (text: what BM25 searches; not stored)
     url           the document's address                     (keyword)
     sparse        {token: weight} of the sparse encoder      (rank_features)
-    dense         the vector of the dense encoder            (knn_vector: float, byte or scalar-quantized)
+    dense         the vector of the dense encoder            (knn_vector: float, byte or scalar-quantized;
+                                                              of several vectors an object with one in each field)
     pq            the M code bytes of a quantized vector     (binary doc values)
     parent        where documents are split into passages: the id of the document (keyword)
     passage       likewise: the passage's number, and where in the document's text it lies
@@ -22,6 +23,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from opensearch_neural.errors import ClusterError, ModelError
+from opensearch_neural.multi_vector import several_vectors
 from opensearch_neural.queries import DOT_ALIAS
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ class DenseMeta:
 
     scale: what a vector's components were multiplied by before they were rounded to bytes (1.0 for other types).
     reconstructed: they are what the codes of a quantized model stand for; name and hash are that model's.
+    vectors: how many each document has, where several in fields of their own (see `multi_vector`).
     """
 
     name: str
@@ -59,6 +62,7 @@ class DenseMeta:
     normalized: bool
     scale: float = 1.0
     reconstructed: bool = False
+    vectors: int = 1
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,8 @@ def index_body(
     if meta.sparse is not None:
         properties["sparse"] = {"type": "rank_features"}
     if meta.dense is not None:
-        properties["dense"] = knn_vector(meta.dense)
+        mapped, count = knn_vector(meta.dense), meta.dense.vectors
+        properties["dense"] = several_vectors(mapped, count=count) if count > 1 else mapped
     if meta.passages is not None:
         place = {"type": "integer", "index": False}
         properties["parent"] = {"type": "keyword"}

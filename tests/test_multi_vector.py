@@ -29,7 +29,7 @@ def test_the_documents_of_the_nearest_vectors_are_found_with_and_without_a_filte
     if normalized:
         vectors /= np.linalg.norm(vectors, axis=2, keepdims=True)
     mapping = knn_vector(DenseMeta("m", "h", DIMENSION, "float", normalized))
-    properties = multi_vector.several_vectors(mapping, count=COUNT, layout=layout)
+    properties = {multi_vector.FIELD: multi_vector.several_vectors(mapping, count=COUNT, layout=layout)}
     client.indices.create(
         index=index_name,
         body={
@@ -39,7 +39,8 @@ def test_the_documents_of_the_nearest_vectors_are_found_with_and_without_a_filte
     )
     lines = []
     for at, own in enumerate(vectors):
-        lines += [{"index": {"_id": str(at)}}, {"odd": bool(at % 2), **multi_vector.stored(own, layout=layout)}]
+        stored = multi_vector.stored(own.tolist(), layout=layout)
+        lines += [{"index": {"_id": str(at)}}, {"odd": bool(at % 2), multi_vector.FIELD: stored}]
     assert not client.bulk(index=index_name, body=lines, params={"refresh": "true"})["errors"]
     for query in rng.normal(size=(3, DIMENSION)).astype(np.float32):
         largest = (vectors @ query).max(axis=1)  # by inner product; of vectors of length 1 that is by cosine
@@ -65,6 +66,6 @@ def test_the_documents_of_the_nearest_vectors_are_found_with_and_without_a_filte
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_bodies_and_documents_are_plain_json(layout: Layout) -> None:
     body = multi_vector.nearest(np.ones(2, np.float32), count=2, layout=layout, filter=[{"term": {"a": 1}}])
-    document = multi_vector.stored(np.ones((2, 2), np.float32), layout=layout)
-    assert json.loads(json.dumps([body, document])) == [body, document]
-    assert len(document["vectors"]) == 2
+    stored = multi_vector.stored([[1.0, 2.0], [3.0, 4.0]], layout=layout)
+    assert json.loads(json.dumps([body, stored])) == [body, stored]
+    assert len(stored) == 2

@@ -36,11 +36,15 @@ class DenseEncoder(Protocol):
     def dimension(self) -> int: ...
 
     @property
+    def vectors(self) -> int:
+        """How many vectors of `dimension` numbers a document's row holds, one after the other; a query has one."""
+
+    @property
     def normalized(self) -> bool:
         """Whether every vector has length 1, so that cosine is the inner product."""
 
     def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> NDArray[np.float32]:
-        """(texts, dimension), in order. Raises ModelError where a vector is not finite."""
+        """(texts, vectors · dimension), in order. Raises ModelError where a vector is not finite."""
 
     def encode_queries(self, texts: Sequence[str], *, batch_size: int = 32) -> NDArray[np.float32]:
         """(texts, dimension), in order. Raises ModelError where a vector is not finite."""
@@ -107,6 +111,7 @@ class TorchDenseEncoder:
     model: SentenceTransformer
     dimension: int
     normalized: bool
+    vectors: int = 1
 
     def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> NDArray[np.float32]:
         # It sorts by length itself, so a batch pads little.

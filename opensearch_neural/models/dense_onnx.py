@@ -53,6 +53,7 @@ class OnnxDenseEncoder:
     normalized: bool
     query: Tower
     document: Tower
+    vectors: int = 1
 
     @classmethod
     def load(cls, folder: Path, info: ModelInfo, max_length: int | None) -> OnnxDenseEncoder:

@@ -208,6 +208,57 @@ class MultiLayerEncoder:
         return MultiVectors(finite(values, self.dimension, self.info), offsets)
 
 
+@dataclass(frozen=True)
+class StackedEncoder:
+    """A multi-layer model behind the interface of `DenseEncoder`: a document's row is its vectors, one after the other."""
+
+    encoder: MultiLayerEncoder
+    vectors: int
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.encoder.info
+
+    @property
+    def dimension(self) -> int:
+        return self.encoder.dimension
+
+    @property
+    def normalized(self) -> bool:
+        return self.encoder.normalized
+
+    def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> Vectors:
+        """(texts, vectors · dimension)"""
+        rows = self.encoder.encode_documents(texts, batch_size=batch_size).values
+        return rows.reshape(len(texts), self.vectors * self.dimension)
+
+    def encode_queries(self, texts: Sequence[str], *, batch_size: int = 32) -> Vectors:
+        """(texts, dimension)"""
+        return self.encoder.encode_queries(texts, batch_size=batch_size)
+
+
+def load_single_or_several(
+    name_or_path: str | Path, *, device: str | None = None, backend: Literal["torch", "onnx"] = "torch"
+) -> DenseEncoder:
+    """A dense model as `load_dense` reads it, or a multi-layer model whose documents all have as many vectors.
+
+    Raises ModelError for one whose documents have not: an index has fields for a fixed number.
+    """
+    folder = directory.locate(
+        name_or_path, files=directory.ONNX_FILES if backend == "onnx" else directory.DOCUMENT_FILES
+    )
+    if not (folder / FILE).exists():
+        return load_dense(name_or_path, device=device, backend=backend)
+    encoder = load_multi_layer(name_or_path, device=device, backend=backend)
+    vectors = encoder.selection.size if encoder.mix is None else 1
+    if vectors is None:
+        raise ModelError(
+            f"{encoder.info.name} gives longer documents more vectors, and an index has fields for a fixed number",
+            "train with representation.source=layers, or search it with `osn bench` in faiss",
+        )
+    return StackedEncoder(encoder, vectors)
+
+
 def write_selection(folder: Path, selection: Selection, mix: Sequence[float] | None) -> None:
     """Write `multi_layer.json` into the model directory `folder`."""
     content = {"format": FORMAT, **asdict(selection), "mix": None if mix is None else list(mix)}

@@ -1,0 +1,151 @@
+"""A multi-layer model through ingest and search: several vectors a document in one index, found by the nearest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sentence_transformers")
+
+from tiny import tiny_backbone, tiny_beir  # noqa: E402
+
+from ingest import pipeline  # noqa: E402
+from ingest.encode import EncodeJob, run_encode  # noqa: E402
+from ingest.job import Job, run_job  # noqa: E402
+from ingest.source import CorpusSource  # noqa: E402
+from opensearch_neural import queries  # noqa: E402
+from opensearch_neural.engines import open_engines  # noqa: E402
+from opensearch_neural.errors import ModelError  # noqa: E402
+from opensearch_neural.models import registry  # noqa: E402
+from opensearch_neural.models.multi_layer import StackedEncoder, load_multi_layer, load_single_or_several  # noqa: E402
+from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever  # noqa: E402
+from opensearch_neural.retrievers.opensearch import OpenSearchRetriever  # noqa: E402
+from opensearch_neural.schema import PassageMeta  # noqa: E402
+from trainers.bi_encoder import SetSettings  # noqa: E402
+from trainers.multi_layer import MlrConfig, RepresentationSettings, SeparateTowers, build  # noqa: E402
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+DOCUMENTS = 60
+
+
+@pytest.fixture(autouse=True)
+def osn_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (pipeline, registry):
+        monkeypatch.setattr(module, "home", lambda: tmp_path / "osn-home")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_beir(tmp_path_factory.mktemp("data") / "tiny", documents=DOCUMENTS)
+
+
+def exported(folder: Path, beir: Path, **representation: Any) -> Path:
+    config = MlrConfig(
+        output=folder,
+        start=str(tiny_backbone(folder / "start", layers=3)),
+        train=[SetSettings(beir)],
+        encoder=SeparateTowers(query_length=16, document_length=32, normalize=True),
+        representation=RepresentationSettings(**{"pooling": "multi-vector", **representation}),
+    )
+    model = build(config)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    (folder / "model").mkdir()
+    model.eval().export(folder / "model")
+    return folder / "model"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, beir: Path) -> Path:
+    return exported(tmp_path_factory.mktemp("model"), beir, layers=[1, 3])
+
+
+def corpus(beir: Path) -> CorpusSource:
+    return CorpusSource(str(beir / "corpus.jsonl"))
+
+
+@pytest.mark.parametrize("type", ["float", "byte"])
+def test_the_engine_dense_finds_the_documents_of_the_nearest_vectors(
+    client: OpenSearch, index_name: str, beir: Path, model: Path, type: Any
+) -> None:
+    job = Job(corpus(beir), index_name, sparse="none", dense=str(model), dense_type=type, replicas=0)
+    assert run_job(client, job, show_progress=False).documents == DOCUMENTS
+    engines = open_engines(client, index_name)
+    assert engines.meta.dense and (engines.meta.dense.vectors, engines.meta.dense.dimension) == (2, 32)
+    texts = {
+        line["_id"]: line["text"] for line in map(json.loads, (beir / "queries.jsonl").read_text().splitlines()[:8])
+    }
+    documents = {
+        line["_id"]: line["text"] for line in map(json.loads, (beir / "corpus.jsonl").read_text().splitlines())
+    }
+    encoder = load_multi_layer(model)
+    exact = MultiVectorRetriever(
+        list(documents), encoder.encode_documents(list(documents.values())), encoder.encode_queries
+    ).retrieve(texts, 10)
+    found = OpenSearchRetriever(client, index_name, "dense", engines.body_of("dense")).retrieve(texts, 10)
+    for query in texts:
+        if type == "float":
+            assert list(found[query]) == list(exact[query])
+            # Lucene's score of a cosine.
+            assert list(found[query].values()) == pytest.approx([(1 + s) / 2 for s in exact[query].values()], rel=1e-5)
+        else:
+            assert len(set(found[query]) & set(exact[query])) >= 8
+
+
+def test_files_of_vectors_make_the_same_index_and_passages_work(
+    client: OpenSearch, index_name: str, beir: Path, model: Path, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"sparse": "none", "dense": str(model), "passages": PassageMeta(5, 3)}
+    run_encode(EncodeJob(corpus(beir), tmp_path / "v", shard_records=64, **settings), show_progress=False)
+    plain: dict[str, Any] = {"replicas": 0, "store_vectors": True}
+    run_job(client, Job(corpus(beir), f"{index_name}-m", **settings, **plain), show_progress=False)
+    run_job(client, Job(None, f"{index_name}-f", vectors=tmp_path / "v", **plain), show_progress=False)
+    sources = []
+    for name in (f"{index_name}-m", f"{index_name}-f"):
+        hits = client.search(index=name, body={"size": 1000, "query": {"match_all": {}}})["hits"]["hits"]
+        sources.append({hit["_id"]: hit["_source"] for hit in hits})
+    assert sources[0].keys() == sources[1].keys() and len(sources[0]) > DOCUMENTS
+    for id, source in sources[0].items():
+        assert source["dense"].keys() == {"at_0", "at_1"}
+        for place, vector in source["dense"].items():
+            np.testing.assert_allclose(vector, sources[1][id]["dense"][place], atol=1e-5)
+    found = open_engines(client, f"{index_name}-f").body("dense", "bab dek", size=5)
+    hits = client.search(index=f"{index_name}-f", body=found)["hits"]["hits"]
+    assert len(queries.best_passages(found, hits, size=5)) == 5
+
+
+def test_a_hybrid_of_several_vectors_is_filtered_inside(
+    client: OpenSearch, index_name: str, beir: Path, model: Path
+) -> None:
+    run_job(client, Job(corpus(beir), index_name, sparse="none", dense=str(model), replicas=0), show_progress=False)
+    engines = open_engines(client, index_name)
+    if not engines.serves("hybrid"):
+        pytest.skip("the cluster lacks the neural-search plugin")
+    only = {"ids": {"values": ["d1", "d2", "d3"]}}
+    body = engines.body("hybrid", "bab dek", filter=only)
+    several = body["query"]["hybrid"]["queries"][1]["dis_max"]["queries"]
+    assert [next(iter(part["knn"])) for part in several] == ["dense.at_0", "dense.at_1"]
+    assert all(clause["k"] == 100 and "filter" in clause for part in several for clause in part["knn"].values())
+    hits = client.search(index=index_name, body=body)["hits"]["hits"]
+    assert {hit["_id"] for hit in hits} == {"d1", "d2", "d3"}
+
+
+def test_what_an_index_has_no_fields_for_is_refused(tmp_path: Path, beir: Path, model: Path) -> None:
+    stacked = load_single_or_several(model)
+    assert isinstance(stacked, StackedEncoder) and stacked.vectors == 2
+    assert stacked.encode_documents(["bab", "dek gol"]).shape == (2, 64)
+    tokens = exported(tmp_path, beir, source="tokens")
+    with pytest.raises(ModelError, match="more vectors"):
+        load_single_or_several(tokens)
+    pooled = exported(tmp_path / "pooled", beir, source="first-tokens", count=3, pooling="average")
+    assert load_single_or_several(pooled).vectors == 1
