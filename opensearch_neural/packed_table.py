@@ -50,6 +50,14 @@ WEIGHTED_SCRIPT = (
 """The query's own score and that, each with its weight."""
 
 
+def spread(table: NDArray[np.floating]) -> float:
+    """The standard deviation of the inner product over random codes, for a table (M, 256).
+
+    That over real documents is near it whatever M is, so that it tells how much a difference of inner products says.
+    """
+    return float(np.sqrt(table.var(axis=1, dtype=np.float64).sum()))
+
+
 @dataclass(frozen=True)
 class PackedTable:
     """text: M · 256 · 3 characters. scale: what a step is worth. offset: what a script's result lies above the inner

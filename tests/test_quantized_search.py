@@ -8,26 +8,35 @@ import sys
 import uuid
 from base64 import b64encode
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from quantized_models import quantized_model
 
+from benchmarks.load.measurement import prepare
+from benchmarks.load.target import Target
+from benchmarks.load.tuning import tune
+from benchmarks.load.variants import parse_variants, spec_of
+from benchmarks.load.workload import body_builders
 from ingest.documents import Documents
 from ingest.job import CorpusSource, Job, run_job
+from ingest.target import put_meta
 from opensearch_neural import queries
-from opensearch_neural.engines import TUNED_CASCADE, Cascade, Engines, open_engines
+from opensearch_neural.cluster import ConnectionSettings
+from opensearch_neural.engines import TUNED_CASCADE, WINDOW, Cascade, Engines, open_engines
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.models.lexical import LexicalEncoder
 from opensearch_neural.models.quantized import Quantizer, load_quantized
 from opensearch_neural.models.registry import link_of
 from opensearch_neural.oracle import StoredWeights, predict
-from opensearch_neural.packed_table import PackedTable
+from opensearch_neural.packed_table import PackedTable, spread
 from opensearch_neural.queries import Rare
 from opensearch_neural.retrievers.faiss import QuantizedRetriever
 from opensearch_neural.retrievers.opensearch import read_codes
@@ -73,6 +82,13 @@ def test_scores_are_never_negative_and_within_half_a_step_a_part(table: np.ndarr
     widest = float((table.max(1) - table.min(1)).max())
     assert abs(score - packed.offset - exact) <= len(table) * (widest / (95**3 - 1)) / 2 + 1e-9 * abs(table).max()
     assert PackedTable.from_params(json.loads(json.dumps(packed.params("pq")))) == packed
+
+
+def test_the_spread_of_a_table_is_that_of_the_inner_products_of_random_codes() -> None:
+    random = np.random.default_rng(0)
+    table = random.normal(size=(24, 256))
+    products = table[np.arange(24), random.integers(0, 256, size=(4000, 24))].sum(axis=1)
+    assert spread(table) == pytest.approx(products.std(), rel=0.03)
 
 
 def test_a_table_is_a_seventh_of_its_numbers_as_json() -> None:
@@ -225,9 +241,9 @@ def test_the_index_says_what_its_codes_and_vectors_are_made_of(written: Written)
 
 @pytest.mark.cluster
 def test_the_cascade_in_one_request_gives_what_three_requests_give(written: Written) -> None:
-    how = {"rare": Rare("count", 2), "window": 12, "dense_window": 5, "weight": 3.0}
-    engines = written.engines(**how)
+    engines = written.engines(rare=Rare("count", 2), window=12, dense_window=5, weight=0.02)
     tokens = engines.query_encoder.encode(QUERY)
+    weight = 0.02 * sum(tokens.values()) / engines.table(QUERY).var(axis=1).sum() ** 0.5
     rare = written.hits(queries.neural_sparse(queries.rare_tokens(tokens, Rare("count", 2)), size=12))
     everything = written.hits(queries.neural_sparse(tokens, size=60))
     second = {id: everything[id] for id in rare}
@@ -235,8 +251,8 @@ def test_the_cascade_in_one_request_gives_what_three_requests_give(written: Writ
     inner = written.inner_products(QUERY)
     body = engines.body("cascade", QUERY, size=5)
     shift = queries.quantized_offset(body)
-    assert written.hits(body) == pytest.approx({id: second[id] + 3.0 * inner[id] + shift for id in third}, rel=1e-5)
-    assert list(written.hits(body)) == sorted(third, key=lambda id: -(second[id] + 3.0 * inner[id]))
+    assert written.hits(body) == pytest.approx({id: second[id] + weight * inner[id] + shift for id in third}, rel=1e-5)
+    assert list(written.hits(body)) == sorted(third, key=lambda id: -(second[id] + weight * inner[id]))
     assert [stage["window_size"] for stage in body["rescore"]] == [12, 5]
 
 
@@ -397,6 +413,69 @@ def test_the_cascade_searches_as_it_was_tuned_unless_told_otherwise() -> None:
     engines.meta.extra[TUNED_CASCADE] = {"rare": "some", "window": 3}
     with pytest.raises(ModelError, match="stores a setting of the cascade that cannot be read"):
         _ = engines.cascade
+
+
+# ------------------------------------------------------------------------------------------------------------- tuning
+
+
+@pytest.fixture
+def judged(written: Written, tmp_path: Path) -> Path:
+    """Queries for which the nearest of the documents that share a word is the relevant one."""
+    engines = written.engines()
+    random = np.random.default_rng(4)
+    folder = tmp_path / "judged"
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text("".join(json.dumps({"_id": id, "text": "-"}) + "\n" for id in written.ids))
+    lines, grades = [], ["query-id\tcorpus-id\tscore"]
+    for number in range(24):
+        text = " ".join(random.choice(WORDS, size=3, replace=False))
+        found = written.hits(engines.body("sparse", text, size=60))
+        inner = written.inner_products(text)
+        lines.append(json.dumps({"_id": f"q{number}", "text": text}))
+        grades.append(f"q{number}\t{max(found, key=inner.__getitem__)}\t1")
+    (folder / "queries.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "qrels" / "test.tsv").write_text("\n".join(grades) + "\n")
+    return folder
+
+
+@pytest.mark.cluster
+def test_the_cascade_is_tuned_by_judgements_and_searches_so_from_then_on(
+    written: Written, judged: Path, cluster_url: str
+) -> None:
+    asked = ["--url", cluster_url, "--index", written.index, "--engine", "cascade", "--passes", "1", "--most", "12"]
+    tuned = CliRunner().invoke(tune, [*asked, "--data", str(judged)], catch_exceptions=False)
+    assert tuned.exit_code == 0, tuned.output
+    assert "cascade uses it from now on" in tuned.output
+    try:
+        stored = written.engines()
+        record = stored.meta.extra[TUNED_CASCADE]
+        # What is relevant lies in the codes here, so the largest weights find it.
+        assert record["weight"] >= 0.05
+        assert record["kept"] > 1
+        assert stored.cascade.weight == record["weight"]
+        assert stored.body("cascade", QUERY)["rescore"][-1]["window_size"] == record["dense_window"]
+        # High-IDF-first searches as it did.
+        assert stored.two_phases == (Rare(), WINDOW)
+    finally:
+        put_meta(written.client, written.index, replace(stored.meta, extra={}))
+    with pytest.raises(InputError, match="a cascade is chosen by judgements"):
+        CliRunner().invoke(tune, [*asked, "--queries", str(judged / "queries.jsonl")], catch_exceptions=False)
+
+
+@pytest.mark.cluster
+def test_engines_of_the_load_benchmark_search_as_osn_search_does(written: Written, cluster_url: str) -> None:
+    specs = "jpq-rescore+dense-window=20,jpq-hnsw,faiss,cascade+rare=count:2+dense-window=7+weight=0.1"
+    target = Target(ConnectionSettings(urls=(cluster_url,)))
+    workload = prepare(written.client, target, written.index, parse_variants(specs), [QUERY])
+    built = {name: build(QUERY) for name, build in body_builders(workload).items()}
+    expected = [
+        written.engines(dense_window=20).body("jpq-rescore", QUERY),
+        written.engines().body("jpq-hnsw", QUERY),
+        written.engines().body("faiss", QUERY),
+        written.engines(weight=0.1, dense_window=7, rare=Rare("count", 2)).body("cascade", QUERY),
+    ]
+    assert list(built.values()) == expected
+    assert [spec_of(variant) for variant in workload.variants] == specs.split(",")
 
 
 # -------------------------------------------------------------------------------------------------------- command line

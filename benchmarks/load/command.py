@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from opensearch_neural.cluster import ConnectionSettings, connect, connection_options, translate_errors
+from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.errors import InputError
 
 if TYPE_CHECKING:
@@ -72,24 +73,11 @@ def measuring_options(command: Command) -> Command:
     return decorated
 
 
-def models_options(command: Command) -> Command:
-    """The options that name the models of an index; `load_models` takes their values."""
-    options = [
-        click.option("--sparse", default=None, help="Sparse model, where it is not found by the index's record."),
-        click.option("--dense", default=None, help="Dense model, likewise."),
-        click.option("--backend", type=click.Choice(["torch", "onnx"]), default="torch", help="Of the dense model."),
-    ]
-    decorated: Any = command
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated
-
-
 def load_models(options: dict[str, Any]) -> ModelChoice:
     """The models from the values of `models_options`."""
     from benchmarks.load.workload import ModelChoice
 
-    return ModelChoice(options["sparse"], options["dense"], options["backend"])
+    return ModelChoice(options["sparse"], options["dense"], options["backend"], pq=options["pq"])
 
 
 def load_settings(options: dict[str, Any], **more: Any) -> LoadSettings:
@@ -186,8 +174,8 @@ def load(
     osn bench load --index docs --data data/docs --engines bm25,high-idf-first+window=50,mine=sparse+hits=yes
 
     Engines: those of `osn search`, and two-phase (neural-search's own processor), each with options after a +:
-    hits, rare, window, rescore, form, source, terminate, size, digits, answer, cache, index (see benchmarks/load/
-    variants.py). Presets: paper, rivals, ablation.
+    hits, rare, window, dense-window, weight, rescore, form, source, terminate, size, digits, answer, cache, index (see
+    benchmarks/load/variants.py). Presets: paper, quantized, rivals, ablation.
 
     Interrupted, it writes what it has; the same command again continues. The exit status is 1 where the result is
     partial, or a measurement was refused because it came near what the generator itself can do.

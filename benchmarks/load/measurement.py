@@ -313,7 +313,12 @@ def notes(found: Measurement, workload: Workload) -> list[str]:
         if variant.engine == "high-idf-first":
             rare, window = workload.engines_of(variant).two_phases
             rare, window = variant.rare or rare, variant.window or window
-            said.append(f"{variant.name}: rare tokens {rare.by}:{rare.value:g}, window {window}")
+            said.append(f"{variant.name}: rare tokens {rare}, window {window}")
+        elif variant.engine == "cascade":
+            how = workload.engines_of(variant).cascade
+            given = {name: getattr(variant, name) for name in ("rare", "window", "dense_window", "weight")}
+            how = replace(how, **{name: value for name, value in given.items() if value is not None})
+            said.append(f"{variant.name}: {how}")
     for name, opened in workload.indexes.items():
         drawn = opened.meta.extra.get(RESAMPLED)
         if drawn:

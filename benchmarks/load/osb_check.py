@@ -18,8 +18,9 @@ from urllib.parse import urlsplit
 
 import click
 
-from benchmarks.load.command import load_models, models_options, queries_of
+from benchmarks.load.command import load_models, queries_of
 from opensearch_neural.cluster import ConnectionSettings, connect, connection_options, translate_errors
+from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.errors import InputError
 from opensearch_neural.results import Goal, Row, Summary
 

@@ -1,10 +1,12 @@
-"""`osn tune`: the fastest setting of high-IDF-first that keeps a required share of the quality of all tokens.
+"""`osn tune`: the fastest setting of high-IDF-first that keeps a required share of the quality of all tokens, and the
+fastest of the cascade that keeps that share of the best that the cascade can do.
 
 Two things decide what high-IDF-first costs and finds: which tokens count as rare, and how many of the hits that these find
 are scored again with all tokens. All settings are tried on one half of the queries, each query with all of them in random
 order, one request at a time, so that a slow moment of the machine falls on none in particular; of several passes the
 fastest counts. Quality is nDCG@10 where there are judgements, else the overlap with the exact result of all tokens. The
 fastest setting that keeps the share on these queries must keep it on the other half too, which had no part in choosing it.
+A cascade is chosen by judgements only, and stored if it is not worse than all tokens on the other half.
 """
 
 from __future__ import annotations
@@ -16,22 +18,25 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from benchmarks.load import quality
 from opensearch_neural.cluster import ConnectionSettings, connect, connection_options, translate_errors
-from opensearch_neural.engines import TUNED, Engines, open_engines
+from opensearch_neural.commands.engine_options import models_options
+from opensearch_neural.engines import TUNED, TUNED_CASCADE, Cascade, Engines, open_engines
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.queries import Body, Rare
 from opensearch_neural.retrievers import Run
 from opensearch_neural.tables import table
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from opensearchpy import OpenSearch
 
     from opensearch_neural.evaluate import Qrels
+    from opensearch_neural.models.dense import DenseEncoder
 
 RARE = (
     *(Rare("ratio", value) for value in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)),
@@ -39,6 +44,8 @@ RARE = (
     *(Rare("count", value) for value in (1, 2, 3, 4, 6)),
 )
 WINDOWS = (10, 20, 50, 100, 200, 400)
+WEIGHTS = (0.003, 0.006, 0.012, 0.018, 0.025, 0.035, 0.05, 0.1, 0.2)
+DENSE_WINDOWS = (20, 50, 100, 200)
 PAGE = 10
 PLOT_WIDTH, PLOT_HEIGHT = 64, 16
 SHOWN_BELOW = 0.1  # how far below the required share the plot reaches
@@ -52,19 +59,19 @@ class Setting:
     window: int
 
     def __str__(self) -> str:
-        return f"{self.rare.by}:{self.rare.value:g}, window {self.window}"
+        return f"{self.rare}, window {self.window}"
 
     @property
     def record(self) -> dict[str, Any]:
         """As the index keeps it."""
-        return {"rare": f"{self.rare.by}:{self.rare.value:g}", "window": self.window}
+        return {"rare": str(self.rare), "window": self.window}
 
 
 @dataclass(frozen=True)
 class Tried:
     """A setting on the tuning queries. ms: mean over queries of the fastest pass; quality: mean; kept: of all tokens'."""
 
-    setting: Setting | None  # None: all tokens
+    setting: Setting | Cascade | None  # None: all tokens
     ms: float
     quality: float
     kept: float
@@ -74,7 +81,7 @@ class Tried:
 class Chosen:
     """The choice, and what it keeps on the queries that had no part in it. low, high: 95% interval of `kept`."""
 
-    setting: Setting
+    setting: Setting | Cascade
     tried: Tried
     kept: float
     low: float | None
@@ -84,6 +91,15 @@ class Chosen:
 
 def settings(rare: Iterable[Rare] = RARE, windows: Iterable[int] = WINDOWS) -> list[Setting]:
     return [Setting(each, window) for each in rare for window in windows]
+
+
+def cascades(start: Cascade) -> list[Cascade]:
+    """Weights and windows of the third stage, the others as `start` has them; the second is no narrower than the third."""
+    return [
+        replace(start, weight=weight, dense_window=window, window=max(start.window, window))
+        for weight in WEIGHTS
+        for window in DENSE_WINDOWS
+    ]
 
 
 def pareto(tried: Sequence[Tried]) -> list[Tried]:
@@ -148,7 +164,7 @@ def try_all(
     ask: Ask,
     engines: Engines,
     questions: Questions,
-    tried: Sequence[Setting],
+    tried: Sequence[Setting | Cascade],
     *,
     passes: int = 3,
     seed: int = 0,
@@ -156,7 +172,7 @@ def try_all(
 ) -> list[Tried]:
     """Every setting, and all tokens, on every query. The result's first element is that of all tokens."""
     random_ = random.Random(seed)
-    candidates: list[Setting | None] = [None, *tried]
+    candidates: list[Setting | Cascade | None] = [None, *tried]
     runs: list[Run] = [{} for _ in candidates]
     exact: Run = {}
     fastest: list[dict[str, float]] = [{} for _ in candidates]
@@ -181,9 +197,12 @@ def try_all(
     ]
 
 
-def body_of(engines: Engines, setting: Setting | None, text: str, size: int) -> Body:
+def body_of(engines: Engines, setting: Setting | Cascade | None, text: str, size: int) -> Body:
     if setting is None:
         return engines.body("sparse", text, size=size)
+    if isinstance(setting, Cascade):
+        given = {name: getattr(setting, name) for name in ("rare", "window", "dense_window", "weight")}
+        return replace(engines, **given).body("cascade", text, size=size)
     return replace(engines, rare=setting.rare, window=setting.window).body("high-idf-first", text, size=size)
 
 
@@ -216,6 +235,24 @@ def choose(
             return Chosen(each.setting, each, kept, low, high, passed_over)
         passed_over += 1
     return None
+
+
+def choose_cascade(
+    ask: Ask, engines: Engines, tried: Sequence[Tried], held_back: Questions, keep: float, *, seed: int = 0
+) -> Chosen | None:
+    """The fastest of the cascades that keep the share of the best one's quality; None where it is worse than all tokens on
+    the held-back queries. `kept` is of all tokens' quality there."""
+    cascades_ = [each for each in tried if each.setting is not None]
+    best = max(each.quality for each in cascades_)
+    chosen = min((each for each in cascades_ if each.quality >= keep * best), key=lambda each: each.ms)
+    runs: list[Run] = [
+        {query: ask(body_of(engines, setting, text, PAGE))[0] for query, text in held_back.texts.items()}
+        for setting in (None, chosen.setting)
+    ]
+    full, ours = (held_back.quality(run, {}) for run in runs)
+    kept, low, high = share(ours, full, seed=seed)
+    assert chosen.setting is not None
+    return Chosen(chosen.setting, chosen, kept, low, high, 0) if kept >= 1 else None
 
 
 def share(
@@ -256,7 +293,8 @@ def store(client: OpenSearch, index: str, chosen: Chosen, *, keep: float, measur
             "measure": measure,
             "queries": queries,
         }
-        put_meta(client, index, replace(meta, extra={**meta.extra, TUNED: record}))
+        key = TUNED_CASCADE if isinstance(chosen.setting, Cascade) else TUNED
+        put_meta(client, index, replace(meta, extra={**meta.extra, key: record}))
 
 
 # ------------------------------------------------------------------------------------------------------------ output
@@ -312,8 +350,27 @@ def front_table(tried: Sequence[Tried], chosen: Chosen | None, measure: str) -> 
     return table(["setting", "ms", measure, "kept", ""], lines)
 
 
+class _Remembering:
+    """A dense encoder that encodes each query once, however many settings are tried on it."""
+
+    def __init__(self, encoder: DenseEncoder) -> None:
+        self._encoder = encoder
+        self._vectors: dict[str, NDArray[Any]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoder, name)
+
+    def encode_queries(self, texts: Sequence[str], *, batch_size: int = 32) -> NDArray[Any]:
+        import numpy as np
+
+        if new := [text for text in dict.fromkeys(texts) if text not in self._vectors]:
+            self._vectors |= dict(zip(new, self._encoder.encode_queries(new, batch_size=batch_size), strict=True))
+        return np.stack([self._vectors[text] for text in texts])
+
+
 @click.command()
 @click.option("--index", required=True, help="The index to tune; it must hold sparse vectors.")
+@click.option("--engine", type=click.Choice(["high-idf-first", "cascade"]), default="high-idf-first", show_default=True)
 @click.option("--data", type=click.Path(path_type=Path), default=None, help="Judged queries: a folder in BEIR layout.")
 @click.option("--split", default="test", show_default=True, help="Which judgements.")
 @click.option("--queries", type=click.Path(path_type=Path), default=None, help="Queries without judgements.")
@@ -321,13 +378,14 @@ def front_table(tried: Sequence[Tried], chosen: Chosen | None, measure: str) -> 
 @click.option("--most", type=click.IntRange(min=5), default=150, show_default=True, help="Queries of each half.")
 @click.option("--passes", type=click.IntRange(min=1), default=3, show_default=True, help="Of which the fastest counts.")
 @click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--sparse", default=None, help="Sparse model, where it is not found by the index's record.")
 @click.option("--dry-run", is_flag=True, help="Do not store the choice.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything that was tried as JSON.")
+@models_options
 @connection_options
 def tune(
     connection: ConnectionSettings,
     index: str,
+    engine: str,
     data: Path | None,
     split: str,
     queries: Path | None,
@@ -336,11 +394,15 @@ def tune(
     passes: int,
     seed: int,
     sparse: str | None,
+    dense: str | None,
+    pq: str | None,
+    backend: Literal["torch", "onnx"],
     dry_run: bool,
     as_json: bool,
 ) -> None:
     """Find the fastest setting of high-IDF-first that keeps a share of the quality of all tokens, and store it.
 
+    With --engine cascade: the weight and window of its quantized stage, the fastest that keep a share of the best found.
     The choice is kept in the index, where `osn search`, `osn eval` and `opensearch_neural.engines` find it. Quality is
     nDCG@10 with --data, else the overlap with the exact result. Half of the queries choose, the other half confirms. The
     cluster should be otherwise idle.
@@ -348,6 +410,7 @@ def tune(
     \b
     osn tune --index docs --data data/docs
     osn tune --index docs --queries queries.jsonl --keep 0.98
+    osn tune --index docs --engine cascade --data data/docs --split train
     """
     from tqdm import tqdm
 
@@ -355,6 +418,8 @@ def tune(
 
     if (queries is None) == (data is None):
         raise InputError("the queries come from one of two places", "--data: judged queries; --queries: any others")
+    if engine == "cascade" and data is None:
+        raise InputError("a cascade is chosen by judgements", "give --data, a folder in BEIR layout")
     if data is not None:
         beir = BeirData.load(data, split)
         texts, qrels = beir.queries, beir.qrels
@@ -364,12 +429,16 @@ def tune(
     measure = "overlap@10" if qrels is None else "nDCG@10"
     tuning, held_back = halves(texts, qrels, most, seed)
     client = connect(settings=connection)
-    engines = open_engines(client, index, sparse_model=sparse)
+    engines = open_engines(client, index, sparse_model=sparse, dense_model=dense, pq_model=pq, backend=backend)
     if engines.meta.sparse is None:
         raise ModelError(f"the index {index!r} holds no sparse vectors", "ingest with --sparse MODEL")
-    engines.body_of("high-idf-first")  # the encoder is loaded here, and shared by the copies that are made
+    engines.body_of(engine)  # the encoders are loaded here, and shared by the copies that are made
+    grid: Sequence[Setting | Cascade] = settings()
+    if engine == "cascade":
+        model = engines.quantized_model
+        engines = replace(engines, _quantized_model=replace(model, dense=_Remembering(model.dense)))
+        grid = cascades(engines.cascade)
     ask = asker(client, index)
-    grid = settings()
     for text in list(tuning.texts.values())[:50]:  # not timed
         for setting in (None, grid[0], grid[-1]):
             ask(body_of(engines, setting, text, PAGE))
@@ -377,7 +446,8 @@ def tune(
     terminal = sys.stderr.isatty()
     with tqdm(total=total, unit="request", desc=f"tune → {index}", mininterval=0.5 if terminal else 10) as bar:
         tried = try_all(ask, engines, tuning, grid, passes=passes, seed=seed, advance=bar.update)
-    chosen = choose(ask, engines, tried, held_back, keep, seed=seed)
+    choosing = choose_cascade if engine == "cascade" else choose
+    chosen = choosing(ask, engines, tried, held_back, keep, seed=seed)
     if chosen is not None and not dry_run:
         store(client, index, chosen, keep=keep, measure=measure, queries=len(held_back.texts))
     if as_json:
@@ -387,15 +457,19 @@ def tune(
     print(plot(tried, chosen, keep))
     print("\n" + front_table(tried, chosen, measure) + "\n")
     if chosen is None:
-        print(f"no setting keeps {keep:.1%} of {measure} and is faster than all tokens; nothing was stored")
+        print(
+            f"no setting keeps {keep:.1%} of {measure} and is faster than all tokens; nothing was stored"
+            if engine == "high-idf-first"
+            else f"the best cascade is worse than all tokens on the held-back queries, by {measure}; nothing was stored"
+        )
         return
     interval = f" [{chosen.low:.1%}, {chosen.high:.1%}]" if chosen.low is not None and chosen.high is not None else ""
     print(
-        f"chosen: {chosen.setting}: keeps {chosen.kept:.1%}{interval} of {measure} on {len(held_back.texts)} held-back"
+        f"chosen: {chosen.setting}: {chosen.kept:.1%}{interval} of all tokens' {measure} on {len(held_back.texts)} held-back"
     )
     print(f"queries at {chosen.tried.ms / tried[0].ms:.0%} of the time of all tokens", end="")
     print(f" ({chosen.passed_over} faster settings did not keep it there)" if chosen.passed_over else "")
-    print("not stored (--dry-run)" if dry_run else f"stored in {index}: high-idf-first uses it from now on")
+    print("not stored (--dry-run)" if dry_run else f"stored in {index}: {engine} uses it from now on")
 
 
 def _json(tried: Sequence[Tried], chosen: Chosen | None, measure: str, keep: float) -> dict[str, Any]:

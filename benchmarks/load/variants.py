@@ -9,6 +9,8 @@ Engines are those of `opensearch_neural.engines` and `two-phase`, neural-search'
     hits=yes            count all hits (track_total_hits), which keeps OpenSearch from skipping blocks
     rare=ratio:0.4      which tokens phase one searches (`queries.Rare`)
     window=50           hits of phase one that are rescored, in each shard
+    dense-window=50     cascade, jpq-rescore: hits that are rescored with their codes
+    weight=0.03         cascade: how much the codes count
     rescore=all         rescore with all tokens anew; `remaining` adds the common tokens to phase one's score
     form=features       linear rank_feature clauses; `plugin`: the neural_sparse clause
     source=none         return no fields; `docvalues`: the url from doc values; `default`: title and url; `all`: everything
@@ -36,10 +38,11 @@ from opensearch_neural.tokens import QueryEncoder
 
 TWO_PHASE = "two-phase"
 ALL_ENGINES = (*ENGINES, TWO_PHASE)
-SPARSE_ENGINES = ("sparse", "high-idf-first", TWO_PHASE)
+SPARSE_ENGINES = ("sparse", "high-idf-first", "cascade", TWO_PHASE)
 
 PRESETS: dict[str, tuple[str, ...]] = {
     "paper": ("bm25", "sparse", "high-idf-first"),
+    "quantized": ("bm25", "sparse", "high-idf-first", "dense", "hybrid", "jpq-rescore", "cascade"),
     "rivals": ("bm25", "sparse", "high-idf-first", TWO_PHASE),
     "ablation": (
         "bm25",
@@ -86,6 +89,8 @@ class Variant:
     rare: Rare | None = None
     keep: Rare | None = None
     window: int | None = None
+    dense_window: int | None = None
+    weight: float | None = None
     rescore: str = "all"
     form: str | None = None
     source: str = "default"
@@ -103,7 +108,7 @@ class Variant:
             return "sparse"
         if self.engine == "bm25" and self.changes_hits:
             return "bm25"
-        return "dense" if self.engine == "dense" else None
+        return "dense" if self.engine in ("dense", "jpq-hnsw") else None
 
     @property
     def changes_hits(self) -> bool:
@@ -139,6 +144,8 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "rare": (Rare.parse, "ratio:R, share:S or count:N"),
     "keep": (Rare.parse, "ratio:R, share:S or count:N"),
     "window": (_number(int, 1), "a whole number from 1"),
+    "dense-window": (_number(int, 1), "a whole number from 1"),
+    "weight": (_number(float, 1e-9), "a number above 0"),
     "rescore": (_choice("all", "remaining"), "all or remaining"),
     "form": (_choice("plugin", "features"), "plugin or features"),
     "source": (_choice("default", "none", "docvalues", "all"), "default, none, docvalues or all"),
@@ -154,7 +161,7 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
 
 
 def parse_variants(text: str) -> list[Variant]:
-    """Variants from a list separated by commas; a preset's name (paper, rivals, ablation) stands for its variants.
+    """Variants from a list separated by commas; the name of a preset (paper, rivals, …) stands for its variants.
 
     Raises InputError for an unknown engine, option or value, and for a name that occurs twice.
     """
@@ -188,7 +195,7 @@ def parse_variant(spec: str) -> Variant:
             raise InputError(f"there is no option {key!r} in {spec!r}", f"options: {', '.join(OPTIONS)}")
         read, expected = OPTIONS[key]
         try:
-            values[key] = read(value)
+            values[key.replace("-", "_")] = read(value)
         except (ValueError, KeyError):
             raise InputError(f"{option!r} in {spec!r}: expected {expected}") from None
     return Variant(name, engine, **values)
@@ -212,6 +219,8 @@ def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:
         plugin=plugin,
         rare=engines.rare if variant.rare is None else variant.rare,
         window=engines.window if variant.window is None else variant.window,
+        dense_window=engines.dense_window if variant.dense_window is None else variant.dense_window,
+        weight=engines.weight if variant.weight is None else variant.weight,
     )
     if variant.keep is not None:
         chosen = replace(chosen, _query_encoder=_Kept(engines.query_encoder, variant.keep))
@@ -283,10 +292,8 @@ def spec_of(variant: Variant) -> str:
     plain = Variant(variant.name, variant.engine)
     parts = [variant.engine]
     for key in OPTIONS:
-        value = getattr(variant, key)
-        if value != getattr(plain, key):
-            if isinstance(value, Rare):
-                value = f"{value.by}:{value.value:g}"
+        value = getattr(variant, key.replace("-", "_"))
+        if value != getattr(plain, key.replace("-", "_")):
             parts.append(f"{key}={'yes' if value is True else value}")
     return "+".join(parts)
 
@@ -326,7 +333,9 @@ def tokens_of(body: Body) -> tuple[str, list[str]]:
         ((field, clause),) = query["neural_sparse"].items()
         return field, list(clause["query_tokens"])
     if "bool" in query:
-        names = [clause["rank_feature"]["field"] for clause in query["bool"].get("should", [])]
+        names = [
+            clause["rank_feature"]["field"] for clause in query["bool"].get("should", []) if "rank_feature" in clause
+        ]
         return "sparse", [name.partition(".")[2].replace(DOT_ALIAS, ".") for name in names]
     if "match" in query:
         return next(iter(query["match"])), []

@@ -15,6 +15,7 @@ import orjson
 
 from benchmarks.load.target import Target
 from benchmarks.load.variants import Variant, body_builder, parameters
+from opensearch_neural.cluster import connect
 from opensearch_neural.engines import Engines
 from opensearch_neural.queries import Body, Rare
 from opensearch_neural.schema import IndexMeta
@@ -43,6 +44,7 @@ class ModelChoice:
     backend: Literal["torch", "onnx"] = "torch"
     rare: Rare | None = None
     window: int | None = None
+    pq: str | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ class Workload:
             backend=self.models.backend,
             rare=self.models.rare,
             window=self.models.window,
+            pq_model=self.models.pq,
+            connect=lambda: connect(settings=self.target.settings),
         )
 
     def path_of(self, variant: Variant) -> str:
