@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -32,7 +33,7 @@ from transformers import set_seed
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.evaluate import measure
 from opensearch_neural.models import directory
-from opensearch_neural.models.dense import TorchDenseEncoder, ends_normalized, load_dense, quiet_loading
+from opensearch_neural.models.dense import DenseEncoder, TorchDenseEncoder, ends_normalized, load_dense, quiet_loading
 from opensearch_neural.models.quantized import CENTROIDS, KIND, QUANTIZER_FILE, Codes, Quantizer
 from trainers import losses
 from trainers.bi_encoder import PART_OVERHEAD, SetSettings
@@ -645,6 +646,33 @@ class Dev:
     corpus: Corpus
 
 
+def document_vectors(start: DenseEncoder, documents: TextStore, folder: Path) -> npt.NDArray[np.float32]:
+    """The documents' vectors, (documents, D), memory-mapped; kept in `folder`, encoded where they are missing."""
+    return dense_vectors(
+        start.encode_documents,
+        documents,
+        folder / f"documents-{documents.hash}-{start.info.hash}",
+        model=start.info,
+        dimension=start.dimension,
+        precision="float32",
+    )
+
+
+def fitted(
+    vectors: npt.NDArray[Any], made_of: str, settings: QuantizerSettings, *, seed: int, folder: Path
+) -> Quantizer:
+    """`fit_quantizer`, kept in `folder`; made_of: what the vectors are made of."""
+    own = [settings.subvectors, settings.rotate, settings.rotation_iterations, settings.sample]
+    file = folder / f"quantizer-{fingerprint(made_of, own, seed)}.safetensors"
+    if not file.exists():
+        logger.info("learning %d × %d centroids of %d vectors", settings.subvectors, CENTROIDS, len(vectors))
+        folder.mkdir(parents=True, exist_ok=True)
+        beside = file.with_suffix(".part")
+        fit_quantizer(vectors, settings, seed=seed).save(beside)
+        beside.replace(file)
+    return Quantizer.load(file)
+
+
 class Preparation:
     """What stands before training, each part kept in `config.folder` and made where it is missing."""
 
@@ -655,49 +683,30 @@ class Preparation:
         self.data, self.dev_data = prepare(config, documents)
         with main_process_first():
             self.vectors = self.vectors_of(self.data.documents)
-            self.quantizer = self._quantizer()
+            self.quantizer = fitted(
+                self.vectors,
+                f"{self.data.documents.hash} {self.start.info.hash}",
+                config.quantizer,
+                seed=config.training.seed,
+                folder=config.folder,
+            )
         self.whole = "uncompressed" in (config.objective.documents, config.negatives.search)
         self.corpus = self._corpus(self.data.documents, self.vectors)
         set_seed(config.training.seed)
         self.model = JpqModel(self.start, self.quantizer, self.corpus, config)
+        if cuda(config):  # Rankings are made before the loop has moved it.
+            self.model.to(torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))))
 
     def vectors_of(self, documents: TextStore) -> npt.NDArray[np.float32]:
-        """The start's document vectors, (documents, D), memory-mapped."""
-        return dense_vectors(
-            self.start.encode_documents,
-            documents,
-            self.config.folder / f"documents-{documents.hash}-{self.start.info.hash}",
-            model=self.start.info,
-            dimension=self.start.dimension,
-            precision="float32",
-        )
-
-    @property
-    def _quantizer_id(self) -> str:
-        settings = self.config.quantizer
-        return fingerprint(
-            self.data.documents.hash,
-            self.start.info.hash,
-            [settings.subvectors, settings.rotate, settings.rotation_iterations, settings.sample],
-            self.config.training.seed,
-        )
-
-    def _quantizer(self) -> Quantizer:
-        settings = self.config.quantizer
-        file = self.config.folder / f"quantizer-{self._quantizer_id}.safetensors"
-        if not file.exists():
-            logger.info("learning %d × %d centroids of %d vectors", settings.subvectors, CENTROIDS, len(self.vectors))
-            beside = file.with_suffix(".part")
-            fit_quantizer(self.vectors, settings, seed=self.config.training.seed).save(beside)
-            beside.replace(file)
-        return Quantizer.load(file)
+        return document_vectors(self.start, documents, self.config.folder)
 
     def _corpus(self, documents: TextStore, vectors: npt.NDArray[np.float32]) -> Corpus:
         return Corpus(documents.ids, codes_of(self.quantizer, vectors), vectors if self.whole else None)
 
     def ranking(self, data: TrainingData, k: int, search: Documents) -> Rows:
         """The k best documents of each example by the start model, (examples, k)."""
-        searched = self._quantizer_id if search == "quantized" else search
+        quantized = [self.config.quantizer, self.config.training.seed]
+        searched = quantized if search == "quantized" else search
         made_of = fingerprint(data.hash, self.start.info.hash, self.config.query_length, k, searched)
         file = self.config.folder / f"ranking-{made_of}.npy"
         if not file.exists():
@@ -706,7 +715,7 @@ class Preparation:
             if search == "uncompressed" and not self.whole:
                 corpus = Corpus(data.documents.ids, codes_of(self.quantizer, self.vectors), self.vectors)
             texts = [data.queries.text_at(row) for row in data.query_rows.tolist()]
-            found, _ = self.model.eval().retrieve_rows(texts, k, corpus, search)
+            found, _ = self.model.eval().retrieve_rows(texts, k, corpus.to(self.model.scoring.device), search)
             beside = file.with_suffix(".part.npy")
             np.save(beside, found)
             beside.replace(file)
@@ -736,6 +745,10 @@ class Preparation:
         return Dev(data.name, data.query_texts(), qrels, corpus)
 
 
+def cuda(config: JpqConfig) -> bool:
+    return torch.cuda.is_available() and config.training.device == "auto"
+
+
 def _load_start(config: JpqConfig) -> TorchDenseEncoder:
     device = "cpu" if config.training.device == "cpu" else None
     start = load_dense(config.start, device=device)
@@ -761,7 +774,6 @@ def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
         else:
             depth = min(config.objective.ranking_depth, len(data.documents))
             examples = RankedData(data, ready.ranking(data, depth, "uncompressed"))
-    cuda = torch.cuda.is_available() and config.training.device == "auto"
 
     def measured(current: TrainingModel) -> dict[str, float]:
         assert isinstance(current, JpqModel)
@@ -770,7 +782,7 @@ def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
     return train(
         model,
         examples,
-        JpqCollate(data, model, static, PART_OVERHEAD["cuda" if cuda else "cpu"]),
+        JpqCollate(data, model, static, PART_OVERHEAD["cuda" if cuda(config) else "cpu"]),
         settings=config.training,
         output=config.output,
         kind=KIND,

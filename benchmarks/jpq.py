@@ -1,0 +1,528 @@
+"""The evidence for JPQ: what M bytes a document keep of a dense model's ranking, and what they save.
+
+    osn bench jpq --data DIR --work DIR --part quality --record benchmarks/results/jpq
+    osn bench jpq --data DIR --work DIR --part cost --record benchmarks/results/jpq
+
+`--data` holds the BEIR folders. Parts, each with a result file of its own below `--record`:
+    quality   scifact, and squad-mix with wikiqa-sent as one corpus, with all-MiniLM-L6-v2's vectors, at several M: flat
+              search, flat with the tuned query encoder, PQ, OPQ, LSH, OPQ with the query encoder tuned on uncompressed
+              documents under the same negatives (the control that isolates joint training), frozen centroids, static
+              negatives, JPQ (`jpq`, table 1, figures 4 and 7)
+    cost      bytes a document, codebooks included, and the CPU time of one query on one thread against flat search and
+              HNSW, by collection size (table 2, sections 2.4.5 and 2.4.6)
+
+Vectors, codebooks and what was measured stay in `--work`: interrupted, the same command goes on. A trained model is
+removed once it is measured, unless --keep-models. Settings were chosen on questions held back from train.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from opensearch_neural.evaluate import Measured
+    from opensearch_neural.models.quantized import Quantizer
+    from opensearch_neural.results import Goal, Row
+    from opensearch_neural.retrievers import Retriever
+    from trainers.data import TrainingData
+    from trainers.jpq import JpqConfig
+
+logger = logging.getLogger(__name__)
+
+START = "sentence-transformers/all-MiniLM-L6-v2"
+SETS = {"scifact": ("scifact",), "squad-mix + wikiqa-sent": ("squad-mix", "wikiqa-sent")}
+BYTES = (8, 16, 24, 32, 48, 96)
+SEEDS = (42, 43, 44)
+SEVERAL_SEEDS = (16, 48)
+"""The M that are trained with each of SEEDS; the others with the first."""
+MEASURES = ("nDCG@10", "RR@10", "R@100")
+DEPTH = 100
+TEST_QUESTIONS = 1000
+"""Of each test split at most, evenly taken: all engines answer the same ones."""
+HOLD_BACK = 100
+FLAT, FLAT_TUNED, PQ, OPQ, LSH, CONTROL, FROZEN, STATIC, JPQ = (
+    "flat",
+    "flat, tuned query encoder",
+    "PQ",
+    "OPQ",
+    "LSH",
+    "OPQ, query encoder tuned on uncompressed documents",
+    "JPQ, frozen centroids",
+    "JPQ, static negatives",
+    "JPQ",
+)
+TRAINED = (CONTROL, FROZEN, STATIC, JPQ)
+SIZES = (10_000, 100_000, 1_000_000)
+TIMED_QUERIES = 30
+COST_BYTES = (16, 24, 48, 96)
+DIMENSION = 384
+
+
+# ------------------------------------------------ what is trained
+
+
+def configuration(data: Path, work: Path, name: str, engine: str, *, m: int, seed: int, steps: int) -> JpqConfig:
+    """One arm of part "quality" on the set `name`; settings were chosen on held-back parts of train."""
+    from trainers.jpq import JpqConfig, JpqObjective, JpqSelection, JpqSet, NegativeSettings, QuantizerSettings
+    from trainers.loop import TrainingSettings
+
+    parts = SETS[name]
+    whole = engine in (CONTROL, FLAT_TUNED)
+    return JpqConfig(
+        output=work / "models" / slug(f"{name} {engine} {m} {seed}"),
+        cache=work / "cache",
+        start=START,
+        train=[JpqSet(data / one) for one in parts],
+        unseen=[JpqSet(data / one, split="test", name=f"{one}-test") for one in parts],
+        quantizer=QuantizerSettings(subvectors=m, train_centroids=engine in (STATIC, JPQ), learning_rate=1e-4),
+        objective=JpqObjective(documents="uncompressed" if whole else "quantized"),
+        negatives=NegativeSettings(
+            source="static" if engine == STATIC else "live",
+            search="uncompressed" if engine == FLAT_TUNED else "quantized",
+        ),
+        selection=JpqSelection(hold_back=HOLD_BACK, queries=HOLD_BACK),
+        dropout=0.0,
+        training=TrainingSettings(
+            steps=steps,
+            batch_size=32,
+            learning_rate=2e-5,
+            seed=seed,
+            set_weights=0.5,
+            precision="bfloat16",
+            evaluate_every=max(1, steps // 5),
+            save_every=max(1, steps // 2),
+        ),
+    )
+
+
+def slug(name: str) -> str:
+    return "-".join("".join(letter if letter.isalnum() else " " for letter in name.lower()).split())
+
+
+# ------------------------------------------------ what is measured
+
+
+@dataclass
+class Ground:
+    """A set's test questions and its corpus, with what the engines share."""
+
+    name: str
+    data: TrainingData
+    start_hash: str
+    vectors: NDArray[np.float32]
+    queries: NDArray[np.float32]
+
+    def run(self, build: Callable[[Callable[[Sequence[str]], Any]], Retriever], queries: Any = None) -> Measured:
+        """An engine on the test questions: `build` makes it of what encodes them; queries: their vectors, the start
+        model's by default."""
+        from opensearch_neural.evaluate import measure
+
+        rows = self.queries if queries is None else queries
+        run = build(lambda texts: rows).retrieve(self.data.query_texts(), DEPTH)
+        return measure(run, self.data.qrels(), MEASURES)
+
+    def flat(self, queries: Any = None) -> Measured:
+        from opensearch_neural.retrievers.faiss import FaissRetriever
+
+        return self.run(lambda encode: FaissRetriever(self.data.documents.ids, self.vectors, encode), queries)
+
+    def quantized(self, quantizer: Quantizer, queries: Any = None) -> Measured:
+        from opensearch_neural.retrievers.faiss import QuantizedRetriever
+
+        codes = quantizer.encode(self.vectors)
+        return self.run(lambda encode: QuantizedRetriever(self.data.documents.ids, codes, quantizer, encode), queries)
+
+    def hashed(self, m: int) -> Measured:
+        """LSH of M bytes: signs after a random rotation, by Hamming distance (faiss)."""
+        import faiss
+
+        from opensearch_neural.evaluate import measure
+
+        index = faiss.IndexLSH(self.vectors.shape[1], 8 * m, True)
+        index.add(self.vectors)
+        distances, rows = index.search(self.queries, min(DEPTH, len(self.vectors)))
+        ids = self.data.documents.ids
+        run = {
+            query: {ids[row]: -float(distance) for row, distance in zip(found, far, strict=True)}
+            for query, found, far in zip(self.data.query_texts(), rows.tolist(), distances.tolist(), strict=True)
+        }
+        return measure(run, self.data.qrels(), MEASURES)
+
+
+def ground_of(data: Path, work: Path, name: str) -> Ground:
+    """The test splits of a set over the corpus that its train splits have, with the start's vectors."""
+    from opensearch_neural.models.dense import load_dense
+    from trainers.data import load_training, merge
+    from trainers.jpq import document_vectors
+
+    tests = [load_training(data / one, split="test", name=one) for one in SETS[name]]
+    tests = [one.take(range(0, len(one), -(-len(one) // TEST_QUESTIONS))) for one in tests]
+    test = tests[0] if len(tests) == 1 else merge(tests)
+    start = load_dense(START)
+    vectors = np.asarray(document_vectors(start, test.documents, work / "cache"), np.float32)
+    return Ground(name, test, start.info.hash, vectors, start.encode_queries(list(test.query_texts().values())))
+
+
+class Kept:
+    """What was measured, kept in files, so that it is not measured again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def measured(self, name: str, compute: Callable[[], Measured]) -> Measured:
+        from opensearch_neural.evaluate import Measured
+        from opensearch_neural.files import write_json
+
+        file = self.folder / f"{slug(name)}.json"
+        if not file.exists():
+            started = time.monotonic()
+            found = compute()
+            write_json(file, {"per_query": found.per_query, "mean": found.mean}, indent=None)
+            logger.info("%s: %s (%.0f s)", name, found.mean, time.monotonic() - started)
+        content = json.loads(file.read_text(encoding="utf-8"))
+        queries = len(next(iter(content["per_query"].values())))
+        return Measured(content["per_query"], content["mean"], queries, 0, 0, 0)
+
+
+def mean_of(measured: Sequence[Measured]) -> Measured:
+    """The mean of several seeds, query by query."""
+    from opensearch_neural.evaluate import Measured
+
+    first = measured[0]
+    per_query = {
+        name: {query: float(np.mean([one.per_query[name][query] for one in measured])) for query in values}
+        for name, values in first.per_query.items()
+    }
+    means = {name: float(np.mean([one.mean[name] for one in measured])) for name in first.mean}
+    return Measured(per_query, means, first.queries, 0, 0, 0)
+
+
+# ------------------------------------------------ part "quality"
+
+
+def quality(
+    data: Path, work: Path, *, names: Sequence[str], sizes: Sequence[int], steps: int, keep_models: bool
+) -> tuple[list[Row], list[Goal]]:
+    """Every engine at every M on every set, as rows of the set "NAME, M bytes"."""
+    from opensearch_neural.evaluate import rows
+
+    found: list[Row] = []
+    for name in names:
+        arms = Arms(data, work, name, steps, keep_models)
+        for m in sizes:
+            seeds = SEEDS if m in SEVERAL_SEEDS else SEEDS[:1]
+            each = {engine: [arms.measured(engine, m, seed) for seed in seeds] for engine in (PQ, OPQ, *TRAINED)}
+            measured = {
+                FLAT: arms.measured(FLAT, m, SEEDS[0]),
+                FLAT_TUNED: mean_of([arms.measured(FLAT_TUNED, m, seed) for seed in seeds]),
+                LSH: arms.measured(LSH, m, SEEDS[0]),
+                **{engine: mean_of(of_seeds) for engine, of_seeds in each.items()},
+            }
+            of_set = f"{name}, {m} bytes"
+            found += rows(of_set, measured, baseline=OPQ)
+            found += only_differences(rows(of_set, {FLAT: measured[FLAT], JPQ: measured[JPQ]}, baseline=FLAT))
+            for rival in TRAINED[:-1]:
+                pair = {rival: measured[rival], JPQ: measured[JPQ]}
+                found += only_differences(rows(of_set, pair, baseline=rival))
+            if len(seeds) > 1:
+                found += seed_rows(of_set, each, seeds)
+    return found, quality_goals(found)
+
+
+class Arms:
+    """The engines of one set, trained where that is needed, each measured once."""
+
+    def __init__(self, data: Path, work: Path, name: str, steps: int, keep_models: bool) -> None:
+        self.data, self.work, self.name, self.steps, self.keep_models = data, work, name, steps, keep_models
+        self.kept = Kept(work / "measured")
+        self._ground: Ground | None = None
+
+    @property
+    def ground(self) -> Ground:
+        if self._ground is None:
+            self._ground = ground_of(self.data, self.work, self.name)
+        return self._ground
+
+    def measured(self, engine: str, m: int, seed: int) -> Measured:
+        name = f"{self.name} {engine} {m} {seed} {self.steps}"
+        if engine == FLAT:
+            return self.kept.measured(f"{self.name} {engine}", lambda: self.ground.flat())
+        if engine == FLAT_TUNED:
+            name = f"{self.name} {engine} {seed} {self.steps}"
+        if engine == LSH:
+            return self.kept.measured(f"{self.name} {engine} {m}", lambda: self.ground.hashed(m))
+        if engine in (PQ, OPQ):
+            return self.kept.measured(f"{self.name} {engine} {m} {seed}", lambda: self._untrained(engine, m, seed))
+        # The flat one needs no codes, and so no M of its own.
+        m = SEVERAL_SEEDS[0] if engine == FLAT_TUNED else m
+        return self.kept.measured(name, lambda: self._trained(engine, m, seed))
+
+    def _untrained(self, engine: str, m: int, seed: int) -> Measured:
+        from trainers.jpq import fitted
+
+        config = configuration(self.data, self.work, self.name, engine, m=m, seed=seed, steps=self.steps)
+        settings = replace(config.quantizer, rotate=engine == OPQ)
+        ground = self.ground
+        made_of = f"{ground.data.documents.hash} {ground.start_hash}"
+        return ground.quantized(fitted(ground.vectors, made_of, settings, seed=seed, folder=config.folder))
+
+    def _trained(self, engine: str, m: int, seed: int) -> Measured:
+        from opensearch_neural.models.quantized import load_quantized
+        from trainers.jpq import train_jpq
+
+        config = configuration(self.data, self.work, self.name, engine, m=m, seed=seed, steps=self.steps)
+        trained = train_jpq(config)
+        logger.info("%s: the state after step %s kept: %s", config.output.name, trained.best_step, trained.measures)
+        model = load_quantized(config.output)
+        queries = model.encode_queries(list(self.ground.data.query_texts().values()))
+        found = self.ground.flat(queries) if engine == FLAT_TUNED else self.ground.quantized(model.quantizer, queries)
+        if not self.keep_models:
+            shutil.rmtree(config.output)
+        return found
+
+
+def only_differences(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if " - " in row.measure]
+
+
+def seed_rows(name: str, each: Mapping[str, Sequence[Measured]], seeds: Sequence[int]) -> list[Row]:
+    """nDCG@10 of each seed: how far training differs from run to run."""
+    from opensearch_neural.results import Row
+
+    return [
+        Row(name, engine, f"nDCG@10, seed {seed}", one.mean["nDCG@10"], None, None, one.queries)
+        for engine, of_seeds in each.items()
+        for seed, one in zip(seeds, of_seeds, strict=True)
+    ]
+
+
+def quality_goals(rows: Sequence[Row]) -> list[Goal]:
+    """The goals of the issue, in its words, for each set."""
+    from opensearch_neural.results import Goal
+
+    found: list[Goal] = []
+    by_key = {(row.set, row.engine, row.measure): row for row in rows}
+    names = list(dict.fromkeys(row.set.rpartition(", ")[0] for row in rows))
+    for name in names:
+        for rival, words in ((OPQ, "OPQ"), (CONTROL, "the control")):
+            gains = {m: by_key.get((f"{name}, {m} bytes", JPQ, f"nDCG@10 - {rival}")) for m in BYTES if m <= 32}
+            measured = {m: row for m, row in gains.items() if row is not None}
+            above = [m for m, row in measured.items() if row.value > 0]
+            found.append(
+                Goal(
+                    f"JPQ above {words} at every M up to 32 ({name})",
+                    f"{len(gains)} of {len(gains)}",
+                    f"{len(above)} of {len(gains)}" if measured else None,
+                    len(above) == len(gains),
+                )
+            )
+            row = measured.get(16)
+            found.append(
+                Goal(
+                    f"JPQ above {words} at M = 16, interval above zero ({name})",
+                    "low above 0",
+                    None if row is None or row.low is None else f"{row.value:+.4f} ({row.low:+.4f} to {row.high:+.4f})",
+                    row is not None and (row.low or 0) > 0,
+                )
+            )
+        flat = by_key.get((f"{name}, 48 bytes", FLAT, "nDCG@10"))
+        jpq = by_key.get((f"{name}, 48 bytes", JPQ, "nDCG@10"))
+        share = jpq.value / flat.value if flat and jpq and flat.value else None
+        found.append(
+            Goal(
+                f"at M = 48 (32x smaller than float32) within 2% of flat ({name})",
+                "at least 0.98",
+                None if share is None else round(share, 4),
+                share is not None and share >= 0.98,
+            )
+        )
+    return found
+
+
+# ------------------------------------------------ part "cost"
+
+
+def cost(work: Path, sizes: Sequence[int], hnsw_most: int) -> tuple[list[Row], list[Goal]]:
+    """Bytes of faiss's files, and CPU time of single queries on one thread, by collection size.
+
+    Vectors and codes are random: they stand in for size, and nothing is said of quality.
+    """
+    import faiss
+
+    threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        found = [row for size in sizes for row in cost_rows(work, size, hnsw=size <= hnsw_most)]
+    finally:
+        faiss.omp_set_num_threads(threads)
+    return found, cost_goals(found)
+
+
+def cost_rows(work: Path, size: int, *, hnsw: bool) -> list[Row]:
+    """Rows of one collection size, the engines timed in turns."""
+    import faiss
+
+    from opensearch_neural.evaluate import interval
+    from opensearch_neural.results import Row
+
+    rng = np.random.default_rng(size)
+    name = f"{size:,} random vectors"
+    queries = random_vectors(rng, TIMED_QUERIES)
+    vectors = random_vectors(rng, size)
+    indexes: dict[str, Any] = {FLAT: faiss.IndexFlatIP(DIMENSION)}
+    indexes[FLAT].add(vectors)
+    if hnsw:
+        indexes["HNSW"] = faiss.IndexHNSWFlat(DIMENSION, 16, faiss.METRIC_INNER_PRODUCT)
+        faiss.omp_set_num_threads(2)
+        indexes["HNSW"].add(vectors)
+        faiss.omp_set_num_threads(1)
+        indexes["HNSW"].hnsw.efSearch = 128
+    del vectors
+    indexes |= {f"JPQ, {m} bytes": random_quantized(rng, m, size) for m in COST_BYTES}
+    seconds = cpu_seconds(indexes, queries)
+    found: list[Row] = []
+    for engine, index in indexes.items():
+        times = seconds[engine]
+        milliseconds = [1000 * one for one in times]
+        low, high = interval(milliseconds) or (None, None)
+        found.append(Row(name, engine, "CPU ms a query", float(np.mean(milliseconds)), low, high, len(times)))
+        found.append(Row(name, engine, "bytes a document", bytes_of(index, work) / size, None, None, size))
+        if engine != FLAT:
+            ratios = np.asarray(seconds[FLAT]) / np.asarray(times)
+            low, high = interval(ratios.tolist()) or (None, None)
+            found.append(Row(name, engine, "times faster than flat", float(ratios.mean()), low, high, len(times)))
+        if engine.startswith("JPQ"):
+            m = int(engine.split()[1])
+            found.append(Row(name, engine, "times faster in theory", theory(m, DEPTH), None, None, size))
+    return found
+
+
+def theory(m: int, n: int) -> float:
+    """(D + log n) / (M + log n) with the n documents returned (`jpq`, section 3.6)."""
+    return (DIMENSION + math.log2(n)) / (m + math.log2(n))
+
+
+def random_vectors(rng: np.random.Generator, count: int) -> NDArray[np.float32]:
+    vectors = rng.standard_normal((count, DIMENSION), dtype=np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
+
+
+def random_quantized(rng: np.random.Generator, m: int, size: int) -> Any:
+    from opensearch_neural.models.quantized import CENTROIDS, Quantizer
+    from opensearch_neural.retrievers.faiss import quantized_index
+
+    centroids = rng.standard_normal((m, CENTROIDS, DIMENSION // m), dtype=np.float32)
+    rotation = np.linalg.qr(rng.standard_normal((DIMENSION, DIMENSION)))[0].astype(np.float32)
+    codes = rng.integers(0, CENTROIDS, (size, m), dtype=np.uint8)
+    return quantized_index(Quantizer(rotation, centroids, centroids), codes)
+
+
+def cpu_seconds(indexes: Mapping[str, Any], queries: NDArray[np.float32]) -> dict[str, list[float]]:
+    """Seconds of this process for each query of each index, one after the other, in turns; the first is not counted."""
+    seconds: dict[str, list[float]] = {name: [] for name in indexes}
+    for at in range(len(queries)):
+        for name, index in indexes.items():
+            start = time.process_time()
+            index.search(queries[at : at + 1], DEPTH)
+            if at:
+                seconds[name].append(time.process_time() - start)
+    return seconds
+
+
+def bytes_of(index: Any, work: Path) -> int:
+    """Of the file that faiss writes: codebooks, rotation and graph included."""
+    import faiss
+
+    work.mkdir(parents=True, exist_ok=True)
+    file = work / "index.faiss"
+    faiss.write_index(index, str(file))
+    size = file.stat().st_size
+    file.unlink()
+    return size
+
+
+def cost_goals(rows: Sequence[Row]) -> list[Goal]:
+    """The goal of the issue, in its words."""
+    from opensearch_neural.results import Goal
+
+    wanted = (f"{SIZES[-1]:,} random vectors", "JPQ, 24 bytes", "times faster than flat")
+    value = next((row.value for row in rows if (row.set, row.engine, row.measure) == wanted), None)
+    return [
+        Goal(
+            "CPU time of one query on one thread: at least 10x less than flat search at M = 24 and 1M",
+            "at least 10",
+            None if value is None else round(value, 2),
+            value is not None and value >= 10,
+        )
+    ]
+
+
+# ------------------------------------------------ the command
+
+
+@click.command("jpq")
+@click.option("--data", required=True, type=click.Path(path_type=Path, exists=True), help="Holds the BEIR folders.")
+@click.option("--work", required=True, type=click.Path(path_type=Path), help="What is made and measured is kept there.")
+@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write PART/summary.json there.")
+@click.option("--part", type=click.Choice(["quality", "cost"]), required=True, help="Which evidence.")
+@click.option("--set", "names", multiple=True, type=click.Choice(list(SETS)), help="Repeatable.  [default: all]")
+@click.option("--bytes", "sizes", multiple=True, type=int, help="M; repeatable.  [default: 8, 16, 24, 32, 48, 96]")
+@click.option("--steps", type=int, default=300, show_default=True, help="Optimizer steps of a training.")
+@click.option("--keep-models", is_flag=True, help="Keep each trained model in WORK/models.")
+@click.option("--hnsw-most", type=int, default=SIZES[-2], show_default=True, help="Largest HNSW that is built.")
+def jpq(
+    data: Path,
+    work: Path,
+    record: Path | None,
+    part: str,
+    names: tuple[str, ...],
+    sizes: tuple[int, ...],
+    steps: int,
+    keep_models: bool,
+    hnsw_most: int,
+) -> None:
+    """Measure what M bytes a document keep of a dense model's ranking, or what they save.
+
+    \b
+    osn bench jpq --data beir --work /tmp/jpq --part quality --set scifact --bytes 16
+    """
+    from opensearch_neural.results import Summary, code_commit, command_line, data_facts, machine_facts
+    from opensearch_neural.tables import result_table
+
+    chosen = list(names or SETS)
+    if part == "quality":
+        rows, goals = quality(data, work, names=chosen, sizes=sizes or BYTES, steps=steps, keep_models=keep_models)
+        shown = ["nDCG@10", "RR@10", "R@100", f"nDCG@10 - {OPQ}"]
+    else:
+        rows, goals = cost(work, SIZES, hnsw_most)
+        shown = ["CPU ms a query", "bytes a document", "times faster than flat", "times faster in theory"]
+    folders = [one for name in chosen for one in SETS[name]]
+    summary = Summary(
+        command=command_line(),
+        code=code_commit(),
+        machine=machine_facts(),
+        data=[data_facts(data / one) for one in folders] if part == "quality" else [],
+        seeds=list(SEEDS) if part == "quality" else list(SIZES),
+        rows=rows,
+        goals=goals,
+        title="JPQ: ranking at M bytes a document" if part == "quality" else "JPQ: bytes and CPU time",
+    )
+    print(result_table(summary.rows, shown, intervals=True))
+    for goal in summary.goals:
+        print(goal)
+    if record:
+        print(f"written: {summary.write(record / part)}")

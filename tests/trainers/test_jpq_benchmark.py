@@ -1,0 +1,113 @@
+"""The benchmark of JPQ, on tiny data: it measures what it says, and its goals follow from its rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sentence_transformers")
+pytest.importorskip("faiss")
+
+from tiny import tiny_backbone, tiny_beir  # noqa: E402
+
+from benchmarks import jpq  # noqa: E402
+from benchmarks.jpq import CONTROL, FLAT, JPQ, OPQ, TRAINED, cost_goals, cost_rows, quality_goals, theory  # noqa: E402
+from opensearch_neural.results import Row, read  # noqa: E402
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(jpq, "START", str(tiny_backbone(tmp_path / "start")))
+    monkeypatch.setattr(jpq, "SETS", {"both": ("a", "b")})
+    monkeypatch.setattr(jpq, "SEEDS", (1, 2))
+    monkeypatch.setattr(jpq, "SEVERAL_SEEDS", (4,))
+    monkeypatch.setattr(jpq, "HOLD_BACK", 20)
+    for at, name in enumerate("ab"):
+        folder = tiny_beir(tmp_path / "data" / name, documents=140, seed=at)
+        (folder / "qrels" / "dev.tsv").rename(folder / "qrels" / "test.tsv")
+    return tmp_path / "data"
+
+
+def test_quality_measures_every_engine_and_goes_on_where_it_was(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "work"
+
+    def run(m: int) -> dict[tuple[str, str], Row]:
+        rows, _ = jpq.quality(data, work, names=["both"], sizes=[m], steps=2, keep_models=False)
+        return {(row.engine, row.measure): row for row in rows}
+
+    found = run(4)
+    for engine in (FLAT, jpq.FLAT_TUNED, jpq.PQ, OPQ, jpq.LSH, *TRAINED):
+        assert 0 < found[(engine, "R@100")].value <= 1
+        assert found[(engine, "nDCG@10")].n == 70
+    gain = found[(JPQ, f"nDCG@10 - {CONTROL}")]
+    assert gain.value == pytest.approx(found[(JPQ, "nDCG@10")].value - found[(CONTROL, "nDCG@10")].value)
+    each = [found[(JPQ, f"nDCG@10, seed {seed}")].value for seed in (1, 2)]
+    assert found[(JPQ, "nDCG@10")].value == pytest.approx(sum(each) / 2)
+    assert not list((work / "models").iterdir())
+
+    def no_training(*_: Any, **__: Any) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr("trainers.jpq.train_jpq", no_training)
+    assert run(4) == found
+
+
+def test_the_command_records_its_goals(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks.jpq import quality
+
+    monkeypatch.setattr(
+        jpq, "quality", lambda *_, **__: ([Row("both, 16 bytes", JPQ, "nDCG@10", 0.5, 0.4, 0.6, 9)], [])
+    )
+    monkeypatch.setattr(jpq, "SETS", {"scifact": ("a",)})
+    options = [
+        "--data",
+        str(data),
+        "--work",
+        str(tmp_path / "w"),
+        "--part",
+        "quality",
+        "--record",
+        str(tmp_path / "out"),
+    ]
+    done = CliRunner().invoke(jpq.jpq, options, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert read(tmp_path / "out" / "quality").rows[0].value == 0.5
+
+
+def test_goals_are_what_the_rows_say() -> None:
+    def rows(gain: float, low: float, share: float) -> list[Row]:
+        found = [
+            Row(f"s, {m} bytes", JPQ, f"nDCG@10 - {rival}", gain, low, gain + 0.1, 9)
+            for m in jpq.BYTES
+            for rival in (OPQ, CONTROL)
+        ]
+        return [
+            *found,
+            Row("s, 48 bytes", FLAT, "nDCG@10", 0.5, None, None, 9),
+            Row("s, 48 bytes", JPQ, "nDCG@10", 0.5 * share, None, None, 9),
+        ]
+
+    assert [goal.met for goal in quality_goals(rows(0.02, 0.01, 0.98))] == [True] * 5
+    assert [goal.met for goal in quality_goals(rows(0.02, -0.01, 0.97))] == [True, False, True, False, False]
+    assert [goal.met for goal in quality_goals(rows(-0.02, -0.05, 1.1))] == [False, False, False, False, True]
+
+
+def test_cost_counts_every_byte_and_compares_cpu_time(tmp_path: Path) -> None:
+    size = 2000
+    found = {(row.engine, row.measure): row for row in cost_rows(tmp_path, size, hnsw=True)}
+    assert found[(FLAT, "bytes a document")].value == pytest.approx(4 * 384, rel=0.01)
+    assert found[("HNSW", "bytes a document")].value > 4 * 384
+    # The codes, and beside them codebooks and rotation: 256 and 384 whole vectors.
+    expected = 24 + 4 * 384 * (256 + 384) / size
+    assert found[("JPQ, 24 bytes", "bytes a document")].value == pytest.approx(expected, rel=0.01)
+    assert all(row.value > 0 for row in found.values())
+    assert not list(tmp_path.iterdir())
+    assert theory(24, 100) == pytest.approx((384 + 6.6439) / (24 + 6.6439), rel=1e-4)
+    wanted = Row("1,000,000 random vectors", "JPQ, 24 bytes", "times faster than flat", 9.9, None, None, 9)
+    assert [goal.met for goal in cost_goals([wanted])] == [False]
