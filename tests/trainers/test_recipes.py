@@ -20,6 +20,7 @@ from trainers.config import load_config, recipe, to_dict  # noqa: E402
 from trainers.doc2query import Doc2QueryConfig  # noqa: E402
 from trainers.jpq import JpqConfig  # noqa: E402
 from trainers.multi_layer import MlrConfig  # noqa: E402
+from trainers.query_as_context import QueryAsContextConfig  # noqa: E402
 from trainers.sparse import SparseConfig  # noqa: E402
 
 RECIPES = Path(backbones.__file__).parent / "recipes"
@@ -48,6 +49,40 @@ EXPECTED = {
             "encoder.document_length": 256,
             "candidates.negatives": 1,
             "objective.temperature": 1.0,
+        },
+    ),
+    "query-as-context": Recipe(
+        "query-as-context",
+        QueryAsContextConfig,
+        {
+            "variant": "cot-mae",
+            "passage_length": 144,
+            "generation.candidates": 5,
+            "generation.top_k": 25,
+            "generation.top_p": 0.95,
+            "masking.passage": 0.3,
+            "training.steps": 50_000,
+            "training.batch_size": 16_384,
+            "training.learning_rate": 4e-4,
+            "training.warmup": 0.1,
+            "retriever.training.learning_rate": 2e-5,
+            "retriever.training.batch_size": 64,
+            "retriever.candidates.negatives": 15,
+            "retriever.two_stage.depth": 200,
+            "retriever.objective.temperature": 1.0,
+        },
+    ),
+    "query-as-context-cocondenser": Recipe(
+        "query-as-context",
+        QueryAsContextConfig,
+        {
+            "variant": "cocondenser",
+            "temperature": 1.0,
+            "training.steps": 120_000,
+            "training.batch_size": 2048,
+            "training.learning_rate": 1e-4,
+            "training.weight_decay": 0.01,
+            "retriever.candidates.mine": "bm25",
         },
     ),
     "query-as-context-retriever": Recipe(
@@ -242,3 +277,31 @@ def test_the_jpq_recipe_takes_two_steps(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "2 steps" in result.stdout and "nDCG@10" in result.stdout
     assert not output.exists()
+
+
+@pytest.mark.parametrize("name", ["query-as-context", "query-as-context-cocondenser"])
+def test_the_query_as_context_recipes_go_from_documents_to_retriever_2(name: str, tmp_path: Path, beir: Path) -> None:
+    from opensearch_neural.cli import osn
+
+    tokenizer = backbones.train_tokenizer(WORDS, "byte-level", 400)
+    new = backbones.NewBackbone("t5", layers=1, hidden=16, heads=2)
+    backbones.save(backbones.new_backbone(new, tokenizer), tokenizer, tmp_path / "t5")
+    start = tiny_backbone(tmp_path / "start", positions=512)
+    test = f"[{{path: {beir}, split: dev, name: dev}}]"
+    overrides = [
+        f"backbone={start}",
+        f"corpora=[{{path: {beir}, article: document}}]",
+        f"generation.model={tmp_path / 't5'}",
+        "generation.query_length=8",
+        f"dev={test}",
+        f"test={test}",
+        f"retriever.train=[{{path: {beir}}}]",
+        f"retriever.dev={test}",
+    ]
+    arguments = ["train", "query-as-context", "--config", name, "--dry-run", "--output", str(tmp_path / "model")]
+    result = CliRunner().invoke(
+        osn, arguments + [word for one in overrides for word in ("--set", one)], catch_exceptions=False
+    )
+    assert result.exit_code == 0, result.output
+    assert "pre-trained: nothing kept" in result.stdout and "nDCG@10" in result.stdout and "retrievers" in result.stdout
+    assert not (tmp_path / "model").exists()
