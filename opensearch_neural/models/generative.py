@@ -214,19 +214,14 @@ class GenerativeModel:
         """
         if self.passage is None:
             raise ModelError(f"{self.info.name} is a single-stage model: it writes no passages")
-        model, tokenizer = self.passage
-        written: list[str] = []
-        for batch in self._batches(queries, tokenizer, self.settings.query_length, batch_size, model):
-            ids = model.generate(**batch, do_sample=False, num_beams=1, max_new_tokens=self.settings.written_length)
-            written += tokenizer.batch_decode(ids, skip_special_tokens=True)
-        return [" ".join(one.split()) for one in written]
+        return write_passages(*self.passage, queries, self.settings, batch_size=batch_size)
 
     def find_urls(self, texts: Sequence[str], *, batch_size: int = 32) -> list[str]:
         """Stage 2, free and greedy as in the paper: whatever the model writes for each text, be it a URL or not."""
         model, tokenizer = self.url
         codec = UrlTokenizer(tokenizer)
         written: list[str] = []
-        for batch in self._batches(texts, tokenizer, self._read_length, batch_size, model):
+        for batch in _batches(texts, tokenizer, self._read_length, batch_size, model):
             ids = model.generate(**batch, do_sample=False, num_beams=1, max_new_tokens=self.settings.url_length)
             # The first token starts every decoding; padding follows the end only.
             written += [codec.decode(row[1:]) for row in ids.tolist()]
@@ -240,14 +235,17 @@ class GenerativeModel:
         The score is the natural logarithm of the URL's probability under the model, its end included: no length penalty,
         and not renormalized to the trie. One beam is greedy decoding. Raises ModelError for URLs made for another model.
         """
+        import torch
+
         self.check_urls(urls)
         if beams < 1:
             raise InputError(f"beams must be at least 1, not {beams}")
         model, tokenizer = self.url
+        end, width = int(tokenizer.eos_token_id), min(beams, len(urls))
         found: list[list[tuple[int, float]]] = []
-        for batch in self._batches(texts, tokenizer, self._read_length, batch_size, model):
-            end = int(tokenizer.eos_token_id)
-            found += search_trie(model, batch, urls.trie, end=end, beams=min(beams, len(urls)))
+        with torch.inference_mode():
+            for batch in _batches(texts, tokenizer, self._read_length, batch_size, model):
+                found += search_trie(model, batch, urls.trie, end=end, beams=width)
         return found
 
     def index_urls(self, documents: Iterable[tuple[str, str | None]]) -> CorpusUrls:
@@ -274,17 +272,30 @@ class GenerativeModel:
     def _read_length(self) -> int:
         return self.settings.query_length if self.passage is None else self.settings.written_length
 
-    @staticmethod
-    def _batches(
-        texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, length: int, batch_size: int, model: Any
-    ) -> Iterator[dict[str, Tensor]]:
-        import torch
 
-        with torch.inference_mode():
-            for start in range(0, len(texts), batch_size):
-                batch = [encodable(text) for text in texts[start : start + batch_size]]
-                encoded = tokenizer(batch, truncation=True, max_length=length, padding=True, return_tensors="pt")
-                yield {name: encoded[name].to(model.device) for name in ("input_ids", "attention_mask")}
+def write_passages(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    queries: Sequence[str],
+    settings: GenerativeSettings,
+    *,
+    batch_size: int = 32,
+) -> list[str]:
+    """What a model of stage 1 writes for each query, greedily and freely, its white space made single blanks."""
+    written: list[str] = []
+    for batch in _batches(queries, tokenizer, settings.query_length, batch_size, model):
+        ids = model.generate(**batch, do_sample=False, num_beams=1, max_new_tokens=settings.written_length)
+        written += tokenizer.batch_decode(ids, skip_special_tokens=True)
+    return [" ".join(one.split()) for one in written]
+
+
+def _batches(
+    texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, length: int, batch_size: int, model: Any
+) -> Iterator[dict[str, Tensor]]:
+    for start in range(0, len(texts), batch_size):
+        batch = [encodable(text) for text in texts[start : start + batch_size]]
+        encoded = tokenizer(batch, truncation=True, max_length=length, padding=True, return_tensors="pt")
+        yield {name: encoded[name].to(model.device) for name in ("input_ids", "attention_mask")}
 
 
 def load_generative(name_or_path: str | Path, *, device: str | None = None) -> GenerativeModel:

@@ -22,6 +22,7 @@ from trainers.jpq import JpqConfig  # noqa: E402
 from trainers.multi_layer import MlrConfig  # noqa: E402
 from trainers.query_as_context import QueryAsContextConfig  # noqa: E402
 from trainers.sparse import SparseConfig  # noqa: E402
+from trainers.tome import TomeConfig  # noqa: E402
 
 RECIPES = Path(backbones.__file__).parent / "recipes"
 
@@ -165,6 +166,23 @@ EXPECTED = {
             "negatives.depth": 200,
             "negatives.source": "live",
             "objective.scale": 1.0,
+        },
+    ),
+    "tome": Recipe(
+        "tome",
+        TomeConfig,
+        {
+            "backbone": "google-t5/t5-large",
+            "url_backbone": "google-t5/t5-base",
+            "sampling.candidates": 20,
+            "settings.query_length": 32,
+            "settings.passage_length": 32,
+            "settings.url_length": 80,
+            "training.learning_rate": 5e-5,
+            "training.batch_size": 384,
+            "training.warmup": 100_000.0,
+            "url_training.batch_size": 128,
+            "url_training.warmup": 10_000.0,
         },
     ),
     "doc2query": Recipe(

@@ -1,0 +1,540 @@
+"""The evidence for TOME: do two stages find more than one, and where is what they miss lost?
+
+    osn bench tome --data DIR --work DIR --record benchmarks/results/tome
+
+`--data` holds the BEIR folders tldr and wikiqa-doc, whose documents have URLs, and squad-mix, which the query generator is
+trained on too. From nothing: a T5 (d = 256, 4 + 4 layers) by span corruption on the corpora, a generator of queries, and
+the arms of each set:
+    two-stage              query → passage → URL, each stage a T5 of its own
+    single-stage           query → URL: one T5 of as many parameters, trained for as many updates as both stages
+    random ids             the single stage with 12 digits in place of a URL
+    no prompts             the two stages without "title:" and "passage:"
+    half the queries       stage 1 with half of the generated queries
+    gold passages          stage 2 alone, given the passage of the relevant document: what is lost in stage 1
+    added later            both stages without a tenth of the documents, which the trie then gets without training
+Each decodes freely (the paper's exact match), and held to the corpus's URLs, greedily and with 10 beams. Hits@k, the share
+of questions with a relevant document among the first k, on the test splits; BM25 (OpenSearch's, its analyzer, k1 and b
+chosen on train), all-MiniLM-L6-v2 as it is, and BM25 fused with the two stages beside them.
+
+All trainings lie in `--work`: interrupted, the same command goes on. On a GPU where there is one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from opensearch_neural.cluster import ConnectionSettings, connection_options
+
+if TYPE_CHECKING:
+    from opensearch_neural.evaluate import Measured
+    from opensearch_neural.models.generative import GenerativeModel
+    from opensearch_neural.results import Goal, Row
+    from opensearch_neural.retrievers import Run
+    from trainers.data import TrainingData
+    from trainers.tome import TomeConfig
+
+logger = logging.getLogger(__name__)
+
+SETS = ("tldr", "wikiqa-doc")
+PAIRS = ("squad-mix", *SETS)
+"""What the generator learns questions from: the train splits."""
+DENSE = "sentence-transformers/all-MiniLM-L6-v2"
+MEASURES = {"Success@1": "Hits@1", "Success@10": "Hits@10"}
+BM25, MINILM, FUSED = "BM25", "MiniLM", "BM25 and two-stage, RRF"
+TWO, SINGLE, RANDOM, BARE, HALF, LATER = (
+    "two-stage",
+    "single-stage",
+    "random ids",
+    "no prompts",
+    "half the queries",
+    "added later",
+)
+GOLD = "gold passages"
+ARMS = (TWO, SINGLE, RANDOM, BARE, HALF, LATER)
+FREE, GREEDY = "free", "greedy"
+LAYERS, DEEPER = 4, 9
+"""Of a stage, and of the single stage, which has one table of word embeddings instead of two."""
+ADDED = 0.1
+BEAMS = 10
+DEPTH = 10
+TIMED = 50
+RRF_CONSTANT = 60
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long each training is, in updates of 64 examples; of the single stage twice `steps`."""
+
+    pretraining: int
+    generator: int
+    steps: int
+    candidates: int
+    spans: int
+    precision: str
+    batch_size: int = 64
+
+
+# ------------------------------------------------ what is trained
+
+
+def pretrained(data: Path, work: Path, effort: Effort, layers: int) -> Path:
+    """A T5 of so many layers a side, by span corruption on the corpora; both sizes have the same tokenizer."""
+    from trainers.backbones import NewBackbone
+    from trainers.loop import TrainingSettings
+    from trainers.masked_lm import MaskedLmConfig, run
+
+    new = NewBackbone("t5", layers=layers, hidden=256, heads=4, vocabulary=8000)
+    settings = TrainingSettings(
+        steps=effort.pretraining,
+        batch_size=effort.batch_size,
+        learning_rate=1e-3,
+        precision=effort.precision,  # type: ignore[arg-type]
+        bucket=16,
+    )
+    corpora = [data / one for one in PAIRS]
+    return run(MaskedLmConfig(output=work / f"t5-{layers}", corpus=corpora, new=new, max_length=128, training=settings))
+
+
+def generator(data: Path, work: Path, effort: Effort) -> Path:
+    """A model that writes a question for a passage, from the T5 and the questions of the train splits."""
+    from trainers.doc2query import Doc2QueryConfig, run
+    from trainers.loop import TrainingSettings
+
+    return run(
+        Doc2QueryConfig(
+            output=work / "generator",
+            data=[data / one for one in PAIRS],
+            backbone=str(work / f"t5-{LAYERS}"),
+            passage_length=128,
+            query_length=32,
+            training=TrainingSettings(
+                steps=effort.generator,
+                batch_size=effort.batch_size,
+                learning_rate=5e-4,
+                precision=effort.precision,  # type: ignore[arg-type]
+                bucket=16,
+            ),
+        )
+    )
+
+
+def generated(data: Path, name: str, work: Path, effort: Effort) -> Path:
+    """Queries for every document of a set; the same for all arms."""
+    from trainers.data import read_documents
+    from trainers.doc2query import Sampling, generate_queries
+    from trainers.texts import TextStore
+
+    path = work / name / "queries.jsonl"
+    sampling = Sampling(candidates=effort.candidates, top_k=20, top_p=1.0, query_length=32, passage_length=128)
+    documents = TextStore((one.id, one.contents) for one in read_documents(data / name))
+    generate_queries(work / "generator", documents, output=path, sampling=sampling)
+    return path
+
+
+def configuration(arm: str, data: Path, name: str, work: Path, effort: Effort) -> TomeConfig:
+    """What `osn train tome` is told for an arm."""
+    from opensearch_neural.models.generative import GenerativeSettings
+    from trainers.bi_encoder import SetSettings
+    from trainers.loop import TrainingSettings
+    from trainers.tome import TomeConfig
+
+    training = TrainingSettings(
+        steps=effort.steps,
+        batch_size=effort.batch_size,
+        learning_rate=1e-3,
+        precision=effort.precision,  # type: ignore[arg-type]
+        weight_decay=0.0,
+    )
+    folder = work / name / "before" if arm == LATER else data / name
+    queries = work / name / ("before/queries-generated.jsonl" if arm == LATER else "queries.jsonl")
+    config = TomeConfig(
+        output=work / name / arm.replace(" ", "-"),
+        corpus=folder,
+        backbone=str(work / f"t5-{LAYERS}"),
+        queries=[SetSettings(folder, name="labelled"), SetSettings(queries, corpus=folder, name="generated")],
+        unseen=[SetSettings(data / name, split="test", name="test")],
+        spans=effort.spans,
+        training=training,
+        url_training=training,
+    )
+    if arm in (SINGLE, RANDOM):
+        identifiers = GenerativeSettings(identifiers="random") if arm == RANDOM else config.settings
+        both = replace(training, steps=2 * effort.steps)
+        deeper = str(work / f"t5-{DEEPER}")
+        return replace(config, stages="single", backbone=deeper, settings=identifiers, training=both)
+    if arm == BARE:
+        return replace(config, settings=GenerativeSettings(prompts=False))
+    if arm == HALF:
+        return replace(config, stages="passage", candidates=max(1, effort.candidates // 2))
+    return config
+
+
+def trained(arm: str, data: Path, name: str, work: Path, effort: Effort) -> GenerativeModel:
+    """The model of an arm, trained where it is not yet."""
+    from opensearch_neural.models.generative import PASSAGE, load_generative
+    from opensearch_neural.models.pretrained import load_sequence_to_sequence
+    from trainers.tome import train_tome
+
+    config = configuration(arm, data, name, work, effort)
+    for stage, found in train_tome(config).items():
+        logger.info("%s, %s, %s: %d steps, %s", name, arm, stage, found.steps, found.measures)
+    if arm != HALF:
+        return load_generative(config.output)
+    # Stage 2 never sees a query, so it is the same.
+    whole = trained(TWO, data, name, work, effort)
+    model, tokenizer = load_sequence_to_sequence(config.output / PASSAGE)
+    return replace(whole, passage=(model.to(whole.url[0].device).eval(), tokenizer))
+
+
+def without_some(data: Path, name: str, work: Path) -> set[str]:
+    """Write the set without a tenth of the documents that test questions ask for, and return these documents' ids."""
+    from opensearch_neural.corpus import BeirData
+    from opensearch_neural.files import write_text
+    from trainers.data import read_documents
+
+    folder = work / name / "before"
+    test, train = BeirData.load(data / name, "test"), BeirData.load(data / name, "train")
+    asked = sorted({document for judged in test.qrels.values() for document, grade in judged.items() if grade > 0})
+    left_out = set(asked[:: round(1 / ADDED)])
+    documents = [one.record() for one in read_documents(data / name) if one.id not in left_out]
+    judged = [
+        (query, document, grade)
+        for query, documents_of in train.qrels.items()
+        for document, grade in documents_of.items()
+        if document not in left_out
+    ]
+    kept = dict.fromkeys(query for query, _, _ in judged)
+    questions = [{"_id": query, "text": train.queries[query]} for query in kept]
+    written = [json.loads(line) for line in (work / name / "queries.jsonl").read_text().splitlines()]
+    queries = [line for line in written if "_id" in line and line["_id"] not in left_out]
+    for path, lines in (
+        ("corpus.jsonl", documents),
+        ("queries.jsonl", questions),
+        ("queries-generated.jsonl", queries),
+    ):
+        write_text(folder / path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    qrels = [("query-id", "corpus-id", "score"), *judged]
+    write_text(folder / "qrels" / "train.tsv", "".join("\t".join(map(str, line)) + "\n" for line in qrels))
+    return left_out
+
+
+# ------------------------------------------------ what is measured
+
+
+@dataclass
+class Arm:
+    """A model over a corpus, and what its last stage reads for each test question: the passages that stage 1 wrote."""
+
+    model: GenerativeModel
+    corpus: Sequence[tuple[str, str | None]]
+    read: dict[str, str]
+
+    @classmethod
+    def of(cls, model: GenerativeModel, corpus: Sequence[tuple[str, str | None]], queries: Mapping[str, str]) -> Arm:
+        texts = model.stage_two_inputs(list(queries.values()))
+        return cls(model, corpus, dict(zip(queries, texts, strict=True)))
+
+    def run(self, **options: Any) -> Run:
+        """The hits for each text that the last stage reads; `options` of GenerativeRetriever."""
+        from opensearch_neural.retrievers.generative import GenerativeRetriever
+
+        retriever = GenerativeRetriever(self.model, self.model.index_urls(self.corpus), **options)
+        hits = retriever.decode(list(self.read.values()))
+        return {
+            query: {retriever.urls.ids[row]: score for row, score in found[:DEPTH]}
+            for query, found in zip(self.read, hits, strict=True)
+        }
+
+    def runs(self, name: str) -> dict[str, Run]:
+        """{engine: run} for the three ways to decode."""
+        return {
+            f"{name}, {FREE}": self.run(decoding="free"),
+            f"{name}, {GREEDY}": self.run(beams=1),
+            name: self.run(beams=BEAMS),
+        }
+
+
+def hits(run: Run, test: TrainingData) -> Measured:
+    """Hits@1 and Hits@10, which ir-measures calls Success."""
+    from opensearch_neural.evaluate import measure
+
+    found = measure(run, test.qrels(), list(MEASURES))
+    return replace(
+        found,
+        per_query={MEASURES[name]: values for name, values in found.per_query.items()},
+        mean={MEASURES[name]: value for name, value in found.mean.items()},
+    )
+
+
+def fused(*runs: Run) -> Run:
+    """Reciprocal rank fusion: Σ 1 / (60 + rank) (Cormack, Clarke & Büttcher, SIGIR 2009)."""
+    from opensearch_neural.evaluate import rank
+
+    result: Run = {}
+    for run in runs:
+        for query, found in run.items():
+            scores = result.setdefault(query, {})
+            for at, (document, _) in enumerate(rank(found), start=1):
+                scores[document] = scores.get(document, 0.0) + 1 / (RRF_CONSTANT + at)
+    return {query: dict(rank(scores)) for query, scores in result.items()}
+
+
+def gold_texts(model: GenerativeModel, data: Path, name: str, test: TrainingData) -> dict[str, str]:
+    """{question: the passage of its first relevant document, as stage 1 should write it}."""
+    from trainers.data import read_documents
+
+    tokenizer = (model.passage or model.url)[1]
+    passages = {one.id: model.settings.passage(tokenizer, one.title, one.text) for one in read_documents(data / name)}
+    return {query: passages[next(iter(judged))] for query, judged in test.qrels().items()}
+
+
+def shares(arm: Arm, data: Path, name: str, test: TrainingData) -> list[Row]:
+    """Rows of what stage 1 wrote: the share of its passages that are in the corpus, and that are the relevant one's; and
+    of the URLs that stage 2 wrote freely, the share that are a document's."""
+    from opensearch_neural.results import Row
+    from trainers.data import read_documents
+
+    tokenizer = (arm.model.passage or arm.model.url)[1]
+    passages: dict[str, set[str]] = {}
+    for one in read_documents(data / name):
+        passages.setdefault(arm.model.settings.passage(tokenizer, one.title, one.text), set()).add(one.id)
+    relevant = test.qrels()
+    there = [arm.read[query] in passages for query in arm.read]
+    right = [bool(passages.get(arm.read[query], set()) & set(relevant[query])) for query in arm.read]
+    free = [bool(found) for found in arm.run(decoding="free").values()]
+    return [
+        Row(name, TWO, measure, sum(values) / len(values), None, None, len(values))
+        for measure, values in (
+            ("generated passages in the corpus", there),
+            ("generated passages of a relevant document", right),
+            ("freely written URLs in the corpus", free),
+        )
+    ]
+
+
+def latency(retriever: Any, queries: Sequence[str]) -> tuple[float, float]:
+    """(P50, P99) in milliseconds of one query after the other, the first few untimed."""
+    import numpy as np
+
+    times = []
+    for at, query in enumerate(queries):
+        start = time.perf_counter()
+        retriever.retrieve({"q": query}, DEPTH)
+        if at >= 5:
+            times.append((time.perf_counter() - start) * 1000)
+    return float(np.percentile(times, 50)), float(np.percentile(times, 99))
+
+
+def parameters(model: GenerativeModel) -> int:
+    return sum(
+        parameter.numel()
+        for stage in (model.passage, model.url)
+        if stage is not None
+        for parameter in stage[0].parameters()
+    )
+
+
+def one_set(
+    data: Path, name: str, work: Path, effort: Effort, arms: Sequence[str], connection: ConnectionSettings
+) -> list[Row]:
+    """All rows of a set."""
+    from opensearch_neural.evaluate import rows
+    from opensearch_neural.results import Row
+    from opensearch_neural.retrievers.generative import GenerativeRetriever
+    from trainers.data import load_training, read_documents
+    from trainers.negatives import open_retriever
+
+    test = load_training(data / name, split="test", name=name)
+    queries = test.query_texts()
+    corpus = [(one.id, one.url) for one in read_documents(data / name)]
+    runs: dict[str, Run] = {}
+    found: list[Row] = []
+    timed = list(queries.values())[: TIMED + 5]
+    for arm in arms:
+        left_out = without_some(data, name, work) if arm == LATER else set()
+        model = trained(arm, data, name, work, effort)
+        measured = Arm.of(model, corpus, queries)
+        if arm == LATER:
+            found += added_rows(name, measured, test, left_out)
+            continue
+        runs |= measured.runs(arm)
+        steps = 2 * effort.steps if arm != HALF else effort.steps
+        found += [
+            Row(name, arm, "parameters", parameters(model), None, None, 1),
+            Row(name, arm, "updates", steps, None, None, 1),
+        ]
+        if arm in (TWO, SINGLE):
+            for beams in (1, BEAMS):
+                retriever = GenerativeRetriever(model, model.index_urls(corpus), beams=beams)
+                engine = arm if beams == BEAMS else f"{arm}, {GREEDY}"
+                found += latency_rows(name, engine, latency(retriever, timed))
+        if arm == TWO:
+            found += shares(measured, data, name, test)
+            runs |= Arm(model, corpus, gold_texts(model, data, name, test)).runs(GOLD)
+    runs[MINILM] = open_retriever(f"dense:{DENSE}", test.documents, cache=work / name / "dense").retrieve(
+        queries, DEPTH
+    )
+    runs[BM25], times = bm25_run(data, name, queries, connection)
+    found += latency_rows(name, BM25, times)
+    if TWO in runs:
+        runs[FUSED] = fused(runs[BM25], runs[TWO])
+    scored = {engine: hits(run, test) for engine, run in runs.items()}
+    found += rows(name, scored, baseline=SINGLE if SINGLE in scored else None)
+    if TWO in scored:
+        both = {engine: scored[engine] for engine in (BM25, FUSED)}
+        found += [row for row in rows(name, both, baseline=BM25) if BM25 in row.measure]
+        free = {engine: scored[engine] for engine in (f"{TWO}, {FREE}", f"{TWO}, {GREEDY}", TWO)}
+        found += [row for row in rows(name, free, baseline=f"{TWO}, {FREE}") if FREE in row.measure]
+    return found
+
+
+def added_rows(name: str, arm: Arm, test: TrainingData, left_out: set[str]) -> list[Row]:
+    """Rows of the model that was trained without some documents, which the trie has: on questions for these, and others."""
+    from opensearch_neural.evaluate import rows
+
+    relevant = test.qrels()
+    run = arm.run(beams=BEAMS)
+    found: list[Row] = []
+    for engine, added in ((f"{LATER}: their questions", True), (f"{LATER}: other questions", False)):
+        chosen = [
+            at for at, example in enumerate(test.examples) if bool(set(relevant[example.query_id]) & left_out) == added
+        ]
+        if chosen:
+            part = test.take(chosen)
+            asked = {query: run[query] for query in part.query_texts()}
+            found += rows(name, {engine: hits(asked, part)}, baseline=None)
+    return found
+
+
+def bm25_run(
+    data: Path, name: str, queries: Mapping[str, str], connection: ConnectionSettings
+) -> tuple[Run, tuple[float, float]]:
+    """OpenSearch's BM25, tuned on train, and (P50, P99) of its searches in milliseconds."""
+    from benchmarks.cluster_bm25 import cluster_bm25
+    from benchmarks.inference_free_sparse import GRID, best_settings, some_questions
+    from benchmarks.local_cluster import cluster_or_node
+    from opensearch_neural.corpus import BeirData
+    from opensearch_neural.queries import bm25
+    from opensearch_neural.retrievers.opensearch import time_queries
+
+    corpus = BeirData.load(data / name, "test").corpus_path
+    with cluster_or_node(connection, "osn-bench-tome") as client, cluster_bm25(client, corpus) as engine:
+        scores = engine.scores(some_questions(data, name), GRID, measure="Success@1")
+        chosen = best_settings({name: scores})[name]
+        run = engine.run(queries, DEPTH, chosen)
+        bodies = [bm25(text, size=DEPTH) for text in list(queries.values())[:TIMED]]
+        times = time_queries(client, engine.indexes[chosen.analyzer], bodies)
+    return run, (times.p50, times.p99)
+
+
+def latency_rows(name: str, engine: str, times: tuple[float, float]) -> list[Row]:
+    from opensearch_neural.results import Row
+
+    return [
+        Row(name, engine, measure, value, None, None, TIMED)
+        for measure, value in zip(("P50 ms", "P99 ms"), times, strict=True)
+    ]
+
+
+def goals(rows: Sequence[Row]) -> list[Goal]:
+    """The goals of the issue, in its words, as far as they were measured."""
+    from opensearch_neural.results import Goal
+
+    found: list[Goal] = []
+    gains = {row.set: row for row in rows if row.engine == TWO and row.measure == f"Hits@1 - {SINGLE}"}
+    if gains:
+        above = [name for name, row in gains.items() if (row.low or 0) > 0]
+        found.append(
+            Goal(
+                "two-stage above single-stage (Hits@1) on one set, interval above zero",
+                "1 of 2",
+                f"{len(above)} of {len(gains)}" + (f" ({', '.join(above)})" if above else ""),
+                bool(above),
+            )
+        )
+    first = {(row.set, row.engine): row.value for row in rows if row.measure == "Hits@1"}
+    pairs = {
+        (name, engine.removesuffix(f", {FREE}")): first[name, engine.replace(FREE, GREEDY)] - value
+        for (name, engine), value in first.items()
+        if engine.endswith(f", {FREE}")
+    }
+    if pairs:
+        worst = min(pairs.values())
+        found.append(
+            Goal(
+                "constrained never below free (Hits@1, both greedy, all arms)",
+                "at least 0",
+                round(worst, 4),
+                worst >= 0,
+            )
+        )
+    return found
+
+
+@click.command("tome")
+@click.option("--data", required=True, type=click.Path(path_type=Path, exists=True), help="Holds the BEIR folders.")
+@click.option("--work", required=True, type=click.Path(path_type=Path), help="Models and queries are kept there.")
+@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
+@click.option("--only", multiple=True, help="A set by name; repeatable. All by default.")
+@click.option("--arm", "arms", multiple=True, type=click.Choice(ARMS), help="Repeatable. All by default.")
+@click.option("--pretraining-steps", default=4000, show_default=True, help="Updates of span corruption, each size.")
+@click.option("--generator-steps", default=4000, show_default=True, help="Updates of the query generator.")
+@click.option("--steps", default=6000, show_default=True, help="Updates of each stage.")
+@click.option("--candidates", default=10, show_default=True, help="Generated queries a document.")
+@click.option(
+    "--spans", default=0, show_default=True, help="Random spans a document that are queries too, in all arms."
+)
+@click.option("--precision", type=click.Choice(["float32", "bfloat16"]), default="bfloat16", show_default=True)
+@connection_options
+def tome(
+    connection: ConnectionSettings,
+    data: Path,
+    work: Path,
+    record: Path | None,
+    only: tuple[str, ...],
+    arms: tuple[str, ...],
+    pretraining_steps: int,
+    generator_steps: int,
+    steps: int,
+    candidates: int,
+    spans: int,
+    precision: str,
+) -> None:
+    """Measure model-based retrieval in two stages against one, BM25 and a dense model."""
+    from opensearch_neural.results import Summary, code_commit, command_line, data_facts, machine_facts
+    from opensearch_neural.tables import result_table
+
+    effort = Effort(pretraining_steps, generator_steps, steps, candidates, spans, precision)
+    chosen = [arm for arm in ARMS if not arms or arm in arms]
+    sets = [name for name in SETS if not only or name in only]
+    sizes = {DEEPER if arm in (SINGLE, RANDOM) else LAYERS for arm in chosen} | {LAYERS}
+    for layers in sorted(sizes):
+        pretrained(data, work, effort, layers)
+    generator(data, work, effort)
+    found: list[Row] = []
+    for name in sets:
+        generated(data, name, work, effort)
+        found += one_set(data, name, work, effort, chosen, connection)
+    summary = Summary(
+        command=command_line(),
+        code=code_commit(),
+        machine=machine_facts(),
+        data=[data_facts(data / name) for name in sorted({*sets, *PAIRS})],
+        seeds=[42],
+        rows=found,
+        goals=goals(found),
+        title="Retrieval by writing URLs: two stages, one, and a search",
+    )
+    print(result_table(summary.rows, sorted({row.measure for row in found}), intervals=True))
+    for goal in summary.goals:
+        print(goal)
+    if record:
+        print(f"written: {summary.write(record)}")

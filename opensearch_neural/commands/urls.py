@@ -1,0 +1,67 @@
+"""`osn urls`: the URLs of a corpus as a generative model writes them, which its decoding is then held to."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--corpus", required=True, help="Folder, file or data set of any kind that `osn ingest` reads.")
+@click.option("--model", required=True, help="A model of `osn train tome`: directory or hub id.")
+@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to write.")
+@click.option(
+    "--extend",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="URLs that this command wrote, to which the corpus's are added; the same folder as --out will do.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def urls(corpus: str, model: str, out: Path, extend: Path | None, as_json: bool) -> None:
+    """Write the URLs of a corpus into a trie, outside of which a generative model cannot decode.
+
+    Documents are added without training (--extend), and a document of the same id takes the other's place. The model has
+    not learned added ones by heart: it finds them as far as their passages and URLs resemble what it knows.
+
+    \b
+    osn urls --corpus tldr --model models/tome --out urls/tldr
+    osn urls --corpus new.jsonl --model models/tome --extend urls/tldr --out urls/tldr
+    osn search --index tldr --engine tome --urls urls/tldr "list files by size"
+    """
+    from tqdm import tqdm
+
+    from opensearch_neural.corpus import Rejected, read_corpus
+    from opensearch_neural.models import registry
+    from opensearch_neural.models.generative import load_generative
+    from opensearch_neural.models.url_trie import CorpusUrls
+
+    loaded = load_generative(model, device="cpu")
+    before = None if extend is None else CorpusUrls.load(extend)
+    if before is not None:
+        loaded.check_urls(before)
+    rejected: list[Rejected] = []
+    # A terminal gets a bar that moves, a log a line now and then.
+    interval = 0.1 if sys.stderr.isatty() else 10.0
+    read = tqdm(
+        read_corpus(corpus, on_reject=rejected.append),
+        unit=" documents",
+        desc="reading",
+        mininterval=interval,
+        maxinterval=interval,
+    )
+    pairs = ((document.id, document.url) for document in read)
+    made = loaded.index_urls(pairs) if before is None else before.extended(pairs, loaded.encode)
+    if rejected:
+        print(f"warning: {len(rejected):,} records left out, the first in {rejected[0]}", file=sys.stderr)
+    made.save(out)
+    registry.remember(loaded.info.hash, loaded.info.path)
+    if as_json:
+        counts = {"documents": len(made), "nodes": len(made.trie), "depth": made.trie.depth, "left_out": len(rejected)}
+        print(json.dumps({"urls": str(out), "model": made.model, "corpus": made.corpus, **counts}))
+    else:
+        print(
+            f"{out}: {len(made):,} URLs, the longest of {made.trie.depth} tokens, for the model {made.model['name']} "
+            f"({made.model['hash']})"
+        )
