@@ -68,7 +68,14 @@ TRAINED = (CONTROL, FROZEN, STATIC, JPQ)
 SIZES = (10_000, 100_000, 1_000_000)
 TIMED_QUERIES = 30
 COST_BYTES = (16, 24, 48, 96)
-DIMENSION = 384
+DIMENSIONS = (384, 768)
+"""Of all-MiniLM-L6-v2, and of the paper's models."""
+HNSW = "HNSW"
+HNSW_SEARCH = 128
+"""efSearch: at least as many as are returned."""
+FASTER = "times faster than flat"
+BLOCK = 100_000
+"""Random vectors made at a time."""
 
 
 # ------------------------------------------------ what is trained
@@ -87,7 +94,7 @@ def configuration(data: Path, work: Path, name: str, engine: str, *, m: int, see
         start=START,
         train=[JpqSet(data / one) for one in parts],
         unseen=[JpqSet(data / one, split="test", name=f"{one}-test") for one in parts],
-        quantizer=QuantizerSettings(subvectors=m, train_centroids=engine in (STATIC, JPQ), learning_rate=1e-4),
+        quantizer=QuantizerSettings(subvectors=m, train_centroids=engine in (STATIC, JPQ)),
         objective=JpqObjective(documents="uncompressed" if whole else "quantized"),
         negatives=NegativeSettings(
             source="static" if engine == STATIC else "live",
@@ -355,7 +362,7 @@ def quality_goals(rows: Sequence[Row]) -> list[Goal]:
 # ------------------------------------------------ part "cost"
 
 
-def cost(work: Path, sizes: Sequence[int], hnsw_most: int) -> tuple[list[Row], list[Goal]]:
+def cost(work: Path, sizes: Sequence[int], dimensions: Sequence[int], hnsw_most: int) -> tuple[list[Row], list[Goal]]:
     """Bytes of faiss's files, and CPU time of single queries on one thread, by collection size.
 
     Vectors and codes are random: they stand in for size, and nothing is said of quality.
@@ -363,15 +370,18 @@ def cost(work: Path, sizes: Sequence[int], hnsw_most: int) -> tuple[list[Row], l
     import faiss
 
     threads = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)
     try:
-        found = [row for size in sizes for row in cost_rows(work, size, hnsw=size <= hnsw_most)]
+        found = [row for d in dimensions for size in sizes for row in cost_rows(work, size, d, hnsw=size <= hnsw_most)]
     finally:
         faiss.omp_set_num_threads(threads)
     return found, cost_goals(found)
 
 
-def cost_rows(work: Path, size: int, *, hnsw: bool) -> list[Row]:
+def of_random(size: int, dimension: int) -> str:
+    return f"{size:,} random vectors, D = {dimension}"
+
+
+def cost_rows(work: Path, size: int, dimension: int, *, hnsw: bool) -> list[Row]:
     """Rows of one collection size, the engines timed in turns."""
     import faiss
 
@@ -379,19 +389,18 @@ def cost_rows(work: Path, size: int, *, hnsw: bool) -> list[Row]:
     from opensearch_neural.results import Row
 
     rng = np.random.default_rng(size)
-    name = f"{size:,} random vectors"
-    queries = random_vectors(rng, TIMED_QUERIES)
-    vectors = random_vectors(rng, size)
-    indexes: dict[str, Any] = {FLAT: faiss.IndexFlatIP(DIMENSION)}
-    indexes[FLAT].add(vectors)
+    name = of_random(size, dimension)
+    queries = random_vectors(rng, TIMED_QUERIES, dimension)
+    indexes: dict[str, Any] = {FLAT: faiss.IndexFlatIP(dimension)}
     if hnsw:
-        indexes["HNSW"] = faiss.IndexHNSWFlat(DIMENSION, 16, faiss.METRIC_INNER_PRODUCT)
-        faiss.omp_set_num_threads(2)
-        indexes["HNSW"].add(vectors)
-        faiss.omp_set_num_threads(1)
-        indexes["HNSW"].hnsw.efSearch = 128
-    del vectors
-    indexes |= {f"JPQ, {m} bytes": random_quantized(rng, m, size) for m in COST_BYTES}
+        indexes[HNSW] = faiss.IndexHNSWFlat(dimension, 16, faiss.METRIC_INNER_PRODUCT)
+        indexes[HNSW].hnsw.efSearch = HNSW_SEARCH
+    for start in range(0, size, BLOCK):
+        vectors = random_vectors(rng, min(BLOCK, size - start), dimension)
+        for index in indexes.values():
+            index.add(vectors)
+    indexes |= {f"JPQ, {m} bytes": random_quantized(rng, m, size, dimension) for m in COST_BYTES}
+    faiss.omp_set_num_threads(1)
     seconds = cpu_seconds(indexes, queries)
     found: list[Row] = []
     for engine, index in indexes.items():
@@ -401,32 +410,32 @@ def cost_rows(work: Path, size: int, *, hnsw: bool) -> list[Row]:
         found.append(Row(name, engine, "CPU ms a query", float(np.mean(milliseconds)), low, high, len(times)))
         found.append(Row(name, engine, "bytes a document", bytes_of(index, work) / size, None, None, size))
         if engine != FLAT:
-            ratios = np.asarray(seconds[FLAT]) / np.asarray(times)
-            low, high = interval(ratios.tolist()) or (None, None)
-            found.append(Row(name, engine, "times faster than flat", float(ratios.mean()), low, high, len(times)))
+            # Medians: another process may take a part of a query's time, of flat search or of this.
+            ratio = float(np.median(seconds[FLAT]) / np.median(times))
+            found.append(Row(name, engine, FASTER, ratio, None, None, len(times)))
         if engine.startswith("JPQ"):
-            m = int(engine.split()[1])
-            found.append(Row(name, engine, "times faster in theory", theory(m, DEPTH), None, None, size))
+            expected = theory(int(engine.split()[1]), DEPTH, dimension)
+            found.append(Row(name, engine, "times faster in theory", expected, None, None, size))
     return found
 
 
-def theory(m: int, n: int) -> float:
+def theory(m: int, n: int, dimension: int) -> float:
     """(D + log n) / (M + log n) with the n documents returned (`jpq`, section 3.6)."""
-    return (DIMENSION + math.log2(n)) / (m + math.log2(n))
+    return (dimension + math.log2(n)) / (m + math.log2(n))
 
 
-def random_vectors(rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-    vectors = rng.standard_normal((count, DIMENSION), dtype=np.float32)
+def random_vectors(rng: np.random.Generator, count: int, dimension: int) -> NDArray[np.float32]:
+    vectors = rng.standard_normal((count, dimension), dtype=np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors
 
 
-def random_quantized(rng: np.random.Generator, m: int, size: int) -> Any:
+def random_quantized(rng: np.random.Generator, m: int, size: int, dimension: int) -> Any:
     from opensearch_neural.models.quantized import CENTROIDS, Quantizer
     from opensearch_neural.retrievers.faiss import quantized_index
 
-    centroids = rng.standard_normal((m, CENTROIDS, DIMENSION // m), dtype=np.float32)
-    rotation = np.linalg.qr(rng.standard_normal((DIMENSION, DIMENSION)))[0].astype(np.float32)
+    centroids = rng.standard_normal((m, CENTROIDS, dimension // m), dtype=np.float32)
+    rotation = np.linalg.qr(rng.standard_normal((dimension, dimension)))[0].astype(np.float32)
     codes = rng.integers(0, CENTROIDS, (size, m), dtype=np.uint8)
     return quantized_index(Quantizer(rotation, centroids, centroids), codes)
 
@@ -459,15 +468,17 @@ def cost_goals(rows: Sequence[Row]) -> list[Goal]:
     """The goal of the issue, in its words."""
     from opensearch_neural.results import Goal
 
-    wanted = (f"{SIZES[-1]:,} random vectors", "JPQ, 24 bytes", "times faster than flat")
-    value = next((row.value for row in rows if (row.set, row.engine, row.measure) == wanted), None)
+    value = {(row.set, row.engine, row.measure): row.value for row in rows}
     return [
         Goal(
-            "CPU time of one query on one thread: at least 10x less than flat search at M = 24 and 1M",
+            f"CPU time of one query on one thread: at least 10x less than flat search at M = 24 and 1M (D = {dimension})",
             "at least 10",
-            None if value is None else round(value, 2),
-            value is not None and value >= 10,
+            None
+            if (found := value.get((of_random(SIZES[-1], dimension), "JPQ, 24 bytes", FASTER))) is None
+            else round(found, 2),
+            found is not None and found >= 10,
         )
+        for dimension in DIMENSIONS
     ]
 
 
@@ -508,8 +519,8 @@ def jpq(
         rows, goals = quality(data, work, names=chosen, sizes=sizes or BYTES, steps=steps, keep_models=keep_models)
         shown = ["nDCG@10", "RR@10", "R@100", f"nDCG@10 - {OPQ}"]
     else:
-        rows, goals = cost(work, SIZES, hnsw_most)
-        shown = ["CPU ms a query", "bytes a document", "times faster than flat", "times faster in theory"]
+        rows, goals = cost(work, SIZES, DIMENSIONS, hnsw_most)
+        shown = ["CPU ms a query", "bytes a document", FASTER, "times faster in theory"]
     folders = [one for name in chosen for one in SETS[name]]
     summary = Summary(
         command=command_line(),
