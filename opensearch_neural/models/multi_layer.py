@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -149,23 +150,37 @@ class MultiVectors:
 class MultiLayerEncoder:
     """A model that encodes a document as several vectors and a query as one.
 
-    mix: the weights by which a document's vectors become one, None where they stay several. normalized: whether every
-    vector has length 1.
+    mix: the weights by which a document's vectors become one, None where they stay several. The documents' tower is loaded
+    when a document is first encoded: queries, by ONNX, need no torch.
     """
 
     info: ModelInfo
     selection: Selection
     mix: tuple[float, ...] | None
     query: DenseEncoder
-    document: TorchDenseEncoder
+    device: str | None = None
+    max_length: int | None = None
 
     @property
     def dimension(self) -> int:
-        return self.document.dimension
+        return self.query.dimension
 
     @property
     def normalized(self) -> bool:
-        return self.document.normalized
+        """Whether every vector has length 1."""
+        return self.query.normalized
+
+    @cached_property
+    def document(self) -> TorchDenseEncoder:
+        """Raises ModelError where the transformer has not the layers that the selection is about."""
+        loaded = load_dense(self.info.path / DOCUMENT, device=self.device, max_length=self.max_length)
+        assert isinstance(loaded, TorchDenseEncoder)
+        depth = int(loaded.model[0].auto_model.config.num_hidden_layers)  # type: ignore[union-attr,arg-type]
+        if depth != self.selection.depth:
+            raise ModelError(
+                f"{self.info.path / FILE} is about {self.selection.depth} layers, and {DOCUMENT}/ has {depth}"
+            )
+        return loaded
 
     def encode_queries(self, texts: Sequence[str], *, batch_size: int = 32) -> Vectors:
         """(texts, dimension), in order. Raises ModelError where a vector is not finite."""
@@ -300,11 +315,5 @@ def load_multi_layer(
     folder = directory.locate(name_or_path, files=files)
     selection, mix = read_selection(folder)
     query = load_dense(folder / QUERY, device=device, backend=backend, max_length=max_length)
-    document = load_dense(folder / DOCUMENT, device=device, max_length=max_length)
-    assert isinstance(document, TorchDenseEncoder)
-    depth = int(document.model[0].auto_model.config.num_hidden_layers)  # type: ignore[union-attr,arg-type]
-    if depth != selection.depth:
-        raise ModelError(f"{folder / FILE} is about {selection.depth} layers, and {DOCUMENT}/ has {depth}")
-    return MultiLayerEncoder(
-        directory.model_info(folder, name=name_or_path, kind=KIND), selection, mix, query, document
-    )
+    info = directory.model_info(folder, name=name_or_path, kind=KIND)
+    return MultiLayerEncoder(info, selection, mix, query, device, max_length)

@@ -364,6 +364,17 @@ def test_first_tokens_pooled_into_one_vector_are_read_back(
     np.testing.assert_allclose(vectors.values, model.vectors("document", TEXTS), atol=1e-5)
 
 
+def test_queries_of_a_multi_vector_model_are_encoded_by_onnx_without_the_documents_tower(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    pytest.importorskip("onnxscript")
+    model = built(backbone, beir, pooling="multi-vector", onnx=True)
+    model.export(tmp_path)
+    loaded = load_multi_layer(tmp_path, backend="onnx")
+    np.testing.assert_allclose(loaded.encode_queries(TEXTS[:3]), model.vectors("query", TEXTS[:3]), atol=1e-4)
+    assert "document" not in vars(loaded)
+
+
 def test_a_directory_that_is_none_is_named(tmp_path: Path, backbone: Path, beir: Path) -> None:
     with pytest.raises(ModelError, match=r"no multi_layer\.json"):
         load_multi_layer(backbone)
@@ -373,7 +384,7 @@ def test_a_directory_that_is_none_is_named(tmp_path: Path, backbone: Path, beir:
     for wrong in ({"source": "sentences"}, {"layers": [3, 2]}, {"format": 9}, {"mix": "heavy"}, {"depth": 9}):
         file.write_text(json.dumps(content | wrong))
         with pytest.raises(ModelError, match="multi_layer"):
-            load_multi_layer(tmp_path)
+            load_multi_layer(tmp_path).encode_documents(TEXTS)
 
 
 # ------------------------------------------------ training
@@ -429,5 +440,9 @@ def test_two_stages_mine_with_the_first_retriever_and_start_anew(
 def test_a_symmetric_loss_is_refused_and_plain_settings_are_separate_towers() -> None:
     with pytest.raises(ValueError, match="symmetric"):
         MlrConfig(Path("x"), [SetSettings(Path("y"))], objective=ObjectiveSettings(symmetric=True))
+    with pytest.raises(ValueError, match="mixes no layers"):
+        MlrConfig(
+            Path("x"), [SetSettings(Path("y"))], representation=RepresentationSettings(pooling="average"), onnx=True
+        )
     assert MlrConfig(Path("x"), [SetSettings(Path("y"))]).encoder.tied is False
     assert EncoderSettings().tied is True
