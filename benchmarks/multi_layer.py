@@ -57,7 +57,7 @@ HELD_QUERIES = 2000
 """Questions about held-back articles that are tested, at most."""
 LAMBDAS = (0.01, 0.1, 1.0, 10.0)
 TOLERANCE = 0.01
-"""A gain in dev nDCG@10 over the last sixth of the steps below which an arm counts as converged."""
+"""A gain in dev nDCG@10 over the last quarter of the steps below which an arm counts as converged."""
 
 
 # ------------------------------------------------ arms
@@ -255,7 +255,7 @@ def configuration(arm: Arm, ground: Ground, *, steps: int, seed: int) -> DenseCo
         "encoder": SeparateTowers(query_length=48, document_length=128),
         "candidates": CandidateSettings(negatives=1, depth=50),
         "two_stage": TwoStageSettings(depth=DEPTH, keep=50) if arm.two_stage else None,
-        "selection": DevSettings(queries=150, documents=300),
+        "selection": DevSettings(queries=150, documents=800),
         "training": TrainingSettings(
             steps=steps,
             batch_size=32,
@@ -264,8 +264,8 @@ def configuration(arm: Arm, ground: Ground, *, steps: int, seed: int) -> DenseCo
             weight_decay=0.0,
             max_gradient_norm=2.0,
             set_weights=0.5,
-            evaluate_every=max(1, steps // 6),
-            save_every=max(1, steps // 6),
+            evaluate_every=max(1, steps // 4),
+            save_every=max(1, steps // 4),
             precision="bfloat16",
             seed=seed,
         ),
@@ -372,7 +372,7 @@ def dev_rows(outcomes: Iterable[Outcome]) -> list[Row]:
         for measure, value in (
             ("nDCG@10 at the start", dev[0]),
             ("nDCG@10", max(dev)),
-            ("gain of the last sixth", dev[-1] - dev[-2]),
+            ("gain of the last quarter", dev[-1] - dev[-2]),
         ):
             found.append(Row("dev", outcome.name, measure, value, None, None, len(dev)))
     return found
@@ -388,10 +388,10 @@ def dev_goal(rows: Sequence[Row]) -> Goal:
         arm
         for arm in arms
         if value[arm, "nDCG@10"] <= value[arm, "nDCG@10 at the start"]
-        or value[arm, "gain of the last sixth"] > TOLERANCE
+        or value[arm, "gain of the last quarter"] > TOLERANCE
     ]
     return Goal(
-        f"each arm converged on dev (the last sixth of the steps gains at most {TOLERANCE:g} nDCG@10) and above its start",
+        f"each arm converged on dev (the last quarter of the steps gains at most {TOLERANCE:g} nDCG@10) and above its start",
         f"{len(arms)} of {len(arms)}",
         f"{len(arms) - len(failed)} of {len(arms)}" + (f" (not: {'; '.join(failed)})" if failed else ""),
         bool(arms) and not failed,
