@@ -35,6 +35,7 @@ from opensearch_neural.evaluate import measure
 from opensearch_neural.models import directory
 from opensearch_neural.models.dense import DenseEncoder, TorchDenseEncoder, ends_normalized, load_dense, quiet_loading
 from opensearch_neural.models.quantized import CENTROIDS, KIND, QUANTIZER_FILE, Codes, Quantizer
+from opensearch_neural.tokens import encodable
 from trainers import losses
 from trainers.bi_encoder import PART_OVERHEAD, SetSettings
 from trainers.config import config_options, fingerprint
@@ -258,23 +259,29 @@ def fewer_documents(data: TrainingData, count: int) -> TrainingData:
 def relevant_rows(data: TrainingData) -> list[Rows]:
     """For each example the rows of all documents known to be relevant to its query, or to one of the same text; copies
     of them by normalised text, too."""
-    documents, queries = data.documents.canonical(), data.queries.canonical().tolist()
-    copies = copies_of(documents)
+    copies, queries = Copies(data.documents), data.queries.canonical().tolist()
     known: dict[int, set[int]] = {}
     for query, judged in zip(queries, data.judged, strict=True):
-        known.setdefault(query, set()).update(documents[judged].tolist())
-    return [
-        np.array(sorted(row for key in known[queries[query]] for row in copies[key]), dtype=np.int64)
-        for query in data.query_rows.tolist()
-    ]
+        known.setdefault(query, set()).update(judged.tolist())
+    return [copies.of(np.array(sorted(known[queries[query]]))) for query in data.query_rows.tolist()]
 
 
-def copies_of(canonical: npt.NDArray[np.int32]) -> dict[int, list[int]]:
-    """{first row of a text: all rows of it}."""
-    copies: dict[int, list[int]] = {}
-    for row, key in enumerate(canonical.tolist()):
-        copies.setdefault(key, []).append(row)
-    return copies
+class Copies:
+    """Which documents have the same normalised text."""
+
+    def __init__(self, documents: TextStore) -> None:
+        self.keys = documents.canonical()
+        self.order = np.argsort(self.keys, kind="stable")
+        self.sorted = self.keys[self.order]
+
+    def of(self, rows: npt.NDArray[Any]) -> Rows:
+        """`rows` and all copies of them, ascending."""
+        keys = np.unique(self.keys[rows])
+        spans = zip(
+            np.searchsorted(self.sorted, keys, "left"), np.searchsorted(self.sorted, keys, "right"), strict=True
+        )
+        found = np.concatenate([self.order[start:stop] for start, stop in spans])
+        return np.sort(found).astype(np.int64)
 
 
 class Question(NamedTuple):
@@ -309,8 +316,7 @@ class RankedData:
 
     def __init__(self, data: TrainingData, ranking: Rows) -> None:
         self.data, self.sets, self.ranking = data, data.sets, ranking
-        self.canonical = data.documents.canonical()
-        self.copies = copies_of(self.canonical)
+        self.copies = Copies(data.documents)
 
     def __len__(self) -> int:
         return len(self.data)
@@ -319,8 +325,7 @@ class RankedData:
         ranked = self.ranking[visit.index]
         ranked = ranked[ranked >= 0]
         at = visit.random().randrange(len(ranked))
-        above = {row for one in ranked[: at + 1].tolist() for row in self.copies[int(self.canonical[one])]}
-        return Question(visit.index, int(ranked[at]), np.array(sorted(above), dtype=np.int64))
+        return Question(visit.index, int(ranked[at]), self.copies.of(ranked[: at + 1]))
 
 
 class JpqCollate:
@@ -583,7 +588,7 @@ class JpqModel(TrainingModel):
         device = self.scoring.device
         encoder = SentenceTransformer(modules=list(self.query.stages), device=str(device))
         vectors = encoder.encode(
-            [self.query.prompt + text for text in texts], convert_to_tensor=True, show_progress_bar=False
+            [encodable(self.query.prompt + text) for text in texts], convert_to_tensor=True, show_progress_bar=False
         )
         parts = [self.search(block.float(), k, corpus, documents) for block in vectors.split(256)]
         rows, scores = torch.cat([rows for _, rows in parts]), torch.cat([found for found, _ in parts])
