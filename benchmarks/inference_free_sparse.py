@@ -13,6 +13,7 @@
     distillation   teachers alone and together, normalized or not, InfoNCE, no pre-training (table 6)
     high-idf-first the rare tokens first, then all: what it costs in nDCG@10 (section 5.3.2)
 
+Documents are encoded in bfloat16, which the benchmark of encoding shows to be 0.05 points of nDCG@10 from float32.
 Models and vectors stay in `--work`: interrupted, the same command goes on, and a model that is there is not trained again.
 BM25 is OpenSearch's, of the cluster that OSN_URL or --url names or of a local node, with the best of two analyzers and of
 k1 and b on train; k1 and b of the impacts over word pieces are chosen likewise. No test judgement chooses anything.
@@ -131,7 +132,7 @@ def ablation(data: Path, work: Path, name: str, *, steps: int) -> SparseConfig:
 
 
 def trained(config: SparseConfig) -> SparseDocumentEncoder:
-    """The model of `config`, trained where it is not yet."""
+    """The model of `config`, trained where it is not yet; it reads as many tokens of a document as in training."""
     from opensearch_neural.models.sparse import load_sparse
     from trainers.sparse import train_sparse
 
@@ -139,7 +140,7 @@ def trained(config: SparseConfig) -> SparseDocumentEncoder:
     logger.info(
         "%s: %d steps, the state after %s kept: %s", config.output.name, found.steps, found.best_step, found.measures
     )
-    return load_sparse(config.output)
+    return load_sparse(config.output, dtype="bf16", max_length=config.document_length)
 
 
 # ------------------------------------------------ engines without a cluster
