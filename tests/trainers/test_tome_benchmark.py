@@ -1,0 +1,94 @@
+"""The benchmark of TOME on tiny data: every arm is trained and measured, and its goals follow from its rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sentence_transformers")
+
+from tiny import WORDS, tiny_backbone  # noqa: E402
+
+from benchmarks import inference_free_sparse, tome  # noqa: E402
+from benchmarks.tome import ARMS, BARE, BM25, GOLD, LATER, SINGLE, TWO, fused, goals  # noqa: E402
+from opensearch_neural.results import Row, read  # noqa: E402
+from trainers import backbones  # noqa: E402
+from trainers.backbones import NewBackbone  # noqa: E402
+
+
+def beir_with_urls(folder: Path) -> None:
+    (folder / "qrels").mkdir(parents=True)
+    with (folder / "corpus.jsonl").open("w") as corpus, (folder / "queries.jsonl").open("w") as queries:
+        for at, word in enumerate(WORDS[:30]):
+            line = {"_id": f"d{at}", "title": word, "text": f"{word} {folder.name}", "url": f"https://x.org/{word}"}
+            corpus.write(json.dumps(line) + "\n")
+            for number in (1, 2):
+                query = {"_id": f"q{at}-{number}", "text": f"what is {word} {folder.name} {number}"}
+                queries.write(json.dumps(query) + "\n")
+    for split, number in (("train", 1), ("test", 2)):
+        lines = ["query-id\tcorpus-id\tscore", *(f"q{at}-{number}\td{at}\t1" for at in range(30))]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+
+
+def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in tome.PAIRS:
+        beir_with_urls(tmp_path / "data" / name)
+    monkeypatch.setattr(tome, "DENSE", str(tiny_backbone(tmp_path / "dense", positions=256)))
+    monkeypatch.setattr(inference_free_sparse, "GRID", ((1.2,), (0.75,)))
+    monkeypatch.setattr(tome, "TIMED", 3)
+    tokenizer = backbones.train_tokenizer(WORDS * 3, "byte-level", 420)
+    for layers in (tome.LAYERS, tome.DEEPER):
+        folder = tmp_path / "work" / f"t5-{layers}"
+        new = NewBackbone("t5", layers=1 if layers == tome.LAYERS else 2, hidden=16, heads=2)
+        backbones.save(backbones.new_backbone(new, tokenizer), tokenizer, folder)
+    monkeypatch.setattr(tome, "pretrained", lambda *arguments: None)
+    arguments = ["--data", str(tmp_path / "data"), "--work", str(tmp_path / "work"), "--only", "wikiqa-doc"]
+    arguments += ["--steps", "2", "--generator-steps", "1", "--candidates", "2", "--precision", "float32"]
+    arguments += ["--record", str(tmp_path / "out"), "--url", cluster_url]
+    result = CliRunner().invoke(tome.tome, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    by_engine = {(row.engine, row.measure): row for row in read(tmp_path / "out").rows}
+    for arm in (*(arm for arm in ARMS if arm != LATER), GOLD):
+        for engine in (arm, f"{arm}, free", f"{arm}, greedy"):
+            assert by_engine[(engine, "Hits@1")].n == 30, engine
+    assert by_engine[(BM25, "Hits@1")].value > 0.9
+    assert by_engine[(TWO, f"Hits@1 - {SINGLE}")].n == 30
+    assert by_engine[(TWO, "generated passages in the corpus")].n == 30
+    assert by_engine[(f"{LATER}: their questions", "Hits@1")].n == 3
+    assert by_engine[(f"{LATER}: other questions", "Hits@1")].n == 27
+    assert by_engine[(TWO, "parameters")].value > by_engine[(SINGLE, "parameters")].value / 2
+    assert by_engine[(TWO, "updates")].value == by_engine[(SINGLE, "updates")].value == 4
+    assert by_engine[(BM25, "P50 ms")].value > 0
+    assert [goal.target for goal in read(tmp_path / "out").goals] == ["1 of 2", "at least 0"]
+
+    before = (tmp_path / "work" / "wikiqa-doc" / "before" / "corpus.jsonl").read_text().splitlines()
+    assert len(before) == 27
+    bare = json.loads((tmp_path / "work" / "wikiqa-doc" / BARE.replace(" ", "-") / "generative.json").read_text())
+    assert bare["prompts"] is False
+
+
+def test_ranks_are_fused_by_hand() -> None:
+    found = fused({"q": {"a": 9.0, "b": 1.0}}, {"q": {"b": -1.0}, "r": {}})
+    assert found == {"q": {"b": pytest.approx(1 / 62 + 1 / 61), "a": pytest.approx(1 / 61)}, "r": {}}
+    assert list(found["q"]) == ["b", "a"]
+
+
+def row(name: str, engine: str, measure: str, value: float, low: float | None = None) -> Row:
+    return Row(name, engine, measure, value, low, None if low is None else value + 0.1, 100)
+
+
+def test_goals_follow_from_rows() -> None:
+    gain = f"Hits@1 - {SINGLE}"
+    rows = [
+        row("tldr", TWO, gain, 0.05, 0.01),
+        row("wikiqa-doc", TWO, gain, 0.05, -0.01),
+        row("tldr", f"{TWO}, free", "Hits@1", 0.3),
+        row("tldr", f"{TWO}, greedy", "Hits@1", 0.3),
+    ]
+    assert [goal.met for goal in goals(rows)] == [True, True]
+    rows += [row("tldr", f"{SINGLE}, free", "Hits@1", 0.3), row("tldr", f"{SINGLE}, greedy", "Hits@1", 0.29)]
+    assert [goal.met for goal in goals([rows[1], *rows[2:]])] == [False, False]
