@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from opensearch_neural.corpus import Document
     from opensearch_neural.models.dense import DenseEncoder
-    from opensearch_neural.models.quantized import QuantizedModel
+    from opensearch_neural.models.quantized import QuantizedModel, Quantizer
     from opensearch_neural.models.sparse import SparseDocumentEncoder
     from opensearch_neural.models.vectors import SparseVectors
 
@@ -85,6 +85,19 @@ class Encoders:
         if self.pq is not None and pq is not None and self.reconstructed:
             dense = self.pq.quantizer.reconstruct(pq)
         return Vectors(sparse, dense, pq)
+
+
+@dataclass(frozen=True)
+class Reconstructing:
+    """A vectorizer whose dense vectors are what its codes stand for."""
+
+    vectorizer: Vectorizer
+    quantizer: Quantizer
+
+    def vectors(self, documents: Sequence[Document]) -> Vectors:
+        found = self.vectorizer.vectors(documents)
+        assert found.pq is not None
+        return replace(found, dense=self.quantizer.reconstruct(found.pq))
 
 
 @dataclass(frozen=True, slots=True)

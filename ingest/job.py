@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from ingest import pipeline
 from ingest.dead_letters import is_dead_letter_file, letters_path
-from ingest.encoding import Encoders, Vectorizer
+from ingest.encoding import Encoders, Reconstructing, Vectorizer
 from ingest.models import (
+    RECONSTRUCTED,
     Dtype,
     Wanted,
     choose,
@@ -31,6 +32,7 @@ from ingest.versions import build_record, open_build, serve
 from opensearch_neural.cluster import translate_errors
 from opensearch_neural.errors import InputError
 from opensearch_neural.models import registry
+from opensearch_neural.models.quantized import QUANTIZER_FILE, Quantizer
 from opensearch_neural.schema import DenseType, IndexMeta, PassageMeta
 from opensearch_neural.tokens import load_tokenizer
 
@@ -176,8 +178,19 @@ def with_vectors(job: Job, stored: StoredVectors, records: Records) -> Plan:
     if manifest.passages is not None:
         tokenizer = load_tokenizer(model) if manifest.sparse else load_tokenizer(stored.folder / "tokenizer.json")
         records = as_passages(records, tokenizer, manifest.passages)
+    vectorizer: Vectorizer = stored
+    if job.dense == RECONSTRUCTED:
+        if manifest.quantized is None or manifest.dense is not None:
+            held = "no codes" if manifest.quantized is None else "dense vectors already"
+            raise InputError(f"{stored.folder} holds {held}", "--dense pq makes dense vectors of codes")
+        codes = manifest.quantized
+        quantizer = Quantizer.load(registry.find(codes.hash, codes.name, "quantized") / QUANTIZER_FILE)
+        sample = quantizer.reconstruct(stored.codes()[1][:256]) if job.dense_type == "byte" else None
+        dense = stored_dense_meta(codes.name, codes.hash, quantizer.dimension, job.dense_type, False, sample)
+        dense = replace(dense, reconstructed=True)
+        vectorizer = Reconstructing(stored, quantizer)
     meta = IndexMeta(manifest.sparse, dense, manifest.passages, manifest.quantized, job.analyzer)
-    return Plan(meta, records, stored, manifest.records)
+    return Plan(meta, records, vectorizer, manifest.records)
 
 
 def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:
@@ -189,10 +202,11 @@ def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:
         if job.corpus is None:
             raise InputError("no corpus is named", "give --corpus, or --vectors")
         return job.corpus
-    if job.sparse or job.dense or job.tokenizer or job.passages or job.dtype != "fp32":
+    models = job.sparse or job.pq or (job.dense and job.dense != RECONSTRUCTED)
+    if models or job.tokenizer or job.passages or job.dtype != "fp32":
         raise InputError(
-            "--vectors brings the vectors along: --sparse, --dense, --tokenizer, --passages and --dtype have no place "
-            "beside it",
+            "--vectors brings the vectors along: --sparse, --dense, --pq, --tokenizer, --passages and --dtype have no "
+            "place beside it (but --dense pq has)",
             "leave them out, or encode again with `osn encode`",
         )
     encoded = stored.manifest.corpus

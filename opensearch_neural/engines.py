@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from opensearch_neural import multi_vector, queries
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.models import registry
+from opensearch_neural.packed_table import spread
 from opensearch_neural.queries import Body, Filter, Rare
 from opensearch_neural.schema import IndexMeta, check_same_model, to_bytes
 
@@ -44,13 +45,20 @@ Part = Literal["sparse", "dense", "reconstructed", "quantized"]
 @dataclass(frozen=True)
 class Cascade:
     """rare: which tokens are searched first. window, dense_window: hits of each shard that are scored with all tokens, and
-    those that are scored with their codes. weight: of the inner product beside the sparse score.
+    those that are scored with their codes. weight: how much a difference of inner products counts that is one standard
+    deviation (`spread`) of the query's look-up table, as a share of the query's token weights: so that the same weight
+    does for long and short queries, and for models whose inner products are of another size.
+
+    The defaults were best, or near it, with BM25's impacts and unit vectors on training queries of squad-mix.
     """
 
     rare: Rare = field(default_factory=Rare)
     window: int = 100
     dense_window: int = 50
-    weight: float = 1.0
+    weight: float = 0.025
+
+    def __str__(self) -> str:
+        return f"weight {self.weight:g}, windows {self.window} and {self.dense_window}, rare {self.rare}"
 
     def __post_init__(self) -> None:
         if self.window < 1 or self.dense_window < 1 or not self.weight > 0:
@@ -93,7 +101,8 @@ class Engines:
         needs no torch, and a model directory that was exported.
     rare, window: of high-idf-first, and of the cascade; None: what `osn tune` stored in the index, else ratio:0.5 and 30
     dense_window, weight: of the cascade, likewise; the window of jpq-rescore too
-    connect: gives a client of the cluster; only the engine faiss, which reads the index's codes, calls it
+    connect: gives a client of the cluster; only the engine faiss, which reads the index's codes, calls it. faiss_index:
+        where it reads them instead: what `osn encode --faiss` wrote
     """
 
     index: str
@@ -109,6 +118,7 @@ class Engines:
     dense_window: int | None = None
     weight: float | None = None
     connect: Callable[[], OpenSearch] | None = None
+    faiss_index: Path | None = None
     _query_encoder: QueryEncoder | None = None
     _dense_encoder: DenseEncoder | None = None
     _quantized_model: QuantizedModel | None = None
@@ -211,10 +221,15 @@ class Engines:
 
     @property
     def quantized_retriever(self) -> QuantizedRetriever:
-        """The index's codes in this process's memory, read from the cluster when they are first needed.
+        """The index's codes in this process's memory, read from the cluster, or the file, when they are first needed.
 
-        Raises ModelError as `quantized_model` does, ClusterError where the codes cannot be read.
+        Raises ModelError as `quantized_model` does, ClusterError or InputError where the codes cannot be read.
         """
+        if self._quantized_retriever is None and self.faiss_index is not None:
+            from opensearch_neural.retrievers.faiss import QuantizedRetriever
+
+            model = self.quantized_model
+            self._quantized_retriever = QuantizedRetriever.read(self.faiss_index, model.quantizer, model.encode_queries)
         if self._quantized_retriever is None:
             from opensearch_neural.retrievers.faiss import QuantizedRetriever
             from opensearch_neural.retrievers.opensearch import read_codes
@@ -309,13 +324,14 @@ def _jpq_rescore(engines: Engines, text: str, page: dict[str, Any]) -> Body:
 
 def _cascade(engines: Engines, text: str, page: dict[str, Any]) -> Body:
     how = engines.cascade
+    tokens, table = engines.query_encoder.encode(text), engines.table(text)
     return queries.cascade(
-        engines.query_encoder.encode(text),
-        engines.table(text),
+        tokens,
+        table,
         rare=how.rare,
         window=how.window,
         dense_window=how.dense_window,
-        weight=how.weight,
+        weight=how.weight * (sum(tokens.values()) or 1.0) / (spread(table) or 1.0),
         plugin=engines.plugin,
         **page,
     )
@@ -331,6 +347,8 @@ def _faiss(engines: Engines, text: str, page: dict[str, Any]) -> Body:
     # More than the page shows: some may have been deleted since the codes were read, be other passages of a document
     # that is there already, or not pass the filter.
     spare = queries.MOST_LISTED if page.get("filter") else wanted * queries.COLLAPSED_PASSAGES
+    # All are counted, so that it is seen when some are not there any more.
+    page.setdefault("track_total_hits", True)
     run = engines.quantized_retriever.retrieve({"": text}, min(spare, queries.MOST_LISTED))
     return queries.listed(run[""], **page)
 

@@ -384,6 +384,12 @@ def listed(
     return _body(_filtered(query, filter), size, from_, source, track_total_hits, highlight, collapse)
 
 
+def listed_count(body: Body) -> int:
+    """How many documents a body of `listed` asks for. Where fewer are counted, the index does not hold the others."""
+    query = body["query"]["bool"]["must"][0] if "must" in body["query"].get("bool", {}) else body["query"]
+    return len(query.get("bool", {}).get("should", []))
+
+
 def hybrid(
     *bodies: Body,
     method: Literal["min_max", "l2", "rrf"] = "min_max",

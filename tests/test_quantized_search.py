@@ -20,12 +20,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from quantized_models import quantized_model
 
+from benchmarks import jpq_table
 from benchmarks.load.measurement import prepare
 from benchmarks.load.target import Target
 from benchmarks.load.tuning import tune
 from benchmarks.load.variants import parse_variants, spec_of
 from benchmarks.load.workload import body_builders
-from ingest.documents import Documents
+from ingest.documents import Documents, delete_documents
+from ingest.encode import EncodeJob, run_encode, write_index
 from ingest.job import CorpusSource, Job, run_job
 from ingest.target import put_meta
 from opensearch_neural import queries
@@ -361,6 +363,63 @@ def test_codes_of_another_model_are_refused(written: Written, corpus: Path, text
 
 
 @pytest.mark.cluster
+def test_codes_from_files_make_the_same_index_as_codes_from_the_model(
+    client, index_name: str, corpus: Path, model: Path, tmp_path: Path
+) -> None:
+    kept: dict[str, Any] = {"sparse": "none", "store_vectors": True}
+    faiss = tmp_path / "codes.faiss"
+    encoding = EncodeJob(
+        CorpusSource(str(corpus)), tmp_path / "v", sparse="none", pq=str(model), device="cpu", faiss=faiss
+    )
+    run_encode(encoding, show_progress=False)
+    for dense_type in ("float", "byte"):
+        names = [f"{index_name}-{dense_type}-{kind}" for kind in "mv"]
+        settings = {**kept, "dense": "pq", "dense_type": dense_type}
+        run_job(client, job_of(corpus, names[0], model, **settings), show_progress=False)
+        settings = {**settings, "pq": None, "sparse": None, "vectors": tmp_path / "v"}
+        run_job(client, job_of(corpus, names[1], model, **settings), show_progress=False)
+        one, other = (
+            {hit["_id"]: hit["_source"] for hit in client.search(index=name, body={"size": 100})["hits"]["hits"]}
+            for name in names
+        )
+        assert one == other
+        assert {"pq", "dense"} <= one["d000"].keys()
+    with pytest.raises(InputError, match="--pq, --tokenizer"):
+        run_job(client, job_of(corpus, index_name, model, vectors=tmp_path / "v"), show_progress=False)
+    # What `osn encode --faiss` wrote serves in place of the index's codes, and what was deleted since is told.
+    engines = open_engines(client, names[1], faiss_index=faiss)
+    body = engines.body("faiss", QUERY, size=5)
+    assert queries.listed_count(body) == 25
+    assert body == open_engines(client, names[1]).body("faiss", QUERY, size=5)
+    nearest = [hit["_id"] for hit in client.search(index=names[1], body=body)["hits"]["hits"]]
+    delete_documents(client, names[1], nearest[:2])
+    found = client.search(index=names[1], body=body)["hits"]
+    assert [hit["_id"] for hit in found["hits"]][:3] == nearest[2:]
+    assert found["total"]["value"] == 23
+
+
+def test_a_file_of_codes_that_does_not_belong_is_refused(model: Path, texts: list[str], tmp_path: Path) -> None:
+    loaded = load_quantized(model, device="cpu")
+    file = tmp_path / "codes.faiss"
+    with pytest.raises(InputError, match=r"codes\.faiss cannot be read"):
+        QuantizedRetriever.read(file, loaded.quantizer, loaded.encode_queries)
+    file.write_bytes(b"no index")
+    with pytest.raises(InputError, match=r"codes\.faiss cannot be read"):
+        QuantizedRetriever.read(file, loaded.quantizer, loaded.encode_queries)
+    ids = [str(number) for number in range(len(texts))]
+    write_index(file, ids, loaded.encode_documents(texts), random_quantizer(32, 4))
+    with pytest.raises(ModelError, match="are of another quantized model"):
+        QuantizedRetriever.read(file, loaded.quantizer, loaded.encode_queries)
+    write_index(file, ids, loaded.encode_documents(texts), loaded.quantizer)
+    read = QuantizedRetriever.read(file, loaded.quantizer, loaded.encode_queries)
+    in_memory = QuantizedRetriever(ids, loaded.encode_documents(texts), loaded.quantizer, loaded.encode_queries)
+    assert read.retrieve({"q": QUERY}, 10) == in_memory.retrieve({"q": QUERY}, 10)
+    file.with_name("codes.faiss.ids.json").write_text('["0"]')
+    with pytest.raises(InputError, match="holds 60 codes for 1 documents"):
+        QuantizedRetriever.read(file, loaded.quantizer, loaded.encode_queries)
+
+
+@pytest.mark.cluster
 def test_engines_that_lack_codes_say_what_to_ingest(client, index_name: str, corpus: Path, model: Path) -> None:
     run_job(client, job_of(corpus, index_name, model, pq=None), show_progress=False)
     engines = open_engines(client, index_name)
@@ -501,3 +560,24 @@ def test_the_cascade_is_searched_without_torch(written: Written, cluster_url: st
     shown = [hit["id"] for hit in json.loads(done.stdout)["hits"]]
     assert shown == list(written.hits(written.engines().body("cascade", QUERY)))
     assert "warning" not in done.stderr
+
+
+# ----------------------------------------------------------------------------------------------------- what it costs
+
+
+@pytest.mark.cluster
+def test_forms_of_the_table_are_measured_side_by_side(client) -> None:
+    with jpq_table.random_ground(client, 300, 16, 4, 3) as ground:
+        rows = jpq_table.measure(client, ground, requests=2)
+    value = {(row.engine, row.measure): row.value for row in rows}
+    names = [form.name for form in jpq_table.FORMS]
+    bytes_ = {name: value[name, "request bytes"] for name in names}
+    assert bytes_["2 characters"] < bytes_["3 characters"] < bytes_["JSON, 6 decimals"] < bytes_["JSON, 17 digits"]
+    assert bytes_["3, gzip"] < bytes_["3 characters"]
+    errors = {name: value[name, "largest error"] for name in names}
+    assert max(errors["3 characters"], errors["3, gzip"], errors["JSON, float32"]) < 1e-5
+    assert errors["2 characters"] < 1e-3
+    assert not client.indices.exists(index=ground.index)
+    met = {goal.goal.partition(",")[0]: goal.met for goal in jpq_table.goals(rows)}
+    assert met["the script's scores equal faiss's within 1e-5 on every document of a set"]
+    assert met["request bytes of the look-up table reduced"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -67,7 +68,14 @@ def engine_options(command: Command) -> Command:
             "osn_weight",
             type=click.FloatRange(min=0, min_open=True),
             default=None,
-            help=f"cascade: of the codes' score beside the tokens'.  [default: {tuned} WEIGHT]",
+            help=f"cascade: of the codes' scores, a share of the tokens' weights.  [default: {tuned} 0.025]",
+        ),
+        click.option(
+            "--faiss",
+            "osn_faiss",
+            type=click.Path(path_type=Path),
+            default=None,
+            help="faiss: the file of codes that `osn encode --faiss` wrote.  [default: the codes of the index]",
         ),
     ]
 
@@ -82,6 +90,7 @@ def engine_options(command: Command) -> Command:
         osn_window: int | None,
         osn_dense_window: int | None,
         osn_weight: float | None,
+        osn_faiss: Path | None,
         **kwargs: Any,
     ) -> Any:
         try:
@@ -97,6 +106,7 @@ def engine_options(command: Command) -> Command:
             "window": osn_window,
             "dense_window": osn_dense_window,
             "weight": osn_weight,
+            "faiss_index": osn_faiss,
         }
         return command(*args, how=how, **kwargs)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from opensearch_neural import queries
 from opensearch_neural.cluster import ConnectionSettings, connect, connection_options, quick_capabilities
 from opensearch_neural.commands.engine_options import engine_options
 from opensearch_neural.engines import ENGINES, open_engines
@@ -78,6 +79,8 @@ def search(
         body["explain"] = True
     answer = client.search(index=index, body=body)
     found = answer["hits"]["hits"]
+    if engine == "faiss" and not clauses and (gone := queries.listed_count(body) - answer["hits"]["total"]["value"]):
+        click.echo(f"warning: {gone} of the nearest documents are not in {index!r} any more", err=True)
     if engines.meta.passages:
         hits = [hit_of(hit, id) for id, hit in best_passages(body, found, size=size, from_=from_)]
     else:

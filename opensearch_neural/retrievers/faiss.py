@@ -5,13 +5,15 @@ Exact, so that an approximate index (HNSW on the cluster) has something to be me
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from opensearch_neural.errors import InputError, MissingExtra
+from opensearch_neural.errors import InputError, MissingExtra, ModelError
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.ranking import id_order, require_positive
 
@@ -115,6 +117,31 @@ class QuantizedRetriever(FaissRetriever):
             raise InputError(f"{len(ids)} documents but {len(codes)} codes", "encode the corpus anew")
         self._similarity = "inner_product"
         self._search(ids, quantized_index(quantizer, codes), encode_queries, name)
+
+    @classmethod
+    def read(
+        cls, file: Path, quantizer: Quantizer, encode_queries: Callable[[Sequence[str]], Vectors], *, name: str = "pq"
+    ) -> QuantizedRetriever:
+        """Of what `osn encode --faiss FILE` wrote. Raises InputError where it cannot be read, ModelError where its codes are
+        another model's."""
+        faiss = _faiss("searching faiss's index")
+        try:
+            index = faiss.read_index(str(file))
+            ids = json.loads(file.with_name(f"{file.name}.ids.json").read_text(encoding="utf-8"))
+            centroids = faiss.vector_to_array(faiss.downcast_index(index.index).pq.centroids)
+        except (OSError, ValueError, RuntimeError, AttributeError) as error:
+            reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+            raise InputError(
+                f"{file} cannot be read as an index of codes: {reason}", "`osn encode --faiss` writes one"
+            ) from None
+        if not np.array_equal(centroids, quantizer.scoring.ravel()):
+            raise ModelError(f"the codes in {file} are of another quantized model", "encode the corpus anew")
+        if index.ntotal != len(ids):
+            raise InputError(f"{file} holds {index.ntotal} codes for {len(ids)} documents", "encode the corpus anew")
+        self = cls.__new__(cls)
+        self._similarity = "inner_product"
+        self._search(ids, index, encode_queries, name)
+        return self
 
     def _checked(self, vectors: Vectors, what: str, count: int) -> Vectors:
         checked = super()._checked(vectors, what, count)
