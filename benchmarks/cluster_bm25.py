@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,8 +22,7 @@ Analyzer = Literal["english", "standard"]
 ANALYZERS: tuple[Analyzer, ...] = ("english", "standard")
 
 
-@dataclass(frozen=True)
-class Bm25Settings:
+class Bm25Settings(NamedTuple):
     """An analyzer with k1 and b."""
 
     analyzer: Analyzer
@@ -70,18 +69,21 @@ class ClusterBM25:
 
 
 @contextmanager
-def cluster_bm25(client: OpenSearch, corpus: Path) -> Iterator[ClusterBM25]:
+def cluster_bm25(client: OpenSearch, corpus: Path, analyzers: Sequence[Analyzer] = ANALYZERS) -> Iterator[ClusterBM25]:
     """The corpus's indexes, deleted when the block ends."""
     from ingest.job import Job, run_job
     from ingest.pipeline import Options
     from ingest.source import CorpusSource
 
     suffix = uuid.uuid4().hex[:8]
-    indexes: dict[Analyzer, str] = {analyzer: f"osn-bm25-{analyzer}-{suffix}" for analyzer in ANALYZERS}
+    indexes: dict[Analyzer, str] = {analyzer: f"osn-bm25-{analyzer}-{suffix}" for analyzer in analyzers}
     try:
         for analyzer, index in indexes.items():
             source = CorpusSource(str(corpus))
-            run_job(client, Job(source, index=index, analyzer=analyzer, replicas=0, options=Options(merge=True)))
+            run_job(
+                client,
+                Job(source, index=index, sparse="none", analyzer=analyzer, replicas=0, options=Options(merge=True)),
+            )
         yield ClusterBM25(client, indexes)
     finally:
         for index in indexes.values():

@@ -23,8 +23,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,9 +32,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 import numpy as np
 
+from benchmarks.cluster_bm25 import Bm25Settings, cluster_bm25
 from opensearch_neural.cluster import ConnectionSettings, connection_options
 
 if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
     from opensearch_neural.evaluate import Measured
     from opensearch_neural.models.lexical import LexicalEncoder
     from opensearch_neural.models.sparse import SparseDocumentEncoder
@@ -146,7 +148,7 @@ def trained(config: SparseConfig) -> SparseDocumentEncoder:
 # ------------------------------------------------ engines without a cluster
 
 
-S = TypeVar("S")
+S = TypeVar("S", bound=tuple[Any, ...])
 
 
 class Saturation(NamedTuple):
@@ -239,21 +241,52 @@ def student_run(encoder: Any, test: Test) -> tuple[Run, dict[str, float]]:
     return sparse_run(test, matrix, encoder.vocabulary, encoder.query.encode), sparsity
 
 
-def tuned_pieces(data: Path, names: Iterable[str], pieces: Any) -> dict[str, Saturation]:
+def tuned_bm25(client: OpenSearch, data: Path, work: Path) -> dict[str, Bm25Settings]:
+    """The analyzer, k1 and b of the cluster's BM25, chosen on train."""
+
+    def scores(name: str) -> dict[Bm25Settings, float]:
+        with cluster_bm25(client, corpus_of(data, name)) as engine:
+            return engine.scores(some_questions(data, name), GRID)
+
+    return best_settings({name: kept(work / "bm25" / name, Bm25Settings, scores) for name in TRAINED_ON})
+
+
+def tuned_pieces(data: Path, work: Path, pieces: Any) -> dict[str, Saturation]:
     """k1 and b of the impacts over word pieces, chosen as those of the rival are."""
     from opensearch_neural.evaluate import measure
     from opensearch_neural.models.lexical import build_lexical
 
-    scores: dict[str, dict[Saturation, float]] = {}
-    for name in names:
+    def scores(name: str) -> dict[Saturation, float]:
         some = some_questions(data, name)
         encoder = build_lexical(some.documents.values(), tokenizer=pieces)
-        test = Test(name, some, Path())
+        test, found = Test(name, some, Path()), {}
         for one in itertools.starmap(Saturation, itertools.product(*GRID)):
             impacts = with_saturation(encoder, one).impacts(list(some.documents.values()))
             run = sparse_run(test, impacts, encoder.vocabulary, encoder.query.encode)
-            scores.setdefault(name, {})[one] = measure(run, some.qrels(), ["nDCG@10"]).mean["nDCG@10"]
-    return best_settings(scores)
+            found[one] = measure(run, some.qrels(), ["nDCG@10"]).mean["nDCG@10"]
+        return found
+
+    return best_settings({name: kept(work / "word-pieces" / name, Saturation, scores) for name in TRAINED_ON})
+
+
+def kept(path: Path, settings: Callable[..., S], scores: Callable[[str], dict[S, float]]) -> dict[S, float]:
+    """The scores of settings on a set, measured once for this grid."""
+    import json
+
+    from opensearch_neural.files import write_json
+    from trainers.config import fingerprint
+
+    file = path.with_name(f"{path.name}-{fingerprint([GRID, TUNING_QUERIES])}.json")
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, [[one, score] for one, score in scores(path.name).items()])
+    return {settings(*one): score for one, score in json.loads(file.read_text(encoding="utf-8"))}
+
+
+def corpus_of(data: Path, name: str) -> Path:
+    from opensearch_neural.corpus import BeirData
+
+    return BeirData.load(data / name, "test").corpus_path
 
 
 def with_saturation(encoder: LexicalEncoder, saturation: Saturation) -> Lexicon:
@@ -284,23 +317,18 @@ def some_questions(data: Path, name: str) -> TrainingData:
 
 def quality(data: Path, work: Path, steps: int, connection: ConnectionSettings) -> tuple[list[Row], list[Goal]]:
     """Part 1: train together, test apart."""
-    from benchmarks.cluster_bm25 import cluster_bm25
     from benchmarks.local_cluster import cluster_or_node
-    from opensearch_neural.corpus import BeirData
 
     student = trained(configuration(data, work, "student", steps=steps))
     found: list[Row] = []
-    with ExitStack() as stack:
-        client = stack.enter_context(cluster_or_node(connection, "osn-bench-sparse"))
-        engines = {
-            name: stack.enter_context(cluster_bm25(client, BeirData.load(data / name, "test").corpus_path))
-            for name in (*TRAINED_ON, *UNSEEN)
-        }
-        chosen = best_settings({name: engines[name].scores(some_questions(data, name), GRID) for name in TRAINED_ON})
-        weighed = tuned_pieces(data, TRAINED_ON, student.query.tokenizer)
-        for name, bm25 in engines.items():
-            rival = partial(bm25.run, settings=chosen.get(name, chosen[""]))
-            found += compared(student, Test.load(data, name, work), rival, weighed.get(name, weighed[""]))
+    pieces = tuned_pieces(data, work, student.query.tokenizer)
+    with cluster_or_node(connection, "osn-bench-sparse") as client:
+        chosen = tuned_bm25(client, data, work)
+        for name in (*TRAINED_ON, *UNSEEN):
+            settings = chosen.get(name, chosen[""])
+            with cluster_bm25(client, corpus_of(data, name), [settings.analyzer]) as bm25:
+                rival = partial(bm25.run, settings=settings)
+                found += compared(student, Test.load(data, name, work), rival, pieces.get(name, pieces[""]))
     return found, quality_goals(found)
 
 
@@ -621,11 +649,11 @@ def high_idf_first(data: Path, work: Path, steps: int) -> tuple[list[Row], list[
     from opensearch_neural.queries import Rare
 
     student = trained(configuration(data, work, "student", steps=steps))
-    weighed = tuned_pieces(data, TRAINED_ON, student.query.tokenizer)
+    pieces = tuned_pieces(data, work, student.query.tokenizer)
     found: list[Row] = []
     for name in (*TRAINED_ON, *UNSEEN):
         test = Test.load(data, name, work)
-        adapted = on_target(student, test.lexicon(student.query.tokenizer, weighed.get(name, weighed[""])))
+        adapted = on_target(student, test.lexicon(student.query.tokenizer, pieces.get(name, pieces[""])))
         matrix = document_matrix(adapted, test)
         encode = adapted.query.encode
         whole = sparse_run(test, matrix, adapted.vocabulary, encode)
