@@ -12,7 +12,8 @@
 
 One model learns from both sets' questions, one hard negative of BM25's for each. It is tested on SQuAD's (squad-mix's test
 split, whose paragraphs no training question is about), on squad-mix's own kind of questions about articles that were held
-back, and on wikiqa-doc's. Models and vectors stay in `--work`, shared by the parts: interrupted, the same command goes on.
+back, and on wikiqa-doc's. Similarities are raw inner products, as in the paper, or cosines (`--cosine`). Models and vectors
+stay in `--work`, shared by the parts: interrupted, the same command goes on.
 """
 
 from __future__ import annotations
@@ -142,6 +143,8 @@ class Ground:
     data: Path
     work: Path
     start: str
+    cosine: bool = False
+    """Vectors of length 1 instead of the paper's raw inner products."""
     _tests: dict[str, TrainingData] = field(default_factory=dict)
 
     @property
@@ -238,7 +241,7 @@ def configuration(arm: Arm, ground: Ground, *, steps: int, seed: int) -> DenseCo
     from trainers.schedules import TwoStageSettings
 
     common: dict[str, Any] = {
-        "output": ground.work / "models" / f"{arm.slug}-{steps}-{seed}",
+        "output": ground.work / "models" / f"{arm.slug}{'-cosine' if ground.cosine else ''}-{steps}-{seed}",
         "start": ground.start,
         "train": [
             SetSettings(ground.train(name), name=name, negatives=ground.negatives(name)) for name in (SQUAD, WIKIQA)
@@ -252,7 +255,7 @@ def configuration(arm: Arm, ground: Ground, *, steps: int, seed: int) -> DenseCo
             SetSettings(ground.held, split="test", name="held-back"),
             SetSettings(ground.data / WIKIQA, split="test", name="wikiqa-test"),
         ],
-        "encoder": SeparateTowers(query_length=48, document_length=128),
+        "encoder": SeparateTowers(query_length=48, document_length=128, normalize=ground.cosine),
         "candidates": CandidateSettings(negatives=1, depth=50),
         "two_stage": TwoStageSettings(depth=DEPTH, keep=50) if arm.two_stage else None,
         "selection": DevSettings(queries=150, documents=800),
@@ -634,6 +637,7 @@ def _save(figure: Any, file: Path) -> None:
     "--seeds", type=click.IntRange(1, len(SEEDS)), default=len(SEEDS), show_default=True, help="Of the main arms."
 )
 @click.option("--start", default=START, show_default=True, help="What every arm starts from.")
+@click.option("--cosine", is_flag=True, help="Vectors of length 1 instead of the paper's raw inner products.")
 @connection_options
 def multi_layer(
     connection: ConnectionSettings,
@@ -644,6 +648,7 @@ def multi_layer(
     steps: int,
     seeds: int,
     start: str,
+    cosine: bool,
 ) -> None:
     """Train multi-layer representations beside a dual encoder and its rivals, and measure quality and cost.
 
@@ -654,7 +659,7 @@ def multi_layer(
     from opensearch_neural.results import Summary, code_commit, command_line, data_facts, machine_facts
     from opensearch_neural.tables import result_table
 
-    ground = Ground(data, work, start).prepare()
+    ground = Ground(data, work, start, cosine).prepare()
     if part == "storage":
         from benchmarks.multi_layer_storage import storage
 
