@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from quantized_models import quantized_model
 
-from benchmarks import jpq_table
+from benchmarks import cascade, jpq_table
 from benchmarks.load.measurement import prepare
 from benchmarks.load.target import Target
 from benchmarks.load.tuning import tune
@@ -40,6 +40,7 @@ from opensearch_neural.models.registry import link_of
 from opensearch_neural.oracle import StoredWeights, predict
 from opensearch_neural.packed_table import PackedTable, spread
 from opensearch_neural.queries import Rare
+from opensearch_neural.results import read
 from opensearch_neural.retrievers.faiss import QuantizedRetriever
 from opensearch_neural.retrievers.opensearch import read_codes
 from opensearch_neural.schema import IndexMeta, PassageMeta, QuantizedMeta, index_body
@@ -484,7 +485,8 @@ def judged(written: Written, tmp_path: Path) -> Path:
     random = np.random.default_rng(4)
     folder = tmp_path / "judged"
     (folder / "qrels").mkdir(parents=True)
-    (folder / "corpus.jsonl").write_text("".join(json.dumps({"_id": id, "text": "-"}) + "\n" for id in written.ids))
+    documents = [json.dumps({"_id": id, "text": text}) for id, text in zip(written.ids, written.texts, strict=True)]
+    (folder / "corpus.jsonl").write_text("\n".join(documents) + "\n")
     lines, grades = [], ["query-id\tcorpus-id\tscore"]
     for number in range(24):
         text = " ".join(random.choice(WORDS, size=3, replace=False))
@@ -493,7 +495,8 @@ def judged(written: Written, tmp_path: Path) -> Path:
         lines.append(json.dumps({"_id": f"q{number}", "text": text}))
         grades.append(f"q{number}\t{max(found, key=inner.__getitem__)}\t1")
     (folder / "queries.jsonl").write_text("\n".join(lines) + "\n")
-    (folder / "qrels" / "test.tsv").write_text("\n".join(grades) + "\n")
+    for split in ("train", "test"):
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(grades) + "\n")
     return folder
 
 
@@ -540,19 +543,19 @@ def test_engines_of_the_load_benchmark_search_as_osn_search_does(written: Writte
 # -------------------------------------------------------------------------------------------------------- command line
 
 
+@pytest.fixture(scope="module")
+def exported(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model with an ONNX export, which is the same model."""
+    return Path(cascade.exported(str(model), tmp_path_factory.mktemp("exported")))
+
+
 @pytest.mark.cluster
-def test_the_cascade_is_searched_without_torch(written: Written, cluster_url: str, tmp_path: Path) -> None:
-    import shutil
-
-    from opensearch_neural.models.dense_onnx import export_onnx
-
-    exported = tmp_path / "exported"
-    shutil.copytree(written.model.info.path, exported)
-    export_onnx(exported)
+def test_the_cascade_is_searched_without_torch(written: Written, exported: Path, cluster_url: str) -> None:
     script = (
         "import sys; from opensearch_neural.cli import main\n"
         "try:\n    main()\nfinally:\n    assert not {'torch', 'transformers', 'faiss'} & set(sys.modules), 'imported'"
     )
+    assert cascade.exported(str(exported), exported.parent) == str(exported)
     asked = ["--url", cluster_url, "--index", written.index, "--engine", "cascade", "--backend", "onnx"]
     command = [sys.executable, "-c", script, "search", *asked, "--pq", str(exported), "--json", QUERY]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
@@ -581,3 +584,26 @@ def test_forms_of_the_table_are_measured_side_by_side(client) -> None:
     met = {goal.goal.partition(",")[0]: goal.met for goal in jpq_table.goals(rows)}
     assert met["the script's scores equal faiss's within 1e-5 on every document of a set"]
     assert met["request bytes of the look-up table reduced"]
+
+
+@pytest.mark.cluster
+def test_the_cascade_is_measured_against_sparse_alone(
+    client, judged: Path, exported: Path, cluster_url: str, tmp_path: Path
+) -> None:
+    quick = "--clients 2 --requests 20 --rounds 2 --block-seconds 0.1,1 --settle 0 --warmup 0.1,1 --processes 1"
+    command = ["--url", cluster_url, "--data", str(judged), "--pq", str(exported), "--dense", str(exported)]
+    command += ["--tune", str(judged), "--engines", "sparse,cascade", "--out", str(tmp_path / "out")]
+    record = tmp_path / "record"
+    done = CliRunner().invoke(
+        cascade.cascade, [*command, *quick.split(), "--record", str(record)], catch_exceptions=False
+    )
+    assert done.exit_code == 0, done.output
+    summary = read(record)
+    by = {(row.engine, row.measure): row for row in summary.rows}
+    # What is relevant was made of the codes, so the cascade is the better one.
+    assert by["cascade", "nDCG@10 - sparse"].value > 0.02
+    assert summary.goals[0].met
+    assert "interval above zero, on osn-cascade-judged" in summary.goals[0].goal
+    assert not client.indices.exists(index="osn-cascade-judged")
+    with pytest.raises(InputError, match="1 sets and 2 quantized models"):
+        CliRunner().invoke(cascade.cascade, [*command, "--pq", "another"], catch_exceptions=False)

@@ -26,7 +26,7 @@ from benchmarks.load import quality
 from opensearch_neural.cluster import ConnectionSettings, connect, connection_options, translate_errors
 from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.engines import TUNED, TUNED_CASCADE, Cascade, Engines, open_engines
-from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.queries import Body, Rare
 from opensearch_neural.retrievers import Run
 from opensearch_neural.tables import table
@@ -350,6 +350,41 @@ def front_table(tried: Sequence[Tried], chosen: Chosen | None, measure: str) -> 
     return table(["setting", "ms", measure, "kept", ""], lines)
 
 
+def tried_and_chosen(
+    client: OpenSearch,
+    engines: Engines,
+    engine: str,
+    tuning: Questions,
+    held_back: Questions,
+    keep: float,
+    *,
+    passes: int = 3,
+    seed: int = 0,
+) -> tuple[list[Tried], Chosen | None]:
+    """All settings of "high-idf-first" or "cascade" on the tuning queries, and what is chosen, with a bar on stderr.
+
+    Raises ModelError where the index lacks what the engine needs.
+    """
+    from tqdm import tqdm
+
+    engines.body_of(engine)  # the encoders are loaded here, and shared by the copies that are made
+    grid: Sequence[Setting | Cascade] = settings()
+    if engine == "cascade":
+        model = engines.quantized_model
+        engines = replace(engines, _quantized_model=replace(model, dense=_Remembering(model.dense)))
+        grid = cascades(engines.cascade)
+    ask = asker(client, engines.index)
+    for text in list(tuning.texts.values())[:50]:  # not timed
+        for setting in (None, grid[0], grid[-1]):
+            ask(body_of(engines, setting, text, PAGE))
+    total = (len(grid) + 1) * len(tuning.texts) * passes
+    terminal = sys.stderr.isatty()
+    with tqdm(total=total, unit="request", desc=f"tune → {engines.index}", mininterval=0.5 if terminal else 10) as bar:
+        tried = try_all(ask, engines, tuning, grid, passes=passes, seed=seed, advance=bar.update)
+    choosing = choose_cascade if engine == "cascade" else choose
+    return tried, choosing(ask, engines, tried, held_back, keep, seed=seed)
+
+
 class _Remembering:
     """A dense encoder that encodes each query once, however many settings are tried on it."""
 
@@ -412,8 +447,6 @@ def tune(
     osn tune --index docs --queries queries.jsonl --keep 0.98
     osn tune --index docs --engine cascade --data data/docs --split train
     """
-    from tqdm import tqdm
-
     from opensearch_neural.corpus import BeirData, read_queries
 
     if (queries is None) == (data is None):
@@ -430,30 +463,13 @@ def tune(
     tuning, held_back = halves(texts, qrels, most, seed)
     client = connect(settings=connection)
     engines = open_engines(client, index, sparse_model=sparse, dense_model=dense, pq_model=pq, backend=backend)
-    if engines.meta.sparse is None:
-        raise ModelError(f"the index {index!r} holds no sparse vectors", "ingest with --sparse MODEL")
-    engines.body_of(engine)  # the encoders are loaded here, and shared by the copies that are made
-    grid: Sequence[Setting | Cascade] = settings()
-    if engine == "cascade":
-        model = engines.quantized_model
-        engines = replace(engines, _quantized_model=replace(model, dense=_Remembering(model.dense)))
-        grid = cascades(engines.cascade)
-    ask = asker(client, index)
-    for text in list(tuning.texts.values())[:50]:  # not timed
-        for setting in (None, grid[0], grid[-1]):
-            ask(body_of(engines, setting, text, PAGE))
-    total = (len(grid) + 1) * len(tuning.texts) * passes
-    terminal = sys.stderr.isatty()
-    with tqdm(total=total, unit="request", desc=f"tune → {index}", mininterval=0.5 if terminal else 10) as bar:
-        tried = try_all(ask, engines, tuning, grid, passes=passes, seed=seed, advance=bar.update)
-    choosing = choose_cascade if engine == "cascade" else choose
-    chosen = choosing(ask, engines, tried, held_back, keep, seed=seed)
+    tried, chosen = tried_and_chosen(client, engines, engine, tuning, held_back, keep, passes=passes, seed=seed)
     if chosen is not None and not dry_run:
         store(client, index, chosen, keep=keep, measure=measure, queries=len(held_back.texts))
     if as_json:
         print(json.dumps(_json(tried, chosen, measure, keep), indent=1))
         return
-    print(f"{len(grid)} settings on {len(tuning.texts)} queries, by {measure}\n")
+    print(f"{len(tried) - 1} settings on {len(tuning.texts)} queries, by {measure}\n")
     print(plot(tried, chosen, keep))
     print("\n" + front_table(tried, chosen, measure) + "\n")
     if chosen is None:

@@ -1,0 +1,241 @@
+"""The cascade against sparse alone, dense alone and hybrid: what it finds and what it costs, on judged sets.
+
+    osn bench cascade --data data/scifact --pq models/jpq-scifact --data data/medquad-liveqa --pq models/jpq-medquad \\
+        --tune data/scifact --record benchmarks/results/jpq/cascade
+
+Each set is ingested into an index of its own: words, sparse vectors, the vectors of a dense model, and the codes of the
+quantized model named beside it. The cascade is tuned on the training judgements of one set, if any, and searches all sets
+so; a set's own test judgements choose nothing. Then the load benchmark measures all engines in random turns, the encoding
+of queries (ONNX Runtime unless told otherwise) included, with `sparse` as the baseline of every ratio and difference.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from benchmarks.load.command import load_settings, measuring_options, queries_of, run
+from opensearch_neural.cluster import ConnectionSettings, connection_options, translate_errors
+from opensearch_neural.engines import TUNED_CASCADE, open_engines
+from opensearch_neural.errors import InputError
+from opensearch_neural.results import Data, Goal, Row, Summary
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+    from benchmarks.load.measurement import Measurement
+
+SPARSE, CASCADE = "sparse", "cascade"
+POINTS = 2.0  # of nDCG@10
+MOST_P99 = 1.5
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+@click.command()
+@click.option("--data", required=True, multiple=True, type=click.Path(path_type=Path), help="A folder in BEIR layout.")
+@click.option("--pq", required=True, multiple=True, help="The quantized model of each, in the same order.")
+@click.option("--sparse", default="lexical", show_default=True, help="Sparse model, trained or lexical.")
+@click.option("--dense", default=MINILM, show_default=True, help="Dense model, of `dense` and `hybrid`.")
+@click.option("--backend", type=click.Choice(["torch", "onnx"]), default="onnx", show_default=True)
+@click.option("--tune", type=click.Path(path_type=Path), default=None, help="Which of the sets to tune on.")
+@click.option("--tune-split", default="train", show_default=True, help="Its judgements.")
+@click.option("--keep", type=click.FloatRange(0, 1), default=0.99, show_default=True, help="As for `osn tune`.")
+@click.option("--engines", default="quantized", show_default=True, help="As for `osn bench load`.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("cascade"), show_default=True, help="Working folder."
+)
+@click.option("--restart", is_flag=True, help="Do not continue interrupted runs in --out.")
+@click.option("--heap", default="2g", show_default=True, help="Of the local node, where no cluster is named.")
+@click.option("--keep-indexes", is_flag=True, help="Leave osn-cascade-SET there.")
+@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
+@measuring_options
+@connection_options
+def cascade(
+    connection: ConnectionSettings,
+    data: tuple[Path, ...],
+    pq: tuple[str, ...],
+    sparse: str,
+    dense: str,
+    backend: Literal["torch", "onnx"],
+    tune: Path | None,
+    tune_split: str,
+    keep: float,
+    engines: str,
+    out: Path,
+    restart: bool,
+    heap: str,
+    keep_indexes: bool,
+    record: Path | None,
+    owned: bool,
+    **options: Any,
+) -> None:
+    """The cascade beside sparse alone, dense alone and hybrid: nDCG@10, P99, throughput, on each of the sets.
+
+    \b
+    osn bench cascade --data data/scifact --pq models/jpq --tune data/scifact --clients 5,20 --requests 10000
+    """
+    from benchmarks.load import report
+    from benchmarks.load.scale import cluster
+    from benchmarks.load.target import allowed_target
+    from benchmarks.load.variants import parse_variants
+    from benchmarks.load.workload import ModelChoice
+    from opensearch_neural.results import code_commit, command_line, data_facts
+
+    if len(data) != len(pq):
+        raise InputError(
+            f"{len(data)} sets and {len(pq)} quantized models", "give --pq once for each --data, in its order"
+        )
+    if tune is not None and tune.resolve() not in {folder.resolve() for folder in data}:
+        raise InputError(f"--tune {tune} is none of the sets", "name one of those given by --data")
+    settings = load_settings({**options, "baseline": SPARSE})
+    variants = parse_variants(engines)
+    if not {SPARSE, CASCADE} <= {variant.name for variant in variants}:
+        raise InputError("the goals compare the cascade with sparse", "add both to --engines")
+    out.mkdir(parents=True, exist_ok=True)
+    if backend == "onnx":
+        dense, pq = exported(dense, out), tuple(exported(model, out) for model in pq)
+    found: list[Measurement] = []
+    used: list[Data] = []
+    with cluster(connection, heap, keep_indexes) as (client, chosen), translate_errors():
+        target = allowed_target(chosen, owned=owned)
+        indexes = {folder: f"osn-cascade-{folder.resolve().name}" for folder in data}
+        try:
+            for folder, model in zip(data, pq, strict=True):
+                ingest(client, folder, indexes[folder], sparse, dense, model, out)
+            if tune is not None:
+                tuned = next(folder for folder in data if folder.resolve() == tune.resolve())
+                tune_all(client, tuned, tune_split, indexes[tuned], indexes.values(), keep, backend, settings.seed)
+            for folder, index in indexes.items():
+                judged, texts = queries_of(None, folder, "test", None)
+                models = ModelChoice(backend=backend)  # the index's record leads to the models that wrote it
+                found.append(
+                    run(client, target, index, variants, texts, models, settings, judged, out / index, restart)
+                )
+                used.append(data_facts(folder))
+                if found[-1].partial:
+                    break
+        finally:
+            if not keep_indexes:
+                for index in indexes.values():
+                    client.indices.delete(index=index, params={"ignore_unavailable": "true"})
+    rows = [row for each in found for row in report.rows(each)]
+    summary = Summary(
+        title="The cascade against sparse alone",
+        command=command_line(),
+        code=code_commit(),
+        machine=report.environment(found[0]),
+        data=used,
+        seeds=[settings.seed],
+        rows=rows,
+        goals=goals(found, rows),
+    )
+    for each in found:
+        print(report.text(each))
+    for goal in summary.goals:
+        print(goal)
+    if record is not None:
+        print(f"wrote {summary.write(record)}")
+    if any(each.partial for each in found):
+        sys.exit(1)
+
+
+def exported(model: str, out: Path) -> str:
+    """A copy of a model's directory with an ONNX export, below `out`; the directory itself where it has one.
+
+    The copy has the same hash, so that an index takes one for the other.
+    """
+    from opensearch_neural.models import directory
+    from opensearch_neural.models.dense_onnx import export_onnx
+
+    folder = directory.locate(model)
+    if any(folder.rglob("model.onnx")):
+        return model
+    copy = out / f"onnx-{directory.hash_files(folder)}"
+    if not copy.is_dir():
+        beside = copy.with_name(f".{copy.name}")
+        shutil.rmtree(beside, ignore_errors=True)
+        shutil.copytree(folder, beside)
+        export_onnx(beside)
+        beside.replace(copy)
+    return str(copy)
+
+
+def ingest(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str, pq: str, out: Path) -> None:
+    """Write the set's corpus into its index; one that an earlier run has completed stays as it is."""
+    from ingest.job import CorpusSource, Job, run_job
+    from ingest.pipeline import Options
+    from ingest.target import LOADING, read_meta
+    from opensearch_neural.corpus import BeirData
+
+    wrote = read_meta(client, index)
+    if wrote is not None and LOADING not in wrote.extra:
+        return
+    corpus = BeirData.load(folder, "test").corpus_path
+    letters = out / f"{index}.dead-letters.jsonl"
+    options = Options(merge=True)
+    source = CorpusSource(str(corpus))
+    job = Job(source, index, sparse=sparse, dense=dense, pq=pq, replicas=0, dead_letters=letters, options=options)
+    run_job(client, job)
+
+
+def tune_all(
+    client: OpenSearch,
+    folder: Path,
+    split: str,
+    index: str,
+    indexes: Iterable[str],
+    keep: float,
+    backend: Literal["torch", "onnx"],
+    seed: int,
+) -> None:
+    """Tune the cascade on one index, and have all of them search as was chosen."""
+    from benchmarks.load.tuning import halves, store, tried_and_chosen
+    from opensearch_neural.corpus import BeirData
+
+    engines = open_engines(client, index, backend=backend)
+    if TUNED_CASCADE in engines.meta.extra:
+        return
+    judged = BeirData.load(folder, split)
+    tuning, held_back = halves(judged.queries, judged.qrels, 400, seed)
+    _, chosen = tried_and_chosen(client, engines, CASCADE, tuning, held_back, keep, passes=1, seed=seed)
+    if chosen is None:
+        print(
+            "no cascade is better than all tokens on held-back queries: it stays as it is by default", file=sys.stderr
+        )
+        return
+    print(f"cascade, tuned on {folder.name} ({split}): {chosen.setting}", file=sys.stderr)
+    for each in indexes:
+        store(client, each, chosen, keep=keep, measure=f"nDCG@10 of {folder.name}", queries=len(held_back.texts))
+
+
+def goals(found: Sequence[Measurement], rows: Sequence[Row]) -> list[Goal]:
+    """Evidence 4 of JPQ: what the cascade gains on each set, and whether on one of them both goals are met."""
+    from opensearch_neural.evaluate import difference_name
+
+    by = {(row.set, row.engine, row.measure): row for row in rows}
+    made, best = [], []
+    for each in found:
+        gain = by.get((each.index, CASCADE, difference_name("nDCG@10", SPARSE)))
+        ratios = [row for row in rows if row.set.startswith(f"{each.index}, ")
+                  and (row.engine, row.measure) == (CASCADE, f"P99 / {SPARSE}")]  # fmt: skip
+        value, gained = None, False
+        if gain is not None and gain.low is not None and gain.high is not None:
+            value = f"{100 * gain.value:+.2f} [{100 * gain.low:+.2f}, {100 * gain.high:+.2f}]"
+            gained = 100 * gain.value >= POINTS and gain.low > 0
+        words = f"cascade: nDCG@10 at least {POINTS:g} points above sparse alone, interval above zero, on {each.index}"
+        made.append(Goal(words, POINTS, value, gained))
+        for row in ratios:
+            met = row.value <= MOST_P99
+            made.append(Goal(f"cascade: P99 at most {MOST_P99:g} × that of sparse alone, on {row.set}", MOST_P99,
+                             round(row.value, 3), met))  # fmt: skip
+        best.append(gained and bool(ratios) and all(row.value <= MOST_P99 for row in ratios))
+    words = (
+        "cascade: +2 nDCG@10 points with the interval above zero on one of the sets, at no more than 1.5 × sparse's P99"
+    )
+    made.append(Goal(words, "on one set", f"on {sum(best)} of {len(best)}", any(best)))
+    return made
