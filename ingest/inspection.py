@@ -272,7 +272,7 @@ def plan(inspection: Inspection, documents: int, *, replicas: int | None = None)
     heap = 0
     if inspection.meta.dense is not None:
         in_segment = min(documents / shards, MERGED_SEGMENT_BYTES / max(1.0, total / documents))
-        heap = math.ceil(in_segment * GRAPH_BYTES)
+        heap = math.ceil(in_segment * inspection.meta.dense.vectors * GRAPH_BYTES)
     searched = sum(size for part, size in primaries.items() if part not in NOT_SEARCHED)
     copies = replicas + 1
     return Plan(
