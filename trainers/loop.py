@@ -356,8 +356,9 @@ class LoopTrainer(Trainer):
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         groups = self.module.parameter_groups(self.settings)
         if groups is not None and self.optimizer is None:
+            # Fused, as the Trainer's own default is: one pass over the weights instead of a dozen.
             self.optimizer = torch.optim.AdamW(
-                groups, lr=self.settings.learning_rate, weight_decay=self.settings.weight_decay
+                groups, lr=self.settings.learning_rate, weight_decay=self.settings.weight_decay, fused=True
             )
         optimizer: torch.optim.Optimizer = super().create_optimizer()
         return optimizer
