@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from opensearch_neural.models.dense import DenseEncoder
     from opensearch_neural.models.quantized import QuantizedModel
     from opensearch_neural.retrievers.faiss import QuantizedRetriever
+    from opensearch_neural.retrievers.generative import GenerativeRetriever
     from opensearch_neural.tokens import QueryEncoder
 
 WINDOW = 30
@@ -81,7 +82,7 @@ class Cascade:
 class Engine:
     """finds: what it does, in a few words. body: of the engines of an index, the query's text and what all functions of
     `queries` take (size, from_, filter, …). needs: what the index must hold. plugin: whether it needs neural-search.
-    compared: whether `osn eval` measures it where no engine is named.
+    compared: whether `osn eval` measures it where no engine is named. urls: whether it needs a generative model's URLs.
     """
 
     finds: str
@@ -89,6 +90,7 @@ class Engine:
     needs: Callable[[IndexMeta], tuple[Part, ...]] = lambda meta: ()
     plugin: bool = False
     compared: bool = True
+    urls: bool = False
 
 
 @dataclass
@@ -103,6 +105,7 @@ class Engines:
     dense_window, weight: of the cascade, likewise; the window of jpq-rescore too
     connect: gives a client of the cluster; only the engine faiss, which reads the index's codes, calls it. faiss_index:
         where it reads them instead: what `osn encode --faiss` wrote
+    urls: the folder that `osn urls` wrote, for the engine tome; tome_model: its model, where it is not found by its hash
     """
 
     index: str
@@ -119,10 +122,13 @@ class Engines:
     weight: float | None = None
     connect: Callable[[], OpenSearch] | None = None
     faiss_index: Path | None = None
+    urls: Path | None = None
+    tome_model: str | None = None
     _query_encoder: QueryEncoder | None = None
     _dense_encoder: DenseEncoder | None = None
     _quantized_model: QuantizedModel | None = None
     _quantized_retriever: QuantizedRetriever | None = None
+    _url_retriever: GenerativeRetriever | None = None
 
     @property
     def two_phases(self) -> tuple[Rare, int]:
@@ -243,10 +249,31 @@ class Engines:
             )
         return self._quantized_retriever
 
+    @property
+    def url_retriever(self) -> GenerativeRetriever:
+        """The generative model that writes the URLs of `urls`. Raises ModelError where no URLs are given, or their model is
+        not on this machine."""
+        if self._url_retriever is None:
+            from opensearch_neural.models.generative import load_generative
+            from opensearch_neural.models.url_trie import CorpusUrls
+            from opensearch_neural.retrievers.generative import GenerativeRetriever
+
+            if self.urls is None:
+                raise ModelError(
+                    "a generative model searches by the URLs of a corpus",
+                    "`osn urls` writes them; name them: --urls DIR",
+                )
+            urls = CorpusUrls.load(self.urls)
+            place = self.tome_model or registry.find(urls.model["hash"], urls.model["name"], "generative")
+            self._url_retriever = GenerativeRetriever(load_generative(place), urls)
+        return self._url_retriever
+
     def serves(self, engine: str) -> bool:
         """Whether index and cluster have what the engine needs; models are not looked for."""
         needed = ENGINES[engine]
-        return (self.plugin or not needed.plugin) and all(getattr(self.meta, part) for part in needed.needs(self.meta))
+        if (needed.plugin and not self.plugin) or (needed.urls and self.urls is None):
+            return False
+        return all(getattr(self.meta, part) for part in needed.needs(self.meta))
 
     def body_of(self, engine: str) -> BodyOf:
         """The function that makes an engine's request bodies. Loads what it needs now, not at the first query.
@@ -263,6 +290,8 @@ class Engines:
             )
         for part in ENGINES[engine].needs(self.meta):
             _ = getattr(self, _ENCODERS[part])
+        if ENGINES[engine].urls:
+            _ = self.url_retriever
         return lambda text, size: self.body(engine, text, size=size)
 
     def body(self, engine: str, text: str, *, filter: Filter = None, **page: Any) -> Body:
@@ -353,6 +382,18 @@ def _faiss(engines: Engines, text: str, page: dict[str, Any]) -> Body:
     return queries.listed(run[""], **page)
 
 
+def _tome(engines: Engines, text: str, page: dict[str, Any]) -> Body:
+    # All that were written, however few are shown: some may have been deleted since.
+    found = engines.url_retriever.find_urls(text, queries.MOST_LISTED)
+    return queries.listed(found, field="url", **page)
+
+
+def _tome_rrf(engines: Engines, text: str, page: dict[str, Any]) -> Body:
+    part = {"size": page.get("size", 10), "collapse": page.get("collapse")}
+    bodies = (engines.body("sparse", text, **part), engines.body("tome", text, **part))
+    return queries.hybrid(*bodies, method="rrf", **page)
+
+
 def _hybrid(method: Literal["min_max", "rrf"]) -> Callable[[Engines, str, dict[str, Any]], Body]:
     def body(engines: Engines, text: str, page: dict[str, Any]) -> Body:
         part = {"size": page.get("size", 10), "collapse": page.get("collapse")}
@@ -404,6 +445,8 @@ ENGINES: dict[str, Engine] = {
     "cascade": Engine("high-idf-first, the best of these rescored with their codes too", _cascade, _needs_both),
     "hybrid": Engine(f"{_HYBRID}, normalized and averaged", _hybrid("min_max"), _needs_second, plugin=True),
     "hybrid-rrf": Engine(f"{_HYBRID}, ranks fused", _hybrid("rrf"), _needs_second, plugin=True, compared=False),
+    "tome": Engine("documents whose URLs a generative model writes", _tome, urls=True),
+    "tome-rrf": Engine("sparse and tome, ranks fused", _tome_rrf, _needs_sparse, plugin=True, urls=True),
 }
 
 

@@ -365,9 +365,10 @@ def listed(
     track_total_hits: bool = False,
     highlight: str | None = None,
     collapse: str | None = None,
+    field: str = "_id",
 ) -> Body:
     """Documents that were found elsewhere, {id: score}, in the order of their scores; those that the index does not hold
-    (any more), or that do not pass the filter, are left out.
+    (any more), or that do not pass the filter, are left out. With another `field` they are known by its value instead.
 
     Scores are as given, or all raised by the same constant where one is not above 0. Raises ValueError for more than
     `MOST_LISTED`.
@@ -377,7 +378,12 @@ def listed(
     least = min(scores.values(), default=1.0)
     raised = 0.0 if least > 0 else 1.0 - least
     each = [
-        {"constant_score": {"filter": {"ids": {"values": [id]}}, "boost": float(score) + raised}}
+        {
+            "constant_score": {
+                "filter": {"ids": {"values": [id]}} if field == "_id" else {"term": {field: id}},
+                "boost": float(score) + raised,
+            }
+        }
         for id, score in scores.items()
     ]
     query: Clause = {"bool": {"should": each}} if each else {"match_none": {}}
@@ -388,6 +394,17 @@ def listed_count(body: Body) -> int:
     """How many documents a body of `listed` asks for. Where fewer are counted, the index does not hold the others."""
     query = body["query"]["bool"]["must"][0] if "must" in body["query"].get("bool", {}) else body["query"]
     return len(query.get("bool", {}).get("should", []))
+
+
+def unfound_urls(body: Body, urls: Sequence[str | None]) -> list[str]:
+    """Which URLs that a body of `listed(field="url")` asks for the index does not hold, as far as the answer's first page,
+    `urls` of its hits, tells: all of them where it is not full, else those that would rank above its last hit."""
+    asked = [
+        clause["constant_score"]["filter"]["term"]["url"] for clause in body["query"].get("bool", {}).get("should", [])
+    ]
+    if len(urls) >= body.get("size", 10):
+        asked = asked[: max((asked.index(url) for url in urls if url in asked), default=0)]
+    return [url for url in asked if url not in urls]
 
 
 def hybrid(

@@ -241,7 +241,7 @@ def to_bytes(vectors: np.ndarray, scale: float) -> np.ndarray:
     return np.clip(np.rint(vectors * scale), -128, 127).astype(np.int8)
 
 
-MODEL_OPTIONS = {"sparse": "--sparse", "dense": "--dense", "quantized": "--pq"}
+MODEL_OPTIONS = {"sparse": "--sparse", "dense": "--dense", "quantized": "--pq", "generative": "--tome"}
 """{kind of model: the option that names one}"""
 
 

@@ -43,7 +43,9 @@ COUNTS = (
     "same_texts",
     "ids_without_document",
 )
-RETRIEVERS = "bm25, dense:MODEL, multi-layer:MODEL, quantized:MODEL, sparse:MODEL, opensearch:INDEX:ENGINE, run:FILE"
+RETRIEVERS = (
+    "bm25, dense:MODEL, multi-layer:MODEL, quantized:MODEL, sparse:MODEL, opensearch:INDEX:ENGINE, tome:URLS, run:FILE"
+)
 
 
 def mine(
@@ -179,8 +181,9 @@ def open_retriever(
     "bm25" (bm25s); "dense:MODEL" (exact, inner product of the model's vectors); "multi-layer:MODEL" (exact, the largest
     over a document's vectors); "quantized:MODEL" (exact, over the codes of its documents); "sparse:MODEL" (exact, also a
     lexical model); "opensearch:INDEX:ENGINE" (an index that `osn ingest` wrote on the cluster that the environment names,
-    and an engine of `osn search`); "run:FILE", a TREC run of any other engine. cache: a folder that keeps the documents'
-    vectors, so that an interrupted run need not encode again.
+    and an engine of `osn search`); "tome:URLS", the folder of `osn urls`, whose model is found by its hash; "run:FILE", a
+    TREC run of any other engine. cache: a folder that keeps the documents' vectors, so that an interrupted run need not
+    encode again.
 
     Raises InputError for another name, ModelError as the models do, ClusterError as the cluster does.
     """
@@ -195,6 +198,8 @@ def open_retriever(
         index, _, engine = name.partition(":")
         engine = engine or "bm25"
         return LazyRetriever(f"opensearch {index} {engine}", lambda: _opensearch(index, engine))
+    if kind == "tome" and name:
+        return _tome(Path(name), device, batch_size)
     if kind in BUILDERS and name:
         model = model_info(locate(name), name=name, kind=kind)
         build = BUILDERS[kind]
@@ -271,6 +276,21 @@ def _sparse(name: str, documents: TextStore, cache: Path | None, device: str | N
 
 
 BUILDERS = {"dense": _dense, "multi-layer": _multi_layer, "quantized": _quantized, "sparse": _sparse}
+
+
+def _tome(folder: Path, device: str | None, batch_size: int) -> Retriever:
+    from opensearch_neural.models import registry
+    from opensearch_neural.models.generative import load_generative
+    from opensearch_neural.models.url_trie import CorpusUrls
+    from opensearch_neural.retrievers.generative import GenerativeRetriever
+
+    urls = CorpusUrls.load(folder)
+
+    def build() -> Retriever:
+        place = registry.find(urls.model["hash"], urls.model["name"], "generative")
+        return GenerativeRetriever(load_generative(place, device=device), urls, batch_size=batch_size)
+
+    return LazyRetriever(f"tome {urls.model['name']} {urls.model['hash']} {urls.corpus}", build)
 
 
 def _opensearch(index: str, engine: str) -> Retriever:

@@ -77,6 +77,19 @@ def engine_options(command: Command) -> Command:
             default=None,
             help="faiss: the file of codes that `osn encode --faiss` wrote.  [default: the codes of the index]",
         ),
+        click.option(
+            "--urls",
+            "osn_urls_folder",
+            type=click.Path(path_type=Path),
+            default=None,
+            help="tome: the folder that `osn urls` wrote for the corpus.",
+        ),
+        click.option(
+            "--tome",
+            "osn_tome",
+            default=None,
+            help="Generative model, where it is not found by the record of --urls.",
+        ),
     ]
 
     @functools.wraps(command)
@@ -91,6 +104,8 @@ def engine_options(command: Command) -> Command:
         osn_dense_window: int | None,
         osn_weight: float | None,
         osn_faiss: Path | None,
+        osn_urls_folder: Path | None,
+        osn_tome: str | None,
         **kwargs: Any,
     ) -> Any:
         try:
@@ -107,6 +122,8 @@ def engine_options(command: Command) -> Command:
             "dense_window": osn_dense_window,
             "weight": osn_weight,
             "faiss_index": osn_faiss,
+            "urls": osn_urls_folder,
+            "tome_model": osn_tome,
         }
         return command(*args, how=how, **kwargs)
 

@@ -54,6 +54,7 @@ def search(
     osn search --index docs "what causes a rainbow"
     osn search --index docs --engine hybrid --filter lang=en --explain "what causes a rainbow"
     osn search --index docs --engine cascade --backend onnx "what causes a rainbow"
+    osn search --index docs --engine tome --urls urls/docs "what causes a rainbow"
     """
     clauses = [parse_filter(text) for text in filters]
     client = connect(settings=connection)
@@ -61,6 +62,7 @@ def search(
     if engine is None:
         engine = "high-idf-first" if engines.meta.sparse else "bm25"
     engines.body_of(engine)
+    fused = engine.startswith("hybrid") or engine == "tome-rrf"
     body = engines.body(
         engine,
         query,
@@ -75,12 +77,19 @@ def search(
         return
     for finding in lint(body, quick_capabilities(client), engines.meta):
         click.echo(f"warning: {finding}", err=True)
-    if explain and not engine.startswith("hybrid"):
+    if explain and not fused:
         body["explain"] = True
     answer = client.search(index=index, body=body)
     found = answer["hits"]["hits"]
     if engine == "faiss" and not clauses and (gone := queries.listed_count(body) - answer["hits"]["total"]["value"]):
         click.echo(f"warning: {gone} of the nearest documents are not in {index!r} any more", err=True)
+    if engine == "tome" and not clauses and not from_:
+        shown = [hit["_source"].get("url") for hit in found]
+        if unfound := queries.unfound_urls(body, shown):
+            gone = (
+                f"{len(unfound)} of the URLs that were written are in no document of {index!r} any more: {unfound[0]}"
+            )
+            click.echo(f"warning: {gone}{', …' * (len(unfound) > 1)}", err=True)
     if engines.meta.passages:
         hits = [hit_of(hit, id) for id, hit in best_passages(body, found, size=size, from_=from_)]
     else:
@@ -89,7 +98,7 @@ def search(
         print(json.dumps({"engine": engine, "took_ms": answer["took"], "hits": hits}, ensure_ascii=False, indent=2))
         return
     print_hits(hits, engine, answer["took"], from_)
-    if explain and engine.startswith("hybrid"):
+    if explain and fused:
         print("(scores of hybrid engines are made after the search and are not explained by the cluster)")
 
 

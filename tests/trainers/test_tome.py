@@ -26,6 +26,7 @@ from trainers.bi_encoder import SetSettings  # noqa: E402
 from trainers.config import load_config, recipe  # noqa: E402
 from trainers.data import load_training  # noqa: E402
 from trainers.loop import TrainingSettings, Visit  # noqa: E402
+from trainers.negatives import open_retriever  # noqa: E402
 from trainers.texts import TextStore  # noqa: E402
 from trainers.tome import TomeConfig, ToPassage, gather, span, split, tome_corpus, train_tome  # noqa: E402
 
@@ -295,5 +296,8 @@ def test_the_command_makes_urls_and_adds_to_them(
     assert json.loads(result.stdout)["documents"] == 9
     urls = CorpusUrls.load(tmp_path / "urls")
     model = load_generative(tmp_path / "tome", device="cpu")
+    by_name = open_retriever(f"tome:{tmp_path / 'urls'}", TextStore(), device="cpu")
+    found_by_name = by_name.retrieve({"q": "the lion"}, 9)["q"]
+    assert model.info.hash in by_name.name and len(found_by_name) == 9
     (found,) = model.find_documents(["the lion"], urls, beams=9)
     assert {urls.ids[row] for row, _ in found} == {"new", *(f"d{at}" for at in range(8))}

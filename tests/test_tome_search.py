@@ -1,0 +1,144 @@
+"""The engine tome: URLs that a generative model writes, as documents of an index."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from click.testing import CliRunner, Result
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from ingest.job import CorpusSource, Job, run_job  # noqa: E402
+from opensearch_neural import queries  # noqa: E402
+from opensearch_neural.cli import osn  # noqa: E402
+from opensearch_neural.engines import open_engines  # noqa: E402
+from opensearch_neural.errors import ModelError  # noqa: E402
+from opensearch_neural.models.directory import write_osn_json  # noqa: E402
+from opensearch_neural.models.generative import KIND, GenerativeSettings, load_generative, write_settings  # noqa: E402
+from opensearch_neural.schema import PassageMeta  # noqa: E402
+from trainers import backbones  # noqa: E402
+
+ANIMALS = ["cat", "dog", "bird", "fish"]
+TEXT = "The {0} lives in the garden of the house. The {0} sleeps. " * 6
+
+
+class Written(NamedTuple):
+    """An index, and what searches it; each document's URL by its id."""
+
+    index: str
+    model: Path
+    urls: Path
+    by_id: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A single stage with random weights: with more beams than documents it writes the URLs of all, in some order."""
+    folder = tmp_path_factory.mktemp("models") / "tome"
+    tokenizer = backbones.train_tokenizer([f"https://zoo.org/{one}" for one in ANIMALS] * 3, "byte-level", 400)
+    torch.manual_seed(0)
+    new = backbones.NewBackbone("t5", layers=1, hidden=16, heads=2)
+    backbones.save(backbones.new_backbone(new, tokenizer), tokenizer, folder / "url")
+    write_settings(folder, GenerativeSettings(), single_stage=True)
+    write_osn_json(folder, KIND)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["documents", "passages"])
+def written(
+    client, model: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Written]:
+    folder = tmp_path_factory.mktemp(f"zoo-{request.param}")
+    corpus = folder / "docs.jsonl"
+    by_id = {f"d{at}": f"https://zoo.org/{one}" for at, one in enumerate(ANIMALS)}
+    lines = [
+        {"_id": id, "title": url.rpartition("/")[2], "text": TEXT.format(url.rpartition("/")[2]), "url": url}
+        for id, url in by_id.items()
+    ]
+    corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    passages = PassageMeta(32, 24) if request.param == "passages" else None
+    name = f"osn-test-{folder.name.lower()}"
+    job = Job(CorpusSource(str(corpus)), name, replicas=0, dead_letters=folder / "dead.jsonl", passages=passages)
+    run_job(client, job, show_progress=False)
+    load_generative(model).index_urls(by_id.items()).save(folder / "urls")
+    yield Written(name, model, folder / "urls", by_id)
+    client.indices.delete(index=name)
+
+
+def searched(cluster_url: str, written: Written, *arguments: str) -> Result:
+    command = ["search", "--url", cluster_url, "--index", written.index, "--engine", "tome"]
+    command += ["--urls", str(written.urls), "--tome", str(written.model), *arguments]
+    return CliRunner().invoke(osn, command)
+
+
+@pytest.mark.cluster
+def test_documents_come_in_the_order_in_which_their_urls_were_written(
+    written: Written, cluster_url: str, client
+) -> None:
+    answer = searched(cluster_url, written, "--json", "the cat")
+    assert answer.exit_code == 0, answer.output
+    hits = json.loads(answer.stdout)["hits"]
+    engines = open_engines(client, written.index, urls=written.urls, tome_model=str(written.model))
+    expected = engines.url_retriever.find_urls("the cat", 10)
+    assert [hit["url"] for hit in hits] == list(expected)
+    assert [written.by_id[hit["id"]] for hit in hits] == list(expected)
+    assert all(hit["title"] and hit["excerpt"] for hit in hits)
+    assert any("<em>" in hit["excerpt"] for hit in hits)
+    assert "any more" not in answer.stderr
+    two = json.loads(searched(cluster_url, written, "--json", "--size", "2", "the cat").stdout)["hits"]
+    assert [hit["id"] for hit in two] == [hit["id"] for hit in hits[:2]]
+
+
+@pytest.mark.cluster
+def test_a_document_deleted_since_is_reported(written: Written, cluster_url: str, client) -> None:
+    first = json.loads(searched(cluster_url, written, "--json", "the cat").stdout)["hits"][0]
+    query = {"term": {"url": first["url"]}}
+    held = client.search(index=written.index, body={"query": query, "size": 100})["hits"]["hits"]
+    client.delete_by_query(index=written.index, body={"query": query}, refresh=True)
+    try:
+        for size in ("10", "1"):
+            answer = searched(cluster_url, written, "--json", "--size", size, "the cat")
+            assert first["id"] not in [hit["id"] for hit in json.loads(answer.stdout)["hits"]]
+            assert f"1 of the URLs that were written are in no document of {written.index!r} any more" in answer.stderr
+            assert first["url"] in answer.stderr
+        filtered = searched(cluster_url, written, "--json", "--filter", "url=https://zoo.org/none", "the cat")
+        assert json.loads(filtered.stdout)["hits"] == [] and "any more" not in filtered.stderr
+    finally:
+        for hit in held:
+            client.index(index=written.index, id=hit["_id"], body=hit["_source"], refresh=True)
+
+
+@pytest.mark.cluster
+def test_generated_and_sparse_hits_are_fused_by_rank(written: Written, client) -> None:
+    engines = open_engines(client, written.index, urls=written.urls, tome_model=str(written.model))
+    assert engines.serves("tome")
+    if not engines.plugin:
+        assert not engines.serves("tome-rrf")
+        return
+    body = engines.body_of("tome-rrf")("the fish", 10)
+    hits = client.search(index=written.index, body=body)["hits"]["hits"]
+    found = queries.best_passages(body, hits) if engines.meta.passages else [(hit["_id"], hit) for hit in hits]
+    assert {id for id, _ in found} == set(written.by_id)
+    assert "score-ranker-processor" in json.dumps(body)
+
+
+@pytest.mark.cluster
+def test_without_urls_the_engine_is_not_served_and_says_what_it_needs(written: Written, client) -> None:
+    engines = open_engines(client, written.index)
+    assert not engines.serves("tome")
+    with pytest.raises(ModelError, match=r"searches by the URLs of a corpus\n.*--urls DIR"):
+        engines.body_of("tome")
+
+
+def test_what_the_index_lacks_is_known_as_far_as_the_page_tells() -> None:
+    body = queries.listed({"a": -1.0, "b": -2.0, "c": -3.0}, field="url", size=2)
+    assert queries.unfound_urls(body, ["a", "b"]) == []
+    assert queries.unfound_urls(body, ["b", "c"]) == ["a"]
+    assert queries.unfound_urls(body, ["b"]) == ["a", "c"]
+    assert queries.unfound_urls(body, []) == ["a", "b", "c"]
+    assert queries.unfound_urls(queries.listed({}, field="url"), []) == []
