@@ -22,6 +22,7 @@ from transformers import (
     AutoModelForMaskedLM,
     BertConfig,
     BertForMaskedLM,
+    EncoderDecoderModel,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
@@ -32,6 +33,7 @@ from transformers import (
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
 from opensearch_neural.models.pretrained import load_model, load_sequence_to_sequence, load_tokenizer, quiet
+from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.word_pieces import train_word_pieces
 
 logger = logging.getLogger(__name__)
@@ -200,6 +202,31 @@ def head_parameters(model: PreTrainedModel) -> list[nn.Parameter]:
     """The parameters of a masked-LM head alone; the tied word embeddings are not among them."""
     base = f"{model.base_model_prefix}."
     return [parameter for name, parameter in model.named_parameters() if not name.startswith(base)]
+
+
+def encoder_decoder(name_or_path: str | Path, *, layers: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A sequence-to-sequence model of a BERT-like encoder's first `layers`, once to read and once to write.
+
+    The attention between the two starts at random (Rothe et al. 2020, "Leveraging Pre-trained Checkpoints for Sequence
+    Generation Tasks"). What `osn train doc2query` can start from where no T5 is at hand.
+    """
+    folder = directory.locate(name_or_path)
+    refuse_unsafe(folder)
+    tokenizer = load_tokenizer(folder)
+    options = {"use_safetensors": True, "local_files_only": True, "num_hidden_layers": layers}
+    decoder = {**options, "is_decoder": True, "add_cross_attention": True}
+    with quiet():
+        model: Any = EncoderDecoderModel.from_encoder_decoder_pretrained(
+            str(folder),
+            str(folder),
+            **{f"encoder_{name}": value for name, value in options.items()},
+            **{f"decoder_{name}": value for name, value in decoder.items()},
+        )
+    for config in (model.config, model.generation_config):
+        config.decoder_start_token_id = tokenizer.cls_token_id
+        config.pad_token_id = tokenizer.pad_token_id
+        config.eos_token_id = tokenizer.sep_token_id
+    return model, tokenizer
 
 
 def sequence_to_sequence(name_or_path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -24,9 +24,10 @@ import hashlib
 import json
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -56,7 +57,7 @@ from trainers.bi_encoder import (
     train_dense,
 )
 from trainers.config import config_options, fingerprint
-from trainers.data import GENERATED, read_documents
+from trainers.data import GENERATED, TrainingData, read_documents
 from trainers.dev import DevSet, corpus_measures, dev_measures, dev_set
 from trainers.doc2query import generate_queries, sampling_for
 from trainers.encoder import Encoder, EncoderSettings, Role, write_sentence_transformer
@@ -232,7 +233,11 @@ class Passages:
 
     @property
     def hash(self) -> str:
-        return fingerprint(self.texts.hash, self.articles.tolist(), self.queries.hash, self.candidates.offsets.tolist())
+        """16 hex digits over everything that trains."""
+        digest = hashlib.sha256(f"{self.texts.hash} {self.queries.hash}".encode())
+        for numbers in (self.articles, self.candidates.offsets, self.candidates.values):
+            digest.update(numbers.tobytes())
+        return digest.hexdigest()[:16]
 
 
 def read_passages(config: QueryAsContextConfig) -> Passages:
@@ -286,13 +291,11 @@ def write_passages(config: QueryAsContextConfig) -> list[Path]:
     tokenizer = backbones.load_tokenizer(locate(config.backbone))
     pieces = tokenizer.backend_tokenizer
     unseen = [settings.load() for settings in config.unseen]
-    left_out = {
-        normalised(data.documents.text_at(row)) for data in unseen for row in set(chain.from_iterable(data.positives))
-    }
     made_by = {
         "tokenizer": fingerprint(pieces.to_str()),
         "length": config.passage_length,
         "titles": config.titles,
+        "least_passages": config.least_passages,
         "unseen": sorted(data.hash for data in unseen),
     }
     files: list[Path] = []
@@ -306,30 +309,49 @@ def write_passages(config: QueryAsContextConfig) -> list[Path]:
             todo.append((corpus, file, of_corpus))
     if not todo:
         return files
-    # An article is left out as a whole, also where another corpus has a part of it.
-    articles = {
-        corpus.key(document)
-        for corpus in config.corpora
-        for document in read_documents(corpus.path, limit=corpus.limit)
-        if left_out and normalised(document.contents) in left_out
-    }
+    articles = tested_articles(config.corpora, unseen)
     room = config.passage_length - tokenizer.num_special_tokens_to_add()
     for corpus, file, of_corpus in todo:
-        count = 0
         file.parent.mkdir(parents=True, exist_ok=True)
         beside = file.with_name(f".{file.name}")
         with beside.open("w", encoding="utf-8") as target:
-            for document in read_documents(corpus.path, limit=corpus.limit):
-                if (key := corpus.key(document)) in articles:
-                    count += 1
-                    continue
-                for line in _passages_of(document, pieces, room, titles=config.titles):
-                    target.write(json.dumps({**line, "article": key}, ensure_ascii=False) + "\n")
-        write_json(file.with_suffix(".json"), {**of_corpus, "left_out": count})
+            lines = partial(_lines, corpus, pieces, room, articles, config)
+            for line in _large_enough(lines, config.least_passages):
+                target.write(json.dumps(line, ensure_ascii=False) + "\n")
+        write_json(file.with_suffix(".json"), of_corpus)
         beside.replace(file)
-        if count:
-            logger.info("%s: %d documents of articles that are tested on left out", corpus.title, count)
+    if articles:
+        logger.info("%d articles that are tested on left out", len(articles))
     return files
+
+
+def _large_enough(lines: Callable[[], Iterator[dict[str, str]]], least: int) -> Iterator[dict[str, str]]:
+    """The passages of articles that have at least so many; read twice rather than kept."""
+    if least == 1:
+        return lines()
+    counts = Counter(line["article"] for line in lines())
+    return (line for line in lines() if counts[line["article"]] >= least)
+
+
+def _lines(
+    corpus: CorpusSettings, pieces: Any, room: int, without: set[str], config: QueryAsContextConfig
+) -> Iterator[dict[str, str]]:
+    for document in read_documents(corpus.path, limit=corpus.limit):
+        if (key := corpus.key(document)) not in without:
+            for line in _passages_of(document, pieces, room, titles=config.titles):
+                yield line | {"article": key}
+
+
+def tested_articles(corpora: Sequence[CorpusSettings], unseen: Sequence[TrainingData]) -> set[str]:
+    """The articles that hold a document which `unseen` has as relevant, by text: to be left out as a whole, also where
+    another corpus has a part of them."""
+    texts = {normalised(data.documents.text_at(row)) for data in unseen for row in set(data.positives.values.tolist())}
+    return {
+        corpus.key(document)
+        for corpus in corpora
+        for document in (read_documents(corpus.path, limit=corpus.limit) if texts else ())
+        if normalised(document.contents) in texts
+    }
 
 
 def _passages_of(document: Document, pieces: Any, room: int, *, titles: bool) -> Iterator[dict[str, str]]:

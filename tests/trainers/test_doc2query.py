@@ -4,10 +4,13 @@ import json
 import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
+from safetensors.torch import load_file
+from tiny import tiny_backbone
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from opensearch_neural.errors import InputError
@@ -311,3 +314,19 @@ def test_the_command_generates_filters_and_gives_training_data(t5: Path, documen
     assert all(example.query_id.split("#")[0] == example.positives[0] for example in data.examples)
     with pytest.raises(InputError, match="expected I/N"):
         CliRunner().invoke(generate_queries_command, [*arguments, "--shard", "2"], catch_exceptions=False)
+
+
+def test_an_encoder_twice_is_a_start_for_a_generator(tmp_path: Path) -> None:
+    encoder = tiny_backbone(tmp_path / "encoder", layers=3)
+    model, tokenizer = backbones.encoder_decoder(encoder, layers=2)
+    backbones.save(model, tokenizer, tmp_path / "both")
+    loaded: Any
+    loaded, tokenizer = backbones.sequence_to_sequence(tmp_path / "both")
+    words = load_file(encoder / "model.safetensors")["embeddings.word_embeddings.weight"]
+    for half, body in (("encoder", loaded.encoder), ("decoder", loaded.decoder.bert)):
+        assert len(body.encoder.layer) == 2, half
+        torch.testing.assert_close(body.embeddings.word_embeddings.weight, words)
+    sampling = Sampling(candidates=2, query_length=6, passage_length=16)
+    queries = sample_queries(loaded.eval(), tokenizer, ["bab dek", "gol"], sampling, seed=1)
+    assert [len(of_passage) for of_passage in queries] == [2, 2]
+    assert all(candidate.tokens <= 6 for of_passage in queries for candidate in of_passage)

@@ -133,6 +133,17 @@ def test_passages_are_whole_sentences_that_fit(tmp_path: Path, backbone: Path) -
     assert texts == [WORDS[0:8], WORDS[8:12], WORDS[20:30], WORDS[30:33]]
 
 
+def test_articles_of_fewer_passages_than_asked_for_are_not_written(tmp_path: Path, backbone: Path) -> None:
+    corpus = tmp_path / "c.jsonl"
+    texts = {"d1": WORDS[:14], "d2": WORDS[:9], "d3": WORDS[9:12]}
+    titles = {"d1": "A", "d2": "B", "d3": "C"}
+    lines = [{"_id": one, "title": titles[one], "text": " ".join(words)} for one, words in texts.items()]
+    lines.append({"_id": "d4", "title": "C", "text": "bab"})
+    corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (file,) = write_passages(settings(corpus, backbone, tmp_path / "out", least_passages=2))
+    assert [document.id for document in read_documents(file)] == ["d1#0001", "d1#0002", "d3#0001", "d4#0001"]
+
+
 def test_with_titles_a_passage_begins_with_its_documents(tmp_path: Path, backbone: Path, corpus: Path) -> None:
     (file,) = write_passages(settings(corpus, backbone, tmp_path / "out", titles=True))
     assert all(document.contents.startswith("Article ") for document in read_documents(file))
@@ -485,12 +496,12 @@ def test_pre_training_beats_its_start(variant: Any, tmp_path: Path, backbone: Pa
     # Few words: to know them is soon learned.
     corpus = write_corpus(tmp_path / "c.jsonl", articles=40, words=WORDS[:8])
     training = TrainingSettings(
-        steps=30,
+        steps=20,
         batch_size=16,
         chunk_size=16,
         learning_rate=5e-3,
         precision="bfloat16",
-        evaluate_every=30,
+        evaluate_every=20,
         device="cpu",
     )
     config = settings(corpus, backbone, tmp_path / "pretrained", variant=variant, training=training)

@@ -1,0 +1,575 @@
+"""The evidence for query-as-context pre-training: is a generated query a better context than another passage of the article?
+
+    osn bench query-as-context --data DIR --work DIR --record benchmarks/results/query_as_context
+
+`--data` holds the BEIR folders squad-mix, wikiqa-doc and medquad-liveqa. A small BERT is made and pre-trained on their
+documents (masked LM, then Condenser); from it every arm takes the same steps on the same passages:
+
+    coCondenser and CoT-MAE, each with no context, a random passage of the same article, and a generated query (of 5)
+    a generated query of 1; and, as an upper bound, the questions that people asked of these passages
+
+Whatever article holds a relevant document of a test or dev split trains nothing before fine-tuning. Queries for squad-mix
+are written by a generator trained on the pairs of the other two corpora, queries for these by one trained on squad-mix's.
+
+Parts: "zero-shot" measures the arms as they stand on the test splits of squad-mix and wikiqa-doc, "fine-tuning" after
+retriever 1 (BM25's negatives) and retriever 2 (retriever 1's as well), "sparse" what an inference-free sparse student gains.
+
+Models, passages, queries and measurements stay in `--work`: interrupted, the same command goes on. No test judgement chooses
+anything; states are selected by the loss on passages held back, retrievers on dev.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+if TYPE_CHECKING:
+    from opensearch_neural.evaluate import Measured
+    from opensearch_neural.results import Goal, Row
+    from trainers.bi_encoder import DenseConfig, SetSettings
+    from trainers.data import TrainingData
+    from trainers.query_as_context import Context, CorpusSettings, QueryAsContextConfig, Variant
+    from trainers.sparse import SparseConfig
+
+logger = logging.getLogger(__name__)
+
+READER = "sentence-transformers/all-MiniLM-L6-v2"
+"""What query generators start from."""
+READER_LAYERS = 3
+TESTED = ("squad-mix", "wikiqa-doc")
+ARTICLES: dict[str, Literal["title", "url"]] = {"squad-mix": "title", "wikiqa-doc": "title", "medquad-liveqa": "url"}
+WRITERS = {
+    "squad-mix": ("wikiqa-doc", "medquad-liveqa"),
+    "wikiqa-doc": ("squad-mix",),
+    "medquad-liveqa": ("squad-mix",),
+}
+"""Whose pairs train the generator that writes for a corpus."""
+PASSAGE_LENGTH = 144
+QUERY_LENGTH = 32
+VARIANTS: dict[Variant, str] = {"cocondenser": "coCondenser", "cot-mae": "CoT-MAE"}
+START = "start"
+RANDOM, QUERY = "random passage", "query"
+STAGES = ("zero-shot", "retriever 1", "retriever 2")
+PARTS = ("zero-shot", "fine-tuning", "sparse")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Sizes and lengths of everything: the defaults are for two cores."""
+
+    layers: int = 4
+    hidden: int = 256
+    mlm_steps: int = 2000
+    steps: int = 500
+    batch: int = 64
+    generator_steps: int = 400
+    fine_tuning_steps: int = 120
+    sparse_steps: int = 200
+    documents: int = 1500
+    """Of medquad-liveqa; all of the others."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One pre-training: its name in the results, its context, and how many candidates; human: people's questions."""
+
+    variant: Variant
+    label: str
+    context: Context
+    candidates: int | None = None
+    human: bool = False
+
+    @property
+    def engine(self) -> str:
+        return f"{VARIANTS[self.variant]}, {self.label}"
+
+    @property
+    def folder(self) -> str:
+        return "".join(letter if letter.isalnum() else "-" for letter in self.engine.lower())
+
+
+def arms() -> list[Arm]:
+    found: list[Arm] = []
+    for variant in VARIANTS:
+        found += [
+            Arm(variant, "none", "none"),
+            Arm(variant, RANDOM, "random-passage"),
+            Arm(variant, QUERY, "query"),
+            Arm(variant, "query of 1 candidate", "query", candidates=1),
+            Arm(variant, "human questions", "query", human=True),
+        ]
+    return found
+
+
+# ------------------------------------------------ corpora, generators, the start
+
+
+@dataclass
+class Ground:
+    """What all arms share: data, sizes, and what was made on the way."""
+
+    data: Path
+    work: Path
+    scale: Scale
+
+    def documents(self) -> list[CorpusSettings]:
+        """The corpora without the articles that are tested on, written to `work`."""
+        from trainers.data import load_training, read_documents
+        from trainers.query_as_context import CorpusSettings, tested_articles
+
+        given = [
+            CorpusSettings(self.data / name, article=article, limit=None if name in TESTED else self.scale.documents)
+            for name, article in ARTICLES.items()
+        ]
+        folder = self.work / "documents"
+        files = {corpus.title: folder / f"{corpus.title}.jsonl" for corpus in given}
+        if not all(file.exists() for file in files.values()):
+            folder.mkdir(parents=True, exist_ok=True)
+            splits = [(name, "test") for name in TESTED] + [("wikiqa-doc", "dev")]
+            tested = tested_articles(given, [load_training(self.data / name, split=split) for name, split in splits])
+            for corpus in given:
+                beside = files[corpus.title].with_suffix(".part")
+                with beside.open("w", encoding="utf-8") as target:
+                    for document in read_documents(corpus.path, limit=corpus.limit):
+                        if corpus.key(document) not in tested:
+                            target.write(json.dumps(document.record(), ensure_ascii=False) + "\n")
+                beside.replace(files[corpus.title])
+        return [replace(corpus, path=files[corpus.title], limit=None) for corpus in given]
+
+    def questions(self, name: str) -> Iterator[tuple[str, str]]:
+        """(question, id of the document that answers it) of a corpus' train split, or of its titles where those are the
+        questions; only of documents that may train."""
+        from trainers.data import load_training, read_documents
+
+        documents = {document.id: document for document in read_documents(self.work / "documents" / f"{name}.jsonl")}
+        if name not in TESTED:
+            yield from ((document.title, identifier) for identifier, document in documents.items() if document.title)
+            return
+        for example in load_training(self.data / name, split="train", name=name).examples:
+            yield from ((example.query, one) for one in example.positives if one in documents)
+
+    def generator(self, corpus: str) -> str:
+        """The query generator that writes for a corpus, trained where it is not there yet."""
+        from trainers import backbones, doc2query
+        from trainers.data import read_documents
+        from trainers.loop import TrainingSettings
+
+        names = WRITERS[corpus]
+        pairs = self.work / "pairs" / f"{'+'.join(names)}.jsonl"
+        if not pairs.exists():
+            pairs.parent.mkdir(parents=True, exist_ok=True)
+            beside = pairs.with_suffix(".part")
+            with beside.open("w", encoding="utf-8") as target:
+                for name in names:
+                    file = self.work / "documents" / f"{name}.jsonl"
+                    # What a passage is: text without its title.
+                    texts = {document.id: document.text for document in read_documents(file)}
+                    for question, identifier in self.questions(name):
+                        if texts[identifier].strip():
+                            target.write(json.dumps({"query": question, "positive": texts[identifier]}) + "\n")
+            beside.replace(pairs)
+        start = self.work / "models" / "reader"
+        if not (start / "tokenizer.json").exists():
+            backbones.save(*backbones.encoder_decoder(READER, layers=READER_LAYERS), start)
+        steps = self.scale.generator_steps
+        config = doc2query.Doc2QueryConfig(
+            output=self.work / "models" / f"generator-{'-'.join(names)}",
+            data=[pairs],
+            backbone=str(start),
+            passage_length=PASSAGE_LENGTH,
+            query_length=QUERY_LENGTH,
+            training=TrainingSettings(
+                steps=steps, batch_size=32, learning_rate=2e-4, bucket=16, precision="bfloat16", evaluate_every=steps
+            ),
+        )
+        return str(doc2query.run(config))
+
+    def masked_lm(self) -> Path:
+        """The small BERT, from scratch."""
+        from trainers import masked_lm
+        from trainers.backbones import NewBackbone
+        from trainers.loop import TrainingSettings
+
+        steps, scale = self.scale.mlm_steps, self.scale
+        return masked_lm.run(
+            masked_lm.MaskedLmConfig(
+                output=self.work / "models" / "mlm",
+                corpus=[corpus.path for corpus in self.documents()],
+                new=NewBackbone("bert", layers=scale.layers, hidden=scale.hidden, heads=max(1, scale.hidden // 64)),
+                max_length=PASSAGE_LENGTH,
+                whole_word=True,
+                training=TrainingSettings(
+                    steps=steps,
+                    batch_size=32,
+                    learning_rate=5e-4,
+                    bucket=16,
+                    precision="bfloat16",
+                    evaluate_every=max(1, steps // 5),
+                ),
+            )
+        )
+
+    def configuration(self, arm: Arm, corpora: list[CorpusSettings], backbone: Path) -> QueryAsContextConfig:
+        """What `osn train query-as-context` is told for an arm."""
+        from trainers.loop import TrainingSettings
+        from trainers.query_as_context import QueryAsContextConfig
+
+        steps = self.scale.steps
+        return QueryAsContextConfig(
+            output=self.work / "models" / arm.folder,
+            corpora=corpora,
+            backbone=str(backbone),
+            variant=arm.variant,
+            context=arm.context,
+            candidates=arm.candidates,
+            passage_length=PASSAGE_LENGTH,
+            query_length=QUERY_LENGTH,
+            # The same passages for all: those that a random passage can be drawn for.
+            least_passages=2,
+            layers=min(2, self.scale.layers),
+            dev_share=0.04,
+            training=TrainingSettings(
+                steps=steps,
+                batch_size=self.scale.batch,
+                learning_rate=3e-4,
+                precision="bfloat16",
+                evaluate_every=max(1, steps // 10),
+                log_every=max(1, min(10, steps // 10)),
+            ),
+            cache=self.work / "passages",
+        )
+
+    def start(self) -> Path:
+        """Condenser pre-training of the small BERT: where every arm starts."""
+        from trainers.query_as_context import run
+
+        config = self.configuration(Arm("cocondenser", START, "none"), self.documents(), self.masked_lm())
+        training = replace(
+            config.training,
+            steps=max(1, self.scale.steps // 2),
+            evaluate_every=max(1, self.scale.steps // 4),
+        )
+        config = replace(config, output=self.work / "models" / "start", training=training)
+        run(config)
+        return config.output
+
+    def pretrained(self, arm: Arm) -> Path:
+        """An arm's checkpoint, trained where it is not there yet."""
+        from trainers.query_as_context import run
+
+        start, corpora = self.start(), self.documents()
+        if arm.context == "query" and arm.human:
+            config = self.configuration(arm, corpora, start)
+            corpora = [replace(one, queries=self.human_questions(config, at)) for at, one in enumerate(corpora)]
+        elif arm.context == "query":
+            corpora = [replace(corpus, generator=self.generator(corpus.title)) for corpus in corpora]
+        config = self.configuration(arm, corpora, start)
+        run(config)
+        return config.output
+
+    def human_questions(self, config: QueryAsContextConfig, at: int) -> Path:
+        """What people asked of a corpus, as `osn generate-queries` would have written it: a question goes to the passage of
+        its document that shares most words with it."""
+        from opensearch_neural.files import write_text
+        from trainers.data import GENERATED, read_documents
+        from trainers.query_as_context import write_passages
+        from trainers.texts import TextStore, normalised
+
+        passages, name = write_passages(config)[at], config.corpora[at].title
+        file = self.work / "passages" / f"{passages.stem}.human.jsonl"
+        if file.exists():
+            return file
+        texts = TextStore((document.id, document.contents) for document in read_documents(passages))
+        words = {identifier: set(normalised(text).split()) for identifier, text in texts.items()}
+        of_document: dict[str, list[str]] = {}
+        for identifier in texts:
+            of_document.setdefault(identifier.rpartition("#")[0], []).append(identifier)
+        asked: dict[str, list[str]] = {}
+        for question, document in self.questions(name):
+            own = set(normalised(question).split())
+            if candidates := of_document.get(document):
+                asked.setdefault(max(candidates, key=lambda one: len(words[one] & own)), []).append(question)
+        header = {"osn": GENERATED, "format": 1, "documents": texts.hash, "model": "people"}
+        lines = [{"_id": one, "queries": [{"text": text} for text in asked.get(one, [])]} for one in texts]
+        write_text(file, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in [header, *lines]))
+        return file
+
+    # -------------------------------------------- measuring
+
+    def test(self, name: str) -> TrainingData:
+        from trainers.data import load_training
+
+        return load_training(self.data / name, split="test", name=name)
+
+    def measured(self, model: Path, test: TrainingData) -> Measured:
+        """A dense model on a test split; kept, query by query."""
+        from opensearch_neural.evaluate import Measured
+        from opensearch_neural.files import read_json_object, write_json
+        from opensearch_neural.models.directory import hash_files
+        from trainers.dev import corpus_measures
+
+        file = self.work / "measured" / f"{test.name}-{hash_files(model)}-{test.hash}.json"
+        if not file.exists():
+            found = corpus_measures(f"dense:{model}", test)
+            write_json(file, {name: getattr(found, name) for name in Measured.__dataclass_fields__}, indent=None)
+        return Measured(**read_json_object(file))
+
+    def fine_tuned(self, arm: Arm, name: str) -> dict[str, Path]:
+        """Both retrievers of an arm on a set, trained where they are not there yet: {stage: model}."""
+        from trainers.bi_encoder import train_dense
+        from trainers.schedules import FOLDER
+
+        config = self.fine_tuning(arm, name)
+        train_dense(config)
+        return {STAGES[1]: config.output / FOLDER / "retriever-1", STAGES[2]: config.output}
+
+    def fine_tuning(self, arm: Arm, name: str) -> DenseConfig:
+        """The paper's two stages at this size: CLS, raw inner products, BM25's negatives, then mined ones beside them."""
+        from trainers.bi_encoder import CandidateSettings, DenseConfig, DevSettings, ObjectiveSettings, SetSettings
+        from trainers.encoder import EncoderSettings
+        from trainers.loop import TrainingSettings
+        from trainers.schedules import TwoStageSettings
+
+        folder, steps = self.data / name, self.scale.fine_tuning_steps
+        has_dev = (folder / "qrels" / "dev.tsv").exists() and name == "wikiqa-doc"
+        dev = [SetSettings(folder, split="dev", name=f"{name}-dev")] if has_dev else []
+        unseen: list[SetSettings] = [SetSettings(folder, split="test", name=f"{name}-test")]
+        return DenseConfig(
+            output=self.work / "models" / f"{arm.folder}-{name}",
+            train=[SetSettings(folder)],
+            start=str(self.pretrained(arm)),
+            dev=dev,
+            unseen=unseen,
+            encoder=EncoderSettings(
+                pooling="cls", normalize=False, query_length=QUERY_LENGTH, document_length=PASSAGE_LENGTH
+            ),
+            objective=ObjectiveSettings(temperature=1.0),
+            candidates=CandidateSettings(negatives=3, depth=200, mine="bm25"),
+            two_stage=TwoStageSettings(depth=200),
+            selection=DevSettings(hold_back=None if has_dev else 0.02, queries=300, documents=1000),
+            training=TrainingSettings(
+                steps=steps,
+                batch_size=32,
+                learning_rate=1e-4,
+                precision="bfloat16",
+                evaluate_every=max(1, steps // 5),
+            ),
+        )
+
+
+# ------------------------------------------------ the parts
+
+
+def zero_shot(ground: Ground) -> list[Row]:
+    """Every arm as it stands, how far it has come on dev, and how fast its steps are."""
+    from opensearch_neural.evaluate import rows
+    from opensearch_neural.results import Row
+    from trainers.query_as_context import steps_per_second
+
+    models = {arm: ground.pretrained(arm) for arm in arms()}
+    found: list[Row] = []
+    for name in TESTED:
+        test = ground.test(name)
+        found += rows(f"{name}, {STAGES[0]}", {START: ground.measured(ground.start(), test)}, baseline=None)
+        for variant in VARIANTS:
+            own = {arm.engine: ground.measured(model, test) for arm, model in models.items() if arm.variant == variant}
+            found += rows(f"{name}, {STAGES[0]}", own, baseline=_baseline(variant))
+    for arm, model in models.items():
+        found += dev_rows(arm, model)
+        if (rate := steps_per_second(model)) is not None:
+            found.append(
+                Row(f"pre-training, batches of {ground.scale.batch}", arm.engine, "steps/s", rate, None, None, 1)
+            )
+    return found
+
+
+def _baseline(variant: Variant) -> str:
+    return f"{VARIANTS[variant]}, {RANDOM}"
+
+
+def dev_rows(arm: Arm, model: Path) -> list[Row]:
+    """The loss on passages held back, at the start and of the state kept, and how much of the gain came last."""
+    from opensearch_neural.results import Row
+
+    lines = (model / ".training" / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    measured = [line for line in map(json.loads, lines) if "eval_objective" in line]
+    steps = max(int(line["step"]) for line in measured)
+    losses = {int(line["step"]): -float(line["eval_objective"]) for line in measured}
+    before, least = losses[min(losses)], min(losses.values())
+    by_then = min(loss for step, loss in losses.items() if step <= 0.8 * steps)
+    values = {"loss at the start": before, "loss": least}
+    if before > least:
+        values["share of the gain in the last fifth"] = (by_then - least) / (before - least)
+    return [
+        Row("passages held back", arm.engine, name, value, None, None, len(losses)) for name, value in values.items()
+    ]
+
+
+def fine_tuning(ground: Ground) -> list[Row]:
+    """Retrievers 1 and 2 of the arms that the paper compares."""
+    from opensearch_neural.evaluate import rows
+
+    found: list[Row] = []
+    compared = [arm for arm in arms() if arm.label in ("none", RANDOM, QUERY)]
+    for name in TESTED:
+        test = ground.test(name)
+        models = {arm: ground.fine_tuned(arm, name) for arm in compared}
+        for stage in STAGES[1:]:
+            for variant in VARIANTS:
+                own = {
+                    arm.engine: ground.measured(model[stage], test)
+                    for arm, model in models.items()
+                    if arm.variant == variant
+                }
+                found += rows(f"{name}, {stage}", own, baseline=_baseline(variant))
+    return found
+
+
+def sparse(ground: Ground) -> list[Row]:
+    """The inference-free sparse student from the start, and from coCondenser's checkpoints."""
+    from benchmarks.inference_free_sparse import Test, on_target, student_run, trained
+    from opensearch_neural.evaluate import rows
+
+    starts = {f"sparse student from the {START}": ground.start()}
+    for arm in arms():
+        if arm.variant == "cocondenser" and arm.label in (RANDOM, QUERY):
+            starts[f"sparse student from {arm.engine}"] = ground.pretrained(arm)
+    students = {engine: trained(sparse_student(ground, start)) for engine, start in starts.items()}
+    found: list[Row] = []
+    for name in TESTED:
+        test = Test.load(ground.data, name, ground.work)
+        measured: dict[str, Measured] = {}
+        for engine, student in students.items():
+            run, _ = student_run(on_target(student, test.lexicon(student.query.tokenizer)), test)
+            measured[engine] = test.measured(run)
+        found += rows(f"{name}, sparse", measured, baseline=next(iter(students)))
+    return found
+
+
+def sparse_student(ground: Ground, start: Path) -> SparseConfig:
+    """As the sparse benchmark trains its student, without layers kept as they were."""
+    from benchmarks.inference_free_sparse import configuration
+
+    steps = ground.scale.sparse_steps
+    config = configuration(ground.data, ground.work, f"sparse-{start.name}", steps=steps, sets=TESTED)
+    return replace(
+        config,
+        start=str(start),
+        cache=ground.work / "cache" / start.name,
+        student=replace(config.student, frozen_layers=0),
+    )
+
+
+def goals(rows: Sequence[Row]) -> list[Goal]:
+    """The goals of the issue, in its words, as far as they were measured."""
+    from opensearch_neural.evaluate import difference_name
+    from opensearch_neural.results import Goal
+
+    found: list[Goal] = []
+    value: Mapping[tuple[str, str, str], Row] = {(row.set, row.engine, row.measure): row for row in rows}
+    for stage in STAGES:
+        differences: dict[str, list[Row]] = {}
+        for variant, name in VARIANTS.items():
+            keys = [
+                (f"{one}, {stage}", f"{name}, {QUERY}", difference_name("RR@10", _baseline(variant))) for one in TESTED
+            ]
+            if all(key in value for key in keys):
+                differences[name] = [value[key] for key in keys]
+        if not differences:
+            continue
+        above = [name for name, own in differences.items() if all(row.low is not None and row.low > 0 for row in own)]
+        shown = "; ".join(
+            f"{name} " + ", ".join(f"{row.value:+.3f} [{row.low:+.3f}, {row.high:+.3f}]" for row in own)
+            for name, own in differences.items()
+        )
+        if stage == STAGES[0]:
+            words = "query-as-context above random passage zero-shot, interval above zero, for at least one variant"
+            found.append(
+                Goal(
+                    f"{words} (MRR@10 on {' and '.join(TESTED)})",
+                    "1 variant on both sets",
+                    shown,
+                    bool(above),
+                )
+            )
+        else:
+            words = "Paper: +1.4 MRR@10 for CoT-MAE (38.8 → 40.2), +0.6 for coCondenser"
+            positive = all(row.value > 0 for own in differences.values() for row in own)
+            found.append(Goal(f"{words}: the same direction after {stage} (MRR@10)", "above 0", shown, positive))
+    started = [row for row in rows if row.measure == "loss at the start"]
+    if started:
+        beaten = [row.engine for row in started if value[row.set, row.engine, "loss"].value < row.value]
+        found.append(
+            Goal(
+                "Each arm is shown to beat its own start on dev",
+                f"{len(started)} of {len(started)}",
+                f"{len(beaten)} of {len(started)}",
+                len(beaten) == len(started),
+            )
+        )
+        shares = [row.value for row in rows if row.measure == "share of the gain in the last fifth"]
+        late = max(shares, default=1.0)
+        found.append(
+            Goal(
+                "Each arm is shown to have converged on dev: of its gain, what came in the last fifth of the steps",
+                "at most 0.1",
+                round(late, 3),
+                len(shares) == len(started) and late <= 0.1,
+            )
+        )
+    return found
+
+
+# ------------------------------------------------ the command
+
+
+def _option(name: str, text: str) -> Any:
+    default = getattr(Scale(), name.replace("-", "_"))
+    return click.option(f"--{name}", type=click.IntRange(1), default=default, show_default=True, help=text)
+
+
+@click.command("query-as-context")
+@click.option("--data", required=True, type=click.Path(path_type=Path, exists=True), help="Holds the BEIR folders.")
+@click.option("--work", required=True, type=click.Path(path_type=Path), help="Everything that is made is kept there.")
+@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
+@click.option(
+    "--part", "chosen", type=click.Choice(PARTS), multiple=True, help="Which evidence; repeatable.  [default: all]"
+)
+@_option("layers", "Of the small BERT.")
+@_option("hidden", "Its dimension.")
+@_option("mlm-steps", "Masked LM of the small BERT, batches of 32 windows.")
+@_option("steps", "Pre-training of each arm.")
+@_option("batch", "Pairs of a step.")
+@_option("generator-steps", "Training of each query generator, batches of 32 pairs.")
+@_option("fine-tuning-steps", "Each retriever, batches of 32 questions.")
+@_option("sparse-steps", "Each sparse student, batches of 32 questions.")
+@_option("documents", "Read of medquad-liveqa.")
+def query_as_context(data: Path, work: Path, record: Path | None, chosen: tuple[str, ...], **sizes: int) -> None:
+    """Pre-train with generated queries, random passages or no context, and measure what retrieval gains."""
+    from opensearch_neural.results import Summary, code_commit, command_line, data_facts, machine_facts
+    from opensearch_neural.tables import result_table
+
+    ground = Ground(data, work, Scale(**sizes))
+    parts = {"zero-shot": zero_shot, "fine-tuning": fine_tuning, "sparse": sparse}
+    rows = [row for name, part in parts.items() if not chosen or name in chosen for row in part(ground)]
+    summary = Summary(
+        command=command_line(),
+        code=code_commit(),
+        machine=machine_facts(),
+        data=[data_facts(data / name) for name in ARTICLES],
+        seeds=[42],
+        rows=rows,
+        goals=goals(rows),
+        title="Query-as-context pre-training",
+    )
+    print(result_table(summary.rows, ["MRR@10", "nDCG@10", "R@100"], intervals=True))
+    for goal in summary.goals:
+        print(goal)
+    if record:
+        print(f"written: {summary.write(record)}")

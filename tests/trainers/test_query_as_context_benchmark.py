@@ -1,0 +1,132 @@
+"""The evidence for query-as-context pre-training on tiny data: every part runs, and nothing that is tested trains."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sentence_transformers")
+
+from tiny import tiny_backbone, tiny_beir  # noqa: E402
+
+from benchmarks import inference_free_sparse, query_as_context  # noqa: E402
+from benchmarks.query_as_context import QUERY, RANDOM, STAGES, TESTED, Ground, Scale, arms, goals  # noqa: E402
+from opensearch_neural.evaluate import difference_name  # noqa: E402
+from opensearch_neural.results import Row, read  # noqa: E402
+
+SIZES = {
+    "layers": 2,
+    "hidden": 16,
+    "mlm-steps": 1,
+    "steps": 5,
+    "batch": 4,
+    "generator-steps": 1,
+    "fine-tuning-steps": 1,
+    "sparse-steps": 2,
+    "documents": 40,
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Articles of three documents, at least one of each fourth of them tested on."""
+    folder = tmp_path_factory.mktemp("data")
+    for seed, name in enumerate(query_as_context.ARTICLES):
+        beir = tiny_beir(folder / name, documents=90, seed=seed)
+        shutil.copy(beir / "qrels" / "dev.tsv", beir / "qrels" / "test.tsv")
+        lines = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
+        for at, line in enumerate(lines):
+            line |= {"title": f"{name} {at // 3}", "url": f"https://x.org/{at // 3}"}
+        (beir / "corpus.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        if name not in TESTED:
+            shutil.rmtree(beir / "qrels")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("work")
+
+
+@pytest.fixture
+def small(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = work / "reader"
+    if not reader.exists():
+        tiny_backbone(reader, layers=1, positions=256)
+    monkeypatch.setattr(query_as_context, "READER", str(reader))
+    monkeypatch.setattr(query_as_context, "READER_LAYERS", 1)
+    monkeypatch.setattr(query_as_context, "QUERY_LENGTH", 8)
+    monkeypatch.setattr(query_as_context, "PASSAGE_LENGTH", 16)
+    monkeypatch.setattr(inference_free_sparse, "HOLD_BACK", 8)
+    few = [arm for arm in arms() if arm.variant == "cocondenser" and (arm.label in (RANDOM, QUERY) or arm.human)]
+    monkeypatch.setattr(query_as_context, "arms", lambda: few)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("part", query_as_context.PARTS)
+def test_each_part_runs_and_records(part: str, data: Path, work: Path, tmp_path: Path) -> None:
+    arguments = ["--data", str(data), "--work", str(work / "w"), "--record", str(tmp_path), "--part", part]
+    for name, value in SIZES.items():
+        arguments += [f"--{name}", str(value)]
+    result = CliRunner().invoke(query_as_context.query_as_context, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    rows = read(tmp_path).rows
+    engines = {row.engine for row in rows}
+    if part == "zero-shot":
+        assert {arm.engine for arm in query_as_context.arms()} | {"start"} == engines
+        assert {"loss at the start", "loss", "steps/s"} <= {row.measure for row in rows}
+        assert [goal.target for goal in read(tmp_path).goals] == ["1 variant on both sets", "3 of 3", "at most 0.1"]
+    elif part == "fine-tuning":
+        assert {row.set for row in rows} == {f"{name}, {stage}" for name in TESTED for stage in STAGES[1:]}
+    else:
+        assert len(engines) == 3
+    assert any(row.measure == "nDCG@10" for row in rows)
+
+
+@pytest.mark.usefixtures("small")
+def test_nothing_of_a_tested_article_trains(data: Path, tmp_path: Path) -> None:
+    ground = Ground(data, tmp_path, Scale(documents=90))
+    for corpus in ground.documents():
+        kept = {json.loads(line)["_id"] for line in corpus.path.read_text().splitlines()}
+        if corpus.title not in TESTED:
+            assert len(kept) == 90
+            continue
+        # Every fourth document is tested on, and with it go the two others of its three.
+        articles = [range(at, at + 3) for at in range(0, 90, 3)]
+        assert kept == {f"d{at}" for article in articles if all(at % 4 for at in article) for at in article}
+        asked = list(ground.questions(corpus.title))
+        assert asked
+        assert {document for _, document in asked} <= kept
+
+
+def test_the_goals_are_what_the_rows_say() -> None:
+    def difference(name: str, stage: str, variant: str, low: float) -> Row:
+        engine = f"{variant}, query"
+        return Row(
+            f"{name}, {stage}", engine, difference_name("RR@10", f"{variant}, {RANDOM}"), low + 0.1, low, low + 0.2, 50
+        )
+
+    def both(stage: str, variant: str, *lows: float) -> list[Row]:
+        return [difference(name, stage, variant, low) for name, low in zip(TESTED, lows, strict=True)]
+
+    held = [
+        Row("passages held back", engine, measure, value, None, None, 9)
+        for engine, before, after, share in (("a", 5.0, 4.0, 0.02), ("b", 6.0, 5.0, 0.3))
+        for measure, value in (
+            ("loss at the start", before),
+            ("loss", after),
+            ("share of the gain in the last fifth", share),
+        )
+    ]
+    rows = [*both(STAGES[0], "CoT-MAE", 0.01, 0.02), *both(STAGES[0], "coCondenser", 0.01, -0.01), *held]
+    found = goals(rows + both(STAGES[2], "CoT-MAE", -0.2, 0.1))
+    assert [goal.met for goal in found] == [True, False, True, False]
+    assert "CoT-MAE +0.110 [+0.010, +0.210]" in str(found[0].value)
+    missed = goals(both(STAGES[0], "CoT-MAE", 0.0, 0.02) + both(STAGES[0], "coCondenser", 0.01, -0.01))
+    assert [goal.met for goal in missed] == [False]
+    assert goals([]) == []
