@@ -492,7 +492,7 @@ def cost_goals(rows: Sequence[Row]) -> list[Goal]:
 @click.option("--part", type=click.Choice(["quality", "cost"]), required=True, help="Which evidence.")
 @click.option("--set", "names", multiple=True, type=click.Choice(list(SETS)), help="Repeatable.  [default: all]")
 @click.option("--bytes", "sizes", multiple=True, type=int, help="M; repeatable.  [default: 8, 16, 24, 32, 48, 96]")
-@click.option("--steps", type=int, default=300, show_default=True, help="Optimizer steps of a training.")
+@click.option("--steps", type=int, default=200, show_default=True, help="Optimizer steps of a training.")
 @click.option("--keep-models", is_flag=True, help="Keep each trained model in WORK/models.")
 @click.option("--hnsw-most", type=int, default=SIZES[-2], show_default=True, help="Largest HNSW that is built.")
 def jpq(
