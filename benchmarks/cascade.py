@@ -6,7 +6,7 @@
 Each set is ingested into an index of its own: words, sparse vectors, the vectors of a dense model, and the codes of the
 quantized model named beside it. The cascade is tuned on the training judgements of one set, if any, and searches all sets
 so; a set's own test judgements choose nothing. Then the load benchmark measures all engines in random turns, the encoding
-of queries (ONNX Runtime unless told otherwise) included, with `sparse` as the baseline of every ratio and difference.
+of queries included (ONNX Runtime in 8 bits unless told otherwise); `sparse` is the baseline of ratios and differences.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from benchmarks.load.measurement import Measurement
+    from opensearch_neural.models.dense import Backend
 
 SPARSE, CASCADE = "sparse", "cascade"
 POINTS = 2.0  # of nDCG@10
@@ -41,7 +42,7 @@ MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 @click.option("--pq", required=True, multiple=True, help="The quantized model of each, in the same order.")
 @click.option("--sparse", default="lexical", show_default=True, help="Sparse model, trained or lexical.")
 @click.option("--dense", default=MINILM, show_default=True, help="Dense model, of `dense` and `hybrid`.")
-@click.option("--backend", type=click.Choice(["torch", "onnx"]), default="onnx", show_default=True)
+@click.option("--backend", type=click.Choice(["torch", "onnx", "onnx-int8"]), default="onnx-int8", show_default=True)
 @click.option("--tune", type=click.Path(path_type=Path), default=None, help="Which of the sets to tune on.")
 @click.option("--tune-split", default="train", show_default=True, help="Its judgements.")
 @click.option("--keep", type=click.FloatRange(0, 1), default=0.99, show_default=True, help="As for `osn tune`.")
@@ -61,7 +62,7 @@ def cascade(
     pq: tuple[str, ...],
     sparse: str,
     dense: str,
-    backend: Literal["torch", "onnx"],
+    backend: Backend,
     tune: Path | None,
     tune_split: str,
     keep: float,
@@ -97,7 +98,7 @@ def cascade(
     if not {SPARSE, CASCADE} <= {variant.name for variant in variants}:
         raise InputError("the goals compare the cascade with sparse", "add both to --engines")
     out.mkdir(parents=True, exist_ok=True)
-    if backend == "onnx":
+    if backend != "torch":
         dense, pq = exported(dense, out), tuple(exported(model, out) for model in pq)
     found: list[Measurement] = []
     used: list[Data] = []
@@ -145,22 +146,22 @@ def cascade(
 
 
 def exported(model: str, out: Path) -> str:
-    """A copy of a model's directory with an ONNX export, below `out`; the directory itself where it has one.
+    """A copy of a model's directory with ONNX exports, below `out`; the directory itself where it has them.
 
     The copy has the same hash, so that an index takes one for the other.
     """
     from opensearch_neural.models import directory
-    from opensearch_neural.models.dense_onnx import export_onnx
+    from opensearch_neural.models.dense_onnx import INT8_FILE, export_onnx
 
     folder = directory.locate(model)
-    if any(folder.rglob("model.onnx")):
+    if any(folder.rglob(INT8_FILE)):
         return model
     copy = out / f"onnx-{directory.hash_files(folder)}"
     if not copy.is_dir():
         beside = copy.with_name(f".{copy.name}")
         shutil.rmtree(beside, ignore_errors=True)
         shutil.copytree(folder, beside)
-        export_onnx(beside)
+        export_onnx(beside, int8=True)
         beside.replace(copy)
     return str(copy)
 
@@ -190,7 +191,7 @@ def tune_all(
     index: str,
     indexes: Iterable[str],
     keep: float,
-    backend: Literal["torch", "onnx"],
+    backend: Backend,
     seed: int,
 ) -> None:
     """Tune the cascade on one index, and have all of them search as was chosen."""

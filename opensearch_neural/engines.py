@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from opensearchpy import OpenSearch
 
-    from opensearch_neural.models.dense import DenseEncoder
+    from opensearch_neural.models.dense import Backend, DenseEncoder
     from opensearch_neural.models.quantized import QuantizedModel
     from opensearch_neural.retrievers.faiss import QuantizedRetriever
     from opensearch_neural.retrievers.generative import GenerativeRetriever
@@ -100,7 +100,7 @@ class Engines:
     Encoders are loaded when an engine first needs them, so BM25 asks for no model and a sparse query for no torch.
 
     weights: of the two parts of hybrid, summing to 1; None: equal. backend: what runs the dense model for queries; "onnx"
-        needs no torch, and a model directory that was exported.
+        and "onnx-int8" need no torch, and a model directory that was exported.
     rare, window: of high-idf-first, and of the cascade; None: what `osn tune` stored in the index, else ratio:0.5 and 30
     dense_window, weight: of the cascade, likewise; the window of jpq-rescore too
     connect: gives a client of the cluster; only the engine faiss, which reads the index's codes, calls it. faiss_index:
@@ -116,7 +116,7 @@ class Engines:
     rare: Rare | None = None
     window: int | None = None
     weights: tuple[float, float] | None = None
-    backend: Literal["torch", "onnx"] = "torch"
+    backend: Backend = "torch"
     pq_model: str | None = None
     dense_window: int | None = None
     weight: float | None = None

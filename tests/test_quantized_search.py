@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import uuid
@@ -34,6 +35,7 @@ from opensearch_neural import queries
 from opensearch_neural.cluster import ConnectionSettings
 from opensearch_neural.engines import TUNED_CASCADE, WINDOW, Cascade, Engines, open_engines
 from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.models.dense_onnx import INT8_FILE
 from opensearch_neural.models.lexical import LexicalEncoder
 from opensearch_neural.models.quantized import Quantizer, load_quantized
 from opensearch_neural.models.registry import link_of
@@ -556,6 +558,7 @@ def test_the_cascade_is_searched_without_torch(written: Written, exported: Path,
         "try:\n    main()\nfinally:\n    assert not {'torch', 'transformers', 'faiss'} & set(sys.modules), 'imported'"
     )
     assert cascade.exported(str(exported), exported.parent) == str(exported)
+    assert load_quantized(exported, backend="onnx").info.hash == written.model.info.hash
     asked = ["--url", cluster_url, "--index", written.index, "--engine", "cascade", "--backend", "onnx"]
     command = [sys.executable, "-c", script, "search", *asked, "--pq", str(exported), "--json", QUERY]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
@@ -584,6 +587,18 @@ def test_forms_of_the_table_are_measured_side_by_side(client) -> None:
     met = {goal.goal.partition(",")[0]: goal.met for goal in jpq_table.goals(rows)}
     assert met["the script's scores equal faiss's within 1e-5 on every document of a set"]
     assert met["request bytes of the look-up table reduced"]
+
+
+def test_in_8_bits_queries_have_nearly_the_same_vectors(exported: Path, texts: list[str], tmp_path: Path) -> None:
+    whole = load_quantized(exported, backend="onnx").encode_queries(texts)
+    rounded = load_quantized(exported, backend="onnx-int8").encode_queries(texts)
+    cosines = (whole * rounded).sum(1) / np.linalg.norm(whole, axis=1) / np.linalg.norm(rounded, axis=1)
+    assert 0.95 < cosines.min() < cosines.max() < 1 - 1e-7
+    shutil.copytree(exported, tmp_path / "float")
+    for file in (tmp_path / "float").rglob(INT8_FILE):
+        file.unlink()
+    with pytest.raises(ModelError, match=r"no onnx/model_int8.onnx\n.*int8=True"):
+        load_quantized(tmp_path / "float", backend="onnx-int8")
 
 
 @pytest.mark.cluster

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from opensearch_neural.evaluate import Qrels
-    from opensearch_neural.models.dense import DenseEncoder
+    from opensearch_neural.models.dense import Backend, DenseEncoder
 
 RARE = (
     *(Rare("ratio", value) for value in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)),
@@ -431,7 +431,7 @@ def tune(
     sparse: str | None,
     dense: str | None,
     pq: str | None,
-    backend: Literal["torch", "onnx"],
+    backend: Backend,
     dry_run: bool,
     as_json: bool,
 ) -> None:

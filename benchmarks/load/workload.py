@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 import orjson
@@ -19,6 +19,9 @@ from opensearch_neural.cluster import connect
 from opensearch_neural.engines import Engines
 from opensearch_neural.queries import Body, Rare
 from opensearch_neural.schema import IndexMeta
+
+if TYPE_CHECKING:
+    from opensearch_neural.models.dense import Backend
 
 OPAQUE_ID = "osn-bench/"
 
@@ -41,7 +44,7 @@ class ModelChoice:
 
     sparse: str | None = None
     dense: str | None = None
-    backend: Literal["torch", "onnx"] = "torch"
+    backend: Backend = "torch"
     rare: Rare | None = None
     window: int | None = None
     pq: str | None = None

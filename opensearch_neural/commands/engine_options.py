@@ -23,10 +23,10 @@ def models_options(command: Command) -> Command:
         click.option("--pq", default=None, help="Quantized model, likewise."),
         click.option(
             "--backend",
-            type=click.Choice(["torch", "onnx"]),
+            type=click.Choice(["torch", "onnx", "onnx-int8"]),
             default="torch",
             show_default=True,
-            help="What encodes dense and quantized queries; onnx needs no torch, but a model that was exported.",
+            help="What encodes dense and quantized queries; onnx needs no torch, but an exported model; int8: faster.",
         ),
     ]
     decorated: Any = command

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KIND = "dense"
+Backend = Literal["torch", "onnx", "onnx-int8"]
+"""What runs the network: torch, ONNX Runtime, or ONNX Runtime with weights and activations rounded to 8 bits."""
 
 
 class DenseEncoder(Protocol):
@@ -54,24 +56,25 @@ def load_dense(
     name_or_path: str | Path,
     *,
     device: str | None = None,
-    backend: Literal["torch", "onnx"] = "torch",
+    backend: Backend = "torch",
     max_length: int | None = None,
 ) -> DenseEncoder:
     """A dense encoder from a directory or a hub id, with its own pooling, normalization, prompts and routes.
 
     A folder without sentence-transformers files is read as a transformers encoder with mean pooling, which is logged.
     device: "cpu", "cuda", … (torch only); None takes a GPU where there is one. backend "onnx" needs a directory that
-    `export_onnx` or another exporter wrote into, and no torch. max_length: tokens read of a text, at most the model's.
+    `export_onnx` or another exporter wrote into, and no torch; "onnx-int8" one that `export_onnx(…, int8=True)` wrote into.
+    max_length: tokens read of a text, at most the model's.
     """
-    files = directory.ONNX_FILES if backend == "onnx" else directory.DOCUMENT_FILES
+    files = directory.ONNX_FILES if backend != "torch" else directory.DOCUMENT_FILES
     folder = directory.locate(name_or_path, files=files)
     info = directory.model_info(folder, name=name_or_path, kind=KIND)
     if not directory.routes(folder):
         logger.warning("%s has no sentence-transformers files: mean pooling, no normalization", info.name)
-    if backend == "onnx":
+    if backend != "torch":
         from opensearch_neural.models.dense_onnx import OnnxDenseEncoder
 
-        return OnnxDenseEncoder.load(folder, info, max_length)
+        return OnnxDenseEncoder.load(folder, info, max_length, int8=backend == "onnx-int8")
     return _load_torch(folder, info, device, max_length)
 
 

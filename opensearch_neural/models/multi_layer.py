@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.models import directory
-from opensearch_neural.models.dense import DenseEncoder, TorchDenseEncoder, finite, load_dense
+from opensearch_neural.models.dense import Backend, DenseEncoder, TorchDenseEncoder, finite, load_dense
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.pooling import Pooling, pooled
 from opensearch_neural.tokens import encodable
@@ -253,14 +253,14 @@ class StackedEncoder:
 
 
 def load_single_or_several(
-    name_or_path: str | Path, *, device: str | None = None, backend: Literal["torch", "onnx"] = "torch"
+    name_or_path: str | Path, *, device: str | None = None, backend: Backend = "torch"
 ) -> DenseEncoder:
     """A dense model as `load_dense` reads it, or a multi-layer model whose documents all have as many vectors.
 
     Raises ModelError for one whose documents have not: an index has fields for a fixed number.
     """
     folder = directory.locate(
-        name_or_path, files=directory.ONNX_FILES if backend == "onnx" else directory.DOCUMENT_FILES
+        name_or_path, files=directory.ONNX_FILES if backend != "torch" else directory.DOCUMENT_FILES
     )
     if not (folder / FILE).exists():
         return load_dense(name_or_path, device=device, backend=backend)
@@ -305,13 +305,13 @@ def load_multi_layer(
     name_or_path: str | Path,
     *,
     device: str | None = None,
-    backend: Literal["torch", "onnx"] = "torch",
+    backend: Backend = "torch",
     max_length: int | None = None,
 ) -> MultiLayerEncoder:
     """The multi-vector model of a directory that `osn train mlr` wrote. backend: what encodes queries, as in `load_dense`;
     documents are encoded by torch. Raises ModelError where the directory holds another kind of model.
     """
-    files = directory.ONNX_FILES if backend == "onnx" else directory.DOCUMENT_FILES
+    files = directory.ONNX_FILES if backend != "torch" else directory.DOCUMENT_FILES
     folder = directory.locate(name_or_path, files=files)
     selection, mix = read_selection(folder)
     query = load_dense(folder / QUERY, device=device, backend=backend, max_length=max_length)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
-from opensearch_neural.models.dense import DenseEncoder, load_dense
+from opensearch_neural.models.dense import Backend, DenseEncoder, load_dense
 from opensearch_neural.models.directory import ModelInfo
 
 Vectors = NDArray[np.float32]
@@ -189,14 +188,14 @@ def load_quantized(
     name_or_path: str | Path,
     *,
     device: str | None = None,
-    backend: Literal["torch", "onnx"] = "torch",
+    backend: Backend = "torch",
     max_length: int | None = None,
 ) -> QuantizedModel:
     """The quantized model of a directory that `osn train jpq` wrote; the options are those of `load_dense`.
 
     Raises ModelError where the directory holds another kind of model or a quantizer that does not fit its encoder.
     """
-    files = directory.ONNX_FILES if backend == "onnx" else directory.DOCUMENT_FILES
+    files = directory.ONNX_FILES if backend != "torch" else directory.DOCUMENT_FILES
     folder = directory.locate(name_or_path, files=files)
     content = directory.read_osn_json(folder)
     if content is None or content["kind"] != KIND:
