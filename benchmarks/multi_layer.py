@@ -50,7 +50,7 @@ MEASURES = ("Success@5", "Success@20", "Success@100", "nDCG@10")
 TOP_5 = MEASURES[0]
 DEPTH = 100
 SEEDS = (42, 43, 44)
-STEPS = 300
+STEPS = 200
 PARTS = ("variants", "two-stage", "layers", "lambda", "storage")
 DEV_SHARE, TEST_SHARE = 0.03, 0.12
 """Of squad-mix's training articles."""
@@ -145,7 +145,16 @@ class Ground:
     start: str
     cosine: bool = False
     """Vectors of length 1 instead of the paper's raw inner products."""
+    only: tuple[str, ...] = ()
+    """Parts of the names of the arms that are wanted; the dual encoder always is. All without any."""
     _tests: dict[str, TrainingData] = field(default_factory=dict)
+
+    def wanted(self, arms: Iterable[Arm]) -> list[Arm]:
+        return [
+            arm
+            for arm in arms
+            if arm.representation is None or not self.only or any(part in arm.name for part in self.only)
+        ]
 
     @property
     def squad(self) -> Path:
@@ -258,7 +267,7 @@ def configuration(arm: Arm, ground: Ground, *, steps: int, seed: int) -> DenseCo
         "encoder": SeparateTowers(query_length=48, document_length=128, normalize=ground.cosine),
         "candidates": CandidateSettings(negatives=1, depth=50),
         "two_stage": TwoStageSettings(depth=DEPTH, keep=50) if arm.two_stage else None,
-        "selection": DevSettings(queries=150, documents=800),
+        "selection": DevSettings(queries=150, documents=500),
         "training": TrainingSettings(
             steps=steps,
             batch_size=32,
@@ -491,7 +500,9 @@ def last_layer_goal(rows: Sequence[Row]) -> Goal:
 
 
 def variants(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Goal]]:
-    outcomes = [trained(arm, ground, steps=steps, seed=seed) for arm in VARIANTS for seed in arm.seeds(seeds)]
+    outcomes = [
+        trained(arm, ground, steps=steps, seed=seed) for arm in ground.wanted(VARIANTS) for seed in arm.seeds(seeds)
+    ]
     rows = dev_rows(outcomes) + compared(outcomes, ground)
     several = [outcome for outcome in outcomes if outcome.arm == MULTI_VECTOR]
     rows += winner_rows(several[:1], ground)
@@ -530,7 +541,7 @@ def layers(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Goal
     from opensearch_neural.models.directory import locate
 
     depth = int(AutoConfig.from_pretrained(locate(ground.start)).num_hidden_layers)
-    outcomes = [trained(arm, ground, steps=steps, seed=SEEDS[0]) for arm in (DUAL, *layer_arms(depth))]
+    outcomes = [trained(arm, ground, steps=steps, seed=SEEDS[0]) for arm in ground.wanted((DUAL, *layer_arms(depth)))]
     rows = dev_rows(outcomes) + compared(outcomes, ground)
     of_layers = [one for one in outcomes if one.arm.name.startswith("MLR")]
     rows += [row for row in winner_rows(of_layers, ground) if row not in rows]
@@ -636,6 +647,9 @@ def _save(figure: Any, file: Path) -> None:
 @click.option(
     "--seeds", type=click.IntRange(1, len(SEEDS)), default=len(SEEDS), show_default=True, help="Of the main arms."
 )
+@click.option(
+    "--only", multiple=True, help="Arms whose name holds this, beside the dual encoder; repeatable.  [default: all]"
+)
 @click.option("--start", default=START, show_default=True, help="What every arm starts from.")
 @click.option("--cosine", is_flag=True, help="Vectors of length 1 instead of the paper's raw inner products.")
 @connection_options
@@ -647,6 +661,7 @@ def multi_layer(
     part: str,
     steps: int,
     seeds: int,
+    only: tuple[str, ...],
     start: str,
     cosine: bool,
 ) -> None:
@@ -654,12 +669,12 @@ def multi_layer(
 
     \b
     osn bench multi-layer --data DIR --work DIR --part variants --record benchmarks/results/multi_layer
-    osn bench multi-layer --data DIR --work DIR --part lambda --steps 100
+    osn bench multi-layer --data DIR --work DIR --part variants --only "last:2, self" --steps 100 --seeds 1
     """
     from opensearch_neural.results import Summary, code_commit, command_line, data_facts, machine_facts
     from opensearch_neural.tables import result_table
 
-    ground = Ground(data, work, start, cosine).prepare()
+    ground = Ground(data, work, start, cosine, only).prepare()
     if part == "storage":
         from benchmarks.multi_layer_storage import storage
 

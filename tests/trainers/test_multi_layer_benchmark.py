@@ -125,6 +125,9 @@ def test_what_is_tested_is_not_trained_on(tmp_path: Path, data: Path) -> None:
 
 def test_the_papers_studies_as_far_as_six_layers_go() -> None:
     names = [arm.name for arm in layer_arms(6)]
+    assert [arm.name for arm in Ground(Path(), Path(), "", only=("average", "all")).wanted(bench.VARIANTS)] == [
+        DUAL.name
+    ]
     assert "MLR uniform:4, multi-vector" in names and "MLR last:6, multi-vector" in names
     assert "MLR first:6, multi-vector" not in names and not any(
         "8, multi-vector" in name and "MLR" in name for name in names
