@@ -3,8 +3,8 @@
     osn bench tome --data DIR --work DIR --record benchmarks/results/tome
 
 `--data` holds the BEIR folders tldr and wikiqa-doc, whose documents have URLs, and squad-mix, which the query generator is
-trained on too. From nothing: a T5 (d = 256, 4 + 4 layers) by span corruption on the corpora, a generator of queries, and
-the arms of each set:
+trained on too. From nothing: a T5 (d = 256, 4 + 4 layers) by span corruption on the corpora, a generator of queries (unless
+--generator names one), and the arms of each set:
     two-stage              query → passage → URL, each stage a T5 of its own
     single-stage           query → URL: one T5 of as many parameters, trained for as many updates as both stages
     random ids             the single stage with 12 digits in place of a URL
@@ -100,7 +100,7 @@ def pretrained(data: Path, work: Path, effort: Effort, layers: int) -> Path:
         bucket=16,
     )
     corpora = [data / one for one in PAIRS]
-    return run(MaskedLmConfig(output=work / f"t5-{layers}", corpus=corpora, new=new, max_length=128, training=settings))
+    return run(MaskedLmConfig(output=work / f"t5-{layers}", corpus=corpora, new=new, max_length=64, training=settings))
 
 
 def generator(data: Path, work: Path, effort: Effort) -> Path:
@@ -126,7 +126,7 @@ def generator(data: Path, work: Path, effort: Effort) -> Path:
     )
 
 
-def generated(data: Path, name: str, work: Path, effort: Effort) -> Path:
+def generated(model: str | Path, data: Path, name: str, work: Path, effort: Effort) -> Path:
     """Queries for every document of a set; the same for all arms."""
     from trainers.data import read_documents
     from trainers.doc2query import Sampling, generate_queries
@@ -135,7 +135,7 @@ def generated(data: Path, name: str, work: Path, effort: Effort) -> Path:
     path = work / name / "queries.jsonl"
     sampling = Sampling(candidates=effort.candidates, top_k=20, top_p=1.0, query_length=32, passage_length=128)
     documents = TextStore((one.id, one.contents) for one in read_documents(data / name))
-    generate_queries(work / "generator", documents, output=path, sampling=sampling)
+    generate_queries(model, documents, output=path, sampling=sampling)
     return path
 
 
@@ -201,29 +201,61 @@ def without_some(data: Path, name: str, work: Path) -> set[str]:
     from trainers.data import read_documents
 
     folder = work / name / "before"
-    test, train = BeirData.load(data / name, "test"), BeirData.load(data / name, "train")
-    asked = sorted({document for judged in test.qrels.values() for document, grade in judged.items() if grade > 0})
-    left_out = set(asked[:: round(1 / ADDED)])
-    documents = [one.record() for one in read_documents(data / name) if one.id not in left_out]
-    judged = [
-        (query, document, grade)
-        for query, documents_of in train.qrels.items()
-        for document, grade in documents_of.items()
-        if document not in left_out
-    ]
-    kept = dict.fromkeys(query for query, _, _ in judged)
-    questions = [{"_id": query, "text": train.queries[query]} for query in kept]
+    left_out = set(asked_for(BeirData.load(data / name, "test").qrels)[:: round(1 / ADDED)])
+    write_part(data / name, folder, {one.id for one in read_documents(data / name)} - left_out, ["train"])
     written = [json.loads(line) for line in (work / name / "queries.jsonl").read_text().splitlines()]
-    queries = [line for line in written if "_id" in line and line["_id"] not in left_out]
-    for path, lines in (
-        ("corpus.jsonl", documents),
-        ("queries.jsonl", questions),
-        ("queries-generated.jsonl", queries),
-    ):
-        write_text(folder / path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
-    qrels = [("query-id", "corpus-id", "score"), *judged]
-    write_text(folder / "qrels" / "train.tsv", "".join("\t".join(map(str, line)) + "\n" for line in qrels))
+    lines = [json.dumps(line) for line in written if "_id" in line and line["_id"] not in left_out]
+    write_text(folder / "queries-generated.jsonl", "".join(f"{line}\n" for line in lines))
     return left_out
+
+
+def some_documents(data: Path, name: str, work: Path, count: int) -> Path:
+    """Write a set of so many documents, those that test questions ask for first, and return the folder that holds it."""
+    from opensearch_neural.corpus import BeirData
+    from trainers.data import read_documents
+
+    asked = asked_for(BeirData.load(data / name, "test").qrels)
+    known = set(asked)
+    others = [one.id for one in read_documents(data / name) if one.id not in known]
+    kept = evenly(asked, count)
+    write_part(data / name, work / "data" / name, {*kept, *evenly(others, count - len(kept))}, ["train", "test"])
+    return work / "data"
+
+
+def asked_for(qrels: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """The relevant documents of all questions, by id."""
+    return sorted({document for judged in qrels.values() for document, grade in judged.items() if grade > 0})
+
+
+def evenly(ids: Sequence[str], count: int) -> list[str]:
+    """`count` of the ids, or all of fewer, at equal distances."""
+    if count >= len(ids):
+        return list(ids)
+    return [ids[at * len(ids) // count] for at in range(count)]
+
+
+def write_part(source: Path, folder: Path, kept: set[str], splits: Sequence[str]) -> None:
+    """A BEIR folder of the documents in `kept` alone, with the judgements on them and the questions that have one."""
+    from opensearch_neural.corpus import BeirData
+    from opensearch_neural.files import write_text
+    from trainers.data import read_documents
+
+    questions: dict[str, str] = {}
+    for split in splits:
+        beir = BeirData.load(source, split)
+        judged = [
+            (query, document, grade)
+            for query, documents in beir.qrels.items()
+            for document, grade in documents.items()
+            if document in kept
+        ]
+        questions |= {query: beir.queries[query] for query, _, _ in judged}
+        lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, line)) for line in judged)]
+        write_text(folder / "qrels" / f"{split}.tsv", "".join(f"{line}\n" for line in lines))
+    documents = [one.record() for one in read_documents(source) if one.id in kept]
+    asked = [{"_id": query, "text": text} for query, text in questions.items()]
+    for path, records in (("corpus.jsonl", documents), ("queries.jsonl", asked)):
+        write_text(folder / path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
 
 
 # ------------------------------------------------ what is measured
@@ -486,11 +518,15 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
 @click.option("--only", multiple=True, help="A set by name; repeatable. All by default.")
 @click.option("--arm", "arms", multiple=True, type=click.Choice(ARMS), help="Repeatable. All by default.")
 @click.option("--pretraining-steps", default=4000, show_default=True, help="Updates of span corruption, each size.")
+@click.option("--generator", "query_model", help="A model of `osn train doc2query`, which is then not trained here.")
 @click.option("--generator-steps", default=4000, show_default=True, help="Updates of the query generator.")
 @click.option("--steps", default=6000, show_default=True, help="Updates of each stage.")
 @click.option("--candidates", default=10, show_default=True, help="Generated queries a document.")
 @click.option(
     "--spans", default=0, show_default=True, help="Random spans a document that are queries too, in all arms."
+)
+@click.option(
+    "--documents", type=int, help="So many of each set, those that test questions ask for first.  [default: all]"
 )
 @click.option("--precision", type=click.Choice(["float32", "bfloat16"]), default="bfloat16", show_default=True)
 @connection_options
@@ -502,13 +538,23 @@ def tome(
     only: tuple[str, ...],
     arms: tuple[str, ...],
     pretraining_steps: int,
+    query_model: str | None,
     generator_steps: int,
     steps: int,
     candidates: int,
     spans: int,
+    documents: int | None,
     precision: str,
 ) -> None:
-    """Measure model-based retrieval in two stages against one, BM25 and a dense model."""
+    """Measure model-based retrieval in two stages against one, BM25 and a dense model.
+
+    All arms on all documents are work for a GPU; on a processor, some documents, the two main arms and fewer updates:
+
+    \b
+    osn bench tome --data DIR --work DIR --record benchmarks/results/tome
+    osn bench tome --data DIR --work DIR --only wikiqa-doc --documents 1000 --spans 4 --candidates 5 \\
+        --arm two-stage --arm single-stage --pretraining-steps 500 --generator-steps 500 --steps 1200
+    """
     from opensearch_neural.results import Summary, code_commit, command_line, data_facts, machine_facts
     from opensearch_neural.tables import result_table
 
@@ -518,11 +564,13 @@ def tome(
     sizes = {DEEPER if arm in (SINGLE, RANDOM) else LAYERS for arm in chosen} | {LAYERS}
     for layers in sorted(sizes):
         pretrained(data, work, effort, layers)
-    generator(data, work, effort)
+    writer = query_model or generator(data, work, effort)
     found: list[Row] = []
     for name in sets:
-        generated(data, name, work, effort)
-        found += one_set(data, name, work, effort, chosen, connection)
+        held = data if documents is None else some_documents(data, name, work, documents)
+        label = name if documents is None else f"{name}, {documents:,} documents"
+        generated(writer, held, name, work, effort)
+        found += [replace(row, set=label) for row in one_set(held, name, work, effort, chosen, connection)]
     summary = Summary(
         command=command_line(),
         code=code_commit(),

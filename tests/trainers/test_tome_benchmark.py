@@ -14,10 +14,11 @@ pytest.importorskip("sentence_transformers")
 from tiny import WORDS, tiny_backbone  # noqa: E402
 
 from benchmarks import inference_free_sparse, tome  # noqa: E402
-from benchmarks.tome import ARMS, BARE, BM25, GOLD, LATER, SINGLE, TWO, fused, goals  # noqa: E402
+from benchmarks.tome import ARMS, BARE, BM25, GOLD, LATER, SINGLE, TWO, evenly, fused, goals, some_documents  # noqa: E402
 from opensearch_neural.results import Row, read  # noqa: E402
 from trainers import backbones  # noqa: E402
 from trainers.backbones import NewBackbone  # noqa: E402
+from trainers.data import load_training  # noqa: E402
 
 
 def beir_with_urls(folder: Path) -> None:
@@ -48,27 +49,41 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     monkeypatch.setattr(tome, "pretrained", lambda *arguments: None)
     arguments = ["--data", str(tmp_path / "data"), "--work", str(tmp_path / "work"), "--only", "wikiqa-doc"]
     arguments += ["--steps", "2", "--generator-steps", "1", "--candidates", "2", "--precision", "float32"]
-    arguments += ["--record", str(tmp_path / "out"), "--url", cluster_url]
+    arguments += ["--documents", "20", "--record", str(tmp_path / "out"), "--url", cluster_url]
     result = CliRunner().invoke(tome.tome, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     by_engine = {(row.engine, row.measure): row for row in read(tmp_path / "out").rows}
     for arm in (*(arm for arm in ARMS if arm != LATER), GOLD):
         for engine in (arm, f"{arm}, free", f"{arm}, greedy"):
-            assert by_engine[(engine, "Hits@1")].n == 30, engine
+            assert by_engine[(engine, "Hits@1")].n == 20, engine
     assert by_engine[(BM25, "Hits@1")].value > 0.9
-    assert by_engine[(TWO, f"Hits@1 - {SINGLE}")].n == 30
-    assert by_engine[(TWO, "generated passages in the corpus")].n == 30
-    assert by_engine[(f"{LATER}: their questions", "Hits@1")].n == 3
-    assert by_engine[(f"{LATER}: other questions", "Hits@1")].n == 27
+    assert by_engine[(TWO, f"Hits@1 - {SINGLE}")].n == 20
+    assert by_engine[(TWO, "generated passages in the corpus")].n == 20
+    assert by_engine[(f"{LATER}: their questions", "Hits@1")].n == 2
+    assert by_engine[(f"{LATER}: other questions", "Hits@1")].n == 18
     assert by_engine[(TWO, "parameters")].value > by_engine[(SINGLE, "parameters")].value / 2
     assert by_engine[(TWO, "updates")].value == by_engine[(SINGLE, "updates")].value == 4
     assert by_engine[(BM25, "P50 ms")].value > 0
     assert [goal.target for goal in read(tmp_path / "out").goals] == ["1 of 2", "at least 0"]
 
     before = (tmp_path / "work" / "wikiqa-doc" / "before" / "corpus.jsonl").read_text().splitlines()
-    assert len(before) == 27
+    assert len(before) == 18
     bare = json.loads((tmp_path / "work" / "wikiqa-doc" / BARE.replace(" ", "-") / "generative.json").read_text())
     assert bare["prompts"] is False
+
+
+def test_a_part_of_a_set_holds_what_test_questions_ask_for_and_others(tmp_path: Path) -> None:
+    beir_with_urls(tmp_path / "data" / "tldr")
+    qrels = tmp_path / "data" / "tldr" / "qrels"
+    (qrels / "test.tsv").write_text("".join((qrels / "test.tsv").read_text().splitlines(keepends=True)[:5]))
+    part = some_documents(tmp_path / "data", "tldr", tmp_path / "work", 10) / "tldr"
+    documents = [json.loads(line) for line in (part / "corpus.jsonl").read_text().splitlines()]
+    assert len(documents) == 10 and {"d0", "d1", "d2", "d3"} <= {one["_id"] for one in documents}
+    assert all(one["url"] for one in documents)
+    data = load_training(part, split="test")
+    assert sorted(data.query_texts()) == ["q0-2", "q1-2", "q2-2", "q3-2"]
+    assert {one.positives[0] for one in load_training(part).examples} == {one["_id"] for one in documents}
+    assert evenly(["a", "b", "c", "d", "e"], 2) == ["a", "c"] and evenly(["a"], 3) == ["a"]
 
 
 def test_ranks_are_fused_by_hand() -> None:
