@@ -148,6 +148,42 @@ def test_as_many_beams_as_documents_give_all_of_them_in_the_order_of_their_proba
     assert [row for row, _ in found] == expected
 
 
+def beam_search(model: GenerativeModel, text: str, given_urls: list[str], beams: int) -> list[int]:
+    """The same search, plainly: one beam after the other, each from its beginning."""
+    network, tokenizer = model.url
+    codec = UrlTokenizer(tokenizer)
+    sequences = [tuple(codec.encode(url)) for url in given_urls]
+    inputs = tokenizer(text, return_tensors="pt")
+    going: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    found: dict[int, float] = {}
+    while going:
+        candidates = []
+        for total, written in going:
+            start = torch.tensor([[network.generation_config.decoder_start_token_id, *written]])
+            with torch.no_grad():
+                logs = network(**inputs, decoder_input_ids=start, use_cache=False).logits[0, -1].log_softmax(-1)
+            for token in {one[len(written)] for one in sequences if one[: len(written)] == written}:
+                candidates.append((total + float(logs[token]), (*written, token)))
+        candidates.sort(key=lambda one: -one[0])
+        for total, written in candidates[:beams]:
+            if written[-1] == codec.end:
+                found[sequences.index(written)] = total
+        going = [one for one in candidates if one[1][-1] != codec.end][:beams]
+        best = sorted(found.values(), reverse=True)[:beams]
+        if going and len(best) == beams and going[0][0] <= best[-1]:
+            break
+    return sorted(found, key=lambda row: -found[row])[:beams]
+
+
+@pytest.mark.parametrize("beams", [1, 2, 3])
+def test_the_search_is_beam_search(model: GenerativeModel, beams: int) -> None:
+    drawn = random.Random(beams)
+    for text in ("the cat", "a house", "wiki", "lives"):
+        given_urls = sorted({"".join(drawn.choices("abc", k=drawn.randint(1, 4))) for _ in range(12)})
+        (found,) = model.find_documents([text], indexed(model, *given_urls), beams=beams)
+        assert [row for row, _ in found] == beam_search(model, text, given_urls, beams)
+
+
 def test_one_url_that_another_begins_with_both_are_reached(model: GenerativeModel) -> None:
     urls = indexed(model, "https://x/1", "https://x/12")
     (found,) = model.find_documents(["the cat"], urls, beams=2)
