@@ -23,7 +23,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -117,7 +118,9 @@ class Ground:
     data: Path
     work: Path
     scale: Scale
+    made: dict[Arm, Path] = field(default_factory=dict)
 
+    @cached_property
     def documents(self) -> list[CorpusSettings]:
         """The corpora without the articles that are tested on, written to `work`."""
         from trainers.data import load_training, read_documents
@@ -144,14 +147,16 @@ class Ground:
 
     def questions(self, name: str) -> Iterator[tuple[str, str]]:
         """(question, id of the document that answers it) of a corpus' train split, or of its titles where those are the
-        questions; only of documents that may train."""
+        questions; only of documents that may train, and without what the test split asks too."""
         from trainers.data import load_training, read_documents
+        from trainers.leaks import find_leaks, without_leaks
 
         documents = {document.id: document for document in read_documents(self.work / "documents" / f"{name}.jsonl")}
         if name not in TESTED:
             yield from ((document.title, identifier) for identifier, document in documents.items() if document.title)
             return
-        for example in load_training(self.data / name, split="train", name=name).examples:
+        asked = load_training(self.data / name, split="train", name=name)
+        for example in without_leaks(asked, find_leaks(asked, self.test(name))).examples:
             yield from ((example.query, one) for one in example.positives if one in documents)
 
     def generator(self, corpus: str) -> str:
@@ -200,7 +205,7 @@ class Ground:
         return masked_lm.run(
             masked_lm.MaskedLmConfig(
                 output=self.work / "models" / "mlm",
-                corpus=[corpus.path for corpus in self.documents()],
+                corpus=[corpus.path for corpus in self.documents],
                 new=NewBackbone("bert", layers=scale.layers, hidden=scale.hidden, heads=max(1, scale.hidden // 64)),
                 max_length=PASSAGE_LENGTH,
                 whole_word=True,
@@ -245,11 +250,12 @@ class Ground:
             cache=self.work / "passages",
         )
 
+    @cached_property
     def start(self) -> Path:
         """Condenser pre-training of the small BERT: where every arm starts."""
         from trainers.query_as_context import run
 
-        config = self.configuration(Arm("cocondenser", START, "none"), self.documents(), self.masked_lm())
+        config = self.configuration(Arm("cocondenser", START, "none"), self.documents, self.masked_lm())
         training = replace(
             config.training,
             steps=max(1, self.scale.steps // 2),
@@ -261,9 +267,14 @@ class Ground:
 
     def pretrained(self, arm: Arm) -> Path:
         """An arm's checkpoint, trained where it is not there yet."""
+        if arm not in self.made:
+            self.made[arm] = self._pretrained(arm)
+        return self.made[arm]
+
+    def _pretrained(self, arm: Arm) -> Path:
         from trainers.query_as_context import run
 
-        start, corpora = self.start(), self.documents()
+        start, corpora = self.start, self.documents
         if arm.context == "query" and arm.human:
             config = self.configuration(arm, corpora, start)
             corpora = [replace(one, queries=self.human_questions(config, at)) for at, one in enumerate(corpora)]
@@ -376,7 +387,7 @@ def zero_shot(ground: Ground) -> list[Row]:
     found: list[Row] = []
     for name in TESTED:
         test = ground.test(name)
-        found += rows(f"{name}, {STAGES[0]}", {START: ground.measured(ground.start(), test)}, baseline=None)
+        found += rows(f"{name}, {STAGES[0]}", {START: ground.measured(ground.start, test)}, baseline=None)
         for variant in VARIANTS:
             own = {arm.engine: ground.measured(model, test) for arm, model in models.items() if arm.variant == variant}
             found += rows(f"{name}, {STAGES[0]}", own, baseline=_baseline(variant))
@@ -436,7 +447,7 @@ def sparse(ground: Ground) -> list[Row]:
     from benchmarks.inference_free_sparse import Test, on_target, student_run, trained
     from opensearch_neural.evaluate import rows
 
-    starts = {f"sparse student from the {START}": ground.start()}
+    starts = {f"sparse student from the {START}": ground.start}
     for arm in arms():
         if arm.variant == "cocondenser" and arm.label in (RANDOM, QUERY):
             starts[f"sparse student from {arm.engine}"] = ground.pretrained(arm)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # After a full stop and the like, closing quotes and brackets, white space; or a new line. An abbreviation ends a sentence
 # too: where passages are cut that does no harm, and it spares a model of sentences.
-_SENTENCE_END = re.compile(r"""[.!?]["'”’)\]]*\s+(?=["'“‘(\[]?[A-Z0-9])|\s*\n\s*""")
+_SENTENCE_END = re.compile(r"""[.!?]["'”’)\]]*\s+(?=["'“‘(\[]?[A-Z0-9])|\n\s*""")
 
 
 @dataclass(slots=True)
@@ -68,10 +68,9 @@ def split(
     stride = tokens if stride is None else stride
     if not 1 <= stride <= tokens:
         raise ValueError(f"expected 1 <= stride <= tokens, found stride {stride} and {tokens} tokens")
-    if tokenizer.truncation is not None:
-        # It is state of the tokenizer, and the caller may rely on theirs.
-        tokenizer = copy.deepcopy(tokenizer)
-        tokenizer.no_truncation()
+    if tokenizer.truncation is not None or tokenizer.padding is not None:
+        # They are state of the tokenizer, and the caller may rely on theirs.
+        tokenizer = unlimited(tokenizer)
     encoding = tokenizer.encode(document.text, add_special_tokens=False)
     starts = [start for start, _ in encoding.offsets]
     words = encoding.word_ids
@@ -88,6 +87,14 @@ def split(
         end = len(document.text) if last == len(starts) else starts[last]
         passages.append(_passage(document, number, start, end))
     return passages
+
+
+def unlimited(tokenizer: Tokenizer) -> Tokenizer:
+    """A copy that neither truncates nor pads. Copying takes long: `split` many documents with one copy."""
+    whole = copy.deepcopy(tokenizer)
+    whole.no_truncation()
+    whole.no_padding()
+    return whole
 
 
 def _windows(between: list[bool], edges: list[bool], tokens: int, stride: int) -> list[tuple[int, int]]:

@@ -145,3 +145,13 @@ def test_passages_of_whole_sentences(text: str, expected: list[str]) -> None:
     passages = split(Document("d", text), by_space, tokens=4, sentences=True)
     assert [passage.text for passage in passages] == expected
     assert all(text[passage.start : passage.end] == passage.text for passage in passages)
+
+
+def test_a_tokenizer_that_truncates_and_pads_splits_like_one_that_does_not() -> None:
+    limited = tokenizer()
+    limited.enable_truncation(3)
+    limited.enable_padding(length=12)
+    document = Document("d", "rain light rain light rain")
+    assert split(document, limited, 2) == split(document, TOKENIZER, 2)
+    assert limited.truncation is not None
+    assert limited.padding is not None

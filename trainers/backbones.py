@@ -204,16 +204,20 @@ def head_parameters(model: PreTrainedModel) -> list[nn.Parameter]:
     return [parameter for name, parameter in model.named_parameters() if not name.startswith(base)]
 
 
-def encoder_decoder(name_or_path: str | Path, *, layers: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A sequence-to-sequence model of a BERT-like encoder's first `layers`, once to read and once to write.
+def encoder_decoder(
+    name_or_path: str | Path, *, layers: int | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A sequence-to-sequence model of a BERT-like encoder, or of its first `layers`, once to read and once to write.
 
     The attention between the two starts at random (Rothe et al. 2020, "Leveraging Pre-trained Checkpoints for Sequence
-    Generation Tasks"). What `osn train doc2query` can start from where no T5 is at hand.
+    Generation Tasks"). What `osn train doc2query` starts from where no T5 is at hand.
     """
     folder = directory.locate(name_or_path)
     refuse_unsafe(folder)
     tokenizer = load_tokenizer(folder)
-    options = {"use_safetensors": True, "local_files_only": True, "num_hidden_layers": layers}
+    options: dict[str, Any] = {"use_safetensors": True, "local_files_only": True}
+    if layers is not None:
+        options["num_hidden_layers"] = layers
     decoder = {**options, "is_decoder": True, "add_cross_attention": True}
     with quiet():
         model: Any = EncoderDecoderModel.from_encoder_decoder_pretrained(

@@ -54,9 +54,9 @@ class Doc2QueryConfig:
     """`osn train doc2query`.
 
     data: training data as `load_training` reads it. backbone: a T5 or another sequence-to-sequence model, by directory
-    or hub id. prefix: what is put before every passage (and by `osn generate-queries` again). passage_length,
-    query_length: in tokens, special ones included. dev_share: the part of the pairs, split by document, that measures
-    and does not train.
+    or hub id; a BERT-like encoder is taken twice, to read and to write. prefix: what is put before every passage (and by
+    `osn generate-queries` again). passage_length, query_length: in tokens, special ones included. dev_share: the part of
+    the pairs, split by document, that measures and does not train.
     """
 
     output: Path
@@ -113,7 +113,10 @@ class Pairs:
 def run(config: Doc2QueryConfig, *, limit: int | None = None) -> Path:
     """Train as `config` says; the model directory. limit: examples of each data set (for a dry run)."""
     torch.manual_seed(config.training.seed)
-    model, tokenizer = backbones.sequence_to_sequence(config.backbone)
+    if backbones.is_sequence_to_sequence(config.backbone):
+        model, tokenizer = backbones.sequence_to_sequence(config.backbone)
+    else:
+        model, tokenizer = backbones.encoder_decoder(config.backbone)
     sets = [load_training(path, split=config.split, limit=limit) for path in config.data]
     data = merge(sets) if len(sets) > 1 else sets[0]
     dev: TrainingData | None = None

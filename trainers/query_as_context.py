@@ -45,7 +45,7 @@ from opensearch_neural.corpus import Document
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.models.directory import hash_files, locate
-from opensearch_neural.passages import split
+from opensearch_neural.passages import split, unlimited
 from trainers import backbones, bi_encoder, losses
 from trainers.bi_encoder import (
     BiEncoder,
@@ -289,7 +289,7 @@ def write_passages(config: QueryAsContextConfig) -> list[Path]:
     for NLTK's model would have to be downloaded). Made anew where what they depend on has changed.
     """
     tokenizer = backbones.load_tokenizer(locate(config.backbone))
-    pieces = tokenizer.backend_tokenizer
+    pieces = unlimited(tokenizer.backend_tokenizer)
     unseen = [settings.load() for settings in config.unseen]
     made_by = {
         "tokenizer": fingerprint(pieces.to_str()),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
-from tiny import tiny_backbone
+from tiny import WORDS, tiny_backbone
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from opensearch_neural.errors import InputError
@@ -330,3 +330,9 @@ def test_an_encoder_twice_is_a_start_for_a_generator(tmp_path: Path) -> None:
     queries = sample_queries(loaded.eval(), tokenizer, ["bab dek", "gol"], sampling, seed=1)
     assert [len(of_passage) for of_passage in queries] == [2, 2]
     assert all(candidate.tokens <= 6 for of_passage in queries for candidate in of_passage)
+
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("".join(json.dumps([word, f"{word} {word}"]) + "\n" for word in WORDS[:20]))
+    settings = TrainingSettings(steps=1, batch_size=4, device="cpu")
+    config = Doc2QueryConfig(tmp_path / "out", [pairs], str(encoder), passage_length=16, training=settings)
+    assert backbones.is_sequence_to_sequence(run(config))

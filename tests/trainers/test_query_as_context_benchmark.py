@@ -91,7 +91,7 @@ def test_each_part_runs_and_records(part: str, data: Path, work: Path, tmp_path:
 @pytest.mark.usefixtures("small")
 def test_nothing_of_a_tested_article_trains(data: Path, tmp_path: Path) -> None:
     ground = Ground(data, tmp_path, Scale(documents=90))
-    for corpus in ground.documents():
+    for corpus in ground.documents:
         kept = {json.loads(line)["_id"] for line in corpus.path.read_text().splitlines()}
         if corpus.title not in TESTED:
             assert len(kept) == 90
