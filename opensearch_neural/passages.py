@@ -10,7 +10,6 @@ overlapping passages, the best one's score standing for the document).
 
 from __future__ import annotations
 
-import copy
 import re
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.corpus import MAX_ID_BYTES, Document
 from opensearch_neural.errors import InputError
+from opensearch_neural.tokens import unlimited
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -87,14 +87,6 @@ def split(
         end = len(document.text) if last == len(starts) else starts[last]
         passages.append(_passage(document, number, start, end))
     return passages
-
-
-def unlimited(tokenizer: Tokenizer) -> Tokenizer:
-    """A copy that neither truncates nor pads. Copying takes long: `split` many documents with one copy."""
-    whole = copy.deepcopy(tokenizer)
-    whole.no_truncation()
-    whole.no_padding()
-    return whole
 
 
 def _windows(between: list[bool], edges: list[bool], tokens: int, stride: int) -> list[tuple[int, int]]:

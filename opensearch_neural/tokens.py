@@ -69,9 +69,7 @@ class QueryEncoder:
     ) -> None:
         if tokenizer.truncation is not None or tokenizer.padding is not None:
             # Both are state of the tokenizer, and the caller may rely on theirs.
-            tokenizer = copy.deepcopy(tokenizer)
-            tokenizer.no_truncation()
-            tokenizer.no_padding()
+            tokenizer = unlimited(tokenizer)
         table = check_idf(idf, source=name or "idf")
         vocabulary = vocabulary_of(tokenizer)
         if table.keys().isdisjoint(vocabulary):
@@ -207,6 +205,14 @@ def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def unlimited(tokenizer: Tokenizer) -> Tokenizer:
+    """A copy that neither truncates nor pads. Copying takes long: one copy for many texts."""
+    whole = copy.deepcopy(tokenizer)
+    whole.no_truncation()
+    whole.no_padding()
+    return whole
 
 
 def _word_by_word(tokenizer: Tokenizer) -> bool:

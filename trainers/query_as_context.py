@@ -45,7 +45,8 @@ from opensearch_neural.corpus import Document
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.models.directory import hash_files, locate
-from opensearch_neural.passages import split, unlimited
+from opensearch_neural.passages import split
+from opensearch_neural.tokens import unlimited
 from trainers import backbones, bi_encoder, losses
 from trainers.bi_encoder import (
     BiEncoder,
