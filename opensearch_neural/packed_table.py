@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
 
 CENTROIDS = 256
 BASE = 95  # printable ASCII, from the blank to the tilde; JSON writes two of these with a backslash
@@ -55,6 +56,8 @@ def spread(table: NDArray[np.floating]) -> float:
 
     That over real documents is near it whatever M is, so that it tells how much a difference of inner products says.
     """
+    import numpy as np
+
     return float(np.sqrt(table.var(axis=1, dtype=np.float64).sum()))
 
 
@@ -74,6 +77,8 @@ class PackedTable:
         Raises ValueError for another shape, for more than 1,024 parts, for NaN or infinity, and for a table that is
         zero throughout, as that of a query of zeros: it ranks nothing.
         """
+        import numpy as np
+
         values = np.asarray(table, dtype=np.float64)
         if values.ndim != 2 or values.shape[1] != CENTROIDS or not 1 <= len(values) <= MOST_PARTS:
             raise ValueError(
@@ -119,10 +124,14 @@ class PackedTable:
 
     def steps(self) -> NDArray[np.int64]:
         """(M, 256), as the script reads them."""
+        import numpy as np
+
         digits = np.frombuffer(self.text.encode("ascii"), np.uint8).reshape(-1, CENTROIDS, CHARACTERS).astype(np.int64)
         places = BASE ** np.arange(CHARACTERS)[::-1]
         return (digits - FIRST) @ places
 
     def scores(self, codes: NDArray[np.uint8]) -> NDArray[np.float64]:
         """What the script returns for documents' codes (documents, M): (documents,)."""
+        import numpy as np
+
         return self.scale * self.steps()[np.arange(self.parts), codes].sum(axis=1)
