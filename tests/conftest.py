@@ -19,6 +19,7 @@ import pytest
 
 from opensearch_neural import node
 from opensearch_neural.errors import OsnError
+from opensearch_neural.node import launch
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -75,7 +76,10 @@ def index_name(client: OpenSearch) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def _three_nodes() -> Iterator[node.RunningNode]:
-    yield from _local_cluster(f"osn-tests-three-{os.getpid()}", nodes=3, heap="512m")
+    # Its nodes are killed and started again on their ports: away from those that other tests' clusters take meanwhile.
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    (port,) = launch.free_ports(1, 9600 + 20 * worker, set())
+    yield from _local_cluster(f"osn-tests-three-{os.getpid()}", nodes=3, heap="512m", port=port)
 
 
 @pytest.fixture
@@ -96,7 +100,7 @@ def three_nodes_url(three_nodes: node.RunningNode) -> str:
 def _local_cluster(name: str, **options: Any) -> Iterator[node.RunningNode]:
     # Attached: should pytest be killed, the nodes and their data go with it.
     try:
-        running = node.start(name=name, port=0, attached=True, **options)
+        running = node.start(name=name, attached=True, **{"port": 0, **options})
     except OsnError as failed:
         error = failed
     else:
