@@ -700,8 +700,7 @@ def inference_free_sparse(
     connection: ConnectionSettings, data: Path, work: Path, record: Path | None, part: str, steps: int | None
 ) -> None:
     """Train inference-free sparse models and measure them beside BM25, or what their parts contribute."""
-    from opensearch_neural.results import Summary, code_commit, command_line, data_facts, machine_facts
-    from opensearch_neural.tables import result_table
+    from benchmarks.publish import publish
 
     parts: dict[str, tuple[Callable[[Path, Path, int], tuple[list[Row], list[Goal]]], int, str]] = {
         "quality": (
@@ -717,22 +716,16 @@ def inference_free_sparse(
     run, default, title = parts[part]
     rows, goals = run(data, work, steps or default)
     used = {row.set for row in rows if (data / row.set).is_dir()} or set(SMALL)
-    summary = Summary(
-        command=command_line(),
-        code=code_commit(),
-        machine=machine_facts(),
-        data=[data_facts(data / name) for name in sorted(used)],
-        seeds=[42],
-        rows=rows,
-        goals=goals,
-        title=title,
-    )
     measures = ["nDCG@10", "active terms", "expansion terms", "FLOPS", "steps/s", "ms", "seconds ÷ plain"]
-    present = {row.measure for row in summary.rows}
-    print(result_table(summary.rows, [one for one in measures if one in present], intervals=True))
-    for goal in summary.goals:
-        print(goal)
-    if record:
-        if part == "flops":
-            plot(rows, record / part)
-        print(f"written: {summary.write(record / part)}")
+    present = {row.measure for row in rows}
+    if record and part == "flops":
+        plot(rows, record / part)
+    publish(
+        rows,
+        goals,
+        title=title,
+        data=[data / name for name in sorted(used)],
+        seeds=[42],
+        shown=[one for one in measures if one in present],
+        record=record and record / part,
+    )

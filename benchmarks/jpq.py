@@ -511,8 +511,7 @@ def jpq(
     \b
     osn bench jpq --data beir --work /tmp/jpq --part quality --set scifact --bytes 16
     """
-    from opensearch_neural.results import Summary, code_commit, command_line, data_facts, machine_facts
-    from opensearch_neural.tables import result_table
+    from benchmarks.publish import publish
 
     chosen = list(names or SETS)
     if part == "quality":
@@ -522,18 +521,13 @@ def jpq(
         rows, goals = cost(work, SIZES, DIMENSIONS, hnsw_most)
         shown = ["CPU ms a query", "bytes a document", FASTER, "times faster in theory"]
     folders = [one for name in chosen for one in SETS[name]]
-    summary = Summary(
-        command=command_line(),
-        code=code_commit(),
-        machine=machine_facts(),
-        data=[data_facts(data / one) for one in folders] if part == "quality" else [],
-        seeds=list(SEEDS) if part == "quality" else list(SIZES),
-        rows=rows,
-        goals=goals,
-        title="JPQ: ranking at M bytes a document" if part == "quality" else "JPQ: bytes and CPU time",
+    quality_ = part == "quality"
+    publish(
+        rows,
+        goals,
+        title="JPQ: ranking at M bytes a document" if quality_ else "JPQ: bytes and CPU time",
+        data=[data / one for one in folders] if quality_ else [],
+        seeds=SEEDS if quality_ else SIZES,
+        shown=shown,
+        record=record and record / part,
     )
-    print(result_table(summary.rows, shown, intervals=True))
-    for goal in summary.goals:
-        print(goal)
-    if record:
-        print(f"written: {summary.write(record / part)}")

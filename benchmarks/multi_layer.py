@@ -671,8 +671,7 @@ def multi_layer(
     osn bench multi-layer --data DIR --work DIR --part variants --record benchmarks/results/multi_layer
     osn bench multi-layer --data DIR --work DIR --part variants --only "last:2, self" --steps 100 --seeds 1
     """
-    from opensearch_neural.results import Summary, code_commit, command_line, data_facts, machine_facts
-    from opensearch_neural.tables import result_table
+    from benchmarks.publish import publish
 
     ground = Ground(data, work, start, cosine, only).prepare()
     if part == "storage":
@@ -689,20 +688,15 @@ def multi_layer(
         "lambda": "The weight of the self-contrastive regularization",
         "storage": "What several vectors a document cost, and buy",
     }
-    summary = Summary(
-        command=command_line(),
-        code=code_commit(),
-        machine=machine_facts(),
-        data=[data_facts(data / name) for name in (SQUAD, WIKIQA)],
-        seeds=list(SEEDS[: seeds if part == "variants" else 1]),
-        rows=rows,
-        goals=goals,
-        title=titles[part],
-    )
-    shown = [*MEASURES, *dict.fromkeys(row.measure for row in rows if row.measure.startswith(f"{TOP_5} - "))]
-    print(result_table([row for row in rows if row.measure in shown], intervals=True))
-    for goal in summary.goals:
-        print(goal)
+    measures = dict.fromkeys(row.measure for row in rows)
     if record:
         plots(part, rows, record / part)
-        print(f"written: {summary.write(record / part)}")
+    publish(
+        rows,
+        goals,
+        title=titles[part],
+        data=[data / name for name in (SQUAD, WIKIQA)],
+        seeds=SEEDS[: seeds if part == "variants" else 1],
+        shown=[one for one in measures if one in MEASURES or one.startswith(f"{TOP_5} - ")],
+        record=record and record / part,
+    )

@@ -40,13 +40,12 @@ MEASURES = ("nDCG@10", "RR@10", "R@100")
 @connection_options
 def published(connection: ConnectionSettings, data: Path, record: Path | None, work: Path | None) -> None:
     """Reproduce the published figures on SciFact: BM25, all-MiniLM-L6-v2 on Lucene k-NN, and the lexical engine."""
+    from benchmarks.publish import publish
     from ingest.encode import EncodeJob, run_encode
     from ingest.job import Job
     from ingest.source import CorpusSource
     from opensearch_neural.corpus import BeirData
     from opensearch_neural.evaluate import label, rows
-    from opensearch_neural.results import Summary, code_commit, command_line, data_facts, machine_facts
-    from opensearch_neural.tables import result_table
 
     judged = BeirData.load(data, "test")
     client = connect(settings=connection)
@@ -61,21 +60,15 @@ def published(connection: ConnectionSettings, data: Path, record: Path | None, w
             **measure(client, judged, replace(floats, dense_type="byte"), {"dense": "dense (byte)"}),
             **measure(client, judged, words, {"bm25": "bm25 (standard)", "sparse": "lexical"}),
         }
-    summary = Summary(
-        command=command_line(),
-        code=code_commit(),
-        machine=machine_facts(),
-        data=[data_facts(data)],
-        seeds=[0],
-        rows=rows(data.name, measured, baseline="bm25 (english)"),
-        goals=goals({name: each.mean["nDCG@10"] for name, each in measured.items()}),
+    publish(
+        rows(data.name, measured, baseline="bm25 (english)"),
+        goals({name: each.mean["nDCG@10"] for name, each in measured.items()}),
         title="Published figures, reproduced",
+        data=[data],
+        seeds=[0],
+        shown=[label(name) for name in MEASURES],
+        record=record,
     )
-    print(result_table(summary.rows, [label(name) for name in MEASURES], intervals=True))
-    for goal in summary.goals:
-        print(goal)
-    if record:
-        print(f"written: {summary.write(record)}")
 
 
 def measure(client: OpenSearch, judged: BeirData, job: Job, engines: dict[str, str]) -> dict[str, Measured]:

@@ -563,24 +563,17 @@ def _option(name: str, text: str) -> Any:
 @_option("documents", "Read of medquad-liveqa.")
 def query_as_context(data: Path, work: Path, record: Path | None, chosen: tuple[str, ...], **sizes: int) -> None:
     """Pre-train with generated queries, random passages or no context, and measure what retrieval gains."""
-    from opensearch_neural.results import Summary, code_commit, command_line, data_facts, machine_facts
-    from opensearch_neural.tables import result_table
+    from benchmarks.publish import publish
 
     ground = Ground(data, work, Scale(**sizes))
     parts = {"zero-shot": zero_shot, "fine-tuning": fine_tuning, "sparse": sparse}
     rows = [row for name, part in parts.items() if not chosen or name in chosen for row in part(ground)]
-    summary = Summary(
-        command=command_line(),
-        code=code_commit(),
-        machine=machine_facts(),
-        data=[data_facts(data / name) for name in ARTICLES],
-        seeds=[42],
-        rows=rows,
-        goals=goals(rows),
+    publish(
+        rows,
+        goals(rows),
         title="Query-as-context pre-training",
+        data=[data / name for name in ARTICLES],
+        seeds=[42],
+        shown=["MRR@10", "nDCG@10", "R@100"],
+        record=record,
     )
-    print(result_table(summary.rows, ["MRR@10", "nDCG@10", "R@100"], intervals=True))
-    for goal in summary.goals:
-        print(goal)
-    if record:
-        print(f"written: {summary.write(record)}")

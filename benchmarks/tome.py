@@ -555,8 +555,7 @@ def tome(
     osn bench tome --data DIR --work DIR --only wikiqa-doc --documents 1000 --spans 4 --candidates 5 \\
         --arm two-stage --arm single-stage --pretraining-steps 500 --generator-steps 500 --steps 1200
     """
-    from opensearch_neural.results import Summary, code_commit, command_line, data_facts, machine_facts
-    from opensearch_neural.tables import result_table
+    from benchmarks.publish import publish
 
     effort = Effort(pretraining_steps, generator_steps, steps, candidates, spans, precision)
     chosen = [arm for arm in ARMS if not arms or arm in arms]
@@ -571,18 +570,12 @@ def tome(
         label = name if documents is None else f"{name}, {documents:,} documents"
         generated(writer, held, name, work, effort)
         found += [replace(row, set=label) for row in one_set(held, name, work, effort, chosen, connection)]
-    summary = Summary(
-        command=command_line(),
-        code=code_commit(),
-        machine=machine_facts(),
-        data=[data_facts(data / name) for name in sorted({*sets, *PAIRS})],
-        seeds=[42],
-        rows=found,
-        goals=goals(found),
+    publish(
+        found,
+        goals(found),
         title="Retrieval by writing URLs: two stages, one, and a search",
+        data=[data / name for name in sorted({*sets, *PAIRS})],
+        seeds=[42],
+        shown=sorted({row.measure for row in found}),
+        record=record,
     )
-    print(result_table(summary.rows, sorted({row.measure for row in found}), intervals=True))
-    for goal in summary.goals:
-        print(goal)
-    if record:
-        print(f"written: {summary.write(record)}")

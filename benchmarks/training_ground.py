@@ -96,8 +96,7 @@ def training_ground(
     precision: tuple[str, ...],
 ) -> None:
     """Measure what training gains on three sets, and its speed and memory against sentence-transformers."""
-    from opensearch_neural.results import Summary, code_commit, command_line, data_facts, machine_facts
-    from opensearch_neural.tables import result_table
+    from benchmarks.publish import publish
 
     sets = [one for one in SETS if not only or one.name in only]
     rows: list[Row] = []
@@ -107,21 +106,15 @@ def training_ground(
     if part != "quality":
         for kind in precision:
             rows += speed(data, work, steps=steps, pairs=pairs, precision=kind)
-    summary = Summary(
-        command=command_line(),
-        code=code_commit(),
-        machine=machine_facts(),
-        data=[data_facts(data / one.name) for one in sets],
-        seeds=[42],
-        rows=rows,
-        goals=goals(rows),
+    publish(
+        rows,
+        goals(rows),
         title="The ground that all trainers share",
+        data=[data / one.name for one in sets],
+        seeds=[42],
+        shown=sorted({row.measure for row in rows}),
+        record=record,
     )
-    print(result_table(summary.rows, sorted({row.measure for row in rows}), intervals=True))
-    for goal in summary.goals:
-        print(goal)
-    if record:
-        print(f"written: {summary.write(record)}")
 
 
 # ------------------------------------------------ what training gains
@@ -132,23 +125,17 @@ def quality(one: Set, data: Path, work: Path) -> list[Row]:
     from opensearch_neural.evaluate import rows
     from trainers.bi_encoder import train_dense
     from trainers.data import load_training
+    from trainers.dev import corpus_measures
 
     config = configuration(one, data, work)
     trained = train_dense(config)
     logger.info("%s: %d steps, best after %s, %s", one.name, trained.steps, trained.best_step, trained.measures)
     test = load_training(data / one.name, split="test", name=one.name)
     measured: dict[str, Measured] = {
-        UNTRAINED: tested(START, test, work / "vectors" / f"{one.name}-untrained"),
-        TRAINED: tested(str(config.output), test, work / "vectors" / f"{one.name}-trained"),
+        UNTRAINED: corpus_measures(f"dense:{START}", test, cache=work / "vectors" / f"{one.name}-untrained"),
+        TRAINED: corpus_measures(f"dense:{config.output}", test, cache=work / "vectors" / f"{one.name}-trained"),
     }
     return rows(one.name, measured, baseline=UNTRAINED)
-
-
-def tested(model: str, test: Any, cache: Path) -> Measured:
-    """A dense model on a test split, by exact search over the whole corpus, with all judgements."""
-    from trainers.dev import corpus_measures
-
-    return corpus_measures(f"dense:{model}", test, cache=cache)
 
 
 # ------------------------------------------------ what a step costs

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ingest import options
 from opensearch_neural.cluster import ConnectionSettings, connect, connection_options
 from opensearch_neural.schema import DenseType
 
@@ -63,14 +64,8 @@ if TYPE_CHECKING:
 @click.option("--batch-docs", type=click.IntRange(min=1), default=256, show_default=True)
 @click.option("--chunk-mb", type=click.FloatRange(0.1, 95), default=8, show_default=True, help="Most MB of a request.")
 @click.option("--encode-batch", type=click.IntRange(min=1), default=32, show_default=True)
-@click.option("--device", default=None, help="cpu, cuda, …  [default: the best there is]")
-@click.option(
-    "--dtype",
-    type=click.Choice(["fp32", "bf16"]),
-    default="fp32",
-    show_default=True,
-    help="Of a sparse model's network; bf16 is the faster one where the processor or GPU multiplies it.",
-)
+@options.device
+@options.dtype
 @click.option(
     "--dead-letters", type=click.Path(path_type=Path), default=None, help="[default: INDEX.dead-letters.jsonl]"
 )

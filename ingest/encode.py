@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ingest import options
 from ingest.encoding import Encoders
 from ingest.journal import changed_corpus, digest
 from ingest.models import (
@@ -262,14 +263,8 @@ def prepare_folder(folder: Path, chosen: Chosen) -> None:
 @click.option("--limit", type=click.IntRange(min=1), default=None, help="Take the first N documents.")
 @click.option("--encode-batch", type=click.IntRange(min=1), default=32, show_default=True)
 @click.option("--shard-docs", type=click.IntRange(min=1), default=SHARD_RECORDS, show_default=True)
-@click.option("--device", default=None, help="cpu, cuda, …  [default: the best there is]")
-@click.option(
-    "--dtype",
-    type=click.Choice(["fp32", "bf16"]),
-    default="fp32",
-    show_default=True,
-    help="Of a sparse model's network; bf16 is the faster one where the processor or GPU multiplies it.",
-)
+@options.device
+@options.dtype
 @click.option(
     "--ray",
     "ray_address",

@@ -49,6 +49,7 @@ from trainers.model import Batch, Losses, TrainingModel
 from trainers.schedules import FOLDER, TwoStageSettings, second_stage, two_stage, with_mined
 from trainers.teachers import Documents, Teacher, open_teacher
 from trainers.tokenized import TokenCache, padded_parts
+from trainers.unlabelled import unlabelled
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +88,22 @@ class SetSettings:
             limit=self.limit,
             name=self.name,
         )
+
+
+@dataclass(slots=True)
+class QuestionSet(SetSettings):
+    """A data set, or a corpus without judgements whose `questions` are "title", "first-sentence", or what a query
+    generator (directory or hub id) writes."""
+
+    questions: str | None = None
+
+    def load(self) -> TrainingData:
+        if self.questions is None:
+            # super() knows no class that dataclass(slots=True) has made anew.
+            return SetSettings.load(self)
+        name = self.name or self.path.resolve().name.partition(".")[0]
+        cache = self.path.parent if self.path.is_file() else self.path
+        return unlabelled(self.path, self.questions, name=name, limit=self.limit, cache=cache)
 
 
 @dataclass(slots=True)

@@ -20,8 +20,8 @@ from opensearch_neural.files import read_json_object
 from opensearch_neural.models.dense import quiet_loading
 from opensearch_neural.models.directory import Module, locate, routes
 from opensearch_neural.models.pooling import Pooling, pooled
+from opensearch_neural.models.pretrained import load_model
 from opensearch_neural.models.safety import refuse_unsafe
-from trainers.backbones import quiet
 
 Role = Literal["query", "document"]
 ROLES: tuple[Role, ...] = ("query", "document")
@@ -260,20 +260,12 @@ def _load_backbone(folder: Path, dropout: float | None) -> PreTrainedModel:
             for name in DROPOUTS:
                 if hasattr(config, name):
                     setattr(config, name, dropout)
-        backbone: PreTrainedModel
-        with quiet():
-            backbone, report = loader.from_pretrained(
-                folder,
-                config=config,
-                use_safetensors=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-                dtype=torch.float32,
-            )
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{folder} does not load as a transformer: {error}") from error
+    backbone: PreTrainedModel
+    backbone, lacking = load_model(loader, folder, what="a transformer", config=config)
     # A pooler is not read; another weight that is missing would be random, and nobody would know.
-    if missing := sorted(key for key in report["missing_keys"] if "pooler." not in key):
+    if missing := [key for key in lacking if "pooler." not in key]:
         raise ModelError(f"{folder}: the weights lack {', '.join(missing[:3])}")
     return backbone
 

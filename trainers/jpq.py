@@ -37,7 +37,7 @@ from opensearch_neural.models.dense import DenseEncoder, TorchDenseEncoder, ends
 from opensearch_neural.models.quantized import CENTROIDS, KIND, QUANTIZER_FILE, Codes, Quantizer
 from opensearch_neural.tokens import encodable
 from trainers import losses
-from trainers.bi_encoder import PART_OVERHEAD, SetSettings
+from trainers.bi_encoder import PART_OVERHEAD, QuestionSet
 from trainers.config import config_options, fingerprint
 from trainers.data import TrainingData, hold_back, merge, read_documents, training_pairs
 from trainers.dev import DEPTH, MEASURES
@@ -49,7 +49,6 @@ from trainers.model import Batch, Losses, TrainingModel
 from trainers.schedules import FOLDER
 from trainers.texts import TextStore
 from trainers.tokenized import TokenCache, padded_parts
-from trainers.unlabelled import unlabelled
 
 logger = logging.getLogger(__name__)
 
@@ -67,21 +66,12 @@ _NUMBERS_AT_ONCE = 1 << 24
 
 
 @dataclass(slots=True)
-class JpqSet(SetSettings):
-    """A data set as `osn train dense` takes it, or a corpus without judgements whose `questions` are "title",
-    "first-sentence", or what a query generator (directory or hub id) writes."""
-
-    questions: str | None = None
+class JpqSet(QuestionSet):
+    """A set whose documents are whole: a question made of one is not taken out of it."""
 
     def load(self) -> TrainingData:
-        if self.questions is None:
-            # super() knows no class that dataclass(slots=True) has made anew.
-            return SetSettings.load(self)
-        name = self.name or self.path.resolve().name.partition(".")[0]
-        cache = self.path.parent if self.path.is_file() else self.path
-        return of_whole_documents(
-            unlabelled(self.path, self.questions, name=name, limit=self.limit, cache=cache), self.path
-        )
+        data = QuestionSet.load(self)
+        return data if self.questions is None else of_whole_documents(data, self.path)
 
 
 @dataclass(slots=True)

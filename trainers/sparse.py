@@ -59,9 +59,9 @@ from trainers.bi_encoder import (
     Drawn,
     ObjectiveSettings,
     Prepared,
+    QuestionSet,
     RetrievalCollate,
     RetrievalData,
-    SetSettings,
     padding_id,
     prepare,
     unique_documents,
@@ -78,7 +78,6 @@ from trainers.sparse_head import activation, largest_logits, sample_columns
 from trainers.teachers import Teacher, open_teacher, teach
 from trainers.texts import TextStore
 from trainers.tokenized import TokenCache, padded_parts
-from trainers.unlabelled import unlabelled
 
 logger = logging.getLogger(__name__)
 
@@ -95,20 +94,8 @@ STUDENT = "student"
 
 
 @dataclass(slots=True)
-class SparseSet(SetSettings):
-    """A data set as `osn train dense` takes it, or a corpus without judgements whose `questions` are "title",
-    "first-sentence", or what a query generator (directory or hub id) writes. osn teach's folders may stand as teachers;
-    without them the stage's own are asked, and kept."""
-
-    questions: str | None = None
-
-    def load(self) -> TrainingData:
-        if self.questions is None:
-            # super() knows no class that dataclass(slots=True) has made anew.
-            return SetSettings.load(self)
-        name = self.name or self.path.resolve().name.partition(".")[0]
-        cache = self.path.parent if self.path.is_file() else self.path
-        return unlabelled(self.path, self.questions, name=name, limit=self.limit, cache=cache)
+class SparseSet(QuestionSet):
+    """osn teach's folders may stand as `teachers`; without them the stage's own are asked, and kept."""
 
 
 @dataclass(slots=True)

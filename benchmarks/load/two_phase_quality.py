@@ -33,13 +33,12 @@ def two_phase(
 
     Each set is ingested into an index of its own, which is deleted again.
     """
+    from benchmarks.publish import publish
     from benchmarks.published import measure
     from ingest.job import Job
     from ingest.source import CorpusSource
     from opensearch_neural.corpus import BeirData
     from opensearch_neural.evaluate import rows
-    from opensearch_neural.results import Summary, code_commit, command_line, data_facts, machine_facts
-    from opensearch_neural.tables import result_table
 
     client = connect(settings=connection)
     found: list[Row] = []
@@ -51,21 +50,7 @@ def two_phase(
             measured = measure(client, judged, job, {engine: engine for engine in ENGINES})
         found += rows(folder.name, measured, baseline="sparse")
         goals.append(goal(folder.name, {engine: each.mean["nDCG@10"] for engine, each in measured.items()}))
-    summary = Summary(
-        command=command_line(),
-        code=code_commit(),
-        machine=machine_facts(),
-        data=[data_facts(folder) for folder in data],
-        seeds=[0],
-        rows=found,
-        goals=goals,
-        title="High-IDF-first against all tokens",
-    )
-    print(result_table(found, intervals=True))
-    for each in goals:
-        print(each)
-    if record:
-        print(f"wrote {summary.write(record)}")
+    publish(found, goals, title="High-IDF-first against all tokens", data=data, seeds=[0], shown=None, record=record)
 
 
 def goal(set_: str, ndcg: dict[str, float]) -> Goal:

@@ -37,7 +37,7 @@ def idf(
 
     idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5)); a token that no document holds weighs 1, special tokens 0.
     """
-    from opensearch_neural.commands.counting import counted
+    from opensearch_neural.commands.reading import reading
     from opensearch_neural.errors import InputError
     from opensearch_neural.idf import DocumentFrequencies, save_idf
     from opensearch_neural.models.corpus_statistics import write_with_statistics
@@ -61,8 +61,8 @@ def idf(
     vocabulary = vocabulary_of(pieces)
     left_out = 0
     if corpus is not None:
-        with counted(corpus) as (documents, rejected):
-            frequencies = count_documents(documents, pieces)
+        with reading(corpus, "counting") as (documents, rejected):
+            frequencies = count_documents((document.contents for document in documents), pieces)
         left_out = len(rejected)
     else:
         frequencies = DocumentFrequencies(len(vocabulary))

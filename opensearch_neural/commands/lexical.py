@@ -24,11 +24,12 @@ def lexical(corpus: str, out: Path, tokenizer: str | None, k1: float, b: float, 
     osn lexical --corpus docs.jsonl.gz --out models/lexical
     osn ingest --corpus docs.jsonl.gz --index docs --sparse models/lexical
     """
-    from opensearch_neural.commands.counting import counted
+    from opensearch_neural.commands.reading import reading
     from opensearch_neural.models.lexical import build_lexical
 
-    with counted(corpus) as (documents, rejected):
-        encoder = build_lexical(documents, tokenizer=tokenizer, k1=k1, b=b, name=out.name)
+    with reading(corpus, "counting") as (documents, rejected):
+        contents = (document.contents for document in documents)
+        encoder = build_lexical(contents, tokenizer=tokenizer, k1=k1, b=b, name=out.name)
     encoder.save(out)
     if as_json:
         result = {

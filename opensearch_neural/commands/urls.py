@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import click
@@ -30,9 +29,7 @@ def urls(corpus: str, model: str, out: Path, extend: Path | None, as_json: bool)
     osn urls --corpus new.jsonl --model models/tome --extend urls/tldr --out urls/tldr
     osn search --index tldr --engine tome --urls urls/tldr "list files by size"
     """
-    from tqdm import tqdm
-
-    from opensearch_neural.corpus import Rejected, read_corpus
+    from opensearch_neural.commands.reading import reading
     from opensearch_neural.models import registry
     from opensearch_neural.models.generative import load_generative
     from opensearch_neural.models.url_trie import CorpusUrls
@@ -41,20 +38,9 @@ def urls(corpus: str, model: str, out: Path, extend: Path | None, as_json: bool)
     before = None if extend is None else CorpusUrls.load(extend)
     if before is not None:
         loaded.check_urls(before)
-    rejected: list[Rejected] = []
-    # A terminal gets a bar that moves, a log a line now and then.
-    interval = 0.1 if sys.stderr.isatty() else 10.0
-    read = tqdm(
-        read_corpus(corpus, on_reject=rejected.append),
-        unit=" documents",
-        desc="reading",
-        mininterval=interval,
-        maxinterval=interval,
-    )
-    pairs = ((document.id, document.url) for document in read)
-    made = loaded.index_urls(pairs) if before is None else before.extended(pairs, loaded.encode)
-    if rejected:
-        print(f"warning: {len(rejected):,} records left out, the first in {rejected[0]}", file=sys.stderr)
+    with reading(corpus, "reading") as (documents, rejected):
+        pairs = ((document.id, document.url) for document in documents)
+        made = loaded.index_urls(pairs) if before is None else before.extended(pairs, loaded.encode)
     made.save(out)
     registry.remember(loaded.info.hash, loaded.info.path)
     if as_json:

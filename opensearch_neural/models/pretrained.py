@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def load_model(auto: Any, folder: Path) -> tuple[Any, list[str]]:
+def load_model(auto: Any, folder: Path, *, what: str | None = None, config: Any = None) -> tuple[Any, list[str]]:
     """(model, names of the weights that are missing) by one of transformers' AutoModel classes, in float32.
 
+    what: how a message calls it; None: as transformers does. config: instead of the directory's own.
     Raises ModelError where the directory is unsafe or does not load.
     """
     import torch
@@ -32,13 +33,13 @@ def load_model(auto: Any, folder: Path) -> tuple[Any, list[str]]:
                 trust_remote_code=False,
                 output_loading_info=True,
                 dtype=torch.float32,
+                **({} if config is None else {"config": config}),
             )
         except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
             # The further lines list every model that there is.
             reason = str(error).partition("\n")[0]
-            raise ModelError(
-                f"{folder} does not load as {auto.__name__.removeprefix('AutoModelFor')}: {reason}"
-            ) from None
+            what = what or auto.__name__.removeprefix("AutoModelFor")
+            raise ModelError(f"{folder} does not load as {what}: {reason}") from None
     return model, sorted(report["missing_keys"])
 
 

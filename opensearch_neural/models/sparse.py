@@ -23,7 +23,6 @@ from opensearch_neural.errors import MissingExtra, ModelError
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory, sparse_head
 from opensearch_neural.models.directory import ModelInfo, Module
-from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.tokens import QueryEncoder, encodable, load_tokenizer, special_tokens, vocabulary_of
 
@@ -270,26 +269,15 @@ def _load_masked_lm(folder: Path, device: str | None) -> MaskedLanguageModel:
         from transformers import AutoModelForMaskedLM
     except ModuleNotFoundError:
         raise MissingExtra("encoding with a sparse torch model", "encode") from None
-    from opensearch_neural.models.dense import quiet_loading
+    from opensearch_neural.models.pretrained import load_model
 
-    refuse_unsafe(folder)
-    with quiet_loading():
-        try:
-            model, report = AutoModelForMaskedLM.from_pretrained(
-                folder,
-                use_safetensors=True,
-                local_files_only=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-            )
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-            raise ModelError(f"{folder} does not load as a masked language model: {error}") from error
-    if report["missing_keys"]:
+    model, missing = load_model(AutoModelForMaskedLM, folder, what="a masked language model")
+    if missing:
         raise ModelError(
-            f"{folder}: the weights lack {', '.join(sorted(report['missing_keys'])[:3])}, so this is no masked "
-            "language model (an encoder without its head?)"
+            f"{folder}: the weights lack {', '.join(missing[:3])}, so this is no masked language model (an encoder "
+            "without its head?)"
         )
-    model = model.float().eval()
+    model.eval()
     last, _ = take_out_last_layer(model, folder)
     weight = last.weight.detach()
     bias = torch.zeros(len(weight)) if last.bias is None else last.bias.detach()

@@ -1,0 +1,41 @@
+"""How a benchmark ends: a table and its goals in the terminal, and all of it in a result file where one is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from opensearch_neural.results import Goal, Row, Summary, code_commit, command_line, data_facts, machine_facts
+
+
+def publish(
+    rows: list[Row],
+    goals: list[Goal],
+    *,
+    title: str,
+    data: Iterable[Path],
+    seeds: Sequence[int],
+    shown: Sequence[str] | None,
+    record: Path | None,
+) -> None:
+    """Print the measures `shown` (None: all) and the goals; write summary.json into the folder `record` where given.
+
+    data: the folders of the data sets that the rows rest on.
+    """
+    from opensearch_neural.tables import result_table
+
+    summary = Summary(
+        command=command_line(),
+        code=code_commit(),
+        machine=machine_facts(),
+        data=[data_facts(folder) for folder in data],
+        seeds=list(seeds),
+        rows=rows,
+        goals=goals,
+        title=title,
+    )
+    print(result_table(rows, shown, intervals=True))
+    for goal in goals:
+        print(goal)
+    if record:
+        print(f"written: {summary.write(record)}")

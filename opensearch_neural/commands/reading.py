@@ -1,0 +1,25 @@
+"""What the commands that read a whole corpus share: a bar while it is read, and a word on what was left out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from opensearch_neural.corpus import Document, Rejected, read_corpus
+
+
+@contextmanager
+def reading(corpus: str, what: str) -> Iterator[tuple[Iterator[Document], list[Rejected]]]:
+    """The documents of a corpus under a bar that says `what` is done, and the records left out so far; a warning at the
+    end where there were any."""
+    from tqdm import tqdm
+
+    rejected: list[Rejected] = []
+    documents = read_corpus(corpus, on_reject=rejected.append)
+    # A terminal gets a bar that moves, a log a line now and then.
+    interval = 0.1 if sys.stderr.isatty() else 10.0
+    with tqdm(documents, unit=" documents", desc=what, mininterval=interval, maxinterval=interval) as shown:
+        yield iter(shown), rejected
+    if rejected:
+        print(f"warning: {len(rejected):,} records left out, the first in {rejected[0]}", file=sys.stderr)
