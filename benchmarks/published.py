@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import tempfile
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,18 +74,26 @@ def published(connection: ConnectionSettings, data: Path, record: Path | None, w
 
 
 def measure(client: OpenSearch, judged: BeirData, job: Job, engines: dict[str, str]) -> dict[str, Measured]:
-    """Ingest the corpus as `job` says, measure some engines ({engine: name in the result}), delete the index."""
-    from ingest.job import run_job
+    """Ingest the corpus as `job` says and measure some engines ({engine: name in the result}); the index is deleted."""
     from opensearch_neural.engines import engine_bodies
     from opensearch_neural.experiment import run_engine
 
-    index = f"osn-published-{uuid.uuid4().hex[:8]}"
-    try:
-        run_job(client, replace(job, index=index))
+    with ingested(client, job) as index:
         return {
             engines[engine]: run_engine(client, index, engine, body, judged.queries, judged.qrels, MEASURES).measured
             for engine, body in engine_bodies(client, index, list(engines)).items()
         }
+
+
+@contextmanager
+def ingested(client: OpenSearch, job: Job) -> Iterator[str]:
+    """The name of an index of its own, with what `job` says in it; deleted again."""
+    from ingest.job import run_job
+
+    index = f"osn-published-{uuid.uuid4().hex[:8]}"
+    try:
+        run_job(client, replace(job, index=index))
+        yield index
     finally:
         client.indices.delete(index=index, params={"ignore_unavailable": "true"})
 

@@ -85,11 +85,11 @@ def rare_tokens(tokens: Mapping[str, float], rare: Rare = Rare()) -> dict[str, f
     """The tokens of phase one of high-IDF-first, in the order of `tokens`; all of an empty query."""
     if not tokens:
         return {}
-    heaviest_first = sorted(sorted(tokens), key=tokens.__getitem__, reverse=True)  # of equal ones the first by name
     if rare.by == "ratio":
-        least = rare.value * tokens[heaviest_first[0]]
-        chosen = {token for token in tokens if tokens[token] >= least}
-    elif rare.by == "count":
+        least = rare.value * max(tokens.values())
+        return {token: weight for token, weight in tokens.items() if weight >= least}
+    heaviest_first = sorted(sorted(tokens), key=tokens.__getitem__, reverse=True)  # of equal ones the first by name
+    if rare.by == "count":
         chosen = set(heaviest_first[: int(rare.value)])
     else:
         # A little less than asked for is accepted, so that the rounding of a sum never adds a token.

@@ -16,6 +16,7 @@ One file per concern:
     cells report html compare       numbers with intervals; tables, JSON, CSV, a page with plots; two runs compared
     osb osb_check                   the same workload for OpenSearch Benchmark, and whether both measure the same
     growth field_bytes scale        more documents of the same kind; what fields cost on disk; cost by number of documents
+    ablation                        each idea for a faster search on its own: of the request, the documents, the index
     two_phase_quality               what high-IDF-first loses against all tokens, on judged sets
     tuning                          `osn tune`: the fastest setting of high-IDF-first that keeps a share of quality
     command                         the command line

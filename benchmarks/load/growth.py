@@ -69,6 +69,7 @@ class Growth:
     prune: which tokens of a document's sparse vector are kept, by what they add to a score (document weight × query
         weight), as `queries.Rare` says it: ratio:0.1 those of at least a tenth of the highest, count:100 the hundred
         highest, share:0.9 the highest that hold 90% of the sum
+    weight_bits: significant bits that sparse weights are rounded to; None leaves them as they are
     segments: to merge to; None leaves them as they come
     settings: of the index, from its creation on
     """
@@ -82,6 +83,7 @@ class Growth:
     base: int | None = None
     mix: float = 0.3
     prune: Rare | None = None
+    weight_bits: int | None = None
     segments: int | None = 1
     shards: int = 1
     settings: dict[str, str] = field(default_factory=dict)
@@ -98,7 +100,8 @@ class Growth:
     def described(self) -> dict[str, Any]:
         """What `_meta.osn` says of it."""
         prune = None if self.prune is None else f"{self.prune.by}:{self.prune.value:g}"
-        return {"documents": self.documents, "mix": self.mix, "seed": self.seed, "prune": prune}
+        said = {"documents": self.documents, "mix": self.mix, "seed": self.seed, "prune": prune}
+        return said if self.weight_bits is None else {**said, "weight_bits": self.weight_bits}
 
 
 class Resampler:
@@ -251,11 +254,13 @@ class DrawnVectors:
     """Gives documents the vectors that they were drawn with; a `Vectorizer`.
 
     prune: keeps of a document's tokens those that can add most to a score: document weight × query weight.
+    weight_bits: significant bits that weights are rounded to.
     """
 
     vocabulary: list[str]
     prune: Rare | None = None
     query_weights: Mapping[str, float] = field(default_factory=dict)
+    weight_bits: int | None = None
 
     def vectors(self, documents: Sequence[Document]) -> Vectors:
         drawn = [document for document in documents if isinstance(document, Drawn)]
@@ -265,7 +270,7 @@ class DrawnVectors:
             sparse = SparseVectors(
                 np.cumsum([0, *(len(ids) for ids, _ in rows)]).astype(np.int64),
                 np.concatenate([ids for ids, _ in rows]),
-                np.concatenate([weights for _, weights in rows]),
+                rounded(np.concatenate([weights for _, weights in rows]), self.weight_bits),
                 self.vocabulary,
             )
         if drawn and drawn[0].dense is not None:
@@ -282,6 +287,14 @@ class DrawnVectors:
         best = rare_tokens(added, self.prune)
         kept = {token: weight for token, weight in row.items() if names[token] in best}
         return np.array(list(kept), dtype=np.int32), np.array(list(kept.values()), dtype=np.float32)
+
+
+def rounded(weights: NDArray[np.float32], bits: int | None) -> NDArray[np.float32]:
+    """weights, (n,), rounded to so many significant bits; None leaves them as they are."""
+    if bits is None:
+        return weights
+    mantissa, exponent = np.frexp(weights)
+    return np.ldexp(np.rint(mantissa * 2**bits) / 2**bits, exponent).astype(np.float32)
 
 
 def base_of(growth: Growth) -> tuple[IndexMeta, list[Document], Vectors, list[str]]:
@@ -401,7 +414,7 @@ def _write(
         client,
         target,
         records,
-        DrawnVectors(vocabulary, growth.prune, resampler.query_weights),
+        DrawnVectors(vocabulary, growth.prune, resampler.query_weights, growth.weight_bits),
         corpus_name=growth.corpus,
         dead_letters=Path(f"{growth.index}.dead-letters.jsonl"),
         reader=f"{growth.described}",

@@ -326,6 +326,7 @@ def notes(found: Measurement, workload: Workload) -> list[str]:
                 f"{name}: resampled from {drawn['of']:,} real documents, text and vectors drawn together, no exact "
                 f"duplicates; {drawn['mix']:.0%} of a drawn document's words come from a second one"
                 + (f"; sparse vectors pruned to {drawn['prune']}" if drawn.get("prune") else "")
+                + (f"; sparse weights of {bits} significant bits" if (bits := drawn.get("weight_bits")) else "")
             )
     for name, facts in found.indexes.items():
         if facts.segments > facts.shards:

@@ -41,6 +41,7 @@ def growing_options(command: Any) -> Any:
             "--mix", type=float, default=0.3, show_default=True, help="Share of words from a second document."
         ),
         click.option("--prune", default=None, help="Keep of each sparse vector: ratio:R, share:S or count:N."),
+        click.option("--weight-bits", type=click.IntRange(min=1), default=None, help="Round each sparse weight to."),
         click.option("--segments", type=click.IntRange(min=1), default=1, show_default=True, help="To merge to."),
         click.option("--shards", type=click.IntRange(min=1), default=1, show_default=True),
         click.option("--setting", "index_settings", multiple=True, metavar="KEY=VALUE", help="Of the index."),
@@ -76,6 +77,7 @@ def growth_of(corpus: str, index: str, documents: int, seed: int, options: dict[
         base=options.pop("base"),
         mix=options.pop("mix"),
         prune=kept,
+        weight_bits=options.pop("weight_bits"),
         segments=options.pop("segments"),
         shards=options.pop("shards"),
         settings=settings,
@@ -102,7 +104,7 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
     from benchmarks.load import growth
 
     wanted = growth_of(corpus, index, documents, seed, options)
-    growth.grow(connect(settings=connection), wanted, say=_say)
+    growth.grow(connect(settings=connection), wanted, say=say)
     print(f"{documents:,} documents in {index}")
 
 
@@ -163,20 +165,20 @@ def scale(
     if not sizes or sizes[0] < 1:
         raise InputError("--documents takes numbers above 0")
     variants = parse_variants(engines)
-    folder = data or _documentation_strings(out)
+    folder = corpus_or_docstrings(data, out)
     first = growth_of(str(folder), "", sizes[0], options["seed"], options)
     settings = load_settings(options)
     models = ModelChoice()  # the index's record leads to the models that wrote it
     _, texts = queries_of(None, folder, split, limit_queries)
     with cluster(connection, heap, keep) as (client, chosen):
         target = allowed_target(chosen, owned=owned)
-        _say("encoding the corpus")
+        say("encoding the corpus")
         prepared = growth.resampler_of(first)
         found: dict[int, Measurement] = {}
         field_rows: list[Row] = []
         for size in sizes:
             wanted = replace(first, index=f"{prefix}-{size}", documents=size)
-            growth.grow(client, wanted, prepared, say=_say)
+            growth.grow(client, wanted, prepared, say=say)
             if not field_rows:
                 field_rows = _field_rows(client, prefix, prepared, wanted)
             place = out / str(size)
@@ -207,17 +209,20 @@ def scale(
                 client.indices.delete(index=f"{prefix}-{size}", params={"ignore_unavailable": "true"})
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """A line about what is being done now."""
     print(line, file=sys.stderr, flush=True)
 
 
-def _documentation_strings(out: Path) -> Path:
-    """The corpus that every machine has; made once, below the output folder."""
+def corpus_or_docstrings(data: Path | None, out: Path) -> Path:
+    """`data`, or the corpus that every machine has: documentation strings, made once below the output folder."""
     from benchmarks import python_docs
 
+    if data is not None:
+        return data
     folder = out / "corpus"
     if not folder.exists():
-        _say("making a corpus of the documentation strings of Python and of the packages installed here")
+        say("making a corpus of the documentation strings of Python and of the packages installed here")
         python_docs.build(folder, CORPUS_DOCUMENTS, train_queries=0, test_queries=1000)
     return folder
 
@@ -225,7 +230,7 @@ def _documentation_strings(out: Path) -> Path:
 def _field_rows(client: Any, prefix: str, prepared: Any, wanted: Growth) -> list[Row]:
     from benchmarks.load import field_bytes, growth
 
-    _say("what each field costs on disk")
+    say("what each field costs on disk")
     meta, resampler, vocabulary = prepared
     sample = list(resampler.take(min(FIELD_SAMPLE, wanted.documents)))
     sizes = field_bytes.bytes_by_field(
@@ -245,14 +250,14 @@ def cluster(connection: ConnectionSettings, heap: str, keep: bool) -> Iterator[t
     if os.environ.get("OSN_URL") or click.get_current_context().params.get("osn_urls"):
         yield connect(settings=connection), connection
         return
-    running = node.start(port=0, name=NODE, heap=heap, report=_say)
+    running = node.start(port=0, name=NODE, heap=heap, report=say)
     done = False
     try:
         here = replace(connection, urls=tuple(running.urls))
         yield connect(settings=here), here
         done = not keep
     finally:
-        node.stop(name=NODE, purge=done, report=_say)
+        node.stop(name=NODE, purge=done, report=say)
 
 
 def _summary(found: dict[int, Measurement], data: list[Any], goals: str | None, seed: int) -> Summary:

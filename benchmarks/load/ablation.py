@@ -1,0 +1,121 @@
+"""`osn bench ablation`: every idea for a faster search, each on its own, in one table beside BM25.
+
+What a request can change is tried on one index; what only ingest or the index's settings can change, on indexes of the
+same documents that differ in that one thing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from benchmarks.load.command import finish, load_settings, measuring_options, queries_of, run
+from benchmarks.load.scale import cluster, corpus_or_docstrings, growing_options, growth_of, say
+from opensearch_neural.cluster import ConnectionSettings, connection_options
+
+if TYPE_CHECKING:
+    from benchmarks.load.growth import Growth
+
+SEGMENTS = 8
+COARSE_BITS = 3
+
+
+@click.command(context_settings={"default_map": {"clients": "20", "minutes": 20.0}})
+@click.option(
+    "--data", type=click.Path(path_type=Path), default=None, help="BEIR folder.  [default: documentation strings]"
+)
+@click.option("--split", default="test", show_default=True, help="Whose queries are asked.")
+@click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N.")
+@click.option("--documents", type=click.IntRange(min=2), default=100_000, show_default=True, help="Of each index.")
+@click.option("--index", "prefix", default="osn-ablation", show_default=True, help="Indexes are called INDEX-IDEA.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("load-ablation"), show_default=True)
+@click.option("--heap", default="2g", show_default=True, help="Of the local node, where no cluster is named.")
+@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there too.")
+@click.option("--restart", is_flag=True, help="Do not continue an interrupted run in --out.")
+@click.option("--keep", is_flag=True, help="Keep the indexes (and the local node's data).")
+@growing_options
+@measuring_options
+@connection_options
+def ablation(
+    connection: ConnectionSettings,
+    data: Path | None,
+    split: str,
+    limit_queries: int | None,
+    documents: int,
+    prefix: str,
+    out: Path,
+    heap: str,
+    record: Path | None,
+    restart: bool,
+    keep: bool,
+    owned: bool,
+    **options: Any,
+) -> None:
+    """What each idea for a faster search gives by itself: of the request, of the documents, of the index.
+
+    Six indexes of the same documents are drawn (`osn bench grow`): as they are, pruned, with coarser weights, sorted, in
+    eight segments, and in eight segments searched concurrently. Quality is overlap@10 with the exact result of the first.
+
+    Uses the cluster of OSN_URL (or --url) where one is named, else starts a local node. Interrupted, the same command
+    again continues.
+
+    \b
+    osn bench ablation --data data/scifact
+    osn bench ablation --data data/scifact --documents 20000 --clients 5,80
+    """
+    from benchmarks.load import growth
+    from benchmarks.load.target import allowed_target
+    from benchmarks.load.variants import parse_variants
+    from benchmarks.load.workload import ModelChoice
+    from opensearch_neural.results import data_facts
+
+    folder = corpus_or_docstrings(data, out)
+    first = growth_of(str(folder), prefix, documents, options["seed"], options)
+    settings = load_settings(options)
+    _, texts = queries_of(None, folder, split, limit_queries)
+    indexes = variations(first)
+    variants = parse_variants(",".join(["ablation", *of_indexes(first.index)]))
+    with cluster(connection, heap, keep) as (client, chosen):
+        target = allowed_target(chosen, owned=owned)
+        say("encoding the corpus")
+        prepared = growth.resampler_of(first)
+        for wanted in indexes:
+            growth.grow(client, wanted, prepared, say=say)
+        measured = run(client, target, first.index, variants, texts, ModelChoice(), settings, None, out, restart)
+        title = f"Ideas for a faster search, each on its own: {documents:,} documents resampled from {folder.name}"
+        finish(measured, out, None, False, [data_facts(folder)], title, record)
+        if not keep:
+            for wanted in indexes:
+                client.indices.delete(index=wanted.index, params={"ignore_unavailable": "true"})
+
+
+def variations(first: Growth) -> list[Growth]:
+    """`first`, and the indexes that differ from it in one thing each."""
+    from opensearch_neural.queries import Rare
+
+    concurrent = {"search.concurrent_segment_search.mode": "auto"}
+    sequential = {"search.concurrent_segment_search.mode": "none"}
+    changes: dict[str, dict[str, Any]] = {
+        "pruned": {"prune": Rare("share", 0.9)},
+        "coarse": {"weight_bits": COARSE_BITS},
+        "sorted": {"settings": {"sort.field": "url"}},
+        "segments": {"segments": SEGMENTS, "settings": sequential},
+        "concurrent": {"segments": SEGMENTS, "settings": concurrent},
+    }
+    return [first, *(replace(first, index=f"{first.index}-{name}", **change) for name, change in changes.items())]
+
+
+def of_indexes(index: str) -> list[str]:
+    """The engines that are asked on the indexes of `variations`, as `variants.parse_variants` takes them.
+
+    BM25 too, where what differs is not the sparse field.
+    """
+    of_sparse = ("pruned", "coarse", "sorted", "segments", "concurrent")
+    of_both = ("sorted", "segments", "concurrent")
+    return [
+        *(f"high-idf-first:{name}=high-idf-first+index={index}-{name}" for name in of_sparse),
+        *(f"bm25:{name}=bm25+index={index}-{name}" for name in of_both),
+    ]
