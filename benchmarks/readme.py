@@ -3,8 +3,8 @@
     python -m benchmarks.readme
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`, and is made from `benchmarks/results/NAME/summary.json`,
-with the goals and the command that made it; after `<!-- goals: NAME -->` the table is left out. Nothing in between is
-typed by hand.
+with the goals and the command that made it; after `<!-- goals: NAME -->` the table is left out, after
+`<!-- ratios: NAME -->` a load test is shown by its ratios to BM25. Nothing in between is typed by hand.
 """
 
 from __future__ import annotations
@@ -13,17 +13,23 @@ import re
 from pathlib import Path
 
 from opensearch_neural.files import write_text
-from opensearch_neural.results import Summary, read
-from opensearch_neural.tables import result_table
+from opensearch_neural.results import Row, Summary, read
+from opensearch_neural.tables import result_table, table
 
 RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parent.parent / "README.md"
+RATIOS = ("P99 / bm25", "requests/s / bm25")
 
-_TABLE = re.compile(r"(<!-- (?P<what>table|goals): (?P<name>[\w/-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- (?P<what>table|goals|ratios): (?P<name>[\w/-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
 
 
 def rendered(what: str, summary: Summary) -> str:
-    """A result file as the README shows it: the table unless `what` is "goals", the goals, the command."""
+    """A result file as the README shows it: the table unless `what` is "goals", the goals, the command.
+
+    Of a load test ("ratios"), whose goals are one for each cell, the ratios and the command.
+    """
+    if what == "ratios":
+        return f"{ratios(summary.rows)}\n\n`{summary.command}`\n"
     parts = [] if what == "goals" else [result_table([row for row in summary.rows if " - " not in row.measure])]
     if summary.goals:
         parts.append("\n".join(f"- {goal}" for goal in summary.goals))
@@ -31,14 +37,35 @@ def rendered(what: str, summary: Summary) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def ratios(rows: list[Row]) -> str:
+    """A line for each index and level, a column for each engine and ratio, with their intervals."""
+    chosen = [row for row in rows if row.measure in RATIOS]
+    by_cell = {(row.set, row.engine, row.measure): row for row in chosen}
+    engines = list(dict.fromkeys(row.engine for row in chosen))
+    columns = [(engine, measure) for measure in RATIOS for engine in engines]
+
+    def cell(row: Row | None) -> str:
+        if row is None:
+            return ""
+        return f"{row.value:.2f}" + ("" if row.low is None else f" [{row.low:.2f}, {row.high:.2f}]")
+
+    return table(
+        ["", *(f"{engine}: {measure}" for engine, measure in columns)],
+        [
+            [set_, *(cell(by_cell.get((set_, *column))) for column in columns)]
+            for set_ in dict.fromkeys(row.set for row in chosen)
+        ],
+    )
+
+
 def with_tables(text: str, results: Path = RESULTS) -> str:
     """The README's text with every table as its result file has it."""
 
-    def table(match: re.Match[str]) -> str:
+    def block(match: re.Match[str]) -> str:
         summary = read(results / match["name"] / "summary.json")
         return match[1] + "\n" + rendered(match["what"], summary) + "\n" + match["end"]
 
-    return _TABLE.sub(table, text)
+    return _TABLE.sub(block, text)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,9 @@ def test_the_command_measures_every_idea_and_leaves_no_index(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(growth, "LEASE_PATIENCE", 0.0)
+    monkeypatch.setitem(
+        PRESETS, "ablation", ("bm25", "sparse", "high-idf-first", "high-idf-first+window=10", "two-phase")
+    )
     wanted = ["--documents", "600", "--requests", "20", "--rounds", "1", "--warmup", "1,2", "--limit-queries", "20"]
     where = ["--url", cluster_url, "--data", str(corpus), "--out", "out", "--record", "record"]
     quick = ["--block-seconds", "0.1,1", "--settle", "0.05", "--clients", "2"]
