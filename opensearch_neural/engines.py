@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from opensearch_neural.tokens import QueryEncoder
 
 WINDOW = 30
-# Where `osn tune` keeps its choice in an index's `_meta.osn`: {"rare": "ratio:0.5", "window": 30, …}.
+# Where `osn tune` keeps its choice in an index's `_meta.osn`: {"rare": "ratio:0.5", "window": 30, "exact": true, …}.
 TUNED = "high_idf_first"
 # Likewise of the cascade: {"rare": …, "window": …, "dense_window": 50, "weight": 0.5}.
 TUNED_CASCADE = "cascade"
@@ -41,6 +41,40 @@ BodyOf = Callable[[str, int], Body]
 """(query text, number of hits wanted) → request body. Encoding the query is part of the call."""
 Part = Literal["sparse", "dense", "reconstructed", "quantized"]
 """What an index can hold of a document beside its text; the name of its record in `IndexMeta`."""
+
+
+@dataclass(frozen=True)
+class TwoPhases:
+    """How high-IDF-first searches. rare: which tokens are searched first; window: hits of each shard that are rescored;
+    exact: whether phase two scores with all tokens anew, or adds the common ones (`queries.high_idf_first`); tokens: which
+    tokens of a query are searched at all, None for all.
+    """
+
+    rare: Rare = field(default_factory=Rare)
+    window: int = WINDOW
+    exact: bool = True
+    tokens: Rare | None = None
+
+    def __str__(self) -> str:
+        adds = "" if self.exact else ", common tokens added"
+        return f"{self.rare}, window {self.window}{adds}" + (f", of tokens {self.tokens}" if self.tokens else "")
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """As the index keeps it."""
+        return {**asdict(self), "rare": str(self.rare), "tokens": str(self.tokens) if self.tokens else None}
+
+    @classmethod
+    def parse(cls, record: Mapping[str, Any]) -> TwoPhases:
+        """From `record`, perhaps with more or less in it. Raises TypeError or ValueError for what is none."""
+        plain = cls()
+        tokens = record.get("tokens")
+        return cls(
+            Rare.parse(record["rare"]) if "rare" in record else plain.rare,
+            int(record.get("window", plain.window)),
+            bool(record.get("exact", plain.exact)),
+            None if tokens is None else Rare.parse(tokens),
+        )
 
 
 @dataclass(frozen=True)
@@ -102,6 +136,7 @@ class Engines:
     weights: of the two parts of hybrid, summing to 1; None: equal. backend: what runs the dense model for queries; "onnx"
         and "onnx-int8" need no torch, and a model directory that was exported.
     rare, window: of high-idf-first, and of the cascade; None: what `osn tune` stored in the index, else ratio:0.5 and 30
+    exact, tokens: of high-idf-first, likewise (`TwoPhases`)
     dense_window, weight: of the cascade, likewise; the window of jpq-rescore too
     connect: gives a client of the cluster; only the engine faiss, which reads the index's codes, calls it. faiss_index:
         where it reads them instead: what `osn encode --faiss` wrote
@@ -115,6 +150,8 @@ class Engines:
     dense_model: str | None = None
     rare: Rare | None = None
     window: int | None = None
+    exact: bool | None = None
+    tokens: Rare | None = None
     weights: tuple[float, float] | None = None
     backend: Backend = "torch"
     pq_model: str | None = None
@@ -131,20 +168,17 @@ class Engines:
     _url_retriever: GenerativeRetriever | None = None
 
     @property
-    def two_phases(self) -> tuple[Rare, int]:
-        """(which tokens are rare, hits rescored in each shard) of high-idf-first.
-
-        Raises ModelError where the index stores something else than `osn tune` does.
-        """
-        stored = self.meta.extra.get(TUNED, {})
+    def two_phases(self) -> TwoPhases:
+        """How high-idf-first searches. Raises ModelError where the index stores something else than `osn tune` does."""
         try:
-            rare = self.rare or (Rare.parse(stored["rare"]) if "rare" in stored else Rare())
-            return rare, self.window or int(stored.get("window", WINDOW))
-        except (TypeError, ValueError) as error:
+            found = TwoPhases.parse(self.meta.extra.get(TUNED, {}))
+        except (AttributeError, TypeError, ValueError) as error:
             raise ModelError(
                 f"the index {self.index!r} stores a setting of high-idf-first that cannot be read: {error}",
                 "`osn tune` stores a new one",
             ) from None
+        given = {name: getattr(self, name) for name in ("rare", "window", "exact", "tokens")}
+        return replace(found, **{name: value for name, value in given.items() if value is not None})
 
     @property
     def cascade(self) -> Cascade:
@@ -152,7 +186,7 @@ class Engines:
         stored = self.meta.extra.get(TUNED_CASCADE)
         try:
             # Which tokens are rare is the same question for both.
-            found = Cascade(self.two_phases[0]) if stored is None else Cascade.parse(stored)
+            found = Cascade(self.two_phases.rare) if stored is None else Cascade.parse(stored)
         except (KeyError, TypeError, ValueError) as error:
             raise ModelError(
                 f"the index {self.index!r} stores a setting of the cascade that cannot be read: {error}",
@@ -333,9 +367,13 @@ def _sparse(engines: Engines, text: str, page: dict[str, Any]) -> Body:
 
 
 def _high_idf_first(engines: Engines, text: str, page: dict[str, Any]) -> Body:
-    rare, window = engines.two_phases
+    how = engines.two_phases
     tokens = engines.query_encoder.encode(text)
-    return queries.high_idf_first(tokens, rare=rare, window=window, plugin=engines.plugin, **page)
+    if how.tokens is not None:
+        tokens = queries.rare_tokens(tokens, how.tokens)
+    return queries.high_idf_first(
+        tokens, rare=how.rare, window=how.window, exact=how.exact, plugin=engines.plugin, **page
+    )
 
 
 def _dense(engines: Engines, text: str, page: dict[str, Any]) -> Body:

@@ -33,7 +33,7 @@ from ingest.job import CorpusSource, Job, run_job
 from ingest.target import put_meta
 from opensearch_neural import queries
 from opensearch_neural.cluster import ConnectionSettings
-from opensearch_neural.engines import TUNED_CASCADE, WINDOW, Cascade, Engines, open_engines
+from opensearch_neural.engines import TUNED_CASCADE, Cascade, Engines, TwoPhases, open_engines
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.models.dense_onnx import INT8_FILE
 from opensearch_neural.models.lexical import LexicalEncoder
@@ -519,7 +519,7 @@ def test_the_cascade_is_tuned_by_judgements_and_searches_so_from_then_on(
         assert stored.cascade.weight == record["weight"]
         assert stored.body("cascade", QUERY)["rescore"][-1]["window_size"] == record["dense_window"]
         # High-IDF-first searches as it did.
-        assert stored.two_phases == (Rare(), WINDOW)
+        assert stored.two_phases == TwoPhases()
     finally:
         put_meta(written.client, written.index, replace(stored.meta, extra={}))
     with pytest.raises(InputError, match="a cascade is chosen by judgements"):

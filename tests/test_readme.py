@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 
-from benchmarks.readme import README, with_tables
+from benchmarks.readme import README, ratios, with_tables
+from opensearch_neural.results import Row
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -42,6 +43,27 @@ def test_every_table_is_that_of_its_result_file() -> None:
     text = README.read_text(encoding="utf-8")
     assert "<!-- table: " in text
     assert with_tables(text) == text
+
+
+def test_a_load_test_is_shown_by_its_ratios() -> None:
+    rows = [
+        Row("docs, 5 clients", "bm25", "P99 ms", 8.0, 7.5, 8.5, 100),
+        Row("docs, 5 clients", "fast", "P99 / bm25", 0.912, 0.871, 0.953, 100),
+        Row("docs, 5 clients", "fast", "requests/s / bm25", 1.1, None, None, 100),
+        Row("docs, 80 clients", "sparse", "P99 / bm25", 2.0, 1.9, 2.1, 100),
+    ]
+    header, _, *lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in ratios(rows).splitlines()]
+    assert header == [
+        "",
+        "fast: P99 / bm25",
+        "sparse: P99 / bm25",
+        "fast: requests/s / bm25",
+        "sparse: requests/s / bm25",
+    ]
+    assert lines == [
+        ["docs, 5 clients", "0.91 [0.87, 0.95]", "", "1.10", ""],
+        ["docs, 80 clients", "", "2.00 [1.90, 2.10]", "", ""],
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

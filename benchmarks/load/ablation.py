@@ -6,6 +6,7 @@ same documents that differ in that one thing.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ SEGMENTS = 8
 COARSE_BITS = 3
 
 
-@click.command(context_settings={"default_map": {"clients": "20", "minutes": 20.0}})
+@click.command(context_settings={"default_map": {"clients": "20", "rounds": 10, "minutes": 40.0}})
 @click.option(
     "--data", type=click.Path(path_type=Path), default=None, help="BEIR folder.  [default: documentation strings]"
 )
@@ -86,22 +87,27 @@ def ablation(
             growth.grow(client, wanted, prepared, say=say)
         measured = run(client, target, first.index, variants, texts, ModelChoice(), settings, None, out, restart)
         title = f"Ideas for a faster search, each on its own: {documents:,} documents resampled from {folder.name}"
-        finish(measured, out, None, False, [data_facts(folder)], title, record)
+        whole = finish(measured, out, None, False, [data_facts(folder)], title, record)
+        if measured.partial:
+            sys.exit(1)  # from in here, so that the node's data stay for the same command to continue
         if not keep:
             for wanted in indexes:
                 client.indices.delete(index=wanted.index, params={"ignore_unavailable": "true"})
+    if not whole:
+        sys.exit(1)
 
 
 def variations(first: Growth) -> list[Growth]:
     """`first`, and the indexes that differ from it in one thing each."""
     from opensearch_neural.queries import Rare
 
-    concurrent = {"search.concurrent_segment_search.mode": "auto"}
-    sequential = {"search.concurrent_segment_search.mode": "none"}
+    # "auto" is concurrent for aggregations only, of which there are none here.
+    mode = "search.concurrent_segment_search.mode"
+    concurrent, sequential = {**first.settings, mode: "all"}, {**first.settings, mode: "none"}
     changes: dict[str, dict[str, Any]] = {
         "pruned": {"prune": Rare("share", 0.9)},
         "coarse": {"weight_bits": COARSE_BITS},
-        "sorted": {"settings": {"sort.field": "url"}},
+        "sorted": {"settings": {**first.settings, "sort.field": "url"}},
         "segments": {"segments": SEGMENTS, "settings": sequential},
         "concurrent": {"segments": SEGMENTS, "settings": concurrent},
     }

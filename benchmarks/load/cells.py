@@ -46,6 +46,9 @@ class Cell:
     def requests(self) -> int:
         return sum(block.requests for block in self.blocks)
 
+    def requests_in(self, rounds: Sequence[int]) -> int:
+        return sum(block.requests for block in self.blocks if block.round in rounds)
+
     @property
     def failures(self) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -91,11 +94,12 @@ class Cell:
         if base is None or base is self or not self.may_show(measure) or not base.may_show(measure):
             return None
         both = shared_rounds(self, base)
-        if not both:
+        requests = min(self.requests_in(both), base.requests_in(both))
+        if not both or (measure in QUANTILES and not hdr.may_show(QUANTILES[measure], requests)):
             return None
         with np.errstate(invalid="ignore", divide="ignore"):
             drawn = self.drawn(measure, both) / base.drawn(measure, both)
-        found = stats.estimated(drawn, len(both), min(self.requests, base.requests))
+        found = stats.estimated(drawn, len(both), requests)
         return None if found is None or found.low is None else found
 
     def mean_of(self, part: str) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from benchmarks.load.blocks import Block
     from benchmarks.load.measurement import LoadSettings, Measurement
     from benchmarks.load.quality import Judged
+    from benchmarks.load.variants import Variant
     from benchmarks.load.workload import ModelChoice
     from opensearch_neural.results import Data
 
@@ -174,8 +175,8 @@ def load(
     osn bench load --index docs --data data/docs --engines bm25,high-idf-first+window=50,mine=sparse+hits=yes
 
     Engines: those of `osn search`, and two-phase (neural-search's own processor), each with options after a +:
-    hits, rare, window, dense-window, weight, rescore, form, source, terminate, size, digits, answer, cache, index (see
-    benchmarks/load/variants.py). Presets: paper, quantized, rivals, ablation.
+    hits, rare, window, dense-window, weight, keep, rescore, form, source, terminate, size, digits, answer, cache, index,
+    prune, expansion (see benchmarks/load/variants.py). Presets: paper, quantized, rivals, ablation.
 
     Interrupted, it writes what it has; the same command again continues. The exit status is 1 where the result is
     partial, or a measurement was refused because it came near what the generator itself can do.
@@ -185,13 +186,22 @@ def load(
     from opensearch_neural.results import data_facts
 
     variants = parse_variants(engines)
+    check_goals(goals, variants)
     settings, models = load_settings(options, quality=not no_quality), load_models(options)
     target = allowed_target(connection, owned=owned)
     judged, texts = queries_of(queries, data, split, limit_queries)
     folder = out or Path(f"load-{index}")
     found = run(connect(settings=connection), target, index, variants, texts, models, settings, judged, folder, restart)
     place = data or queries
-    finish(found, folder, goals, as_json, [data_facts(place)] if place is not None else [], record=record)
+    if not finish(found, folder, goals, as_json, [data_facts(place)] if place is not None else [], record=record):
+        sys.exit(1)
+
+
+def check_goals(engine: str | None, variants: Sequence[Variant]) -> None:
+    """Raises InputError where the engine of --goals is none that is measured."""
+    names = [variant.name for variant in variants]
+    if engine is not None and engine not in names:
+        raise InputError(f"--goals {engine}: no engine of that name is measured", f"engines: {', '.join(names)}")
 
 
 def run(
@@ -232,8 +242,8 @@ def finish(
     data: list[Data],
     title: str = "",
     record: Path | None = None,
-) -> None:
-    """Write and print the result; exits with 1 where it is partial or something was refused."""
+) -> bool:
+    """Write and print the result; returns whether it is whole: not partial, nothing refused."""
     from benchmarks.load import report
     from benchmarks.load.cells import cells
 
@@ -248,8 +258,8 @@ def finish(
         for goal in made.goals:
             print(goal)
     refused = any(cell.refused for row in levels.values() for cell in row.values())
-    if found.partial or refused:
-        sys.exit(1)
+    refused |= any(result.refused for results in found.slo.values() for result in results)
+    return not found.partial and not refused
 
 
 @contextmanager

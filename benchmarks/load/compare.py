@@ -5,7 +5,7 @@ blocks take that out: what is compared is then each engine's ratio to the baseli
 compared as well (`absolute`), for changes that are meant to reach all engines.
 
 A run's rounds say how much its numbers vary by themselves. A difference counts as a change where it is too large for
-that, at 5% for all comparisons together (Holm).
+that, at 5% for all comparisons of its kind together (Holm).
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class Comparison:
 
     @property
     def worse(self) -> list[Difference]:
-        return [each for each in self.differences if each.verdict == "worse"]
+        """Of the ratios to the baseline, where there are any: plain numbers change with the machine's day."""
+        relative = any(each.relative for each in self.differences)
+        return [each for each in self.differences if each.verdict == "worse" and each.relative is relative]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -150,6 +152,7 @@ def unlike(
         ("segments", _segments(before), _segments(after)),
         ("OpenSearch", before.cluster and before.cluster.version, after.cluster and after.cluster.version),
         ("heap", before.cluster and before.cluster.heap_max, after.cluster and after.cluster.heap_max),
+        ("baseline", before.settings.baseline, after.settings.baseline),
         ("generator processes", before.settings.processes, after.settings.processes),
     ]
     if facts is not None:

@@ -153,35 +153,38 @@ class Pool:
     """Connections that are kept alive, spread over the nodes, at most `limit` of them.
 
     Who asks for one while all are in use waits in line. Requests that take longer than the target's timeout are ended.
+    first: number of the node that the first connection goes to.
     """
 
-    def __init__(self, target: Target, limit: int) -> None:
+    def __init__(self, target: Target, limit: int, first: int = 0) -> None:
         self._addresses = target.addresses
         self._tls: ssl.SSLContext | None = target.tls()
         self._timeout_ns = int(target.timeout * 1e9)
         self._timeout = target.timeout
         self._limit = limit
-        self._idle: list[Connection] = []
+        self._idle: deque[Connection] = deque()
         self._busy: set[Connection] = set()
         self._opening = 0
         self._line: deque[asyncio.Future[None]] = deque()
-        self._next = 0
+        self._next = first
         self._sweeper: asyncio.TimerHandle | None = None
         self.opened = 0
 
     async def acquire(self) -> Connection:
         """A connection to send on; give it back with `release`. Raises Broken where none can be opened."""
+        enter = self._line.append
         while True:
             while self._idle:
-                connection = self._idle.pop()
+                connection = self._idle.popleft()  # the longest idle, so that all nodes have their share
                 if connection.usable:
                     self._busy.add(connection)
                     return connection
             if len(self._busy) + self._opening < self._limit:
                 return await self._open()
             place = asyncio.get_running_loop().create_future()
-            self._line.append(place)
+            enter(place)
             await place
+            enter = self._line.appendleft  # where another was quicker to take what came free
 
     def release(self, connection: Connection) -> None:
         self._busy.discard(connection)

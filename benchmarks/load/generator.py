@@ -192,13 +192,18 @@ class _Block:
             await asyncio.wait(running)
 
     async def _request(self, position: int, due_ns: int) -> bool:
-        """Ask one query and measure it. Returns whether there was a connection to ask it on."""
+        """Ask one query and measure it. Returns whether it could be asked: it was encoded, and there was a connection."""
         counts = self.opens_ns <= due_ns < self.closes_ns
         if counts:
             self.unfinished += 1
         try:
             begun_ns = time.monotonic_ns()
-            body = self.encode(position)
+            try:
+                body = self.encode(position)
+            except Exception as error:  # whatever a model may raise: the request counts as failed, and the load goes on
+                self.part.example = self.part.example or f"{type(error).__name__}: {error}"
+                self._failed("encoding", counts)
+                return False
             encoded_ns = time.monotonic_ns()
             try:
                 connection = await self.pool.acquire()
@@ -217,6 +222,8 @@ class _Block:
             finally:
                 self.pool.release(connection)
             failure, took, said = checked(answer.status, answer.body)
+            if failure is None and answer.received_ns - due_ns > self.timeout_ns:
+                failure = "timeout"  # it waited for a connection for a part of it
             self.answered_ns = answer.received_ns
             if failure is not None:
                 self.part.example = self.part.example or said
@@ -254,7 +261,7 @@ async def _serve(workload: Workload, pipe: Any) -> None:
     for position in range(min(20, len(workload.texts))):  # a first call is slow, and no user's
         for name in encode:
             encode[name](position)
-    pool = Pool(workload.target, CONNECTIONS)
+    pool = Pool(workload.target, CONNECTIONS, first=os.getpid())
     gc.collect()
     gc.freeze()
     pipe.send("ready")
@@ -368,7 +375,7 @@ class Generators:
     ) -> list[Part]:
         """One block. `at_edges` is called when the measured window opens and when it closes.
 
-        Raises GeneratorLost where a worker dies or does not answer in time.
+        Raises GeneratorLost where a worker dies or does not answer in time, and the OsnError that ended one.
         """
         begin_ns = time.monotonic_ns() + 20_000_000  # time for the orders to arrive
         for at, ((_, pipe), own_clients) in enumerate(zip(self._members, shares(clients, self.processes), strict=True)):
@@ -393,7 +400,11 @@ class Generators:
                 at_edges()
         # A request of the window may take as long as the timeout, and so may one that kept up the load meanwhile.
         patience = 2 * self.workload.target.timeout + GRACE_SECONDS
-        return self._answers(begin_ns / 1e9 + settle + length + patience)
+        answers = self._answers(begin_ns / 1e9 + settle + length + patience)
+        for answer in answers:
+            if isinstance(answer, OsnError):
+                raise answer
+        return answers
 
     def _watch_until(self, moment_ns: int) -> None:
         """Sleep, but no longer than all workers live."""

@@ -3,7 +3,7 @@
 A new document takes most of its words from one document and the rest from another; its vectors are drawn together with
 its text, by the same choice of words: a token whose words went goes too, a token whose words came brings its weight from
 the document it came from, and dense vectors are mixed in the same proportion. Lengths, weights and the share of documents
-that hold a token stay those of the corpus. No two documents have the same text.
+that hold a token stay those of the corpus. No two documents have the same title and text.
 
 What this cannot show: a vocabulary that grows with the corpus. A token held by one document in a thousand is held by one
 in a thousand at any size, where in a real corpus of that size new rare tokens would appear. Judgements do not carry over.

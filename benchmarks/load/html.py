@@ -226,7 +226,7 @@ def _quality(axes: Any, found: Measurement, levels: Levels) -> bool:
     """Quality over the highest percentile that may be shown, at the highest number of clients."""
     if not levels:
         return False
-    level = max(levels)
+    level = max((each for each in levels if each.mode == "closed"), default=max(levels))
     names = {row.measure for row in found.quality}
     measure = "nDCG@10" if "nDCG@10" in names else "overlap@10"
     value = {row.engine: row for row in found.quality if row.measure == measure}

@@ -22,14 +22,15 @@ from benchmarks.load import histogram as hdr
 from benchmarks.load import quality, server
 from benchmarks.load.blocks import Block, Level, Pace, Turn, round_of, run_block
 from benchmarks.load.ceiling import Ceiling, measure_ceilings
-from benchmarks.load.generator import GeneratorLost, Generators, default_processes
+from benchmarks.load.generator import CONNECTIONS, GeneratorLost, Generators, default_processes
 from benchmarks.load.journal import Journal
 from benchmarks.load.postings import Postings, postings
 from benchmarks.load.quality import Judged
 from benchmarks.load.server import ClusterFacts, Counters, ServerProbe
 from benchmarks.load.slo import Probe, SloResult, highest_rate
+from benchmarks.load.strain import strain_of
 from benchmarks.load.target import Target
-from benchmarks.load.variants import Variant, described, pipeline_body
+from benchmarks.load.variants import Variant, described, pipeline_body, with_options
 from benchmarks.load.warmup import Warmup, WarmupSettings, warm_up
 from benchmarks.load.workload import IndexFacts, ModelChoice, Workload, body_builders, request_heads
 from opensearch_neural.cluster import translate_errors
@@ -97,6 +98,12 @@ class LoadSettings:
         for name in ("requests", "rounds", "shortest", "longest"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} must be above 0")
+        most = CONNECTIONS * (self.processes or default_processes())
+        if any(clients > most for clients in self.clients):
+            raise InputError(
+                f"{max(self.clients):,} clients are more than the generator has connections for: {most:,}",
+                f"give more --processes, one for {CONNECTIONS} clients",
+            )
         if self.slo and not hdr.may_show(0.99, self.requests):
             raise InputError(
                 f"{self.requests:,} requests are too few for a P99, which a limit is compared with",
@@ -311,20 +318,19 @@ def notes(found: Measurement, workload: Workload) -> list[str]:
     ]
     for variant in workload.variants:
         if variant.engine == "high-idf-first":
-            rare, window = workload.engines_of(variant).two_phases
-            rare, window = variant.rare or rare, variant.window or window
-            said.append(f"{variant.name}: rare tokens {rare}, window {window}")
+            said.append(f"{variant.name}: rare tokens {with_options(variant, workload.engines_of(variant)).two_phases}")
         elif variant.engine == "cascade":
-            how = workload.engines_of(variant).cascade
-            given = {name: getattr(variant, name) for name in ("rare", "window", "dense_window", "weight")}
-            how = replace(how, **{name: value for name, value in given.items() if value is not None})
-            said.append(f"{variant.name}: {how}")
+            said.append(f"{variant.name}: {with_options(variant, workload.engines_of(variant)).cascade}")
     for name, opened in workload.indexes.items():
         drawn = opened.meta.extra.get(RESAMPLED)
         if drawn:
             said.append(
-                f"{name}: resampled from {drawn['of']:,} real documents, text and vectors drawn together, no exact "
-                f"duplicates; {drawn['mix']:.0%} of a drawn document's words come from a second one"
+                (
+                    f"{name}: resampled from {drawn['of']:,} real documents, text and vectors drawn together, no exact "
+                    f"duplicates; {drawn['mix']:.0%} of a drawn document's words come from a second one"
+                    if drawn["documents"] > drawn["of"]
+                    else f"{name}: the first {drawn['documents']:,} of {drawn['of']:,} real documents"
+                )
                 + (f"; sparse vectors pruned to {drawn['prune']}" if drawn.get("prune") else "")
                 + (f"; sparse weights of {bits} significant bits" if (bits := drawn.get("weight_bits")) else "")
             )
@@ -368,7 +374,8 @@ class _Run:
         with Generators(self.workload, processes) as generators:
             self.generators = generators
             closed = [level for level in settings.levels() if level.mode == "closed"]
-            level = max(closed or settings.levels() or [Level("closed", 8.0)])
+            # An open loop is as fast as its rate, whatever the server does: it cannot show that the server is warm.
+            level = max(closed or [Level("closed", 8.0)])
             self.say(
                 f"warm-up at {level.label}, {settings.warmup.least:g} s at least, until throughput is steady "
                 f"({settings.warmup.most:g} s at most)"
@@ -498,11 +505,13 @@ class _Run:
 
     def probe_rate(self, name: str, rate: float, limit: float) -> Probe:
         """P99 at one rate: a short look first, since a rate that is far too high would take minutes to drain."""
-        level = Level("open", rate)
-        scout = self.block(Turn(-1, level, name), max(2.0, min(10.0, 200 / rate)))
-        p95 = hdr.quantile(hdr.counts(hdr.decode(scout.latency)), float(scout.failed), 0.95)
-        if float(p95) > 2 * limit or scout.completed < 0.8 * scout.requests:
-            return Probe(rate, math.inf, scout.requests, scout.seconds)
-        block = self.block(Turn(-1, level, name), max(self.settings.shortest, 1.05 * self.settings.requests / rate))
-        p99 = hdr.quantile(hdr.counts(hdr.decode(block.latency)), float(block.failed), 0.99)
-        return Probe(rate, float(p99), block.requests, block.seconds)
+        level, ceiling = Level("open", rate), self.found.ceilings.get(name)
+        block = self.block(Turn(-1, level, name), max(2.0, min(10.0, 200 / rate)))
+        p95 = hdr.quantile(hdr.counts(hdr.decode(block.latency)), float(block.failed), 0.95)
+        p99 = math.inf
+        if float(p95) <= 2 * limit and block.completed >= 0.8 * block.requests:
+            block = self.block(Turn(-1, level, name), max(self.settings.shortest, 1.05 * self.settings.requests / rate))
+            p99 = float(hdr.quantile(hdr.counts(hdr.decode(block.latency)), float(block.failed), 0.99))
+        # A rate that held, held; one that did not may have met the generator's limits instead of the cluster's.
+        refused = None if p99 <= limit else strain_of(level, [block], ceiling).refusal()
+        return Probe(rate, p99, block.requests, block.seconds, refused)

@@ -21,8 +21,8 @@ import click
 from benchmarks.load.command import load_models, queries_of
 from opensearch_neural.cluster import ConnectionSettings, connect, connection_options, translate_errors
 from opensearch_neural.commands.engine_options import models_options
-from opensearch_neural.errors import InputError
-from opensearch_neural.results import Goal, Row, Summary
+from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.results import Goal, Row
 
 QUERIES = 1000  # at most, since each is written out for each engine
 
@@ -118,8 +118,7 @@ def check_osb(
     from benchmarks.load.target import allowed_target
     from benchmarks.load.variants import parse_variants
     from benchmarks.load.workload import encoders
-    from opensearch_neural.results import code_commit, command_line, data_facts, machine_facts
-    from opensearch_neural.tables import result_table
+    from benchmarks.publish import publish
 
     program = osb.program(named)
     (variant,) = parse_variants(engine)
@@ -151,6 +150,10 @@ def check_osb(
                     length=seconds,
                     seed=turn,
                 )
+                if block.broken or block.failed:
+                    raise ClusterError(f"requests of this harness failed: {block.broken or block.failures}")
+                if not hdr.may_show(0.99, block.requests):
+                    raise InputError(f"{block.requests:,} requests are too few for a P99", "give more --seconds")
                 counted = hdr.counts(hdr.decode(block.latency))
                 p99 = float(hdr.quantile(counted, float(block.failed), 0.99))
                 ours.append((block.completed / block.seconds, p99))
@@ -159,23 +162,20 @@ def check_osb(
                 result = osb.run_osb(program, Path(folder), parts.netloc, variant.name, "open-loop", values)
                 if result.p99 is None:
                     raise InputError("OpenSearch Benchmark shows no P99 of so few requests", "give more --seconds")
+                if result.error_percent:
+                    raise ClusterError(f"{result.error_percent:g}% of OpenSearch Benchmark's requests failed")
                 theirs.append((result.throughput, result.p99))
     rows, goals = compared(index, variant.name, rate, ours, theirs, int(rate * seconds))
-    summary = Summary(
-        command=command_line(),
-        code=code_commit(),
-        machine=machine_facts(),
-        data=[data_facts(place)] if (place := data or queries) else [],
-        seeds=list(range(turns)),
-        rows=rows,
-        goals=goals,
+    place = data or queries
+    publish(
+        rows,
+        goals,
         title="This harness and OpenSearch Benchmark",
+        data=[place] if place else [],
+        seeds=list(range(turns)),
+        shown=None,
+        record=record,
     )
-    print(result_table(rows, intervals=True))
-    for goal in goals:
-        print(goal)
-    if record:
-        print(f"wrote {summary.write(record)}", file=sys.stderr)
 
 
 def compared(

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.load.variants import Variant, body_builder, tokens_of
+from benchmarks.load.variants import TWO_PHASE, Variant, body_builder, tokens_of
 from benchmarks.load.workload import Workload
 from opensearch_neural.cluster import translate_errors
-from opensearch_neural.queries import DOT_ALIAS
+from opensearch_neural.queries import DOT_ALIAS, Rare
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -59,10 +59,12 @@ def _searched(
         return None
     build = body_builder(variant, workload.engines_of(variant))
     index = workload.index_of(variant)
+    # The processor of neural-search splits the query on the cluster: the body holds all tokens.
+    rare = Rare("ratio", variant.prune) if variant.engine == TWO_PHASE else None
     tokens: list[dict[str, int]] = []
     field = ""
     for text in queries.values():
-        of_field, of_query = tokens_of(build(text))
+        of_field, of_query = tokens_of(build(text), rare)
         field = of_field or field
         if not of_field:
             tokens.append({})  # a query without any known token

@@ -94,9 +94,11 @@ def _cell_rows(set_: str, name: str, cell: Cell, base: str) -> list[Row]:
 def goals(found: Measurement, engine: str, levels: Levels | None = None, *, reference: str = "sparse") -> list[Goal]:
     """The goals of high-IDF-first against BM25, for the engine called `engine`; quality against `reference`."""
     base, result = found.settings.baseline, []
-    for level, row in (cells(found) if levels is None else levels).items():
+    measured = cells(found) if levels is None else levels
+    for level in found.settings.levels():
         if level.mode != "closed":
             continue
+        row = measured.get(level, {})
         cell = row.get(engine)
         at = f"at {level.label} on {found.index}"
         ratio = cell.ratio("P99 ms") if cell else None
@@ -145,7 +147,7 @@ def summary(
         seeds=[found.settings.seed],
         rows=rows(found, levels),
         goals=goals(found, goal_engine, levels) if goal_engine else [],
-        title=title or f"Load: {found.index}{' (partial)' if found.partial else ''}",
+        title=f"{title or f'Load: {found.index}'}{' (partial)' if found.partial else ''}",
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.load import statistics as stats
 from benchmarks.load.cells import SERVER_CPU, Cell, cells
-from benchmarks.load.command import NumberList, finish, load_settings, measuring_options, queries_of, run
+from benchmarks.load.command import NumberList, check_goals, finish, load_settings, measuring_options, queries_of, run
 from opensearch_neural.cluster import ConnectionSettings, connect, connection_options
 from opensearch_neural.errors import InputError
 from opensearch_neural.results import Goal, Row, Summary
@@ -165,6 +165,7 @@ def scale(
     if not sizes or sizes[0] < 1:
         raise InputError("--documents takes numbers above 0")
     variants = parse_variants(engines)
+    check_goals(goals, variants)
     folder = corpus_or_docstrings(data, out)
     first = growth_of(str(folder), "", sizes[0], options["seed"], options)
     settings = load_settings(options)
@@ -175,6 +176,7 @@ def scale(
         say("encoding the corpus")
         prepared = growth.resampler_of(first)
         found: dict[int, Measurement] = {}
+        facts, whole = [data_facts(folder)], True
         field_rows: list[Row] = []
         for size in sizes:
             wanted = replace(first, index=f"{prefix}-{size}", documents=size)
@@ -185,28 +187,22 @@ def scale(
             measured = run(client, target, wanted.index, variants, texts, models, settings, None, place, restart)
             measured.more += field_rows
             found[size] = measured
+            whole &= finish(measured, place, goals, False, facts, _title({size: measured}, folder.name))
             if measured.partial:
                 break
-        facts = [data_facts(folder)]
         summary = _summary(found, facts, goals, settings.seed)
         for to in (out if len(found) > 1 else None, record):
             if to is not None:
                 print(f"wrote {summary.write(to)}", file=sys.stderr)
         if len(found) > 1:
             print(growth_text(summary.rows))
-        # Each size's own report; the last one decides about the exit status, since a partial run ends the loop.
-        for size, measured in found.items():
-            finish(
-                measured,
-                out / str(size),
-                goals,
-                False,
-                facts,
-                f"{_title({size: measured}, folder.name)}{' (partial)' if measured.partial else ''}",
-            )
+        if any(measured.partial for measured in found.values()):
+            sys.exit(1)  # from in here, so that the node's data stay for the same command to continue
         if not keep:
             for size in found:
                 client.indices.delete(index=f"{prefix}-{size}", params={"ignore_unavailable": "true"})
+    if not whole:
+        sys.exit(1)
 
 
 def say(line: str) -> None:
@@ -234,7 +230,7 @@ def _field_rows(client: Any, prefix: str, prepared: Any, wanted: Growth) -> list
     meta, resampler, vocabulary = prepared
     sample = list(resampler.take(min(FIELD_SAMPLE, wanted.documents)))
     sizes = field_bytes.bytes_by_field(
-        client, meta, sample, growth.DrawnVectors(vocabulary, wanted.prune, resampler.query_weights)
+        client, meta, sample, growth.DrawnVectors(vocabulary, wanted.prune, resampler.query_weights, wanted.weight_bits)
     )
     return field_bytes.rows(f"{prefix}, by field", sizes, len(sample))
 

@@ -29,6 +29,8 @@ class Strain:
     def refusal(self) -> str | None:
         """Why the measurement says more about the generator than about the cluster; None where it does not."""
         if self.ceiling_share is not None and self.ceiling_share > MOST_OF_CEILING:
+            if self.ceiling_share == float("inf"):
+                return "the endpoint that does nothing answered nothing: what the generator can do is not known"
             return f"{self.ceiling_share:.0%} of what the generator can do"
         if self.core_share > MOST_OF_A_CORE:
             return f"a generator process needed {self.core_share:.0%} of a core"
@@ -50,8 +52,11 @@ def strain_of(level: Level, blocks: Sequence[Block], ceiling: Ceiling | None) ->
             for part in ("late", "latency")
         )
         late = p99_late / p99 if 0 < p99 < float("inf") else None
+    share = None
+    if ceiling is not None:
+        share = speed / ceiling.requests_per_second if ceiling.requests_per_second else float("inf")
     return Strain(
-        ceiling_share=speed / ceiling.requests_per_second if ceiling and ceiling.requests_per_second else None,
+        ceiling_share=share,
         core_share=sum(block.core_share * block.seconds for block in blocks) / seconds,
         late_share=late,
     )

@@ -11,6 +11,7 @@ A cascade is chosen by judgements only, and stored if it is not worse than all t
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import sys
@@ -25,7 +26,7 @@ import click
 from benchmarks.load import quality
 from opensearch_neural.cluster import ConnectionSettings, connect, connection_options, translate_errors
 from opensearch_neural.commands.engine_options import models_options
-from opensearch_neural.engines import TUNED, TUNED_CASCADE, Cascade, Engines, open_engines
+from opensearch_neural.engines import TUNED, TUNED_CASCADE, Cascade, Engines, TwoPhases, open_engines
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.queries import Body, Rare
 from opensearch_neural.retrievers import Run
@@ -44,6 +45,7 @@ RARE = (
     *(Rare("count", value) for value in (1, 2, 3, 4, 6)),
 )
 WINDOWS = (10, 20, 50, 100, 200, 400)
+TOKENS = (None, Rare("share", 0.98))
 WEIGHTS = (0.003, 0.006, 0.012, 0.018, 0.025, 0.035, 0.05, 0.1, 0.2)
 DENSE_WINDOWS = (20, 50, 100, 200)
 PAGE = 10
@@ -52,26 +54,10 @@ SHOWN_BELOW = 0.1  # how far below the required share the plot reaches
 
 
 @dataclass(frozen=True)
-class Setting:
-    """Of high-IDF-first: which tokens are rare, and how many hits of each shard are rescored."""
-
-    rare: Rare
-    window: int
-
-    def __str__(self) -> str:
-        return f"{self.rare}, window {self.window}"
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """As the index keeps it."""
-        return {"rare": str(self.rare), "window": self.window}
-
-
-@dataclass(frozen=True)
 class Tried:
     """A setting on the tuning queries. ms: mean over queries of the fastest pass; quality: mean; kept: of all tokens'."""
 
-    setting: Setting | Cascade | None  # None: all tokens
+    setting: TwoPhases | Cascade | None  # None: all tokens
     ms: float
     quality: float
     kept: float
@@ -81,7 +67,7 @@ class Tried:
 class Chosen:
     """The choice, and what it keeps on the queries that had no part in it. low, high: 95% interval of `kept`."""
 
-    setting: Setting | Cascade
+    setting: TwoPhases | Cascade
     tried: Tried
     kept: float
     low: float | None
@@ -89,8 +75,11 @@ class Chosen:
     passed_over: int  # faster settings that kept the share on the tuning queries and not on the others
 
 
-def settings(rare: Iterable[Rare] = RARE, windows: Iterable[int] = WINDOWS) -> list[Setting]:
-    return [Setting(each, window) for each in rare for window in windows]
+def settings(
+    rare: Iterable[Rare] = RARE, windows: Iterable[int] = WINDOWS, tokens: Iterable[Rare | None] = TOKENS
+) -> list[TwoPhases]:
+    """All of them add the common tokens in phase two, which is cheaper than all anew and finds the same."""
+    return [TwoPhases(*each) for each in itertools.product(rare, windows, [False], tokens)]
 
 
 def cascades(start: Cascade) -> list[Cascade]:
@@ -164,7 +153,7 @@ def try_all(
     ask: Ask,
     engines: Engines,
     questions: Questions,
-    tried: Sequence[Setting | Cascade],
+    tried: Sequence[TwoPhases | Cascade],
     *,
     passes: int = 3,
     seed: int = 0,
@@ -172,7 +161,7 @@ def try_all(
 ) -> list[Tried]:
     """Every setting, and all tokens, on every query. The result's first element is that of all tokens."""
     random_ = random.Random(seed)
-    candidates: list[Setting | Cascade | None] = [None, *tried]
+    candidates: list[TwoPhases | Cascade | None] = [None, *tried]
     runs: list[Run] = [{} for _ in candidates]
     exact: Run = {}
     fastest: list[dict[str, float]] = [{} for _ in candidates]
@@ -197,13 +186,15 @@ def try_all(
     ]
 
 
-def body_of(engines: Engines, setting: Setting | Cascade | None, text: str, size: int) -> Body:
+def body_of(engines: Engines, setting: TwoPhases | Cascade | None, text: str, size: int) -> Body:
     if setting is None:
         return engines.body("sparse", text, size=size)
     if isinstance(setting, Cascade):
         given = {name: getattr(setting, name) for name in ("rare", "window", "dense_window", "weight")}
         return replace(engines, **given).body("cascade", text, size=size)
-    return replace(engines, rare=setting.rare, window=setting.window).body("high-idf-first", text, size=size)
+    # As if it were stored, so that nothing of what is stored counts beside it.
+    meta = replace(engines.meta, extra={**engines.meta.extra, TUNED: setting.record})
+    return replace(engines, meta=meta).body("high-idf-first", text, size=size)
 
 
 def choose(
@@ -368,7 +359,7 @@ def tried_and_chosen(
     from tqdm import tqdm
 
     engines.body_of(engine)  # the encoders are loaded here, and shared by the copies that are made
-    grid: Sequence[Setting | Cascade] = settings()
+    grid: Sequence[TwoPhases | Cascade] = settings()
     if engine == "cascade":
         model = engines.quantized_model
         engines = replace(engines, _quantized_model=replace(model, dense=_Remembering(model.dense)))

@@ -11,6 +11,7 @@ Engines are those of `opensearch_neural.engines` and `two-phase`, neural-search'
     window=50           hits of phase one that are rescored, in each shard
     dense-window=50     cascade, jpq-rescore: hits that are rescored with their codes
     weight=0.03         cascade: how much the codes count
+    keep=share:0.98     which tokens of the query are searched at all
     rescore=all         rescore with all tokens anew; `remaining` adds the common tokens to phase one's score
     form=features       linear rank_feature clauses; `plugin`: the neural_sparse clause
     source=none         return no fields; `docvalues`: the url from doc values; `default`: title and url; `all`: everything
@@ -41,7 +42,7 @@ ALL_ENGINES = (*ENGINES, TWO_PHASE)
 SPARSE_ENGINES = ("sparse", "high-idf-first", "cascade", TWO_PHASE)
 
 FAST = "fast=high-idf-first+rare=share:0.8+window=20+rescore=remaining+keep=share:0.98"
-"""Rare tokens hold four fifths of the weight, 20 hits are rescored, what phase one has read is not read again, and the tokens
+"""Rare tokens hold four fifths of the weight, 20 hits are rescored, what phase one has read is not read again, and tokens
 that hold the last 2% of the weight are not searched. Chosen on train questions of SciFact and WikiQA, among settings whose
 loss of nDCG@10 stays below half a point with its 95% interval."""
 
@@ -96,7 +97,7 @@ class Variant:
     window: int | None = None
     dense_window: int | None = None
     weight: float | None = None
-    rescore: str = "all"
+    rescore: str | None = None
     form: str | None = None
     source: str = "default"
     terminate: int | None = None
@@ -219,19 +220,10 @@ def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:
     if variant.engine == TWO_PHASE and not engines.plugin:
         raise ClusterError(f"{variant.name!r} needs the neural-search plugin, which this cluster lacks")
     engines.body_of(engine)  # before it is copied, so that all variants share one encoder
-    chosen = replace(
-        engines,
-        plugin=plugin,
-        rare=engines.rare if variant.rare is None else variant.rare,
-        window=engines.window if variant.window is None else variant.window,
-        dense_window=engines.dense_window if variant.dense_window is None else variant.dense_window,
-        weight=engines.weight if variant.weight is None else variant.weight,
-    )
-    if variant.keep is not None:
+    chosen = replace(with_options(variant, engines), plugin=plugin)
+    if variant.keep is not None and engine != "high-idf-first":
         chosen = replace(chosen, _query_encoder=_Kept(engines.query_encoder, variant.keep))
     page = page_of(variant)
-    if engine == "high-idf-first":
-        page["exact"] = variant.rescore == "all"
 
     def build(text: str) -> Body:
         body = chosen.body(engine, text, **page)
@@ -244,6 +236,19 @@ def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:
         return body
 
     return build
+
+
+def with_options(variant: Variant, engines: Engines) -> Engines:
+    """`engines` with what the variant says of how they search."""
+    given = {
+        "rare": variant.rare,
+        "window": variant.window,
+        "exact": None if variant.rescore is None else variant.rescore == "all",
+        "tokens": variant.keep,
+        "dense_window": variant.dense_window,
+        "weight": variant.weight,
+    }
+    return replace(engines, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
 
 
 class _Kept(QueryEncoder):
@@ -328,15 +333,18 @@ def _rounded(weight: float, digits: int) -> float:
     return float(f"{weight:.{digits}g}")
 
 
-def tokens_of(body: Body) -> tuple[str, list[str]]:
+def tokens_of(body: Body, rare: Rare | None = None) -> tuple[str, list[str]]:
     """(field, tokens) that phase one of a sparse body searches; a text query's field and no tokens.
 
     Tokens are as they are stored, so a rank_feature clause's look-alike dot is what it is.
+
+    rare: which of them, where it is the cluster that splits the query.
     """
     query = _first_phase(body["query"])
     if "neural_sparse" in query:
         ((field, clause),) = query["neural_sparse"].items()
-        return field, list(clause["query_tokens"])
+        tokens = clause["query_tokens"]
+        return field, list(tokens if rare is None else rare_tokens(tokens, rare))
     if "bool" in query:
         names = [
             clause["rank_feature"]["field"] for clause in query["bool"].get("should", []) if "rank_feature" in clause

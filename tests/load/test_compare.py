@@ -43,6 +43,12 @@ def test_a_change_of_fifteen_percent_is_found_whatever_the_machine(factor: float
     assert plain.change.ratio == pytest.approx(0.8, rel=0.15)
 
 
+def test_a_slower_machine_is_no_change_for_the_worse_where_there_are_ratios() -> None:
+    found = compare(simulated(1), simulated(2, machine=1.5))
+    assert any(each.verdict == "worse" for each in found.differences if not each.relative)
+    assert not found.worse
+
+
 def test_what_was_not_the_same_is_named() -> None:
     after = simulated(2)
     after.queries_hash = "1" * 16

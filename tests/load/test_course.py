@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import block
+from runs import block, run_of
 
+from benchmarks.load import measurement
 from benchmarks.load.blocks import Level, Pace, Turn, round_of
 from benchmarks.load.journal import Journal
+from benchmarks.load.measurement import LoadSettings
 from benchmarks.load.slo import Probe, highest_rate
 from benchmarks.load.target import allowed_target
 from benchmarks.load.warmup import WarmupSettings, steady, warm_up
@@ -107,6 +109,23 @@ def test_a_rate_search_ends_where_the_generator_is_the_limit() -> None:
 
     found = highest_rate(probe, 10.0, 100.0)
     assert found.refused == "80% of what the generator can do at 506.2/s" and 300 < found.rate <= 500
+
+
+@pytest.mark.parametrize(("core_share", "words"), [(0.95, "a generator process needed 95% of a core"), (0.2, None)])
+def test_a_rate_that_the_generator_itself_could_not_keep_is_refused(core_share: float, words: str | None) -> None:
+    level, run = Level("open", 100.0), measurement._Run(*([None] * 9))  # type: ignore[arg-type]
+    run.settings, run.found = LoadSettings(), run_of([])
+    slow = block(-1, "bm25", np.full(200, 30.0), level=level, seconds=2.0, core_share=core_share)
+    run.block = lambda turn, length: slow  # type: ignore[method-assign]
+    probe = run.probe_rate("bm25", 100.0, limit=10.0)
+    assert probe.p99 > 10.0 and probe.refused == words
+    assert run.probe_rate("bm25", 100.0, limit=40.0).refused is None  # it held: nothing is in doubt
+
+
+def test_more_clients_than_connections_are_refused() -> None:
+    with pytest.raises(InputError, match="more than the generator has connections for: 800"):
+        LoadSettings(clients=(5, 1000), processes=2).validate()
+    LoadSettings(clients=(5, 1000), processes=3).validate()
 
 
 def test_a_killed_run_continues_after_the_last_level_that_is_whole(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,9 @@ from benchmarks.load import generator as generator_module
 from benchmarks.load import histogram as hdr
 from benchmarks.load.arrivals import poisson
 from benchmarks.load.blocks import Block, Level, Turn, block_of
+from benchmarks.load.connection import Connection, Pool
 from benchmarks.load.generator import GeneratorLost, Generators, shares
+from benchmarks.load.target import Address
 from benchmarks.load.workload import Workload
 
 
@@ -90,6 +94,16 @@ def test_refusals_and_errors_are_counted_by_kind_and_never_dropped() -> None:
     assert '"took"' in block.example  # what the server said
 
 
+@pytest.mark.parametrize("level", [Level("closed", 3), Level("open", 200.0)], ids=str)
+def test_queries_that_cannot_be_encoded_are_failures_of_their_own_kind(level: Level) -> None:
+    with programmed() as url:
+        workload = workload_at(url)
+        known = workload.fixed_bodies["bm25"][:50]  # the other half of the queries raises IndexError
+        block = measured(replace(workload, fixed_bodies={"bm25": known}), level, 1.0)
+    assert block.failures["encoding"] > 10 and "IndexError" in block.example
+    assert block.completed > 10 and block.requests == block.failed + hdr.counts(hdr.decode(block.latency)).sum()
+
+
 @pytest.mark.parametrize("answer", ["{}", "not JSON", '{"took":1,"timed_out":true,"_shards":{"failed":0}}', "[]"])
 def test_only_a_complete_search_answer_counts(answer: str) -> None:
     with programmed(answer=answer) as url:
@@ -120,6 +134,20 @@ def test_chunked_answers_and_closed_connections_are_no_failures(how: dict[str, o
         block = measured(workload_at(url), Level("closed", 4), 1.0)
     assert block.requests > 50
     assert block.failures.get("connection", 0) == 0 and block.failed == 0
+
+
+def test_all_nodes_have_their_share_of_a_light_load() -> None:
+    async def nodes_of(pool: Pool) -> list[str]:
+        for authority in ("a:1", "b:2"):
+            pool._idle.append(Connection(Address("127.0.0.1", 1, False, "", authority)))
+        found = []
+        for _ in range(6):
+            connection = await pool.acquire()
+            found.append(connection.address.authority)
+            pool.release(connection)
+        return found
+
+    assert asyncio.run(nodes_of(Pool(workload_at("http://127.0.0.1:1").target, 4))) == ["a:1", "b:2"] * 3
 
 
 def test_a_killed_worker_is_told_at_once() -> None:

@@ -16,12 +16,12 @@ from runs import block, run_of, simulated, workload_at
 
 from benchmarks.load import report
 from benchmarks.load.blocks import Block, Level, Turn, block_of
-from benchmarks.load.ceiling import endpoint, measure_ceilings
+from benchmarks.load.ceiling import Ceiling, endpoint, measure_ceilings
 from benchmarks.load.cells import cells
 from benchmarks.load.generator import Generators
-from benchmarks.load.measurement import Measurement
+from benchmarks.load.measurement import LoadSettings, Measurement
 from benchmarks.load.slo import Probe, SloResult
-from benchmarks.load.strain import Strain
+from benchmarks.load.strain import Strain, strain_of
 from opensearch_neural.results import Row, Summary
 from opensearch_neural.results import read as read_summary
 
@@ -73,6 +73,25 @@ def test_ratios_to_a_refused_baseline_are_refused_too() -> None:
 def test_each_strain_has_its_limit(strain: Strain, words: str | None) -> None:
     refusal = strain.refusal()
     assert refusal is None if words is None else refusal is not None and words in refusal
+
+
+def test_goals_name_every_level_also_those_that_a_partial_run_did_not_reach() -> None:
+    found = simulated(1)
+    found.settings = LoadSettings(clients=(10, 80))
+    goals = report.goals(found, "fast")
+    missing = [goal for goal in goals if "80 clients" in goal.goal]
+    assert len(goals) == 6 and len(missing) == 3 and not any(goal.met for goal in missing)
+
+
+def test_a_partial_result_says_so_under_any_title() -> None:
+    found = simulated(1)
+    found.partial = "interrupted"
+    assert report.summary(found, title="Ideas").title == "Ideas (partial)"
+
+
+def test_an_endpoint_that_answered_nothing_is_no_ceiling() -> None:
+    refusal = strain_of(Level("closed", 10), simulated(1).blocks, Ceiling(0.0, 10, 2, 5)).refusal()
+    assert refusal is not None and "answered nothing" in refusal
 
 
 def test_a_generator_that_was_late_in_an_open_loop_is_refused() -> None:

@@ -15,7 +15,6 @@ from conftest import write
 from benchmarks.load.tuning import (
     Chosen,
     Questions,
-    Setting,
     Tried,
     asker,
     choose,
@@ -28,7 +27,7 @@ from benchmarks.load.tuning import (
     try_all,
 )
 from opensearch_neural.corpus import BeirData
-from opensearch_neural.engines import TUNED, WINDOW, open_engines
+from opensearch_neural.engines import TUNED, TwoPhases, open_engines
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.queries import Rare
 
@@ -36,7 +35,7 @@ ALL = Tried(None, 10.0, 0.8, 1.0)
 
 
 def tried(ms: float, kept: float, window: int = 10) -> Tried:
-    return Tried(Setting(Rare("count", 2), window), ms, 0.8 * kept, kept)
+    return Tried(TwoPhases(Rare("count", 2), window, exact=False, tokens=Rare("share", 0.9)), ms, 0.8 * kept, kept)
 
 
 def test_the_pareto_set_is_what_nothing_beats_in_both() -> None:
@@ -82,7 +81,7 @@ def test_every_setting_is_tried_on_every_query_and_judged(client, index: str, co
     questions = Questions(dict(list(data.queries.items())[:12]), data.qrels if judged else None)
     engines = open_engines(client, index)
     engines.body_of("sparse")
-    grid = [Setting(Rare("count", 1), 10), Setting(Rare("ratio", 0.0), 10)]
+    grid = [TwoPhases(Rare("count", 1), 10), TwoPhases(Rare("ratio", 0.0), 10)]
     found = try_all(asker(client, index), engines, questions, grid, passes=1)
     assert [each.setting for each in found] == [None, *grid]
     assert found[0].kept == 1.0 and found[2].kept == pytest.approx(1.0)  # all tokens are rare: nothing is lost
@@ -98,8 +97,8 @@ def test_what_fails_on_the_held_back_queries_is_passed_over(client, index: str, 
     held_back = Questions(dict(list(data.queries.items())[:20]))
     engines = open_engines(client, index)
     engines.body_of("sparse")
-    lucky = Tried(Setting(Rare("count", 1), 10), 1.0, 1.0, 1.0)
-    sound = Tried(Setting(Rare("ratio", 0.0), 10), 2.0, 1.0, 1.0)
+    lucky = Tried(TwoPhases(Rare("count", 1), 10), 1.0, 1.0, 1.0)
+    sound = Tried(TwoPhases(Rare("ratio", 0.0), 10), 2.0, 1.0, 1.0)
     found = choose(asker(client, index), engines, [ALL, sound, lucky], held_back, 0.99)
     assert found is not None and found.setting == sound.setting and found.passed_over == 1
     assert found.kept == 1.0
@@ -109,16 +108,18 @@ def test_what_fails_on_the_held_back_queries_is_passed_over(client, index: str, 
 @pytest.mark.cluster
 def test_the_choice_is_kept_in_the_index_and_found_by_every_search(client, index: str) -> None:
     before = open_engines(client, index)
-    assert before.two_phases == (Rare(), WINDOW)
+    assert before.two_phases == TwoPhases()
     one = tried(1.0, 1.0, window=33)
     chosen = Chosen(one.setting, one, 0.995, 0.99, 1.0, 0)  # type: ignore[arg-type]
     store(client, index, chosen, keep=0.99, measure="nDCG@10", queries=30)
     after = open_engines(client, index)
     assert after.meta.extra[TUNED]["kept"] == 0.995 and after.meta.sparse == before.meta.sparse
-    assert after.two_phases == (Rare("count", 2), 33)
+    assert after.two_phases == TwoPhases(Rare("count", 2), 33, exact=False, tokens=Rare("share", 0.9))
     assert after.body("high-idf-first", "parse a string into a tree")["rescore"]["window_size"] == 33
     # What the caller says counts more.
-    assert open_engines(client, index, window=50, rare=Rare("count", 1)).two_phases == (Rare("count", 1), 50)
+    assert open_engines(client, index, window=50, rare=Rare("count", 1)).two_phases == TwoPhases(
+        Rare("count", 1), 50, exact=False, tokens=Rare("share", 0.9)
+    )
 
 
 @pytest.mark.cluster
