@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from benchmarks.load.report import with_interval
 from opensearch_neural.files import write_text
 from opensearch_neural.results import Row, Summary, read
 from opensearch_neural.tables import result_table, table
@@ -44,15 +45,10 @@ def ratios(rows: list[Row]) -> str:
     engines = list(dict.fromkeys(row.engine for row in chosen))
     columns = [(engine, measure) for measure in RATIOS for engine in engines]
 
-    def cell(row: Row | None) -> str:
-        if row is None:
-            return ""
-        return f"{row.value:.2f}" + ("" if row.low is None else f" [{row.low:.2f}, {row.high:.2f}]")
-
     return table(
         ["", *(f"{engine}: {measure}" for engine, measure in columns)],
         [
-            [set_, *(cell(by_cell.get((set_, *column))) for column in columns)]
+            [set_, *(with_interval(row) if (row := by_cell.get((set_, *column))) else "" for column in columns)]
             for set_ in dict.fromkeys(row.set for row in chosen)
         ],
     )

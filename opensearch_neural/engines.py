@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -167,7 +168,7 @@ class Engines:
     _quantized_retriever: QuantizedRetriever | None = None
     _url_retriever: GenerativeRetriever | None = None
 
-    @property
+    @cached_property
     def two_phases(self) -> TwoPhases:
         """How high-idf-first searches. Raises ModelError where the index stores something else than `osn tune` does."""
         try:
@@ -177,10 +178,9 @@ class Engines:
                 f"the index {self.index!r} stores a setting of high-idf-first that cannot be read: {error}",
                 "`osn tune` stores a new one",
             ) from None
-        given = {name: getattr(self, name) for name in ("rare", "window", "exact", "tokens")}
-        return replace(found, **{name: value for name, value in given.items() if value is not None})
+        return replace(found, **self._given("rare", "window", "exact", "tokens"))
 
-    @property
+    @cached_property
     def cascade(self) -> Cascade:
         """How the cascade searches. Raises ModelError as `two_phases` does."""
         stored = self.meta.extra.get(TUNED_CASCADE)
@@ -192,8 +192,11 @@ class Engines:
                 f"the index {self.index!r} stores a setting of the cascade that cannot be read: {error}",
                 "`osn tune --engine cascade` stores a new one",
             ) from None
-        given = {name: getattr(self, name) for name in ("rare", "window", "dense_window", "weight")}
-        return replace(found, **{name: value for name, value in given.items() if value is not None})
+        return replace(found, **self._given("rare", "window", "dense_window", "weight"))
+
+    def _given(self, *names: str) -> dict[str, Any]:
+        """Those of the settings that the caller chose."""
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     @property
     def query_encoder(self) -> QueryEncoder:

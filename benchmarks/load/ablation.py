@@ -7,6 +7,7 @@ same documents that differ in that one thing.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.load.command import finish, load_settings, measuring_options, queries_of, run
-from benchmarks.load.scale import cluster, corpus_or_docstrings, growing_options, growth_of, say
+from benchmarks.load.scale import (
+    cluster,
+    corpus_options,
+    corpus_or_docstrings,
+    growing_options,
+    growth_of,
+    leave,
+    node_options,
+    say,
+)
 from opensearch_neural.cluster import ConnectionSettings, connection_options
 
 if TYPE_CHECKING:
@@ -25,18 +35,11 @@ COARSE_BITS = 3
 
 
 @click.command(context_settings={"default_map": {"clients": "20", "rounds": 10, "minutes": 40.0}})
-@click.option(
-    "--data", type=click.Path(path_type=Path), default=None, help="BEIR folder.  [default: documentation strings]"
-)
-@click.option("--split", default="test", show_default=True, help="Whose queries are asked.")
-@click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N.")
+@corpus_options
 @click.option("--documents", type=click.IntRange(min=2), default=100_000, show_default=True, help="Of each index.")
 @click.option("--index", "prefix", default="osn-ablation", show_default=True, help="Indexes are called INDEX-IDEA.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("load-ablation"), show_default=True)
-@click.option("--heap", default="2g", show_default=True, help="Of the local node, where no cluster is named.")
-@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there too.")
-@click.option("--restart", is_flag=True, help="Do not continue an interrupted run in --out.")
-@click.option("--keep", is_flag=True, help="Keep the indexes (and the local node's data).")
+@node_options
 @growing_options
 @measuring_options
 @connection_options
@@ -78,7 +81,7 @@ def ablation(
     settings = load_settings(options)
     _, texts = queries_of(None, folder, split, limit_queries)
     indexes = variations(first)
-    variants = parse_variants(",".join(["ablation", *of_indexes(first.index)]))
+    variants = parse_variants(",".join(["ablation", *asked_of(indexes)]))
     with cluster(connection, heap, keep) as (client, chosen):
         target = allowed_target(chosen, owned=owned)
         say("encoding the corpus")
@@ -88,11 +91,7 @@ def ablation(
         measured = run(client, target, first.index, variants, texts, ModelChoice(), settings, None, out, restart)
         title = f"Ideas for a faster search, each on its own: {documents:,} documents resampled from {folder.name}"
         whole = finish(measured, out, None, False, [data_facts(folder)], title, record)
-        if measured.partial:
-            sys.exit(1)  # from in here, so that the node's data stay for the same command to continue
-        if not keep:
-            for wanted in indexes:
-                client.indices.delete(index=wanted.index, params={"ignore_unavailable": "true"})
+        leave(client, [each.index for each in indexes], [measured], keep=keep)
     if not whole:
         sys.exit(1)
 
@@ -114,14 +113,16 @@ def variations(first: Growth) -> list[Growth]:
     return [first, *(replace(first, index=f"{first.index}-{name}", **change) for name, change in changes.items())]
 
 
-def of_indexes(index: str) -> list[str]:
+def asked_of(indexes: Sequence[Growth]) -> list[str]:
     """The engines that are asked on the indexes of `variations`, as `variants.parse_variants` takes them.
 
     BM25 too, where what differs is not the sparse field.
     """
-    of_sparse = ("pruned", "coarse", "sorted", "segments", "concurrent")
-    of_both = ("sorted", "segments", "concurrent")
-    return [
-        *(f"high-idf-first:{name}=high-idf-first+index={index}-{name}" for name in of_sparse),
-        *(f"bm25:{name}=bm25+index={index}-{name}" for name in of_both),
-    ]
+    first, *others = indexes
+    found = []
+    for other in others:
+        name = other.index.removeprefix(f"{first.index}-")
+        found.append(f"high-idf-first:{name}=high-idf-first+index={other.index}")
+        if (other.prune, other.weight_bits) == (first.prune, first.weight_bits):
+            found.append(f"bm25:{name}=bm25+index={other.index}")
+    return found

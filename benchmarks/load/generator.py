@@ -344,9 +344,7 @@ class Generators:
                 member.start()
                 theirs.close()
                 self._members.append((member, ours))
-            for answer in self._answers(time.monotonic() + START_SECONDS):
-                if isinstance(answer, OsnError):
-                    raise answer
+            self._answers(time.monotonic() + START_SECONDS)
         except BaseException:
             self.close()
             raise
@@ -400,11 +398,7 @@ class Generators:
                 at_edges()
         # A request of the window may take as long as the timeout, and so may one that kept up the load meanwhile.
         patience = 2 * self.workload.target.timeout + GRACE_SECONDS
-        answers = self._answers(begin_ns / 1e9 + settle + length + patience)
-        for answer in answers:
-            if isinstance(answer, OsnError):
-                raise answer
-        return answers
+        return self._answers(begin_ns / 1e9 + settle + length + patience)
 
     def _watch_until(self, moment_ns: int) -> None:
         """Sleep, but no longer than all workers live."""
@@ -414,7 +408,7 @@ class Generators:
             raise self._lost()
 
     def _answers(self, deadline: float) -> list[Any]:
-        """One answer of each worker, in their order."""
+        """One answer of each worker, in their order. Raises the OsnError that ended one."""
         answers: dict[int, Any] = {}
         while len(answers) < len(self._members):
             waited: list[Any] = []
@@ -434,6 +428,9 @@ class Generators:
             for at, (member, pipe) in enumerate(self._members):
                 if at not in answers and not member.is_alive() and not pipe.poll():
                     raise self._lost(at)
+        for answer in answers.values():
+            if isinstance(answer, OsnError):
+                raise answer
         return [answers[at] for at in range(len(self._members))]
 
     def _lost(self, at: int | None = None) -> GeneratorLost:

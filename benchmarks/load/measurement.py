@@ -310,6 +310,22 @@ def identity(found: Measurement, workload: Workload) -> dict[str, Any]:
     )
 
 
+def _drawn(index: Mapping[str, Any]) -> str:
+    """What an index's record says of how its documents were drawn."""
+    if index["documents"] > index["of"]:
+        parts = [
+            f"resampled from {index['of']:,} real documents, text and vectors drawn together, no exact duplicates",
+            f"{index['mix']:.0%} of a drawn document's words come from a second one",
+        ]
+    else:
+        parts = [f"the first {index['documents']:,} of {index['of']:,} real documents"]
+    if index.get("prune"):
+        parts.append(f"sparse vectors pruned to {index['prune']}")
+    if index.get("weight_bits"):
+        parts.append(f"sparse weights of {index['weight_bits']} significant bits")
+    return "; ".join(parts)
+
+
 def notes(found: Measurement, workload: Workload) -> list[str]:
     """What a reader must know to judge the numbers."""
     said = [
@@ -324,16 +340,7 @@ def notes(found: Measurement, workload: Workload) -> list[str]:
     for name, opened in workload.indexes.items():
         drawn = opened.meta.extra.get(RESAMPLED)
         if drawn:
-            said.append(
-                (
-                    f"{name}: resampled from {drawn['of']:,} real documents, text and vectors drawn together, no exact "
-                    f"duplicates; {drawn['mix']:.0%} of a drawn document's words come from a second one"
-                    if drawn["documents"] > drawn["of"]
-                    else f"{name}: the first {drawn['documents']:,} of {drawn['of']:,} real documents"
-                )
-                + (f"; sparse vectors pruned to {drawn['prune']}" if drawn.get("prune") else "")
-                + (f"; sparse weights of {bits} significant bits" if (bits := drawn.get("weight_bits")) else "")
-            )
+            said.append(f"{name}: {_drawn(drawn)}")
     for name, facts in found.indexes.items():
         if facts.segments > facts.shards:
             said.append(

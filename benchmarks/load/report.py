@@ -320,9 +320,9 @@ def level_table(found: Measurement, row: Mapping[str, Cell]) -> str:
                 name,
                 *quality,
                 *(_number(cell.estimate(percentile)) for percentile in ("P50 ms", "P90 ms", "P99 ms")),
-                _with_interval(cell.ratio("P99 ms")) if name != base else "1",
+                with_interval(cell.ratio("P99 ms")) if name != base else "1",
                 _number(cell.estimate(THROUGHPUT)),
-                _with_interval(cell.ratio(THROUGHPUT)) if name != base else "1",
+                with_interval(cell.ratio(THROUGHPUT)) if name != base else "1",
                 _number(cell.estimate(SERVER_CPU)),
                 *(shown(cell.mean_of(part)) for part in PARTS),
                 f"{sum(cell.failures.values()) / max(1, cell.requests):.2%}" if cell.failures else "0",
@@ -400,7 +400,8 @@ def _number(value: Estimate | None) -> str:
     return "–" if value is None else shown(value.value)
 
 
-def _with_interval(value: Estimate | None) -> str:
+def with_interval(value: Estimate | Row | None) -> str:
+    """A ratio as tables show it: "0.98 [0.92, 1.06]"."""
     if value is None:
         return "–"
     if value.low is None or value.high is None:

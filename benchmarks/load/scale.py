@@ -30,6 +30,36 @@ FIELD_SAMPLE = 3000  # documents that are written field by field to see what eac
 CORPUS_DOCUMENTS = 20_000  # of the documentation strings, where no corpus is named
 
 
+def corpus_options(command: Any) -> Any:
+    """The options that say whose documents are resampled, and which queries are asked."""
+    options = [
+        click.option(
+            "--data",
+            type=click.Path(path_type=Path),
+            default=None,
+            help="BEIR folder.  [default: documentation strings]",
+        ),
+        click.option("--split", default="test", show_default=True, help="Whose queries are asked."),
+        click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def node_options(command: Any) -> Any:
+    """The options of a run on indexes of its own: where it runs, what it leaves."""
+    options = [
+        click.option("--heap", default="2g", show_default=True, help="Of the local node, where no cluster is named."),
+        click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there too."),
+        click.option("--restart", is_flag=True, help="Do not continue interrupted runs in --out."),
+        click.option("--keep", is_flag=True, help="Keep the indexes (and the local node's data)."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def growing_options(command: Any) -> Any:
     """The options that say which documents are written."""
     options = [
@@ -109,20 +139,13 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
 
 
 @click.command()
-@click.option(
-    "--data", type=click.Path(path_type=Path), default=None, help="BEIR folder.  [default: documentation strings]"
-)
-@click.option("--split", default="test", show_default=True, help="Whose queries are asked.")
-@click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N.")
+@corpus_options
 @click.option("--documents", type=NumberList(int), default="10000,100000,1000000", show_default=True)
 @click.option("--engines", default="paper", show_default=True, help="As for `osn bench load`.")
 @click.option("--index", "prefix", default="osn-scale", show_default=True, help="Indexes are called INDEX-DOCUMENTS.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("load-scale"), show_default=True)
-@click.option("--heap", default="2g", show_default=True, help="Of the local node, where no cluster is named.")
 @click.option("--goals", default=None, metavar="ENGINE", help="Record the goals of high-IDF-first for this engine.")
-@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there too.")
-@click.option("--restart", is_flag=True, help="Do not continue interrupted runs in --out.")
-@click.option("--keep", is_flag=True, help="Keep the indexes (and the local node's data).")
+@node_options
 @growing_options
 @measuring_options
 @connection_options
@@ -196,11 +219,7 @@ def scale(
                 print(f"wrote {summary.write(to)}", file=sys.stderr)
         if len(found) > 1:
             print(growth_text(summary.rows))
-        if any(measured.partial for measured in found.values()):
-            sys.exit(1)  # from in here, so that the node's data stay for the same command to continue
-        if not keep:
-            for size in found:
-                client.indices.delete(index=f"{prefix}-{size}", params={"ignore_unavailable": "true"})
+        leave(client, [measured.index for measured in found.values()], list(found.values()), keep=keep)
     if not whole:
         sys.exit(1)
 
@@ -233,6 +252,16 @@ def _field_rows(client: Any, prefix: str, prepared: Any, wanted: Growth) -> list
         client, meta, sample, growth.DrawnVectors(vocabulary, wanted.prune, resampler.query_weights, wanted.weight_bits)
     )
     return field_bytes.rows(f"{prefix}, by field", sizes, len(sample))
+
+
+def leave(client: Any, indexes: Sequence[str], measured: Sequence[Measurement], *, keep: bool) -> None:
+    """Delete the indexes unless they are to be kept. Exits with 1 where a run is partial: called within `cluster`, which
+    then leaves the node's data too, for the same command to continue."""
+    if any(run.partial for run in measured):
+        sys.exit(1)
+    if not keep:
+        for index in indexes:
+            client.indices.delete(index=index, params={"ignore_unavailable": "true"})
 
 
 @contextmanager

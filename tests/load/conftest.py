@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import pytest
+from click.testing import CliRunner, Result
 
+from benchmarks.load import growth
 from benchmarks.query_encoding import first_lines, standard_library_docstrings
 from ingest.job import CorpusSource, Job, run_job
 from ingest.pipeline import Options
@@ -50,6 +53,21 @@ def loaded(client: OpenSearch, corpus: Path) -> Iterator[str]:
     write(client, corpus, name)
     yield name
     client.indices.delete(index=name)
+
+
+@pytest.fixture
+def measured(cluster_url: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Runs a command that grows indexes of the corpus and measures them, with short blocks and two clients. It leaves
+    `out` and `record` in the test's folder."""
+
+    def run(command: click.Command, *more: str) -> Result:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(growth, "LEASE_PATIENCE", 0.0)
+        where = ["--url", cluster_url, "--data", str(corpus), "--out", "out", "--record", "record"]
+        quick = ["--clients", "2", "--warmup", "1,2", "--settle", "0.05"]
+        return CliRunner().invoke(command, [*where, *quick, *more])
+
+    return run
 
 
 def write(client: OpenSearch, corpus: Path, index: str) -> None:

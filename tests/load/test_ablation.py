@@ -7,21 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from benchmarks.load import growth
-from benchmarks.load.ablation import ablation, of_indexes, variations
+from benchmarks.load.ablation import ablation, asked_of, variations
 from benchmarks.load.growth import Growth, rounded
 from benchmarks.load.variants import PRESETS, parse_variants
 from opensearch_neural.results import read
 
 
 def test_each_index_differs_in_one_thing_and_is_asked() -> None:
-    first, *others = variations(Growth("corpus", "docs", 1000))
+    first, *others = indexes = variations(Growth("corpus", "docs", 1000))
     for other in others:
         changed = {each.name for each in fields(Growth) if getattr(other, each.name) != getattr(first, each.name)}
         assert changed - {"index", "settings"} <= {"prune", "weight_bits", "segments"} and len(changed) in (2, 3)
-    asked = {variant.index for variant in parse_variants(",".join(of_indexes("docs")))}
+    asked = {variant.index for variant in parse_variants(",".join(asked_of(indexes)))}
     assert asked == {other.index for other in others}
 
 
@@ -33,22 +31,19 @@ def test_weights_are_rounded_to_their_significant_bits() -> None:
 
 
 @pytest.mark.cluster
-def test_the_command_measures_every_idea_and_leaves_no_index(
-    client, cluster_url: str, corpus: Path, tmp_path: Path, monkeypatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(growth, "LEASE_PATIENCE", 0.0)
+def test_the_command_measures_every_idea_and_leaves_no_index(client, tmp_path: Path, measured, monkeypatch) -> None:
     monkeypatch.setitem(
         PRESETS, "ablation", ("bm25", "sparse", "high-idf-first", "high-idf-first+window=10", "two-phase")
     )
-    wanted = ["--documents", "600", "--requests", "20", "--rounds", "1", "--warmup", "1,2", "--limit-queries", "20"]
-    where = ["--url", cluster_url, "--data", str(corpus), "--out", "out", "--record", "record"]
-    quick = ["--block-seconds", "0.1,1", "--settle", "0.05", "--clients", "2"]
-    done = CliRunner().invoke(ablation, [*where, *wanted, *quick], catch_exceptions=False)
+    how = ["--requests", "20", "--rounds", "1", "--limit-queries", "20", "--block-seconds", "0.1,1"]
+    done = measured(ablation, "--documents", "600", *how)
     assert done.exit_code == 0, done.output
     found = read(tmp_path / "record")
     speed = {row.engine for row in found.rows if row.measure == "requests/s"}
-    assert speed == {*PRESETS["ablation"], *(each.partition("=")[0] for each in of_indexes("x"))}
+    assert speed == {
+        *PRESETS["ablation"],
+        *(each.partition("=")[0] for each in asked_of(variations(Growth("x", "x", 1)))),
+    }
     kept = {row.engine: row.value for row in found.rows if row.measure == "overlap@10"}
     assert kept["high-idf-first:pruned"] < 1.0 and kept["high-idf-first:sorted"] == pytest.approx(
         kept["high-idf-first"], abs=0.02

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from benchmarks.load import field_bytes, growth
 from benchmarks.load.growth import Drawn, DrawnVectors, Growth, Resampler, grow, resampler_of
@@ -185,23 +184,18 @@ def test_an_index_grows_to_its_number_and_says_what_it_is(client, corpus: Path, 
 
 
 @pytest.mark.cluster
-def test_the_command_measures_every_size_and_leaves_no_index(
-    client, cluster_url: str, corpus: Path, tmp_path: Path, monkeypatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(growth, "LEASE_PATIENCE", 0.0)
-    what = ["--data", str(corpus), "--documents", "400,800", "--engines", "bm25,sparse", "--goals", "sparse"]
-    how = ["--requests", "300", "--rounds", "3", "--warmup", "1,2", "--clients", "2", "--block-seconds", "0.2,1"]
-    where = ["--url", cluster_url, "--out", "out", "--record", "record"]
-    done = CliRunner().invoke(scale, [*where, *what, *how, "--settle", "0.05"], catch_exceptions=False)
+def test_the_command_measures_every_size_and_leaves_no_index(client, tmp_path: Path, measured) -> None:
+    what = ["--documents", "400,800", "--engines", "bm25,sparse", "--goals"]
+    how = ["--requests", "300", "--rounds", "3", "--block-seconds", "0.2,1"]
+    done = measured(scale, *how, *what, "sparse")
     assert done.exit_code == 0, done.output
     measures = {row.measure for row in read(tmp_path / "record").rows if row.set == "growth, 2 clients"}
     assert {"exponent of P50 ms", "exponent of server CPU ms"} <= measures
     for size, words in (("400", "the first 400 of 500 real documents"), ("800", "resampled from 500 real documents")):
         assert words in (tmp_path / "out" / size / "report.html").read_text()
     assert not client.indices.get(index="osn-scale*")
-    wrong = CliRunner().invoke(scale, [*what[:-1], "fast"])
-    assert isinstance(wrong.exception, InputError) and "no engine of that name" in wrong.exception.message
+    wrong = measured(scale, *what, "fast").exception
+    assert isinstance(wrong, InputError) and "no engine of that name" in wrong.message
 
 
 def test_exponents_of_growth_come_from_the_runs_of_all_sizes() -> None:
