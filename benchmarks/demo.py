@@ -28,6 +28,7 @@ from opensearch_neural.errors import InputError
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
+    from ingest.models import Dtype
     from opensearch_neural.results import Row
 
 ENGINES = ("bm25", "sparse", "high-idf-first", "dense", "hybrid")
@@ -94,7 +95,7 @@ def demo(
         write(client, data, INDEX, "lexical", dense, Path(folder))
         if trained:
             step("Ingest: the trained model's sparse vectors")
-            write(client, data, TRAINED, str(model), "none", Path(folder))
+            write(client, data, TRAINED, str(model), "none", Path(folder), dtype="bf16" if fast_bfloat16() else "fp32")
         step(f"Measure: {len(data.qrels)} held-out queries on each engine")
         engines = open_engines(client, INDEX)
         served = {name: (engines, name) for name in available_engines(engines) if name in ENGINES}
@@ -178,7 +179,12 @@ def train(data: BeirData, out: Path, steps: int) -> None:
             document_length=96,
             selection=DevSettings(hold_back=0.05, queries=100, documents=300),
             training=TrainingSettings(
-                steps=steps, batch_size=32, learning_rate=1e-4, evaluate_every=max(1, steps // 2), log_every=10
+                steps=steps,
+                batch_size=32,
+                learning_rate=1e-4,
+                precision="bfloat16" if fast_bfloat16() else "float32",
+                evaluate_every=max(1, steps // 2),
+                log_every=10,
             ),
         )
     )
@@ -187,7 +193,18 @@ def train(data: BeirData, out: Path, steps: int) -> None:
     print(f"kept the state after {trained.best_step} steps; on first sentences held back: {found}")
 
 
-def write(client: OpenSearch, data: BeirData, index: str, sparse: str, dense: str, folder: Path) -> None:
+def fast_bfloat16() -> bool:
+    """Whether the hardware multiplies in bfloat16: elsewhere it is slower than float32."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.is_bf16_supported()
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def write(
+    client: OpenSearch, data: BeirData, index: str, sparse: str, dense: str, folder: Path, dtype: Dtype = "fp32"
+) -> None:
     from ingest.job import CorpusSource, Job, run_job
     from ingest.pipeline import Options
 
@@ -197,6 +214,7 @@ def write(client: OpenSearch, data: BeirData, index: str, sparse: str, dense: st
         index=index,
         sparse=sparse,
         dense=dense,
+        dtype=dtype,
         replicas=0,
         dead_letters=folder / "dead-letters.jsonl",
         options=Options(merge=True),
