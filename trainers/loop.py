@@ -23,7 +23,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -49,6 +49,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from opensearch_neural.errors import InputError, OsnError
 from opensearch_neural.files import write_json
 from opensearch_neural.models.directory import read_osn_json, write_osn_json
+from trainers.attention import fast_attention
 from trainers.config import fingerprint, save_config, to_dict
 from trainers.data import SetRange, draw_batches
 from trainers.grad_cache import CachedModel, average_gradients, cached_backward, processes
@@ -281,7 +282,9 @@ def train(
     if resume_from is not None and run.is_trained(resume_from, trainer.args.max_steps):
         trainer.reopen(resume_from)
     else:
-        with _advice_on_memory(settings), _interrupted_after_a_step(trainer):
+        bfloat16_on_a_processor = trainer.args.bf16 and trainer.args.device.type == "cpu"
+        attention = fast_attention(model) if bfloat16_on_a_processor else nullcontext()
+        with attention, _advice_on_memory(settings), _interrupted_after_a_step(trainer):
             trainer.train(resume_from_checkpoint=str(resume_from) if resume_from is not None else None)
         run.mark_trained()
     return trainer.finish()
