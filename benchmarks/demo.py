@@ -172,7 +172,7 @@ def train(data: BeirData, out: Path, steps: int) -> None:
             output=out,
             start=DENSE,
             train=[SparseSet(data.corpus_path, questions="first-sentence")],
-            student=StudentSettings(residual=True, frozen_layers=3, revive=0.1, document_length=128),
+            student=StudentSettings(residual=True, frozen_layers=3, revive=0.1, dropout=0.0, document_length=128),
             warm_up=WarmUpSettings(expansions=100, weight=0.2),
             objective=SparseObjective(info_nce=1.0, kl=0.0),
             regularization=RegularizationSettings(weight=1e-2, delay=0.3, ramp=0.4),

@@ -100,7 +100,7 @@ def configuration(data: Path, work: Path, name: str, *, steps: int, sets: Sequen
         start=START,
         train=[SparseSet(data / one) for one in sets or TRAINED_ON],
         unseen=[SparseSet(data / one, split="test", name=f"{one}-test") for one in sets or TRAINED_ON],
-        # On a processor dropout's random numbers cost a third of a step's time.
+        # Dropout's random numbers cost a processor a third of a step's time.
         student=StudentSettings(
             residual=True, idf="own", head="sampled", columns=1024, revive=0.1, frozen_layers=3, dropout=0.0
         ),

@@ -264,7 +264,7 @@ def configuration(arm: Arm, ground: Ground, *, steps: int, seed: int) -> DenseCo
             SetSettings(ground.held, split="test", name="held-back"),
             SetSettings(ground.data / WIKIQA, split="test", name="wikiqa-test"),
         ],
-        "encoder": SeparateTowers(query_length=48, document_length=128, normalize=ground.cosine),
+        "encoder": SeparateTowers(query_length=48, document_length=128, normalize=ground.cosine, dropout=0.0),
         "candidates": CandidateSettings(negatives=1, depth=50),
         "two_stage": TwoStageSettings(depth=DEPTH, keep=50) if arm.two_stage else None,
         "selection": DevSettings(queries=150, documents=500),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from transformers import (
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from transformers import (  # noqa: E402
     AutoModel,
     BertConfig,
     DistilBertConfig,
@@ -13,8 +16,8 @@ from transformers import (
     T5Config,
 )
 
-from trainers import attention
-from trainers.attention import NAME, fast_attention
+from trainers import attention  # noqa: E402
+from trainers.attention import NAME, fast_attention  # noqa: E402
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 90}
 CONFIGS = {

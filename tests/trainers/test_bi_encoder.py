@@ -15,10 +15,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
 
 from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
+from transformers import BertModel  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.dense import load_dense  # noqa: E402
-from trainers import bi_encoder  # noqa: E402
+from trainers import attention, bi_encoder  # noqa: E402
 from trainers.bi_encoder import (  # noqa: E402
     BiEncoder,
     CandidateSettings,
@@ -364,11 +365,25 @@ def test_a_killed_run_with_dropout_and_gradient_caching_resumes_to_the_same_weig
         assert torch.equal(one[name], other[name]), name
 
 
-def test_bfloat16_trains_and_keeps_float32_weights(tmp_path: Path, backbone: Path, beir: Path) -> None:
-    training = TrainingSettings(steps=10, batch_size=16, learning_rate=3e-3, precision="bfloat16", log_every=5)
+def test_bfloat16_trains_and_keeps_float32_weights(
+    tmp_path: Path, backbone: Path, beir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: set[str] = set()
+    forward = BertModel.forward
+
+    def noted(self: BertModel, *args: Any, **kwargs: Any) -> Any:
+        used.add(f"{self.config._attn_implementation} {'training' if self.training else 'evaluation'}")
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(BertModel, "forward", noted)
+    training = TrainingSettings(
+        steps=10, batch_size=16, learning_rate=3e-3, precision="bfloat16", log_every=5, device="cpu"
+    )
     history = train_dense(configuration(backbone, beir, tmp_path / "model", training=training)).history
     logged = [entry["info_nce"] for entry in history if "info_nce" in entry]
     assert logged[-1] < logged[0]
+    assert {name for name in used if name.endswith("training")} == {f"{attention.NAME} training"}
+    assert attention.NAME not in (tmp_path / "model" / "config.json").read_text()
     assert load_dense(tmp_path / "model").encode_queries(TEXTS).dtype == np.float32
 
 
