@@ -40,7 +40,7 @@ TIMED_REQUESTS = 1500
 TRAINED = f"{INDEX}-trained"
 """The index of the trained sparse model; its engines are shown with "(trained)" behind their names."""
 TRAINED_ENGINES = ("sparse", "high-idf-first")
-TRAIN_STEPS = 60
+TRAIN_STEPS = 150
 
 
 @click.command()
