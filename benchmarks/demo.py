@@ -159,6 +159,7 @@ def train(data: BeirData, out: Path, steps: int) -> None:
     from trainers.loop import TrainingSettings
     from trainers.sparse import (
         RegularizationSettings,
+        SparseCandidates,
         SparseConfig,
         SparseObjective,
         SparseSet,
@@ -175,6 +176,7 @@ def train(data: BeirData, out: Path, steps: int) -> None:
             student=StudentSettings(residual=True, frozen_layers=3, revive=0.1, dropout=0.0, document_length=128),
             warm_up=WarmUpSettings(expansions=100, weight=0.2),
             objective=SparseObjective(info_nce=1.0, kl=0.0),
+            candidates=SparseCandidates(negatives=1, depth=50, mine="bm25"),
             regularization=RegularizationSettings(weight=1e-2, delay=0.3, ramp=0.4),
             document_length=96,
             selection=DevSettings(hold_back=0.05, queries=100, documents=300),
