@@ -132,7 +132,8 @@ class Engine:
 class Engines:
     """What the engines of one index need: its record, whether the cluster has the plugin, and the query encoders.
 
-    Encoders are loaded when an engine first needs them, so BM25 asks for no model and a sparse query for no torch.
+    Encoders are loaded when an engine first needs them, so BM25 asks for no model and a sparse query for no torch. Settings
+    are given when it is made: what follows from them and from the index's record is read once, not with every query.
 
     weights: of the two parts of hybrid, summing to 1; None: equal. backend: what runs the dense model for queries; "onnx"
         and "onnx-int8" need no torch, and a model directory that was exported.

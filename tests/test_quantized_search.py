@@ -468,13 +468,13 @@ def test_a_query_of_zeros_is_named(model: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_the_cascade_searches_as_it_was_tuned_unless_told_otherwise() -> None:
     tuned = Cascade(Rare("count", 2), 80, 40, 0.25)
-    engines = Engines("docs", IndexMeta(extra={TUNED_CASCADE: {**tuned.record, "keep": 1}}), True)
-    assert engines.cascade == tuned
-    engines.weight, engines.dense_window = 2.0, 10
-    assert engines.cascade == Cascade(Rare("count", 2), 80, 10, 2.0)
-    engines.meta.extra[TUNED_CASCADE] = {"rare": "some", "window": 3}
+    meta = IndexMeta(extra={TUNED_CASCADE: {**tuned.record, "keep": 1}})
+    assert Engines("docs", meta, True).cascade == tuned
+    told = Engines("docs", meta, True, weight=2.0, dense_window=10)
+    assert told.cascade == Cascade(Rare("count", 2), 80, 10, 2.0)
+    meta.extra[TUNED_CASCADE] = {"rare": "some", "window": 3}
     with pytest.raises(ModelError, match="stores a setting of the cascade that cannot be read"):
-        _ = engines.cascade
+        _ = Engines("docs", meta, True).cascade
 
 
 # ------------------------------------------------------------------------------------------------------------- tuning
