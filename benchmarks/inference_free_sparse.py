@@ -169,17 +169,24 @@ class Saturation(NamedTuple):
 
 @dataclass
 class Test:
-    """A test split with what the engines share: the statistics of its corpus, and where vectors are kept."""
+    """A test split with what the engines share: the statistics of its corpus, and where vectors are kept.
+
+    qrels: {query id: {document id: grade}}; training data knows relevant documents only, not how relevant.
+    """
 
     name: str
     data: TrainingData
     folder: Path
+    qrels: Mapping[str, Mapping[str, int]]
 
     @classmethod
     def load(cls, data: Path, name: str, work: Path) -> Test:
+        from opensearch_neural.corpus import BeirData
         from trainers.data import load_training
 
-        return cls(name, load_training(data / name, split="test", name=name), work / "vectors" / name)
+        found = load_training(data / name, split="test", name=name)
+        graded = BeirData.load(data / name, "test").qrels
+        return cls(name, found, work / "vectors" / name, {query: graded[query] for query in found.query_texts()})
 
     def lexicon(self, pieces: Any, saturation: Saturation | None = None) -> Lexicon:
         """IDF and BM25 impacts of this corpus over the word pieces of `pieces`, a tokenizer."""
@@ -191,7 +198,7 @@ class Test:
     def measured(self, run: Run) -> Measured:
         from opensearch_neural.evaluate import measure
 
-        return measure(run, self.data.qrels(), MEASURES)
+        return measure(run, self.qrels, MEASURES)
 
 
 def sparse_run(test: Test, matrix: Any, vocabulary: list[str], encode: Any) -> Run:
@@ -268,7 +275,7 @@ def tuned_pieces(data: Path, work: Path, pieces: Any) -> dict[str, Saturation]:
     def scores(name: str) -> dict[Saturation, float]:
         some = some_questions(data, name)
         encoder = build_lexical(some.documents.values(), tokenizer=pieces)
-        test, found = Test(name, some, Path()), {}
+        test, found = Test(name, some, Path(), some.qrels()), {}
         for one in itertools.starmap(Saturation, itertools.product(*GRID)):
             impacts = with_saturation(encoder, one).impacts(list(some.documents.values()))
             run = sparse_run(test, impacts, encoder.vocabulary, encoder.query.encode)

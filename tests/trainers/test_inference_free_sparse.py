@@ -85,6 +85,19 @@ def test_each_part_is_one_command_that_writes_its_result(
     assert all((work / "models" / "student" / name).exists() for name in ("residual.json", "document", "osn.json"))
 
 
+def test_test_sets_are_measured_by_grades(data: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(data / "one", tmp_path / "graded")
+    judged = folder / "qrels" / "test.tsv"
+    query, first = judged.read_text().splitlines()[1].split("\t")[:2]
+    others = [json.loads(line)["_id"] for line in (folder / "corpus.jsonl").read_text().splitlines()]
+    second = next(id for id in others if id != first)
+    judged.write_text(f"query-id\tcorpus-id\tscore\n{query}\t{first}\t1\n{query}\t{second}\t3\n")
+    test = inference_free_sparse.Test.load(tmp_path, "graded", tmp_path)
+    better = test.measured({query: {second: 2.0, first: 1.0}}).mean["nDCG@10"]
+    assert better == pytest.approx(1.0)
+    assert test.measured({query: {first: 2.0, second: 1.0}}).mean["nDCG@10"] < 0.9
+
+
 def test_the_heads_alone_are_compared_round_by_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inference_free_sparse, "VOCABULARY", 3000)
     seconds = inference_free_sparse.head_seconds(rounds=2, documents=2, length=8, size=16)
