@@ -138,7 +138,9 @@ def ablation(data: Path, work: Path, name: str, *, steps: int) -> SparseConfig:
         config,
         student=replace(config.student, residual=False, idf="train"),
         warm_up=replace(config.warm_up, impact_steps=WARM_UP_STEPS),
-        objective=SparseObjective(teachers=[START, "lexical"], teacher_scale=10.0, all_pairs=True),
+        objective=SparseObjective(
+            info_nce=0.0, kl=1.0, teachers=[START, "lexical"], teacher_scale=10.0, all_pairs=True
+        ),
     )
 
 

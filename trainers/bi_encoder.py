@@ -30,7 +30,7 @@ from opensearch_neural.models.directory import hash_files, locate
 from opensearch_neural.retrievers import Run
 from trainers import losses
 from trainers.config import config_options, fingerprint
-from trainers.data import SetRange, TrainingData, hold_back, load_training, sample_candidates
+from trainers.data import SetRange, TrainingData, fewer_documents, hold_back, load_training, sample_candidates
 from trainers.dev import DEPTH, DevSet, dev_measures, dev_set
 from trainers.encoder import (
     ROLES,
@@ -77,7 +77,8 @@ class SetSettings:
     limit: int | None = None
     teachers: list[Path] = field(default_factory=list)
 
-    def load(self) -> TrainingData:
+    def load(self, folder: Path | None = None) -> TrainingData:
+        """folder: where what has to be computed for it is kept, if anything has."""
         return load_training(
             self.path,
             split=self.split,
@@ -97,13 +98,12 @@ class QuestionSet(SetSettings):
 
     questions: str | None = None
 
-    def load(self) -> TrainingData:
+    def load(self, folder: Path | None = None) -> TrainingData:
         if self.questions is None:
             # super() knows no class that dataclass(slots=True) has made anew.
             return SetSettings.load(self)
         name = self.name or self.path.resolve().name.partition(".")[0]
-        cache = self.path.parent if self.path.is_file() else self.path
-        return unlabelled(self.path, self.questions, name=name, limit=self.limit, cache=cache)
+        return unlabelled(self.path, self.questions, name=name, limit=self.limit, folder=folder)
 
 
 @dataclass(slots=True)
@@ -547,20 +547,29 @@ class Prepared:
     dev: list[DevSet]
 
 
-def prepare(config: DenseConfig) -> Prepared:
+def prepare(config: DenseConfig, *, folder: Path | None = None, documents: int | None = None) -> Prepared:
     """Load the data, leave out of train what `unseen` asks, hold back dev where none is named, check for leaks.
+
+    folder: where generated questions are kept, by default in the output. documents: of each corpus so many, beside those
+    that its questions need; all by default.
 
     Raises InputError as `load_training` does, and where a dev question is also in train.
     """
     selection, seed = config.selection, config.training.seed
-    sets = [settings.load() for settings in config.train]
+    folder = folder or config.output / FOLDER
+
+    def load(settings: SetSettings) -> TrainingData:
+        found = settings.load(folder)
+        return found if documents is None else fewer_documents(found, documents)
+
+    sets = [load(settings) for settings in config.train]
     names = [one.name for one in sets]
     if len(set(names)) < len(names):
         raise InputError(f"two train sets have the same name: {', '.join(names)}", "give each its own: train[…].name")
     for settings in config.unseen:
-        other = settings.load()
+        other = settings.load(folder)
         sets = [without_leaks(one, find_leaks(one, other)) for one in sets]
-    dev = [settings.load() for settings in config.dev]
+    dev = [load(settings) for settings in config.dev]
     if selection.hold_back is not None:
         parted = [hold_back(one, selection.hold_back, seed=seed) for one in sets]
         sets = [part for part, _ in parted]

@@ -335,6 +335,8 @@ class _Builder:
                 f"{source}: {times} references name {len(unknown)} {plural} that the data does not hold "
                 f"({'first: ' if len(unknown) > 3 else ''}{shown})"
             )
+            if what == "document" and not len(self.documents):
+                raise InputError(f"{self.name}: the corpus holds no document with text", f"{source} names {times}")
             if times * 2 > self.references[what]:
                 raise InputError(message, f"is this the right {'corpus' if what == 'document' else 'query file'}?")
             self.notes.append(message + "; left out")
@@ -509,6 +511,31 @@ def _in_turns(one: list[int], other: list[int]) -> list[int]:
 
 
 # ---------------------------------------------------------------- several sets, and parts of one
+
+
+def fewer_documents(data: TrainingData, count: int) -> TrainingData:
+    """`data`, as it was read, over those documents that its examples name and the first `count` of its corpus."""
+    asked = np.unique(data.query_rows)
+    named = [data.positives.values, data.negatives.values, data.scored.values, *(data.judged[row] for row in asked)]
+    kept = np.unique(np.concatenate([*named, np.arange(min(count, len(data.documents)))])).astype(np.int64)
+    place = np.full(len(data.documents), -1, dtype=np.int64)
+    place[kept] = np.arange(len(kept))
+
+    def moved(rows: Iterable[npt.NDArray[np.int32]]) -> Ragged:
+        return Ragged([at for at in place[row].tolist() if at >= 0] for row in rows)
+
+    return TrainingData(
+        data.name,
+        data.queries,
+        TextStore((data.documents.ids[row], data.documents.text_at(row)) for row in kept.tolist()),
+        data.query_rows,
+        moved(data.positives),
+        moved(data.negatives),
+        moved(data.judged),
+        moved(data.scored),
+        data.score_values,
+        notes=list(data.notes),
+    )
 
 
 def merge(sets: Sequence[TrainingData], *, name: str | None = None) -> TrainingData:

@@ -39,7 +39,7 @@ from opensearch_neural.tokens import encodable
 from trainers import losses
 from trainers.bi_encoder import PART_OVERHEAD, QuestionSet
 from trainers.config import config_options, fingerprint
-from trainers.data import TrainingData, hold_back, merge, read_documents, training_pairs
+from trainers.data import TrainingData, fewer_documents, hold_back, merge, read_documents, training_pairs
 from trainers.dev import DEPTH, MEASURES
 from trainers.embeddings import dense_vectors
 from trainers.grad_cache import Part
@@ -69,8 +69,8 @@ _NUMBERS_AT_ONCE = 1 << 24
 class JpqSet(QuestionSet):
     """A set whose documents are whole: a question made of one is not taken out of it."""
 
-    def load(self) -> TrainingData:
-        data = QuestionSet.load(self)
+    def load(self, folder: Path | None = None) -> TrainingData:
+        data = QuestionSet.load(self, folder)
         return data if self.questions is None else of_whole_documents(data, self.path)
 
 
@@ -213,11 +213,12 @@ def prepare(config: JpqConfig, documents: int | None = None) -> tuple[TrainingDa
     """
 
     def load(settings: JpqSet) -> TrainingData:
-        return settings.load() if documents is None else fewer_documents(settings.load(), documents)
+        found = settings.load(config.folder)
+        return found if documents is None else fewer_documents(found, documents)
 
     sets = [load(settings) for settings in config.train]
     for settings in config.unseen:
-        other = settings.load()
+        other = settings.load(config.folder)
         sets = [without_leaks(one, find_leaks(one, other)) for one in sets]
     data = sets[0] if len(sets) == 1 else merge(sets)
     dev = [load(settings) for settings in config.dev]
@@ -230,20 +231,6 @@ def prepare(config: JpqConfig, documents: int | None = None) -> tuple[TrainingDa
         raise InputError("nothing is left to train on: all questions are among those of dev or unseen")
     logger.info("train: %s, %d examples, %d documents", data.name, len(data), len(data.documents))
     return data, dev
-
-
-def fewer_documents(data: TrainingData, count: int) -> TrainingData:
-    """`data` over `count` documents of its corpus, and those that its examples need beside them."""
-    needed = dict.fromkeys(row for positives in data.positives for row in positives.tolist())
-    rows = dict.fromkeys([*needed, *range(min(count, len(data.documents)))])
-    documents = TextStore((data.documents.ids[row], data.documents.text_at(row)) for row in rows)
-    place = {row: at for at, row in enumerate(rows)}
-    pairs = [
-        (query, place[row])
-        for query, positives in zip(data.query_rows.tolist(), data.positives, strict=True)
-        for row in positives.tolist()
-    ]
-    return training_pairs(data.name, data.queries, documents, pairs)
 
 
 def relevant_rows(data: TrainingData) -> list[Rows]:

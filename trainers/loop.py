@@ -59,8 +59,18 @@ logger = logging.getLogger(__name__)
 
 Evaluate = Callable[[TrainingModel], dict[str, float]]
 
-WITHOUT_EFFECT = ("log_every", "save_every", "keep", "workers", "device")
-"""Settings that may change between a run and its continuation: they do not change the weights."""
+WITHOUT_EFFECT = (
+    "log_every",
+    "save_every",
+    "keep",
+    "workers",
+    "device",
+    "chunk_size",
+    "activation_checkpointing",
+    "output",
+    "cache",
+)
+"""Settings that may change between a run and its continuation: they do not change the weights, but for rounding."""
 
 
 @dataclass(slots=True)
@@ -273,21 +283,22 @@ def train(
         logger.info("%s is trained already (%d steps)", output, ended.steps)
         return ended
     run.start()
-    trainer = LoopTrainer(model, data, collate, settings=settings, run=run, evaluate=evaluate)
-    resume_from = run.last_checkpoint()
-    if resume_from is None and evaluate is not None and evaluate_start:
-        trainer.evaluate()
-    if resume_from is not None:
-        logger.info("continuing %s from step %s", output, resume_from.name.rpartition("-")[2])
-    if resume_from is not None and run.is_trained(resume_from, trainer.args.max_steps):
-        trainer.reopen(resume_from)
-    else:
-        bfloat16_on_a_processor = trainer.args.bf16 and trainer.args.device.type == "cpu"
-        attention = fast_attention(model) if bfloat16_on_a_processor else nullcontext()
-        with attention, _advice_on_memory(settings), _interrupted_after_a_step(trainer):
-            trainer.train(resume_from_checkpoint=str(resume_from) if resume_from is not None else None)
-        run.mark_trained()
-    return trainer.finish()
+    with _advice_on_memory(settings):
+        trainer = LoopTrainer(model, data, collate, settings=settings, run=run, evaluate=evaluate)
+        resume_from = run.last_checkpoint()
+        if resume_from is None and evaluate is not None and evaluate_start:
+            trainer.evaluate()
+        if resume_from is not None:
+            logger.info("continuing %s from step %s", output, resume_from.name.rpartition("-")[2])
+        if resume_from is not None and run.is_trained(resume_from, trainer.args.max_steps):
+            trainer.reopen(resume_from)
+        else:
+            bfloat16_on_a_processor = trainer.args.bf16 and trainer.args.device.type == "cpu"
+            attention = fast_attention(model) if bfloat16_on_a_processor else nullcontext()
+            with attention, _interrupted_after_a_step(trainer):
+                trainer.train(resume_from_checkpoint=str(resume_from) if resume_from is not None else None)
+            run.mark_trained()
+        return trainer.finish()
 
 
 @contextmanager
@@ -725,7 +736,7 @@ def _with_effect(config: Any) -> Any:
     """`config` (plain values) without what does not change the result: where it is written, how often it is saved."""
     if not isinstance(config, dict):
         return config
-    return {name: _with_effect(value) for name, value in config.items() if name not in (*WITHOUT_EFFECT, "output")}
+    return {name: _with_effect(value) for name, value in config.items() if name not in WITHOUT_EFFECT}
 
 
 def _differing(there: Any, now: Any, name: str = "") -> list[str]:

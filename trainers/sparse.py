@@ -75,7 +75,7 @@ from trainers.loop import Trained, TrainingSettings, Visit, is_main_process, mai
 from trainers.model import Batch, Losses, TrainingModel
 from trainers.schedules import FOLDER, quadratic_ramp, with_mined
 from trainers.sparse_head import activation, largest_logits, sample_columns
-from trainers.teachers import Teacher, open_teacher, teach
+from trainers.teachers import PairTeacher, Teacher, cache_name, open_teacher, teach
 from trainers.texts import TextStore
 from trainers.tokenized import TokenCache, padded_parts
 
@@ -86,6 +86,10 @@ SILENT = -1e4
 """The output bias of special tokens: no logit reaches 0, in training and in every library that loads the model."""
 CALIBRATION = 64
 """Documents by which a head's bias is set."""
+DRY_RUN_DOCUMENTS = 200
+"""Of each corpus in a dry run, beside those that its questions need."""
+LEAST_KNOWN = 0.5
+"""Of the hard negatives that are drawn, the share that a cross-encoder must have scored."""
 STUDENT = "student"
 """As a miner: the student of the fine-tuning stage, trained without pre-training (section 4.2)."""
 
@@ -108,9 +112,9 @@ class StudentSettings:
     anew for each corpus they are used on); "none", every token 1; or an idf.json. revive: the share of the gradient that
     reaches a silenced term where that would raise it, beyond the paper; at 0 what is silenced stays silent. head: "full",
     or "sampled", which computes the queries' columns and `columns` others. document_length: tokens read of a document
-    when the model is used; query_length: of a query. dropout: replaces the backbone's own where given. frozen_layers: so
-    many of the backbone's first layers, and the word embeddings with the output layer's weights, stay as they are: cheaper
-    steps; 0 trains everything.
+    when the model is used; query_length: of a query in training (in use the tokenizer's own limit holds). dropout:
+    replaces the backbone's own where given. frozen_layers: so many of the backbone's first layers, and the word embeddings
+    with the output layer's weights, stay as they are: cheaper steps; 0 trains everything.
     """
 
     activation: Literal["log", "double-log"] = "log"
@@ -166,15 +170,20 @@ class WarmUpSettings:
 
 @dataclass(slots=True)
 class SparseObjective(ObjectiveSettings):
-    """The terms of `osn train dense`, distillation by default. teachers: models that `osn teach` takes ("lexical" too),
-    each set's scores by them computed and kept. all_pairs: distillation compares all documents of the batch, which
-    siamese teachers can score, and not the query's own candidates alone."""
+    """The terms of `osn train dense`. teachers: models that `osn teach` takes ("lexical" too), each set's scores by them
+    computed and kept; for the terms that distil, kl or margin_mse. all_pairs: kl compares all documents of the batch,
+    which siamese teachers can score, and not the query's own candidates alone."""
 
-    info_nce: float = 0.0
-    kl: float = 1.0
     temperature: float | None = 1.0
     teachers: list[str] = field(default_factory=list)
     all_pairs: bool = False
+
+    def __post_init__(self) -> None:
+        ObjectiveSettings.__post_init__(self)
+        if self.teachers and not self.distils:
+            raise ValueError("teachers are named, but kl and margin_mse are 0: give one of them a weight")
+        if self.all_pairs and self.margin_mse:
+            raise ValueError("margin_mse compares the query's own candidates: all_pairs is for kl")
 
 
 @dataclass(slots=True)
@@ -202,13 +211,14 @@ class RegularizationSettings:
 
 @dataclass(slots=True)
 class SparseCandidates:
-    """`negatives` hard ones beside the positive, drawn out of the first `depth`. mine: what finds them where the data
-    has none: "bm25", "student", or another name that `osn mine` knows. consistency: queries without a positive in the
-    miner's top so many are left out."""
+    """`negatives` hard ones beside the positive, drawn out of the first `depth`. mine: what finds more where a query of
+    the data has fewer: "bm25", "student" (trained without pre-training, for a run that has it), another name that `osn
+    mine` knows, or null, which fills up at random. consistency: queries without a positive in the miner's top so many are
+    left out."""
 
-    negatives: int = 7
+    negatives: int = 1
     depth: int = 100
-    mine: str | None = None
+    mine: str | None = "bm25"
     consistency: int | None = None
 
     def __post_init__(self) -> None:
@@ -237,8 +247,8 @@ class StageSettings:
 @dataclass(slots=True)
 class SparseConfig(StageSettings):
     """Everything that `osn train sparse` can be told. What StageSettings has is the last stage, fine-tuning;
-    pretraining: an earlier one. cache: where teachers' scores, mined negatives, the miner and warm-ups lie, which other
-    configurations may share; by default in the output, hidden. unseen: sets whose questions are left out of train."""
+    pretraining: an earlier one. cache: where generated questions, teachers' scores, mined negatives and warm-ups lie, which
+    other configurations may share; by default in the output, hidden. unseen: sets whose questions are left out of train."""
 
     output: Path = Path("models/sparse")
     start: str = "sentence-transformers/all-MiniLM-L6-v2"
@@ -274,6 +284,11 @@ class Lexicon:
         self.idf = np.zeros(size, dtype=np.float32)
         weights = list(encoder.query.weights.values())
         self.idf[: len(weights)] = weights
+
+    @property
+    def hash(self) -> str:
+        """16 hex digits over the tables."""
+        return fingerprint(self.idf.tobytes().hex(), self.encoder.info.hash)
 
     @classmethod
     def of(
@@ -448,7 +463,8 @@ class SparseStudent(CachedModel):
         return losses.flops_per_slot(learned[gather(candidates)], shares)
 
     def _sparsity(self, learned: Tensor, present: Tensor, shares: Tensor) -> dict[str, Tensor]:
-        """Active terms a document, and of them those that it does not hold; estimates where columns were sampled."""
+        """Active terms a document, and of them those that what was read of it does not hold; estimates where columns were
+        sampled."""
         with torch.no_grad():
             active = learned > 0
             expansions = ((active & ~present).float() * shares).sum(dim=1).mean()
@@ -710,16 +726,23 @@ def load_start(name_or_path: str | Path, student: StudentSettings) -> tuple[Any,
         for module in model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = student.dropout
-    longest = getattr(model.config, "max_position_embeddings", None)
-    if longest is not None and student.document_length > longest:
-        raise InputError(f"student.document_length is {student.document_length}, the backbone has {longest} positions")
+    check_length(model, "student.document_length", student.document_length)
     return model, tokenizer, fresh
 
 
+def check_length(model: Any, name: str, length: int) -> None:
+    longest = getattr(model.config, "max_position_embeddings", None)
+    if longest is not None and length > longest:
+        raise InputError(f"{name} is {length}, the backbone has {longest} positions")
+
+
 def build(config: SparseConfig, stores: Sequence[Mapping[str, str]], *, to_impacts: bool = False) -> SparseStudent:
-    """The untrained student; its table and impacts are of the texts in `stores`."""
+    """The untrained student; its table and impacts are of the texts in `stores`.
+
+    Raises InputError for documents longer than the backbone's positions."""
     set_seed(config.training.seed)
     model, tokenizer, _ = load_start(config.start, config.student)
+    check_length(model, "document_length", config.document_length)
     size = len(model.get_output_embeddings().weight)
     return SparseStudent(
         model,
@@ -751,6 +774,8 @@ def calibrate(student: SparseStudent, texts: Sequence[str], *, expansions: float
         logits.scatter_(1, part["input_ids"].to(device), -torch.inf)
         outside.append(logits[:, torch.from_numpy(student.columns).to(device)].cpu())
     logits = torch.cat(outside)
+    if logits.isnan().any():
+        raise InputError("the start gives outputs that are not numbers", "its weights are damaged: start from another")
     held = torch.isfinite(logits).sum(dim=1).float().mean()
     kept = logits[torch.isfinite(logits)]
     threshold = float(np.quantile(kept.numpy(), 1 - min(0.5, expansions / float(held))))
@@ -768,11 +793,21 @@ def calibrate(student: SparseStudent, texts: Sequence[str], *, expansions: float
     logger.info("head: logits lowered by %.3g, scaled by %.3g: %g expansions a document", threshold, factor, expansions)
 
 
-def train_stage(config: SparseConfig, prepared: Prepared, *, output: Path) -> Trained:
-    """One stage of `config` on prepared data, written to `output`."""
-    sets = mined(config, prepared.train)
-    stores = [one.documents for one in sets]
-    student = build(config, stores)
+def train_stage(
+    config: SparseConfig,
+    prepared: Prepared,
+    *,
+    output: Path,
+    lexicon: Sequence[Mapping[str, str]] | None = None,
+    miner: Path | None = None,
+) -> Trained:
+    """One stage of `config` on prepared data, written to `output`.
+
+    lexicon: the texts whose statistics weigh queries' tokens, by default those of the stage. miner: the model that
+    candidates.mine "student" means.
+    """
+    sets = mined(config, prepared.train, miner)
+    student = build(config, [one.documents for one in sets] if lexicon is None else lexicon)
     dev = DevRetrieval(student, prepared.dev) if prepared.dev else None
 
     def measured(current: TrainingModel) -> dict[str, float]:
@@ -788,10 +823,19 @@ def train_stage(config: SparseConfig, prepared: Prepared, *, output: Path) -> Tr
         settings=config.training,
         output=output,
         kind=KIND,
-        config=config,
-        data_hash=fingerprint(data.hash, hash_files(locate(config.start))),
+        # What lies in the run's own folders is told by its content: a run may be moved, and go on.
+        config=replace(config, start=_within(config.start, config.folder, output)),
+        data_hash=fingerprint(data.hash, student.lexicon.hash, hash_files(locate(config.start))),
         evaluate=None if dev is None else measured,
     )
+
+
+def _within(start: str, *folders: Path) -> str:
+    """A path without the one of `folders` that it lies in."""
+    for folder in folders:
+        if Path(start).is_relative_to(folder):
+            return str(Path(start).relative_to(folder))
+    return start
 
 
 def collate(
@@ -829,9 +873,10 @@ def teachers(config: SparseConfig, sets: Sequence[TrainingData]) -> list[list[Te
         folders = list(settings_of[one.name].teachers) if one.name in settings_of else []
         if not folders:
             for name in objective.teachers:
-                folder = config.folder / "teachers" / one.name / f"{Path(name).name}-{fingerprint(name)[:6]}"
+                depth = config.candidates.depth
+                folder = config.folder / "teachers" / one.name / cache_name(name, one, depth=depth)
                 with main_process_first():
-                    teach(name, one, output=folder, depth=config.candidates.depth)
+                    teach(name, one, output=folder, depth=depth)
                 folders.append(folder)
         if objective.teacher_weights is not None and folders and len(folders) != len(objective.teacher_weights):
             raise InputError(
@@ -843,32 +888,67 @@ def teachers(config: SparseConfig, sets: Sequence[TrainingData]) -> list[list[Te
                 f"{one.name} has no teacher that could score all pairs of a batch",
                 "name objective.teachers, or set objective.all_pairs to false",
             )
+        if not folders and not len(one.score_values):
+            raise InputError(
+                f"{one.name} has no teacher and no scores to distil",
+                "name objective.teachers, or train on the labels alone: objective.kl 0 and objective.info_nce 1",
+            )
         found.append([open_teacher(folder, one, missing="nan") for folder in folders])
+        for teacher in found[-1]:
+            check_known(teacher, one, config.candidates)
     return found
 
 
-def mined(config: SparseConfig, sets: Sequence[TrainingData]) -> list[TrainingData]:
-    """The sets with hard negatives, mined for those that have none; left out is what the consistency filter says."""
+def check_known(teacher: Teacher, data: TrainingData, candidates: SparseCandidates) -> None:
+    """Raises InputError where a cross-encoder scored hardly any of the negatives that are drawn."""
+    if not isinstance(teacher, PairTeacher):
+        return
+    known = drawn = 0
+    for example in data.examples[:: max(1, len(data) // 1000)]:
+        negatives = example.negatives[: candidates.depth]
+        known += int(np.isfinite(teacher.scores([example.query_id], [list(negatives)])).sum()) if negatives else 0
+        drawn += len(negatives)
+    logger.info("%s scored %d of %d hard negatives looked at of %s", teacher.name, known, drawn, data.name)
+    if known < LEAST_KNOWN * drawn:
+        raise InputError(
+            f"{teacher.name} scored {known} of the {drawn} hard negatives that {data.name} draws from: its cache is of "
+            "other negatives",
+            "osn teach with the same --negatives and --depth, or name it in objective.teachers to have it done",
+        )
+
+
+def mined(config: SparseConfig, sets: Sequence[TrainingData], miner: Path | None = None) -> list[TrainingData]:
+    """The sets with hard negatives, mined where queries have too few; left out is what the consistency filter says.
+
+    miner: the model that "student" means.
+    """
     candidates, spec = config.candidates, config.candidates.mine
     if spec is None:
         return list(sets)
-    name = spec
+    name, made_by = spec, spec
     if spec == STUDENT:
-        name = f"sparse:{config.folder / 'miner'}"
-    slug = f"{spec.partition(':')[0]}-{fingerprint(name, candidates.depth, candidates.consistency)[:6]}"
-    found = [
-        one
-        if len(one.negatives.values)
-        else with_mined(
+        assert miner is not None
+        name, made_by = f"sparse:{miner}", hash_files(miner)
+    slug = f"{spec.partition(':')[0]}-{fingerprint(made_by, candidates.depth, candidates.consistency)[:6]}"
+    found: list[TrainingData] = []
+    for one in sets:
+        fewest = int(np.diff(one.negatives.offsets).min(initial=candidates.negatives))
+        if fewest >= candidates.negatives and candidates.consistency is None:
+            found.append(one)
+            continue
+        vectors = config.folder / "negatives" / f"{one.name}.{slug}-{one.documents.hash}.vectors"
+        more = with_mined(
             one,
             name,
             config.folder / "negatives" / f"{one.name}.{slug}-{one.hash}.jsonl",
             depth=candidates.depth,
-            cache=config.folder / "negatives" / f"{one.name}.{slug}.vectors" if spec != "bm25" else None,
+            cache=None if spec == "bm25" else vectors,
+            add=len(one.negatives.values) > 0,
             consistency=candidates.consistency,
         )
-        for one in sets
-    ]
+        if left_out := len(one) - len(more):
+            logger.info("%s: %d of %d examples left out, no positive in the top", one.name, left_out, len(one))
+        found.append(more)
     if not any(len(one) for one in found):
         raise InputError(
             f"the consistency filter leaves no query: {spec} finds no positive in its top {candidates.consistency}",
@@ -877,25 +957,32 @@ def mined(config: SparseConfig, sets: Sequence[TrainingData]) -> list[TrainingDa
     return found
 
 
-def train_sparse(config: SparseConfig) -> Trained:
+def train_sparse(config: SparseConfig, *, documents: int | None = None) -> Trained:
     """The whole schedule: warm-up, the miner where one is asked for, pre-training, fine-tuning.
 
-    Interrupted at any point, the same call goes on: stages that are done are not repeated.
+    IDF is frozen over the stages: that of the last one's documents. Interrupted at any point, the same call goes on:
+    stages that are done are not repeated. documents: of each corpus so many, beside those that its questions need.
     """
-    prepared = prepare(_as_dense(config))
-    warm = config.stage(config, config.output, warmed_up(config, prepared))
-    if config.pretraining is None:
-        return train_stage(warm, prepared, output=config.output)
-    stage = config.pretraining
-    before = prepare(_as_dense(config.stage(stage, config.output, warm.start)))
-    if stage.candidates.mine == STUDENT or config.candidates.mine == STUDENT:
-        candidates = replace(
-            config.candidates, mine="bm25" if config.candidates.mine == STUDENT else config.candidates.mine
+    stage, folder = config.pretraining, config.folder
+    mines = [one.candidates.mine for one in (stage, config) if one is not None]
+    if stage is None and STUDENT in mines:
+        raise InputError(
+            "candidates.mine is student: that is the student trained without pre-training, and there is no pretraining",
+            "name another miner, or a pretraining",
         )
-        train_stage(replace(warm, candidates=candidates), prepared, output=config.folder / "miner")
-    first = config.output / FOLDER / "pretrained"
-    train_stage(config.stage(stage, first, warm.start), before, output=first)
-    return train_stage(config.stage(config, config.output, str(first)), prepared, output=config.output)
+    prepared = prepare(_as_dense(config), folder=folder, documents=documents)
+    warm = config.stage(config, config.output, warmed_up(config, prepared))
+    if stage is None:
+        return train_stage(warm, prepared, output=config.output)
+    before = prepare(_as_dense(config.stage(stage, config.output, warm.start)), folder=folder, documents=documents)
+    miner, first = (config.output / FOLDER / name for name in ("miner", "pretrained"))
+    if STUDENT in mines:
+        mine = "bm25" if config.candidates.mine == STUDENT else config.candidates.mine
+        train_stage(replace(warm, candidates=replace(config.candidates, mine=mine)), prepared, output=miner)
+    lexicon = [one.documents for one in prepared.train]
+    train_stage(config.stage(stage, first, warm.start), before, output=first, lexicon=lexicon, miner=miner)
+    last = config.stage(config, config.output, str(first))
+    return train_stage(last, prepared, output=config.output, miner=miner)
 
 
 def _as_dense(config: SparseConfig) -> DenseConfig:
@@ -942,8 +1029,13 @@ def warmed_up(config: SparseConfig, prepared: Prepared) -> str:
     model, tokenizer, fresh = load_start(config.start, config.student)
     if not fresh and not settings.masked_lm_steps and not settings.impact_steps:
         return config.start
+    training = config.training
     made_by = fingerprint(
-        settings, config.student.residual, config.student.activation, config.start, [one.hash for one in prepared.train]
+        settings,
+        config.student,
+        hash_files(locate(config.start)),
+        (training.seed, training.precision),
+        [one.hash for one in prepared.train],
     )
     folder = folder.with_name(f"warm-up-{made_by[:8]}")
     ready = folder / "ready"
@@ -1061,7 +1153,8 @@ def rehearse(config: SparseConfig) -> Trained:
                     masked_lm_steps=min(2, warm_up.masked_lm_steps),
                     impact_steps=min(2, warm_up.impact_steps),
                 ),
-            )
+            ),
+            documents=DRY_RUN_DOCUMENTS,
         )
 
 

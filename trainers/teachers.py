@@ -34,6 +34,7 @@ from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.vectors import SparseVectors
 from trainers.chunks import progress
+from trainers.config import fingerprint
 from trainers.data import TrainingData, load_training
 from trainers.embeddings import FORMAT, Precision, check, dense_vectors, read_sparse, read_vectors, sparse_vectors
 
@@ -213,6 +214,14 @@ def _candidates(document_ids: Documents, queries: int) -> tuple[bool, list[str]]
 
 
 # ---------------------------------------------------------------- computing
+
+
+def cache_name(model: str | Path, data: TrainingData, *, depth: int = DEPTH) -> str:
+    """A folder's name for what `model` teaches of `data`: another where `teach` would refuse to share it."""
+    made_by = [str(model), data.queries.hash, data.documents.hash]
+    if str(model) != LEXICAL and detect(directory.locate(model)) == "cross-encoder":
+        made_by.append(_pairs(data, depth).hash)
+    return f"{Path(model).name}-{fingerprint(*made_by)[:8]}"
 
 
 def teach(

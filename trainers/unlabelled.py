@@ -14,6 +14,8 @@ from typing import Literal
 
 from opensearch_neural.corpus import Document
 from opensearch_neural.errors import InputError
+from opensearch_neural.models.directory import hash_files, locate
+from trainers.config import fingerprint
 from trainers.data import TrainingData, load_training, read_documents, training_pairs
 from trainers.texts import TextStore
 
@@ -24,23 +26,32 @@ QUERY_WORDS = range(4, 41)
 REST_WORDS = 15
 
 
-def unlabelled(corpus: Path, questions: str, *, name: str, limit: int | None = None, cache: Path) -> TrainingData:
+def unlabelled(
+    corpus: Path, questions: str, *, name: str, limit: int | None = None, folder: Path | None = None
+) -> TrainingData:
     """Training data of a corpus without judgements: one question a document, which that document answers.
 
     questions: "title" (the document is its text without it), "first-sentence" (the document is the rest), or a
-    sequence-to-sequence model as `osn train doc2query` makes, whose queries for the documents are kept in `cache`.
-    limit: the first so many documents. Raises InputError for a corpus none of whose documents gives a question.
+    sequence-to-sequence model as `osn train doc2query` makes, whose queries are kept in `folder`, under a name that
+    tells generator and documents. limit: the first so many documents. Raises InputError for a corpus none of whose
+    documents gives a question.
     """
     if questions in ("title", "first-sentence"):
         return _of_documents(corpus, by_title if questions == "title" else by_first_sentence, questions, name, limit)
     from trainers.doc2query import generate_queries, sampling_for
+    from trainers.loop import main_process_first
 
     documents = TextStore((document.id, document.contents) for document in read_documents(corpus, limit=limit))
     if not len(documents):
         raise InputError(f"{corpus} holds no document with text")
-    file = cache / f"{name}.queries.jsonl"
-    cache.mkdir(parents=True, exist_ok=True)
-    generate_queries(questions, documents, output=file, sampling=sampling_for(questions))
+    if folder is None:
+        raise ValueError("generated queries need a folder")
+    sampling = sampling_for(questions)
+    made_by = fingerprint(hash_files(locate(questions)), sampling, documents.hash)
+    file = folder / f"{name}.{made_by}.queries.jsonl"
+    with main_process_first():
+        folder.mkdir(parents=True, exist_ok=True)
+        generate_queries(questions, documents, output=file, sampling=sampling)
     return load_training(file, corpus=corpus, format="generated", name=name)
 
 

@@ -18,6 +18,7 @@ from trainers.data import (
     SetRange,
     TrainingData,
     draw_batches,
+    fewer_documents,
     hold_back,
     known_positive_mask,
     load_training,
@@ -420,6 +421,18 @@ def test_sets_without_leaks_pass(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ merging and drawing
+
+
+def test_fewer_documents_are_those_that_examples_name_and_the_first_of_the_corpus(animals: Path) -> None:
+    data = load_training(animals)
+    few = fewer_documents(data, 1)
+    named = {id for one in data.examples for id in (*one.positives, *one.negatives, *one.scores)}
+    assert set(few.documents) == named | {data.documents.ids[0]}
+    assert len(few.documents) < len(data.documents)
+    assert few.examples[:] == data.examples[:]
+    for query in few.query_texts():
+        assert few.known_positives(query) == data.known_positives(query) & set(few.documents)
+    assert fewer_documents(data, 10**6).hash == data.hash
 
 
 def test_merged_sets_keep_their_examples_apart_by_prefix(tmp_path: Path) -> None:

@@ -342,6 +342,30 @@ def test_out_of_memory_becomes_advice(tmp_path: Path, error: Exception) -> None:
     assert "training.chunk_size=2" in str(failure.value)
 
 
+def test_the_advice_on_memory_can_be_followed(tmp_path: Path) -> None:
+    undisturbed, broken = Regression(), Regression()
+    run(tmp_path / "undisturbed", undisturbed)
+    count = iter(range(9))
+
+    def fail(batch: Batch) -> None:
+        if next(count) == 8:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    broken.fail_at = fail
+    with pytest.raises(OsnError, match="The same command then continues"):
+        run(tmp_path / "resumed", broken)
+    run(tmp_path / "resumed", Regression(), settings=settings(chunk_size=2, activation_checkpointing=True))
+    assert_equal_weights(tmp_path / "undisturbed", tmp_path / "resumed")
+
+
+def test_memory_that_runs_out_while_measuring_gives_the_same_advice(tmp_path: Path) -> None:
+    def measure(_: TrainingModel) -> dict[str, float]:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with pytest.raises(OsnError, match="memory ran out"):
+        run(tmp_path, Regression(), evaluate=measure)
+
+
 def test_other_runtime_errors_stay_what_they_are(tmp_path: Path) -> None:
     model = Regression()
 

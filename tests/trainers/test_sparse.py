@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,21 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
 
 from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
+from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration  # noqa: E402
 
 from opensearch_neural.commands.idf import idf  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.models.lexical import build_lexical  # noqa: E402
 from opensearch_neural.models.sparse import load_sparse  # noqa: E402
-from trainers.bi_encoder import DevSettings, RetrievalData  # noqa: E402
+from trainers import sparse  # noqa: E402
+from trainers.bi_encoder import DevSettings, RetrievalData, unique_documents  # noqa: E402
 from trainers.config import load_config, to_yaml  # noqa: E402
+from trainers.data import TrainingData  # noqa: E402
+from trainers.formats import read_header  # noqa: E402
 from trainers.grad_cache import cached_backward  # noqa: E402
 from trainers.loop import TrainingSettings, Visit  # noqa: E402
 from trainers.model import Progress  # noqa: E402
+from trainers.negatives import NEGATIVES, open_retriever  # noqa: E402
 from trainers.sparse import (  # noqa: E402
     KIND,
     RegularizationSettings,
@@ -38,13 +44,18 @@ from trainers.sparse import (  # noqa: E402
     WarmUpSettings,
     build,
     calibrate,
+    check_known,
     collate,
     measured_flops,
+    mined,
     teachers,
     train_sparse,
 )
+from trainers.sparse_head import sample_columns  # noqa: E402
+from trainers.teachers import PairTeacher, teach  # noqa: E402
 from trainers.unlabelled import unlabelled  # noqa: E402
 
+SMALL = StudentSettings(document_length=32, query_length=16, columns=16)
 TEXTS = ["bab dek fin", "gol kuz lab mek nin pol ruz", "sab sab sab", " ".join(WORDS[:50]), ""]
 
 
@@ -66,7 +77,7 @@ def configuration(backbone: Path, beir: Path, output: Path, **changes: Any) -> S
         "student": StudentSettings(document_length=32, query_length=16, columns=16),
         "warm_up": WarmUpSettings(expansions=5),
         "objective": SparseObjective(info_nce=1.0, kl=0.0),
-        "candidates": SparseCandidates(negatives=1),
+        "candidates": SparseCandidates(negatives=1, mine=None),
         "regularization": RegularizationSettings(weight=1e-3),
         "document_length": 32,
         "training": TrainingSettings(steps=4, batch_size=8, learning_rate=3e-3, evaluate_every=4, log_every=2),
@@ -263,7 +274,232 @@ def test_flops_count_the_chance_that_query_and_document_share_a_token() -> None:
     assert measured_flops([{"a": 1.0}, {"a": 2.0, "b": 1.0, "c": 1.0}], documents, ["a", "b"]) == pytest.approx(0.5)
 
 
+def test_estimated_flops_are_those_of_all_columns_on_average(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    config = configuration(backbone, beir, tmp_path, student=replace(SMALL, head="full"))
+    model = student(config)
+    batch = batch_of(config, model)
+    targets, (part,) = batch["targets"], batch["parts"]["document"]
+    learned = model.encode("document", part).vectors.detach()
+    order = part["position"].argsort()
+    full = float(model._flops(learned[order], targets["candidates"], targets["shares"]))
+    rng = np.random.default_rng(3)
+    wanted = model.columns[:4]
+    estimates = []
+    for _ in range(400):
+        drawn = sample_columns(wanted, model.columns, 12, rng)
+        some = learned[order][:, torch.from_numpy(drawn.ids)]
+        estimates.append(float(model._flops(some, targets["candidates"], torch.from_numpy(drawn.shares))))
+    assert np.mean(estimates) == pytest.approx(full, rel=0.1)
+    assert np.mean(estimates) > 2 * float(model._flops(some, targets["candidates"], torch.ones(len(drawn.ids))))
+
+
+def test_a_residual_students_scores_are_bm25s_while_nothing_is_learned(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    config = configuration(backbone, beir, tmp_path, student=replace(SMALL, residual=True, columns=1))
+    model = student(config)
+    batch = batch_of(config, model)
+    data = config.train[0].load()
+    targets = batch["targets"]
+    silent = torch.zeros(targets["present"].shape)
+    found = model.losses({"document": silent}, targets).terms["info_nce"]
+
+    bm25 = build_lexical(data.documents.values(), tokenizer=model.lexicon.encoder.query.tokenizer)
+    drawn = RetrievalData([data], negatives=1, depth=10)
+    items = [drawn[Visit(index, 0, 0, 1)] for index in range(6)]
+    texts = [data.documents.text_at(row) for row in unique_documents(items)]
+    weights = list(bm25.encode_documents(texts).rows())
+    scores = torch.tensor(
+        [
+            [sum(idf * row.get(token, 0.0) for token, idf in bm25.query.encode(one.query).items()) for row in weights]
+            for one in (data.example(index) for index in range(6))
+        ]
+    )
+    scores = scores.masked_fill(targets["excluded"], -torch.inf)
+    expected = torch.nn.functional.cross_entropy(scores, targets["candidates"][:, 0])
+    assert float(found) == pytest.approx(float(expected), rel=1e-4)
+    assert float(scores[scores.isfinite()].max()) > 0
+
+
+def test_special_tokens_are_silent_in_training(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    config = configuration(backbone, beir, tmp_path, student=replace(SMALL, head="full"))
+    model = build(config, [config.train[0].load().documents])
+    with torch.no_grad():
+        model.head.bias += 20.0  # Every word is active.
+    (part,) = batch_of(config, model)["parts"]["document"]
+    weights = model.encode("document", part).vectors
+    assert not weights[:, :5].any()
+    assert bool((weights[:, 5:] > 0).all())
+
+
+def test_idf_is_of_all_sets_of_each_or_of_none(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    other = tiny_beir(tmp_path / "other", seed=5)
+    table = tmp_path / "idf.json"
+    table.write_text(json.dumps(dict.fromkeys(WORDS, 3.0)))
+    seen = {}
+    for source in ("train", "own", "none", str(table)):
+        config = configuration(
+            backbone, beir, tmp_path, student=replace(SMALL, idf=source), train=[SparseSet(beir), SparseSet(other)]
+        )
+        sets = [one.load() for one in config.train]
+        model = build(config, [one.documents for one in sets])
+        made = collate(config, sets, model, teachers=teachers(config, sets))
+        assert len(made.lexicons) == 2
+        seen[source] = [one.idf[5:] for one in made.lexicons]
+    assert np.array_equal(*seen["train"])
+    assert not np.array_equal(*seen["own"])
+    assert {float(one) for two in seen["none"] for one in two} == {1.0}
+    assert {float(one) for two in seen[str(table)] for one in two} == {3.0}
+    own = build_lexical(config.train[1].load().documents.values(), tokenizer=model.lexicon.encoder.query.tokenizer)
+    assert seen["own"][1].tolist() == pytest.approx(list(own.query.weights.values())[5:])
+
+
+def test_teachers_of_a_batch_are_normalized_weighed_and_added(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    data = SparseSet(beir).load()
+    presence = tmp_path / "presence"
+    build_lexical(data.documents.values(), k1=0.0).save(presence)
+    config = configuration(
+        backbone, beir, tmp_path,
+        objective=SparseObjective(
+            info_nce=0.0, kl=1.0, teachers=["lexical", str(presence)], teacher_weights=[0.75, 0.25], teacher_scale=8.0
+        ),
+        candidates=SparseCandidates(negatives=5, mine=None),
+    )  # fmt: skip
+    model = student(config)
+    (folders,) = teachers(config, [data])
+    items = [RetrievalData([data], negatives=5, depth=10)[Visit(index, 0, 0, 1)] for index in range(6)]
+    expected = np.zeros((6, 6))
+    for teacher, weight in zip(folders, (0.75, 0.25), strict=True):
+        for row, one in enumerate(items):
+            candidates = [data.documents.ids[at] for at in (one.positive, *one.negatives)]
+            scores = teacher.scores([data.queries.ids[one.query]], candidates)[0]
+            expected[row] += 8.0 * weight * (scores - scores.min()) / np.ptp(scores)
+    np.testing.assert_allclose(batch_of(config, model)["targets"]["teacher"], expected, rtol=1e-5)
+
+
+# ------------------------------------------------ negatives, and what is left out
+
+
+def test_queries_whose_positive_the_miner_does_not_find_are_left_out(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    data = SparseSet(beir).load()
+    run = open_retriever("bm25", data.documents).retrieve(data.query_texts(), 1)
+    lost = {one.query_id for one in data.examples if next(iter(run[one.query_id]), None) not in one.positives}
+    assert 0 < len(lost) < len(data)
+    config = configuration(
+        backbone, beir, tmp_path, candidates=SparseCandidates(negatives=1, mine="bm25", consistency=1)
+    )
+    (left,) = mined(config, [data])
+    assert set(left.query_texts()) == set(data.query_texts()) - lost
+
+
+def test_one_judged_negative_does_not_end_mining_for_the_others(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    folder = tmp_path / "judged"
+    shutil.copytree(beir, folder)
+    with (folder / "qrels" / "train.tsv").open("a") as judged:
+        judged.write("q1\td2\t0\n")
+    data = SparseSet(folder).load()
+    config = configuration(backbone, folder, tmp_path, candidates=SparseCandidates(negatives=3, mine="bm25"))
+    (found,) = mined(config, [data])
+    alone = mined(config, [SparseSet(beir).load()])[0]
+    assert "d2" in {one.query_id: one.negatives for one in found.examples}["q1"]
+    assert [one.negatives for one in found.examples[1:]] == [one.negatives for one in alone.examples[1:]]
+    assert min(len(one.negatives) for one in alone.examples) >= 3
+
+
+def test_a_cross_encoder_that_scored_other_negatives_is_refused(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    config = configuration(backbone, beir, tmp_path, candidates=SparseCandidates(negatives=2, depth=4, mine="bm25"))
+    (data,) = mined(config, [SparseSet(beir).load()])
+    pairs = [(data.queries.row(one.query_id), data.documents.row(one.negatives[0])) for one in data.examples]
+    indptr = np.zeros(len(data.queries) + 1, dtype=np.int64)
+    for query, _ in pairs:
+        indptr[query + 1 :] += 1
+    documents = np.array([row for _, row in sorted(pairs)], dtype=np.int32)
+    few = PairTeacher("cross", data, indptr, documents, np.ones(len(pairs), np.float32), "nan")
+    check_known(few, data, replace(config.candidates, depth=1))
+    with pytest.raises(InputError, match=r"cross scored 45 of the 163 hard negatives"):
+        check_known(few, data, config.candidates)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"candidates": SparseCandidates(negatives=1, mine="student")}, "there is no pretraining"),
+        ({"objective": SparseObjective(info_nce=0.0, kl=1.0)}, "no teacher and no scores to distil"),
+        ({"document_length": 100}, "document_length is 100, the backbone has 64 positions"),
+    ],
+)
+def test_what_cannot_be_trained_is_said_before_it_begins(
+    tmp_path: Path, backbone: Path, beir: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        train_sparse(configuration(backbone, beir, tmp_path / "model", **changes))
+
+
+def test_one_set_may_stand_in_both_stages(tmp_path: Path, backbone: Path, worded: Path) -> None:
+    def stage(questions: str) -> dict[str, Any]:
+        return {
+            "train": [SparseSet(worded, questions=questions, name="corpus")],
+            "objective": SparseObjective(info_nce=0.0, kl=1.0, teachers=["lexical"]),
+            "candidates": SparseCandidates(negatives=1),
+            "document_length": 16,
+            "training": TrainingSettings(steps=1, batch_size=4),
+        }
+
+    config = configuration(
+        backbone, worded, tmp_path / "model", **stage("title"), pretraining=StageSettings(**stage("first-sentence"))
+    )
+    assert train_sparse(config).steps == 1
+
+
+def test_a_dry_run_reads_few_documents_and_leaves_nothing(
+    tmp_path: Path, backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = tiny_beir(tmp_path / "many", documents=300)
+    taught: list[int] = []
+
+    def teach_few(model: str, data: TrainingData, **options: Any) -> Path:
+        taught.append(len(data.documents))
+        return teach(model, data, **options)
+
+    monkeypatch.setattr(sparse, "teach", teach_few)
+    monkeypatch.setattr(sparse, "DRY_RUN_DOCUMENTS", 10)
+    config = configuration(
+        backbone, many, tmp_path / "model", objective=SparseObjective(info_nce=0.0, kl=1.0, teachers=["lexical"])
+    )
+    before = sorted(tmp_path.rglob("*"))
+    assert sparse.rehearse(config).steps == 2
+    assert 10 <= max(taught) <= 50
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ValueError, match="teachers are named, but kl and margin_mse are 0"):
+        SparseObjective(teachers=["lexical"])
+    with pytest.raises(ValueError, match="all_pairs is for kl"):
+        SparseObjective(kl=1.0, margin_mse=1.0, all_pairs=True)
+
+
+def test_a_judged_corpus_without_text_is_called_that(tmp_path: Path, beir: Path) -> None:
+    folder = tmp_path / "empty"
+    shutil.copytree(beir, folder)
+    lines = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps({**line, "text": " "}) + "\n" for line in lines))
+    with pytest.raises(InputError, match="the corpus holds no document with text"):
+        SparseSet(folder).load()
+
+
 # ------------------------------------------------ the start
+
+
+def test_a_damaged_start_is_refused(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    config = configuration(backbone, beir, tmp_path)
+    model = build(config, [config.train[0].load().documents])
+    with torch.no_grad():
+        next(model.model.parameters()).fill_(torch.nan)
+    with pytest.raises(InputError, match="outputs that are not numbers"):
+        calibrate(model, TEXTS[:2], expansions=7, weight=None)
 
 
 def test_expansions_are_alive_after_calibration(tmp_path: Path, backbone: Path, beir: Path) -> None:
@@ -313,7 +549,7 @@ def test_warm_up_pre_training_and_fine_tuning_run_from_one_file_and_run_again_do
 ) -> None:
     stage = StageSettings(
         train=[SparseSet(beir, name="pairs"), SparseSet(beir, questions="first-sentence", name="corpus")],
-        objective=SparseObjective(teachers=["lexical"]),
+        objective=SparseObjective(info_nce=0.0, kl=1.0, teachers=["lexical"]),
         candidates=SparseCandidates(negatives=2, mine="student", consistency=50),
         document_length=16,
         training=TrainingSettings(steps=2, batch_size=4),
@@ -345,10 +581,22 @@ def test_warm_up_pre_training_and_fine_tuning_run_from_one_file_and_run_again_do
     assert train_sparse(loaded).steps == first.steps
     assert {one: (tmp_path / one).stat().st_mtime_ns for one in files} == changed
 
+    stages = tmp_path / "model" / ".stages"
+    (by_student,) = {read_header(one, NEGATIVES)["retriever"] for one in stages.glob("negatives/*.student-*.jsonl")}
+    assert by_student.startswith("sparse miner ")
+    # One table throughout, though pre-training has other documents.
+    assert (stages / "pretrained" / "idf.json").read_bytes() == (tmp_path / "model" / "idf.json").read_bytes()
+
+    # Brought to another place, it is the same run.
+    (tmp_path / "model").rename(tmp_path / "moved")
+    moved = train_sparse(replace(loaded, output=tmp_path / "moved"))
+    assert moved.measures == first.measures
+    assert {one: (tmp_path / "moved" / one.relative_to("model")).stat().st_mtime_ns for one in files} == changed
+
 
 def test_all_pairs_of_the_batch_can_teach(tmp_path: Path, backbone: Path, beir: Path) -> None:
     config = configuration(
-        backbone, beir, tmp_path, objective=SparseObjective(teachers=["lexical"], all_pairs=True),
+        backbone, beir, tmp_path, objective=SparseObjective(kl=1.0, teachers=["lexical"], all_pairs=True),
         candidates=SparseCandidates(negatives=0),
     )  # fmt: skip
     model = student(config)
@@ -364,7 +612,7 @@ def test_all_pairs_of_the_batch_can_teach(tmp_path: Path, backbone: Path, beir: 
 @pytest.fixture
 def titled(tmp_path: Path) -> Path:
     path = tmp_path / "titled.jsonl"
-    rest = "and then " * 10
+    rest = "and then " * 10  # A first sentence is a question where enough is left.
     records = [
         {"_id": "a", "title": "How apples grow", "text": f"Apples grow on trees of some size. {rest}"},
         {"_id": "b", "title": "", "text": f"Short. {rest}"},
@@ -374,12 +622,28 @@ def titled(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def worded(tmp_path: Path) -> Path:
+    """A corpus without judgements, of words that the tiny backbone knows."""
+    path = tmp_path / "docs.jsonl"
+    records = [
+        {
+            "_id": f"w{at}",
+            "title": " ".join(WORDS[at : at + 3]),
+            "text": f"{' '.join(WORDS[at : at + 5])}. {' '.join(WORDS[20 + at : 40 + at])}",
+        }
+        for at in range(16)
+    ]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
 def test_a_title_asks_for_its_text_and_a_first_sentence_for_the_rest(tmp_path: Path, titled: Path) -> None:
-    titles = unlabelled(titled, "title", name="titles", cache=tmp_path)
+    titles = unlabelled(titled, "title", name="titles")
     assert [example.query for example in titles.examples] == ["How apples grow", "Wine"]
     assert titles.documents["a"].startswith("Apples grow")
     assert len(titles.documents) == 3  # the others are searched, too
-    sentences = unlabelled(titled, "first-sentence", name="sentences", cache=tmp_path)
+    sentences = unlabelled(titled, "first-sentence", name="sentences")
     assert [example.query for example in sentences.examples] == [
         "Apples grow on trees of some size.",
         "Wine is made of grapes in most places.",
@@ -392,7 +656,54 @@ def test_a_corpus_that_gives_no_question_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "short.jsonl"
     path.write_text(json.dumps({"_id": "a", "text": "too short"}) + "\n")
     with pytest.raises(InputError, match="no document gives a question"):
-        unlabelled(path, "first-sentence", name="short", cache=tmp_path)
+        unlabelled(path, "first-sentence", name="short")
+
+
+def test_a_generators_questions_are_kept_beside_the_model_and_made_once(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    generator = tmp_path / "generator"
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(tiny_backbone(tmp_path / "words"))
+    torch.manual_seed(0)
+    size = len(tokenizer)
+    small = T5Config(vocab_size=size, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
+    T5ForConditionalGeneration(small).save_pretrained(generator)
+    tokenizer.save_pretrained(generator)
+    corpus = tmp_path / "docs.jsonl"
+    shutil.copy(beir / "corpus.jsonl", corpus)
+    before = sorted(path for path in tmp_path.iterdir())
+    config = configuration(backbone, corpus, tmp_path / "model", train=[SparseSet(corpus, questions=str(generator))])
+    assert train_sparse(config).steps == 4
+    (queries,) = (tmp_path / "model" / ".stages").glob("*.queries.jsonl")
+    assert sorted(set(tmp_path.iterdir()) - set(before)) == [tmp_path / "model"]
+    # Another reading of the corpus is another file, not a refusal.
+    fewer = replace(config, output=tmp_path / "other", cache=tmp_path / "model" / ".stages")
+    train_sparse(replace(fewer, train=[replace(config.train[0], limit=20)]))
+    assert len(list(queries.parent.glob("*.queries.jsonl"))) == 2
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        ["train=[{path: beir}]", "selection.hold_back=0.1"],
+        ["train=[{path: docs.jsonl, questions: first-sentence}]"],
+        ["train=[{path: docs.jsonl, questions: title}]", "student.residual=true"],
+    ],
+)
+def test_the_commands_of_the_documentation_need_no_other_settings(
+    tmp_path: Path, backbone: Path, beir: Path, worded: Path, monkeypatch: pytest.MonkeyPatch, chosen: list[str]
+) -> None:
+    from opensearch_neural.cli import osn
+
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(beir, "beir")
+    assert worded == tmp_path / "docs.jsonl"
+    # What a test must make smaller, and nothing else.
+    small = [f"start={backbone}", "student.document_length=32", "document_length=32", "training.steps=2"]
+    options = [part for one in [*chosen, *small] for part in ("--set", one)]
+    result = CliRunner().invoke(osn, ["train", "sparse", *options, "--output", "model"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert load_sparse(Path("model")).info.kind == KIND
 
 
 def test_the_command_says_what_it_reached(tmp_path: Path, backbone: Path, beir: Path) -> None:
