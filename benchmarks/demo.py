@@ -23,7 +23,7 @@ from opensearch_neural.cluster import ConnectionSettings, connection_options, qu
 from opensearch_neural.commands.evaluate import available_engines
 from opensearch_neural.corpus import BeirData
 from opensearch_neural.engines import Engines, open_engines
-from opensearch_neural.errors import InputError
+from opensearch_neural.errors import InputError, MissingExtra, OsnError
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -88,7 +88,7 @@ def demo(
             step(f"Train a sparse model on the corpus, without labels, {train_steps} steps")
             try:
                 train(data, model, train_steps)
-            except InputError as error:
+            except OsnError as error:
                 print(f"nothing trained: {error}")
         trained = (model / "osn.json").exists()
         step(f"Ingest: BM25 text, lexical sparse vectors{'' if dense == 'none' else f', {dense} vectors'}")
@@ -155,18 +155,21 @@ def train(data: BeirData, out: Path, steps: int) -> None:
 
     Few steps on documents cut short: a beginning, in minutes on two cores.
     """
-    from trainers.bi_encoder import DevSettings
-    from trainers.loop import TrainingSettings
-    from trainers.sparse import (
-        RegularizationSettings,
-        SparseCandidates,
-        SparseConfig,
-        SparseObjective,
-        SparseSet,
-        StudentSettings,
-        WarmUpSettings,
-        train_sparse,
-    )
+    try:
+        from trainers.bi_encoder import DevSettings
+        from trainers.loop import TrainingSettings
+        from trainers.sparse import (
+            RegularizationSettings,
+            SparseCandidates,
+            SparseConfig,
+            SparseObjective,
+            SparseSet,
+            StudentSettings,
+            WarmUpSettings,
+            train_sparse,
+        )
+    except ModuleNotFoundError:
+        raise MissingExtra("training", "train") from None
 
     trained = train_sparse(
         SparseConfig(

@@ -12,10 +12,12 @@ import click
 
 from ingest import options
 from opensearch_neural.cluster import ConnectionSettings, connect, connection_options
+from opensearch_neural.errors import InputError
 from opensearch_neural.schema import DenseType
 
 if TYPE_CHECKING:
     from ingest.models import Dtype
+    from ingest.pipeline import Report
 
 
 @click.command()
@@ -164,7 +166,16 @@ def ingest(
         raise
     if as_json:
         print(json.dumps(asdict(report), default=str))
-        return
+    else:
+        _show(report)
+    if report.dead_letters is not None and not report.documents:
+        from ingest.dead_letters import letters_of
+
+        first = next(letters_of(report.dead_letters))["reason"]
+        raise InputError(f"no document was taken; the first of {report.letters}: {first}", f"see {report.dead_letters}")
+
+
+def _show(report: Report) -> None:
     rate = (report.documents - report.skipped) / max(report.seconds, 1e-9)
     print(f"{report.documents} documents in {report.index}, verified ({report.seconds:.1f} s, {rate:.0f}/s)")
     if report.alias:

@@ -58,6 +58,25 @@ def test_shards_counted_apart_and_merged_give_the_table_of_the_whole(tmp_path: P
     assert load_idf(tmp_path / "merged.json") == load_idf(tmp_path / "all.json")
 
 
+def test_a_shard_counts_once(tmp_path: Path, tokenizer: Path) -> None:
+    counts = tmp_path / "counts.json"
+    run("--corpus", corpus(tmp_path / "c.jsonl", TEXTS), "--tokenizer", tokenizer, "--counts", counts)
+    with pytest.raises(InputError, match="named twice"):
+        run("--merge", counts, "--merge", counts, "--tokenizer", tokenizer, "--out", tmp_path / "idf.json")
+
+
+def test_a_corpus_without_text_is_refused_with_what_was_left_out(tmp_path: Path, tokenizer: Path) -> None:
+    with pytest.raises(InputError, match="holds no token to count"):
+        run(
+            "--corpus",
+            corpus(tmp_path / "c.jsonl", ["", " "]),
+            "--tokenizer",
+            tokenizer,
+            "--out",
+            tmp_path / "idf.json",
+        )
+
+
 def test_counts_over_another_vocabulary_are_refused(tmp_path: Path, tokenizer: Path) -> None:
     run("--corpus", corpus(tmp_path / "c.jsonl", TEXTS), "--tokenizer", tokenizer, "--counts", tmp_path / "counts.json")
     other = tmp_path / "other.json"

@@ -199,10 +199,15 @@ class _Tree:
     value: Any  # a scalar, a list of _Tree, or a dict of _Tree
     file: str
     line: int | None
+    key_line: int | None = None  # where its name stands, if it has one
 
     @property
     def place(self) -> str:
         return self.file if self.line is None else f"{self.file}, line {self.line}"
+
+    @property
+    def named(self) -> str:
+        return self.place if self.line is None or self.key_line is None else f"{self.file}, line {self.key_line}"
 
     @classmethod
     def of_node(cls, node: yaml.Node, file: str) -> _Tree:
@@ -213,6 +218,7 @@ class _Tree:
                 if key.value in fields:
                     raise InputError(f"{file}, line {key.start_mark.line + 1}: the field {key.value!r} stands twice")
                 fields[str(key.value)] = cls.of_node(child, file)
+                fields[str(key.value)].key_line = key.start_mark.line + 1
             return cls(fields, file, line)
         if isinstance(node, yaml.SequenceNode):
             return cls([cls.of_node(child, file) for child in node.value], file, line)
@@ -266,19 +272,20 @@ def _without_lines(tree: _Tree) -> _Tree:
     return tree
 
 
-def _build(kind: Any, tree: _Tree, field: str) -> Any:
-    """The value of `tree` as `kind`; `field` is its dotted name, for errors."""
+def _build(kind: Any, tree: _Tree, field: str, default: Any = None) -> Any:
+    """The value of `tree` as `kind`; `field` is its dotted name, for errors. default: what a dataclass's fields are that
+    `tree` does not have; its own defaults by default."""
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
         return _plain(tree)
     if origin in (Union, types.UnionType):
-        return _build_union(arguments, tree, field)
+        return _build_union(arguments, tree, field, default)
     if origin is Literal:
         if tree.value in arguments:
             return tree.value
         raise _unfit(tree, field, "one of " + ", ".join(map(str, arguments)))
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return _build_dataclass(kind, tree, field)
+        return _build_dataclass(kind, tree, field, default)
     if origin in (list, tuple):
         if not isinstance(tree.value, list):
             raise _unfit(tree, field, "a list")
@@ -291,12 +298,12 @@ def _build(kind: Any, tree: _Tree, field: str) -> Any:
     return _build_scalar(kind, tree, field)
 
 
-def _build_union(arguments: tuple[Any, ...], tree: _Tree, field: str) -> Any:
+def _build_union(arguments: tuple[Any, ...], tree: _Tree, field: str, default: Any = None) -> Any:
     if tree.value is None and type(None) in arguments:
         return None
     choices = [argument for argument in arguments if argument is not type(None)]
     if len(choices) == 1:
-        return _build(choices[0], tree, field)
+        return _build(choices[0], tree, field, default)
     for choice in choices:
         # An integer must not become a float only because a float would do as well.
         if choice in (int, float, str, bool) and type(tree.value) is not choice:
@@ -313,7 +320,7 @@ def _build_union(arguments: tuple[Any, ...], tree: _Tree, field: str) -> Any:
     raise _unfit(tree, field, " or ".join(getattr(choice, "__name__", str(choice)) for choice in choices))
 
 
-def _build_dataclass(kind: type[Any], tree: _Tree, field: str) -> Any:
+def _build_dataclass(kind: type[Any], tree: _Tree, field: str, default: Any = None) -> Any:
     value = {} if tree.value is None else tree.value
     if not isinstance(value, dict):
         raise _unfit(tree, field, "fields with values")
@@ -322,20 +329,32 @@ def _build_dataclass(kind: type[Any], tree: _Tree, field: str) -> Any:
     for name, child in value.items():
         if name not in fields:
             raise InputError(
-                f"{child.place}: there is no field {_dotted(field, name)!r}", "fields here: " + ", ".join(fields)
+                f"{child.named}: there is no field {_dotted(field, name)!r}", "fields here: " + ", ".join(fields)
             )
+    defaults = {} if default is None else {name: getattr(default, name) for name in fields}
     for name, one in fields.items():
         required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
-        if required and name not in value:
+        if one.default_factory is not dataclasses.MISSING:
+            defaults.setdefault(name, one.default_factory())
+        if required and name not in defaults and name not in value:
             raise InputError(
                 f"{tree.place}: the field {_dotted(field, name)!r} is missing",
                 f"give it in the file, or as --set {_dotted(field, name)}=…",
             )
-    built = {name: _build(hints[name], child, _dotted(field, name)) for name, child in value.items()}
+    built = {
+        name: _build(hints[name], child, _dotted(field, name), _dataclass_or_none(defaults.get(name)))
+        for name, child in value.items()
+    }
     try:
-        return kind(**built)
+        return kind(**(defaults | built))
     except (ValueError, InputError) as error:
-        raise InputError(f"{tree.place}: {field + ': ' if field else ''}{error}") from None
+        # Of several options the one whose value does not fit is not known here.
+        place = "--set" if tree.line is None and tree.place.startswith("--set ") else tree.place
+        raise InputError(f"{place}: {field + ': ' if field else ''}{error}") from None
+
+
+def _dataclass_or_none(value: Any) -> Any:
+    return value if dataclasses.is_dataclass(value) else None
 
 
 def _build_scalar(kind: Any, tree: _Tree, field: str) -> Any:

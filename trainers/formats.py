@@ -176,6 +176,12 @@ def read_pairs(path: Path) -> Iterator[Record]:
             query, positives, negatives, scores = value[0], value[1:2], value[2:], None
         else:
             value = _expect(value, dict, where, "an object or a list of texts")
+            if "_id" in value and "text" in value and _first(value, QUERY_FIELDS) is None:
+                raise InputError(
+                    f"{where}: a document, where a question and what answers it were expected",
+                    "a corpus without questions is trained on with `questions: title`, first-sentence or a query generator "
+                    "(osn train sparse and jpq), or by osn generate-queries",
+                )
             query = _expect(_first(value, QUERY_FIELDS), str, where, f"a text in one of {', '.join(QUERY_FIELDS)}")
             positives = _texts(_first(value, POSITIVE_FIELDS), where, f"one of {', '.join(POSITIVE_FIELDS)}")
             negatives = _texts(_first(value, NEGATIVE_FIELDS) or [], where, f"one of {', '.join(NEGATIVE_FIELDS)}")

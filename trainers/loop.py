@@ -73,6 +73,9 @@ WITHOUT_EFFECT = (
 """Settings that may change between a run and its continuation: they do not change the weights, but for rounding."""
 
 
+YAML = (".yaml", ".yml")
+
+
 @dataclass(slots=True)
 class TrainingSettings:
     """How long, how fast, in what batches. `*_every` and `steps` count optimizer steps.
@@ -532,6 +535,23 @@ class LoopTrainer(Trainer):
         return trained
 
 
+def check_output(output: Path, kind: str) -> None:
+    """Raises InputError where a training that makes a model of `kind` would write among what is not its own: another
+    kind of model, a file, or a folder of something else (YAML files may lie there). Called before anything is written."""
+    if not output.exists():
+        return
+    if not output.is_dir():
+        raise InputError(f"{output} is a file", "name a folder as --output")
+    content = read_osn_json(output)
+    run = output / ".training" / "run.json"
+    kinds = [one["kind"] for one in (content, json.loads(run.read_text()) if run.exists() else None) if one]
+    if kinds and kinds[0] != kind:
+        raise InputError(f"{output} holds another kind of model ({kinds[0]})", "choose another --output")
+    others = [one.name for one in output.iterdir() if not one.name.startswith(".") and one.suffix not in YAML]
+    if others and not kinds:
+        raise InputError(f"{output} holds something else ({sorted(others)[0]})", "choose another --output")
+
+
 class _Run:
     """The files of one training run in its output directory."""
 
@@ -549,16 +569,23 @@ class _Run:
 
     def ended(self) -> Trained | None:
         """What the run came to where it ended. Raises InputError where the directory is another run's."""
+        check_output(self.output, self.kind)
         content = read_osn_json(self.output) if self.output.is_dir() else None
         identity = self.folder / "run.json"
         if identity.exists():
             other = json.loads(identity.read_text(encoding="utf-8"))
             changed = [name for name in self.identity if other.get(name) != self.identity[name]]
-            if changed:
-                fields = self._other_fields() if "configuration" in changed else []
+            if "configuration" in changed:
+                fields = self._other_fields()
+                shown = "; ".join(fields[:5]) + (f"; and {len(fields) - 5} more" if len(fields) > 5 else "")
                 raise InputError(
-                    f"{self.output} holds a training run with another {' and '.join(changed)}"
-                    + (f" ({'; '.join(fields)})" if fields else ""),
+                    f"{self.output} holds a training run with another configuration"
+                    + (f" ({shown})" if fields else ""),
+                    f"choose another --output, or remove {self.output}",
+                )
+            if changed:
+                raise InputError(
+                    f"{self.output} holds a training run on other data, or from another start",
                     f"choose another --output, or remove {self.output}",
                 )
         elif content is not None:
@@ -637,12 +664,11 @@ class _Run:
 
 
 class _Lines(TrainerCallback):
-    """Progress on stderr: a bar on a terminal, a line every ten seconds elsewhere."""
+    """Progress on stderr: every line of the log, and on a terminal a bar."""
 
     def __init__(self, run: _Run) -> None:
         self.run = run
         self.bar: Any = None
-        self.last = 0.0
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if sys.stderr.isatty():
@@ -660,14 +686,12 @@ class _Lines(TrainerCallback):
     ) -> None:
         logs = logs or {}
         measured = {name: value for name, value in logs.items() if isinstance(value, (int, float))}
-        evaluated = any(name.startswith("eval_") for name in measured)
+        if "train_runtime" in measured:
+            return
         if self.bar is not None and "loss" in measured:
             self.bar.set_postfix(loss=f"{measured['loss']:.4g}")
-        if "train_runtime" in measured or (
-            not evaluated and (self.bar is not None or time.monotonic() - self.last < 10)
-        ):
-            return
-        self.last = time.monotonic()
+        if state.max_steps and "steps_per_second" in measured:
+            measured["minutes_left"] = (state.max_steps - state.global_step) / measured["steps_per_second"] / 60
         shown = "  ".join(f"{name.removeprefix('eval_')} {value:.4g}" for name, value in measured.items())
         of = f"/{state.max_steps}" if state.max_steps else ""
         line = f"{self.run.output.name}  step {state.global_step}{of}  {shown}"
@@ -744,7 +768,12 @@ def _differing(there: Any, now: Any, name: str = "") -> list[str]:
         fields = [*there, *(field for field in now if field not in there)]
         below = [_differing(there.get(one), now.get(one), f"{name}.{one}" if name else one) for one in fields]
         return [one for found in below for one in found]
-    return [] if there == now else [f"{name}: {there!r} there, {now!r} now"]
+    return [] if there == now else [f"{name}: {_brief(there)} there, {_brief(now)} now"]
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:59] + "…"
 
 
 @contextmanager
@@ -779,6 +808,10 @@ def _interrupted_after_a_step(trainer: LoopTrainer) -> Iterator[None]:
         for number, handler in previous.items():
             signal.signal(number, handler)
     if stop.asked:
+        if is_main_process():
+            print(
+                f"saved after step {trainer.state.global_step}: the same command goes on", file=sys.stderr, flush=True
+            )
         raise KeyboardInterrupt
 
 

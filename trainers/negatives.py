@@ -173,6 +173,16 @@ class LazyRetriever:
         return self.built.retrieve(queries, k)
 
 
+def check_spec(spec: str) -> None:
+    """Raises InputError for a name that `open_retriever` does not know, ModelError for a model that is not there."""
+    kind, _, name = spec.partition(":")
+    if spec == "bm25" or (kind in ("run", "opensearch", "tome") and name):
+        return
+    if kind not in BUILDERS or not name:
+        raise InputError(f"there is no retriever {spec!r}", f"expected one of {RETRIEVERS}")
+    locate(name)
+
+
 def open_retriever(
     spec: str, documents: TextStore, *, cache: Path | None = None, device: str | None = None, batch_size: int = 32
 ) -> Retriever:
@@ -187,6 +197,7 @@ def open_retriever(
 
     Raises InputError for another name, ModelError as the models do, ClusterError as the cluster does.
     """
+    check_spec(spec)
     kind, _, name = spec.partition(":")
     if spec == "bm25":
         from opensearch_neural.retrievers.bm25 import BM25Retriever
@@ -200,13 +211,9 @@ def open_retriever(
         return LazyRetriever(f"opensearch {index} {engine}", lambda: _opensearch(index, engine))
     if kind == "tome" and name:
         return _tome(Path(name), device, batch_size)
-    if kind in BUILDERS and name:
-        model = model_info(locate(name), name=name, kind=kind)
-        build = BUILDERS[kind]
-        return LazyRetriever(
-            f"{kind} {model.name} {model.hash}", lambda: build(name, documents, cache, device, batch_size)
-        )
-    raise InputError(f"there is no retriever {spec!r}", f"expected one of {RETRIEVERS}")
+    model = model_info(locate(name), name=name, kind=kind)
+    build = BUILDERS[kind]
+    return LazyRetriever(f"{kind} {model.name} {model.hash}", lambda: build(name, documents, cache, device, batch_size))
 
 
 def _dense(name: str, documents: TextStore, cache: Path | None, device: str | None, batch_size: int) -> Retriever:

@@ -71,11 +71,20 @@ from trainers.data import TrainingData
 from trainers.dev import DEPTH, DevSet, dev_measures
 from trainers.encoder import ROLES, EncoderSettings, Role
 from trainers.grad_cache import CachedModel, Encoded, Part, gather
-from trainers.loop import Trained, TrainingSettings, Visit, is_main_process, main_process_first, train
+from trainers.loop import (
+    Trained,
+    TrainingSettings,
+    Visit,
+    check_output,
+    is_main_process,
+    main_process_first,
+    train,
+)
 from trainers.model import Batch, Losses, TrainingModel
+from trainers.negatives import check_spec
 from trainers.schedules import FOLDER, quadratic_ramp, with_mined
 from trainers.sparse_head import activation, largest_logits, sample_columns
-from trainers.teachers import PairTeacher, Teacher, cache_name, open_teacher, teach
+from trainers.teachers import LEXICAL, PairTeacher, Teacher, cache_name, open_teacher, teach
 from trainers.texts import TextStore
 from trainers.tokenized import TokenCache, padded_parts
 
@@ -88,6 +97,8 @@ CALIBRATION = 64
 """Documents by which a head's bias is set."""
 DRY_RUN_DOCUMENTS = 200
 """Of each corpus in a dry run, beside those that its questions need."""
+BASELINES = ("presence × idf", "word-piece BM25")
+"""What dev measures of the student stand beside."""
 LEAST_KNOWN = 0.5
 """Of the hard negatives that are drawn, the share that a cross-encoder must have scored."""
 STUDENT = "student"
@@ -240,6 +251,8 @@ class StageSettings:
     def __post_init__(self) -> None:
         if not self.train:
             raise ValueError("train names no data set")
+        if self.document_length < 3:
+            raise ValueError("document_length must be at least 3")
         if self.objective.distils and self.candidates.negatives < 1 and not self.objective.all_pairs:
             raise ValueError("distillation compares candidates: candidates.negatives must be at least 1")
 
@@ -654,10 +667,11 @@ class DevRetrieval:
     def measures(self, student: SparseStudent) -> dict[str, float]:
         """nDCG@10 and so on of the student, its sparsity, and nDCG@10 of what needs no training."""
         if not self.baselines:
-            for name in ("presence × idf", "word-piece BM25"):
+            for name in BASELINES:
                 found = dev_measures(self.sets, partial(self._lexical, name))
                 self.baselines |= {f"{name} {key}": value for key, value in found.items() if "nDCG@10" in key}
-            logger.info("dev, without training: %s", self.baselines)
+            shown = ", ".join(f"{name} {value:.4f}" for name, value in self.baselines.items())
+            logger.info("dev, without training: %s", shown)
         self.sparsity = []
         found = dev_measures(self.sets, lambda queries, texts: self._retrieve(student, queries, texts))
         means = {name: float(np.mean([one[name] for one in self.sparsity])) for name in self.sparsity[0]}
@@ -800,11 +814,12 @@ def train_stage(
     output: Path,
     lexicon: Sequence[Mapping[str, str]] | None = None,
     miner: Path | None = None,
+    whole: SparseConfig | None = None,
 ) -> Trained:
     """One stage of `config` on prepared data, written to `output`.
 
     lexicon: the texts whose statistics weigh queries' tokens, by default those of the stage. miner: the model that
-    candidates.mine "student" means.
+    candidates.mine "student" means. whole: the configuration that the stage ends.
     """
     sets = mined(config, prepared.train, miner)
     student = build(config, [one.documents for one in sets] if lexicon is None else lexicon)
@@ -824,7 +839,7 @@ def train_stage(
         output=output,
         kind=KIND,
         # What lies in the run's own folders is told by its content: a run may be moved, and go on.
-        config=replace(config, start=_within(config.start, config.folder, output)),
+        config=whole or replace(config, start=_within(config.start, config.folder, output)),
         data_hash=fingerprint(data.hash, student.lexicon.hash, hash_files(locate(config.start))),
         evaluate=None if dev is None else measured,
     )
@@ -963,6 +978,7 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None) -> Train
     IDF is frozen over the stages: that of the last one's documents. Interrupted at any point, the same call goes on:
     stages that are done are not repeated. documents: of each corpus so many, beside those that its questions need.
     """
+    check_output(config.output, KIND)
     stage, folder = config.pretraining, config.folder
     mines = [one.candidates.mine for one in (stage, config) if one is not None]
     if stage is None and STUDENT in mines:
@@ -970,10 +986,15 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None) -> Train
             "candidates.mine is student: that is the student trained without pre-training, and there is no pretraining",
             "name another miner, or a pretraining",
         )
+    for one in (stage, config):
+        if one is not None:
+            check_names(one)
+    if config.student.idf not in ("train", "own", "none"):
+        load_idf(config.student.idf)
     prepared = prepare(_as_dense(config), folder=folder, documents=documents)
     warm = config.stage(config, config.output, warmed_up(config, prepared))
     if stage is None:
-        return train_stage(warm, prepared, output=config.output)
+        return train_stage(warm, prepared, output=config.output, whole=config)
     before = prepare(_as_dense(config.stage(stage, config.output, warm.start)), folder=folder, documents=documents)
     miner, first = (config.output / FOLDER / name for name in ("miner", "pretrained"))
     if STUDENT in mines:
@@ -982,7 +1003,17 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None) -> Train
     lexicon = [one.documents for one in prepared.train]
     train_stage(config.stage(stage, first, warm.start), before, output=first, lexicon=lexicon, miner=miner)
     last = config.stage(config, config.output, str(first))
-    return train_stage(last, prepared, output=config.output, miner=miner)
+    return train_stage(last, prepared, output=config.output, miner=miner, whole=config)
+
+
+def check_names(stage: StageSettings) -> None:
+    """Raises InputError and ModelError for a miner or teacher that cannot be had, before anything is computed."""
+    mine = stage.candidates.mine
+    if mine is not None and mine != STUDENT:
+        check_spec(mine)
+    for name in stage.objective.teachers:
+        if name != LEXICAL:
+            locate(name)
 
 
 def _as_dense(config: SparseConfig) -> DenseConfig:
@@ -1023,6 +1054,9 @@ class _Documents:
         return Drawn(at, 0, 0, visit.index - self.sets[at].start, [])
 
 
+WARM_UP_STEPS = ("identity", "masked-lm", "calibrated", "impacts")
+
+
 def warmed_up(config: SparseConfig, prepared: Prepared) -> str:
     """The model that the first stage starts from: `config.start`, or what the warm-up makes of it."""
     settings, folder = config.warm_up, config.folder / "warm-up"
@@ -1044,18 +1078,19 @@ def warmed_up(config: SparseConfig, prepared: Prepared) -> str:
     with main_process_first():
         if not (ready / "config.json").exists():
             set_seed(config.training.seed)
-            start = folder / "identity"
+            start, masked, calibrated, impacts = (folder / name for name in WARM_UP_STEPS)
             backbones.save(model, tokenizer, start)
             if settings.masked_lm_steps:
-                start = _masked_lm(config, start, folder / "masked-lm")
-            calibrated = folder / "calibrated"
+                start = _masked_lm(config, start, masked)
             _calibrated(replace(config, start=str(start)), prepared, calibrated)
             if settings.impact_steps:
-                calibrated = _to_impacts(replace(config, start=str(calibrated)), prepared, folder / "impacts")
+                calibrated = _to_impacts(replace(config, start=str(calibrated)), prepared, impacts)
             final, tokenizer, _ = load_start(calibrated, config.student)
             with tempfile.TemporaryDirectory(dir=folder) as beside:
                 backbones.save(final, tokenizer, Path(beside) / "model")
                 (Path(beside) / "model").replace(ready)
+            for name in WARM_UP_STEPS:
+                shutil.rmtree(folder / name, ignore_errors=True)
     return str(ready)
 
 
@@ -1178,4 +1213,5 @@ def sparse_command(config: SparseConfig, dry_run: bool) -> None:
     place = "nothing kept (dry run)" if dry_run else str(config.output)
     click.echo(f"{place}: {trained.steps} steps{kept}")
     for name, value in trained.measures.items():
-        click.echo(f"{name:>40}  {value:.4f}")
+        if not name.startswith(tuple(f"start {one}" for one in BASELINES)):  # They are the same at the end.
+            click.echo(f"{name:>40}  {value:.4f}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from opensearch_neural.corpus import Document
-from opensearch_neural.errors import InputError
+from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models.directory import hash_files, locate
 from trainers.config import fingerprint
 from trainers.data import TrainingData, load_training, read_documents, training_pairs
@@ -24,6 +24,10 @@ Questions = Literal["title", "first-sentence"]
 _SENTENCE = re.compile(r"(.+?[.!?])\s+(?=\S)", re.DOTALL)
 QUERY_WORDS = range(4, 41)
 REST_WORDS = 15
+FIT = {
+    "title": "they need a title, and a text beside it",
+    "first-sentence": f"a first sentence needs {QUERY_WORDS[0]} to {QUERY_WORDS[-1]} words, and {REST_WORDS} words after it",
+}
 
 
 def unlabelled(
@@ -46,6 +50,13 @@ def unlabelled(
         raise InputError(f"{corpus} holds no document with text")
     if folder is None:
         raise ValueError("generated queries need a folder")
+    try:
+        locate(questions)
+    except ModelError as error:
+        raise InputError(
+            f"questions: {questions!r} is neither title nor first-sentence, and no query generator: {error.message}",
+            "title, first-sentence, or a model directory of osn train doc2query",
+        ) from None
     sampling = sampling_for(questions)
     made_by = fingerprint(hash_files(locate(questions)), sampling, documents.hash)
     file = folder / f"{name}.{made_by}.queries.jsonl"
@@ -89,9 +100,12 @@ def _of_documents(
     limit: int | None,
 ) -> TrainingData:
     queries, documents = TextStore(what="query"), TextStore()
+    read = 0
 
     def pairs() -> Iterator[tuple[int, int]]:
+        nonlocal read
         for document in islice(read_documents(corpus), limit):
+            read += 1
             made = question_of(document)
             text = (document if made is None else made[1]).contents
             if text:
@@ -100,6 +114,11 @@ def _of_documents(
                     yield queries.add(f"{kind}:{document.id}", made[0]), row
 
     found = list(pairs())
+    if not read:
+        raise InputError(f"{corpus} holds no document with text")
     if not found:
-        raise InputError(f"{corpus}: no document gives a question ({kind})", "name another kind of questions")
-    return training_pairs(name, queries, documents, found)
+        raise InputError(f"{corpus}: none of {read} documents gives a question: {FIT[kind]}", "name other questions")
+    data = training_pairs(name, queries, documents, found)
+    if len(found) < read:
+        data.notes.append(f"{read - len(found)} of {read} documents give no question: {FIT[kind]}")
+    return data

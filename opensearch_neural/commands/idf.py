@@ -48,6 +48,8 @@ def idf(
     if (corpus is None) == (not merge):
         what = "nothing to count" if corpus is None else "--corpus and --merge exclude each other"
         raise InputError(what, "give --corpus, or the counts of shards as --merge")
+    if len({path.resolve() for path in merge}) < len(merge):
+        raise InputError("a file of counts is named twice", "each shard counts once")
     if out is None and counts is None:
         raise InputError("nothing to write", "give --out for the table, --counts for counts to be merged")
     if model is not None and (tokenizer is not None or out is None):

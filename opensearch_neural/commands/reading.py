@@ -19,7 +19,9 @@ def reading(corpus: str, what: str) -> Iterator[tuple[Iterator[Document], list[R
     documents = read_corpus(corpus, on_reject=rejected.append)
     # A terminal gets a bar that moves, a log a line now and then.
     interval = 0.1 if sys.stderr.isatty() else 10.0
-    with tqdm(documents, unit=" documents", desc=what, mininterval=interval, maxinterval=interval) as shown:
-        yield iter(shown), rejected
-    if rejected:
-        print(f"warning: {len(rejected):,} records left out, the first in {rejected[0]}", file=sys.stderr)
+    try:
+        with tqdm(documents, unit=" documents", desc=what, mininterval=interval, maxinterval=interval) as shown:
+            yield iter(shown), rejected
+    finally:
+        if rejected:
+            print(f"warning: {len(rejected):,} records left out, the first in {rejected[0]}", file=sys.stderr)

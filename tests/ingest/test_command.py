@@ -55,6 +55,16 @@ def test_the_report_is_for_people_or_for_machines(osn: Osn, client: Any, index_n
     assert len(letters(tmp_path / f"{index_name}.dead-letters.jsonl")) == 1, "no letter is kept twice"
 
 
+def test_a_corpus_of_which_nothing_is_taken_fails_with_the_first_reason(
+    osn: Osn, client: Any, index_name: str, tmp_path: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", [{"_id": "a", "text": ""}, "broken"])
+    ran = osn(*small(corpus, index_name, "--sparse", "none"))
+    assert ran.returncode == 1
+    assert "no document was taken; the first of 2: " in ran.stderr
+    assert f"{index_name}.dead-letters.jsonl" in ran.stderr
+
+
 def test_standard_input_is_a_corpus(osn: Osn, client: Any, index_name: str, tmp_path: Path) -> None:
     lines = "".join(json.dumps(record) + "\n" for record in [*records(30), {"_id": "doc-0-000003", "text": "again"}])
     for _ in range(2):  # the second time it lies in another temporary file

@@ -52,6 +52,12 @@ class Config:
 
 
 @dataclass
+class Faster:
+    training: Speed = field(default_factory=lambda: Speed(learning_rate=5.0))
+    other: Speed | None = None
+
+
+@dataclass
 class Nested:
     """sources: where from. more: others."""
 
@@ -115,6 +121,7 @@ def test_what_is_saved_is_read_back_equal(tmp_path: Path) -> None:
         ("output: x\noutput: y", "line 2", "'output' stands twice"),
         ("train: []", "line 1", "'output' is missing"),
         ("output: [", "line 1", "not valid YAML"),
+        ("output: x\ntrian:\n  - a", "line 2", "no field 'trian'"),
         ("- 1", "line 1", "expected fields with values"),
     ],
 )
@@ -138,6 +145,15 @@ def test_a_mistake_is_named_by_file_line_and_field(tmp_path: Path, text: str, pl
 def test_a_mistaken_override_is_named(tmp_path: Path, override: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         load_config(Config, written(tmp_path), [override])
+
+
+def test_what_is_not_given_keeps_the_default_of_where_it_stands() -> None:
+    assert load_config(Faster, None, ["training.steps=7", "other.steps=3"]) == Faster(Speed(5.0, 7), Speed(1e-3, 3))
+
+
+def test_a_value_that_does_not_fit_blames_no_other_option(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^--set: training: learning_rate must be above 0"):
+        load_config(Config, None, ["output=x", "training.steps=4", "training.learning_rate=0"])
 
 
 def test_a_missing_file_and_a_missing_recipe_are_named(tmp_path: Path) -> None:

@@ -193,14 +193,14 @@ def test_an_output_of_another_configuration_or_other_data_is_refused(tmp_path: P
     run(tmp_path / "model", data_hash="a")
     with pytest.raises(InputError, match=r"another configuration \(learning_rate: 0\.05 there, 0\.1 now\)"):
         run(tmp_path / "model", data_hash="a", settings=settings(learning_rate=0.1, log_every=1))
-    with pytest.raises(InputError, match="another data_hash"):
+    with pytest.raises(InputError, match="on other data"):
         run(tmp_path / "model", data_hash="b")
     # How often it logs or saves does not make another run of it.
     run(tmp_path / "model", data_hash="a", settings=settings(log_every=1, save_every=2, keep=5))
 
 
 def test_a_model_that_was_not_trained_there_is_not_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "osn.json").write_text('{"format": 1, "kind": "dense", "training": {}}')
+    (tmp_path / "osn.json").write_text('{"format": 1, "kind": "test", "training": {}}')
     with pytest.raises(InputError, match="not trained there"):
         run(tmp_path)
 
@@ -538,3 +538,32 @@ def test_two_processes_train_the_weights_of_one(tmp_path: Path) -> None:
     for name in ("whole", "chunked"):
         for key, value in weights(tmp_path / name).items():
             torch.testing.assert_close(value, alone[key], atol=1e-6, rtol=1e-5)
+
+
+# ------------------------------------------------ what lies in the output already
+
+
+def test_a_folder_of_something_else_is_not_written_into(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("x")
+    with pytest.raises(InputError, match=r"holds something else \(thesis.txt\)"):
+        run(tmp_path)
+    assert [one.name for one in tmp_path.iterdir()] == ["thesis.txt"]
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file is a file"):
+        run(tmp_path / "file")
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "sparse.yaml").write_text("output: beside\n")
+    run(tmp_path / "beside")
+
+
+def test_another_kind_of_model_is_refused_by_its_name(tmp_path: Path) -> None:
+    run(tmp_path / "model")
+    with pytest.raises(InputError, match=r"holds another kind of model \(test\)"):
+        train(Regression(), Numbers(), collate, settings=settings(), output=tmp_path / "model", kind="sparse")
+
+
+def test_every_line_that_is_asked_for_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path / "model", settings=settings(epochs=1, log_every=1))
+    steps = [line for line in capsys.readouterr().err.splitlines() if "  loss " in line]
+    assert len(steps) == len(Numbers()) // 4
+    assert "minutes_left" in steps[1]

@@ -19,7 +19,7 @@ from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration  # noqa: E402
 
 from opensearch_neural.commands.idf import idf  # noqa: E402
-from opensearch_neural.errors import InputError  # noqa: E402
+from opensearch_neural.errors import InputError, OsnError  # noqa: E402
 from opensearch_neural.models.lexical import build_lexical  # noqa: E402
 from opensearch_neural.models.sparse import load_sparse  # noqa: E402
 from trainers import sparse  # noqa: E402
@@ -428,12 +428,14 @@ def test_a_cross_encoder_that_scored_other_negatives_is_refused(tmp_path: Path, 
         ({"candidates": SparseCandidates(negatives=1, mine="student")}, "there is no pretraining"),
         ({"objective": SparseObjective(info_nce=0.0, kl=1.0)}, "no teacher and no scores to distil"),
         ({"document_length": 100}, "document_length is 100, the backbone has 64 positions"),
+        ({"candidates": SparseCandidates(mine="bm52")}, "there is no retriever 'bm52'"),
+        ({"student": replace(SMALL, idf="no.json")}, "no.json does not exist"),
     ],
 )
 def test_what_cannot_be_trained_is_said_before_it_begins(
     tmp_path: Path, backbone: Path, beir: Path, changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(OsnError, match=message):
         train_sparse(configuration(backbone, beir, tmp_path / "model", **changes))
 
 
@@ -655,8 +657,22 @@ def test_a_title_asks_for_its_text_and_a_first_sentence_for_the_rest(tmp_path: P
 def test_a_corpus_that_gives_no_question_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "short.jsonl"
     path.write_text(json.dumps({"_id": "a", "text": "too short"}) + "\n")
-    with pytest.raises(InputError, match="no document gives a question"):
+    with pytest.raises(InputError, match="none of 1 documents gives a question: a first sentence needs 4 to 40 words"):
         unlabelled(path, "first-sentence", name="short")
+
+
+def test_questions_that_are_no_kind_and_no_model_are_named(titled: Path) -> None:
+    with pytest.raises(InputError, match="'titel' is neither title nor first-sentence"):
+        SparseSet(titled, questions="titel").load(titled.parent)
+    with pytest.raises(InputError, match="a document, where a question and what answers it were expected") as failure:
+        SparseSet(titled).load()
+    assert "questions: title" in str(failure.value)
+
+
+def test_documents_without_a_question_are_counted(titled: Path) -> None:
+    assert unlabelled(titled, "title", name="titles").notes == [
+        "1 of 3 documents give no question: they need a title, and a text beside it"
+    ]
 
 
 def test_a_generators_questions_are_kept_beside_the_model_and_made_once(
