@@ -3,13 +3,15 @@
     python -m benchmarks.readme
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`, and is made from `benchmarks/results/NAME/summary.json`,
-with the goals and the command that made it; after `<!-- goals: NAME -->` the table is left out, after
-`<!-- ratios: NAME -->` a load test is shown by its ratios to BM25. Nothing in between is typed by hand.
+with the goals and the command that made it; after `<!-- goals: NAME -->` the table is left out, after `<!-- gains: NAME -->`
+it is one of paired differences in nDCG@10, after `<!-- ratios: NAME -->` a load test is shown by its ratios to BM25. Nothing
+in between is typed by hand.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.load.report import with_interval
@@ -21,7 +23,9 @@ RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parent.parent / "README.md"
 RATIOS = ("P99 / bm25", "requests/s / bm25")
 
-_TABLE = re.compile(r"(<!-- (?P<what>table|goals|ratios): (?P<name>[\w/-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
+_TABLE = re.compile(
+    r"(<!-- (?P<what>table|goals|gains|ratios): (?P<name>[\w/-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL
+)
 
 
 def rendered(what: str, summary: Summary) -> str:
@@ -31,7 +35,11 @@ def rendered(what: str, summary: Summary) -> str:
     """
     if what == "ratios":
         return f"{ratios(summary.rows)}\n\n`{summary.command}`\n"
-    parts = [] if what == "goals" else [result_table([row for row in summary.rows if " - " not in row.measure])]
+    parts = []
+    if what == "table":
+        parts.append(result_table([row for row in summary.rows if " - " not in row.measure]))
+    elif what == "gains":
+        parts.append(gains(summary.rows))
     if summary.goals:
         parts.append("\n".join(f"- {goal}" for goal in summary.goals))
     parts.append(f"`{summary.command}`")
@@ -50,6 +58,29 @@ def ratios(rows: list[Row]) -> str:
         [
             [set_, *(with_interval(row) if (row := by_cell.get((set_, *column))) else "" for column in columns)]
             for set_ in dict.fromkeys(row.set for row in chosen)
+        ],
+    )
+
+
+def gains(rows: list[Row]) -> str:
+    """A line for each set: nDCG@10 of the baseline, and by how many points each engine lies above it."""
+    chosen = [row for row in rows if row.measure.startswith("nDCG@10 - ")]
+    (baseline,) = {row.measure.removeprefix("nDCG@10 - ") for row in chosen}
+    value = {(row.set, row.engine): row for row in rows if row.measure == "nDCG@10"}
+    points = {
+        (row.set, row.engine): replace(
+            row,
+            value=100 * row.value,
+            **{end: 100 * at for end in ("low", "high") if (at := getattr(row, end)) is not None},
+        )
+        for row in chosen
+    }
+    engines = list(dict.fromkeys(row.engine for row in chosen))
+    return table(
+        ["", f"{baseline}: nDCG@10", *(f"{engine}: points above" for engine in engines)],
+        [
+            [name, f"{value[name, baseline].value:.3f}", *(with_interval(points[name, engine]) for engine in engines)]
+            for name in dict.fromkeys(row.set for row in chosen)
         ],
     )
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 
-from benchmarks.readme import README, ratios, with_tables
+from benchmarks.readme import README, gains, ratios, with_tables
 from opensearch_neural.results import Row
 
 if TYPE_CHECKING:
@@ -64,6 +64,18 @@ def test_a_load_test_is_shown_by_its_ratios() -> None:
         ["docs, 5 clients", "0.91 [0.87, 0.95]", "", "1.10", ""],
         ["docs, 80 clients", "", "2.00 [1.90, 2.10]", "", ""],
     ]
+
+
+def test_differences_to_a_baseline_are_shown_in_points() -> None:
+    rows = [
+        Row("docs", "BM25", "nDCG@10", 0.6825, 0.66, 0.7, 100),
+        Row("docs", "student", "nDCG@10", 0.7325, 0.71, 0.75, 100),
+        Row("docs", "student", "nDCG@10 - BM25", 0.05, 0.027, 0.074, 100),
+        Row("docs", "student", "R@100 - BM25", 0.01, 0.0, 0.02, 100),
+    ]
+    header, _, line = [[cell.strip() for cell in line.split("|")[1:-1]] for line in gains(rows).splitlines()]
+    assert header == ["", "BM25: nDCG@10", "student: points above"]
+    assert line == ["docs", "0.682", "5.00 [2.70, 7.40]"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
