@@ -63,6 +63,11 @@ def check(file: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> No
         raise ModelError(f"{file} is of something else ({'; '.join(other)})", "remove the folder, or name another one")
 
 
+def _beside(path: Path, ending: str) -> Path:
+    """A file of the cache at `path`, whose name may have dots of its own."""
+    return path.with_name(path.name + ending)
+
+
 def dense_vectors(
     encode: Callable[[Sequence[str]], npt.NDArray[np.float32]],
     texts: TextStore,
@@ -77,12 +82,12 @@ def dense_vectors(
     Raises ModelError where the cache is of another model or of other texts, or a value does not fit its precision.
     """
     wanted = describe(model, texts, kind="dense", dimension=dimension, precision=precision)
-    record, file = path.with_suffix(".json"), path.with_suffix(".npy")
+    record, file = _beside(path, ".json"), _beside(path, ".npy")
     if record.exists():
         check(record, read_json_object(record), wanted)
         return read_vectors(file, len(texts))
     path.parent.mkdir(parents=True, exist_ok=True)
-    begun, partial = path.with_suffix(".partial.json"), path.with_suffix(".partial.npy")
+    begun, partial = _beside(path, ".partial.json"), _beside(path, ".partial.npy")
     done = 0
     if begun.exists() and partial.exists():
         state = read_json_object(begun)
@@ -157,11 +162,11 @@ def sparse_vectors(
     Raises ModelError where the cache is of another model or of other texts.
     """
     wanted = describe(model, texts, kind="sparse", dimension=len(vocabulary))
-    record = path.with_suffix(".json")
+    record = _beside(path, ".json")
     if record.exists():
         check(record, read_json_object(record), wanted)
         return _load_sparse(path, vocabulary)
-    parts = path.with_suffix(".parts")
+    parts = _beside(path, ".parts")
     parts.mkdir(parents=True, exist_ok=True)
     if (parts / "of.json").exists():
         check(parts / "of.json", read_json_object(parts / "of.json"), wanted)
@@ -179,7 +184,7 @@ def sparse_vectors(
         np.savez(beside, indptr=rows.indptr, token_ids=rows.token_ids, weights=rows.weights)
         beside.replace(files[start])
     _join_sparse(path, [files[start] for start in starts])
-    write_json(path.with_suffix(".vocabulary.json"), vocabulary, indent=None)
+    write_json(_beside(path, ".vocabulary.json"), vocabulary, indent=None)
     write_json(record, wanted)
     shutil.rmtree(parts)
     return _load_sparse(path, vocabulary)
@@ -191,11 +196,11 @@ def _join_sparse(path: Path, files: list[Path]) -> None:
     for file in files:
         with np.load(file, allow_pickle=False) as part:
             counts += (counts[-1] + part["indptr"][1:]).tolist()
-    np.save(path.with_suffix(".indptr.npy"), np.array(counts, dtype=np.int64))
+    np.save(_beside(path, ".indptr.npy"), np.array(counts, dtype=np.int64))
     for name, dtype in (("token_ids", np.int32), ("weights", np.float32)):
         # An empty file cannot be mapped, so there is always room for one number.
         target = np.lib.format.open_memmap(
-            path.with_suffix(f".{name}.npy"), mode="w+", dtype=dtype, shape=(max(counts[-1], 1),)
+            _beside(path, f".{name}.npy"), mode="w+", dtype=dtype, shape=(max(counts[-1], 1),)
         )
         at = 0
         for file in files:
@@ -207,11 +212,11 @@ def _join_sparse(path: Path, files: list[Path]) -> None:
 
 def read_sparse(path: Path, texts: TextStore) -> SparseVectors:
     """The vectors that `sparse_vectors` cached at `path`. Raises ModelError where they are broken or of other texts."""
-    record = path.with_suffix(".json")
+    record = _beside(path, ".json")
     wanted = {"format": FORMAT, "kind": "sparse", "texts": {"hash": texts.hash, "rows": len(texts)}}
     check(record, read_json_object(record), wanted)
     try:
-        vocabulary = json.loads(path.with_suffix(".vocabulary.json").read_text(encoding="utf-8"))
+        vocabulary = json.loads(_beside(path, ".vocabulary.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"{path}.vocabulary.json cannot be read: {error}", "make the cache again") from None
     return _load_sparse(path, vocabulary)
@@ -220,7 +225,7 @@ def read_sparse(path: Path, texts: TextStore) -> SparseVectors:
 def _load_sparse(path: Path, vocabulary: list[str]) -> SparseVectors:
     try:
         indptr, token_ids, weights = (
-            np.load(path.with_suffix(f".{name}.npy"), mmap_mode="r", allow_pickle=False) for name in _PARTS
+            np.load(_beside(path, f".{name}.npy"), mmap_mode="r", allow_pickle=False) for name in _PARTS
         )
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read: {error}", "remove the cache's folder and make it again") from None

@@ -9,11 +9,13 @@ import torch
 from click.testing import CliRunner
 
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.lexical import build_lexical
 from opensearch_neural.word_pieces import train_word_pieces
 from trainers import teachers
 from trainers.backbones import NewBackbone, new_backbone, save, train_tokenizer
 from trainers.data import TrainingData, load_training
+from trainers.embeddings import dense_vectors
 from trainers.teachers import detect, open_teacher, teach, teach_command
 
 TEXTS = ["cats purr softly", "dogs bark at night", "birds sing songs", "fish swim in water", "snakes hiss"]
@@ -124,6 +126,18 @@ def test_the_lexical_teacher_scores_as_bm25_over_word_pieces(data: TrainingData,
     ]
     np.testing.assert_allclose(teacher.scores(queries, documents), expected, rtol=1e-5)
     assert teacher.scores(queries, documents)[0].argmax() == 0
+
+
+def test_caches_whose_names_differ_behind_a_dot_are_apart(data: TrainingData, tmp_path: Path) -> None:
+    for value in (1.0, 2.0):
+        found = dense_vectors(
+            lambda texts, value=value: np.full((len(texts), 2), value, np.float32),  # type: ignore[misc]
+            data.documents,
+            tmp_path / f"run-0.{value:.0f}",
+            model=ModelInfo("m", tmp_path, "dense", f"{value}"),
+            dimension=2,
+        )
+        assert float(found[0, 0]) == value
 
 
 def test_an_inference_free_sparse_teacher_is_cached_with_its_own_queries(data: TrainingData, tmp_path: Path) -> None:
