@@ -4,9 +4,11 @@
         --tune data/scifact --record benchmarks/results/jpq/cascade
 
 Each set is ingested into an index of its own: words, sparse vectors, the vectors of a dense model, and the codes of the
-quantized model named beside it. The cascade is tuned on the training judgements of one set, if any, and searches all sets
-so; a set's own test judgements choose nothing. Then the load benchmark measures all engines in random turns, the encoding
-of queries included (ONNX Runtime in 8 bits unless told otherwise); `sparse` is the baseline of ratios and differences.
+quantized model named beside it. The cascade is tuned on judgements of one set, if any, that are not its test's, and searches
+all sets so. They should be none that the quantized model was trained on either (--tune-split names the split): it ranks
+those too well, and too much weight would be given to it. Then the load benchmark measures all engines in random turns, the
+encoding of queries included (ONNX Runtime in 8 bits unless told otherwise); `sparse` is the baseline of ratios and
+differences. At last, what each field costs on disk.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
 SPARSE, CASCADE = "sparse", "cascade"
 POINTS = 2.0  # of nDCG@10
 MOST_P99 = 1.5
+FIELD_SAMPLE = 1000
+"""Documents by which fields are measured."""
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
 
@@ -102,6 +108,7 @@ def cascade(
         dense, pq = exported(dense, out), tuple(exported(model, out) for model in pq)
     found: list[Measurement] = []
     used: list[Data] = []
+    by_field: list[Row] = []
     with cluster(connection, heap, keep_indexes) as (client, chosen), translate_errors():
         target = allowed_target(chosen, owned=owned)
         indexes = {folder: f"osn-cascade-{folder.resolve().name}" for folder in data}
@@ -120,11 +127,14 @@ def cascade(
                 used.append(data_facts(folder))
                 if found[-1].partial:
                     break
+            else:
+                for folder, model in zip(data, pq, strict=True):
+                    by_field += field_rows(client, folder, indexes[folder], sparse, dense, model)
         finally:
             if not keep_indexes:
                 for index in indexes.values():
                     client.indices.delete(index=index, params={"ignore_unavailable": "true"})
-    rows = [row for each in found for row in report.rows(each)]
+    rows = [row for each in found for row in report.rows(each)] + by_field
     summary = Summary(
         title="The cascade against sparse alone",
         command=command_line(),
@@ -167,14 +177,30 @@ def exported(model: str, out: Path) -> str:
 
 
 def ingest(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str, pq: str, out: Path) -> None:
-    """Write the set's corpus into its index; one that an earlier run has completed stays as it is."""
+    """Write the set's corpus into its index; one that an earlier run has completed stays as it is.
+
+    Raises InputError where that one is of other models.
+    """
     from ingest.job import CorpusSource, Job, run_job
     from ingest.pipeline import Options
     from ingest.target import LOADING, read_meta
     from opensearch_neural.corpus import BeirData
+    from opensearch_neural.models.directory import locate, model_info
 
     wrote = read_meta(client, index)
     if wrote is not None and LOADING not in wrote.extra:
+        written = {"sparse": wrote.sparse, "dense": wrote.dense, "quantized": wrote.quantized}
+        for kind, name in (("sparse", sparse), ("dense", dense), ("quantized", pq)):
+            of = written[kind]
+            # A lexical model is made of the corpus itself.
+            same = of is not None and (
+                name == "lexical" or of.hash == model_info(locate(name), name=name, kind=kind).hash
+            )
+            if not same:
+                raise InputError(
+                    f"the index {index!r} is there already, of another {kind} model than {name}",
+                    f"delete it: curl -XDELETE …/{index}",
+                )
         return
     corpus = BeirData.load(folder, "test").corpus_path
     letters = out / f"{index}.dead-letters.jsonl"
@@ -182,6 +208,30 @@ def ingest(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str
     source = CorpusSource(str(corpus))
     job = Job(source, index, sparse=sparse, dense=dense, pq=pq, replicas=0, dead_letters=letters, options=options)
     run_job(client, job)
+
+
+def field_rows(
+    client: OpenSearch, folder: Path, index: str, sparse: str, dense: str, pq: str, sample: int = FIELD_SAMPLE
+) -> list[Row]:
+    """What each field costs on disk, vectors that codes stand for among them, by some of the set's documents."""
+    from benchmarks.load.field_bytes import bytes_by_field, rows
+    from ingest.job import CorpusSource, Job, with_models
+    from ingest.source import ignore, spooled
+    from opensearch_neural.corpus import BeirData
+
+    corpus = CorpusSource(str(BeirData.load(folder, "test").corpus_path))
+    job = Job(corpus, index, sparse=sparse, dense=dense, pq=pq)
+    sizes: dict[str, float] = {}
+    with spooled(corpus.path) as place:
+        plan = with_models(job, None, corpus.reader(place), corpus.name)
+        documents = list(islice(plan.records(ignore), sample))
+        sizes |= bytes_by_field(client, plan.meta, documents, plan.vectorizer)
+        for dense_type in ("float", "byte"):
+            made = replace(job, sparse="none", dense="pq", dense_type=dense_type)
+            plan = with_models(made, None, corpus.reader(place), corpus.name)
+            found = bytes_by_field(client, plan.meta, documents, plan.vectorizer, ["dense"])
+            sizes[f"dense of the codes, {dense_type}"] = found["dense"]
+    return rows(f"{index}, by field", sizes, len(documents))
 
 
 def tune_all(
@@ -198,9 +248,10 @@ def tune_all(
     from benchmarks.load.tuning import halves, store, tried_and_chosen
     from opensearch_neural.corpus import BeirData
 
-    engines = open_engines(client, index, backend=backend)
-    if TUNED_CASCADE in engines.meta.extra:
+    indexes = list(indexes)
+    if all(TUNED_CASCADE in open_engines(client, each, backend=backend).meta.extra for each in indexes):
         return
+    engines = open_engines(client, index, backend=backend)
     judged = BeirData.load(folder, split)
     tuning, held_back = halves(judged.queries, judged.qrels, 400, seed)
     _, chosen = tried_and_chosen(client, engines, CASCADE, tuning, held_back, keep, passes=1, seed=seed)

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import numpy as np
@@ -89,7 +89,7 @@ def configuration(data: Path, work: Path, name: str, engine: str, *, m: int, see
     parts = SETS[name]
     whole = engine in (CONTROL, FLAT_TUNED)
     return JpqConfig(
-        output=work / "models" / slug(f"{name} {engine} {m} {seed}"),
+        output=work / "models" / slug(f"{name} {engine} {m} {seed} {steps}"),
         cache=work / "cache",
         start=START,
         train=[JpqSet(data / one) for one in parts],
@@ -183,25 +183,34 @@ def ground_of(data: Path, work: Path, name: str) -> Ground:
     return Ground(name, test, start.info.hash, vectors, start.encode_queries(list(test.query_texts().values())))
 
 
+class Outcome(NamedTuple):
+    """What an engine reached, and the step whose state was kept of those that are trained."""
+
+    measured: Measured
+    best_step: int | None = None
+
+
 class Kept:
     """What was measured, kept in files, so that it is not measured again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def measured(self, name: str, compute: Callable[[], Measured]) -> Measured:
+    def outcome(self, name: str, made_by: str, compute: Callable[[], Outcome]) -> Outcome:
+        """made_by: a fingerprint of all that decides it beside what the name says."""
         from opensearch_neural.evaluate import Measured
         from opensearch_neural.files import write_json
 
-        file = self.folder / f"{slug(name)}.json"
+        file = self.folder / f"{slug(name)}-{made_by}.json"
         if not file.exists():
             started = time.monotonic()
-            found = compute()
-            write_json(file, {"per_query": found.per_query, "mean": found.mean}, indent=None)
+            found, best_step = compute()
+            content = {"per_query": found.per_query, "mean": found.mean, "best_step": best_step}
+            write_json(file, content, indent=None)
             logger.info("%s: %s (%.0f s)", name, found.mean, time.monotonic() - started)
         content = json.loads(file.read_text(encoding="utf-8"))
         queries = len(next(iter(content["per_query"].values())))
-        return Measured(content["per_query"], content["mean"], queries, 0, 0, 0)
+        return Outcome(Measured(content["per_query"], content["mean"], queries, 0, 0, 0), content["best_step"])
 
 
 def mean_of(measured: Sequence[Measured]) -> Measured:
@@ -231,21 +240,21 @@ def quality(
         arms = Arms(data, work, name, steps, keep_models)
         for m in sizes:
             seeds = SEEDS if m in SEVERAL_SEEDS else SEEDS[:1]
-            each = {engine: [arms.measured(engine, m, seed) for seed in seeds] for engine in (PQ, OPQ, *TRAINED)}
+            engines = (FLAT_TUNED, PQ, OPQ, *TRAINED)
+            each = {engine: [arms.outcome(engine, m, seed) for seed in seeds] for engine in engines}
             measured = {
-                FLAT: arms.measured(FLAT, m, SEEDS[0]),
-                FLAT_TUNED: mean_of([arms.measured(FLAT_TUNED, m, seed) for seed in seeds]),
-                LSH: arms.measured(LSH, m, SEEDS[0]),
-                **{engine: mean_of(of_seeds) for engine, of_seeds in each.items()},
+                FLAT: arms.outcome(FLAT, m, SEEDS[0]).measured,
+                LSH: arms.outcome(LSH, m, SEEDS[0]).measured,
+                **{engine: mean_of([one.measured for one in of_seeds]) for engine, of_seeds in each.items()},
             }
             of_set = f"{name}, {m} bytes"
             found += rows(of_set, measured, baseline=OPQ)
             found += only_differences(rows(of_set, {FLAT: measured[FLAT], JPQ: measured[JPQ]}, baseline=FLAT))
-            for rival in TRAINED[:-1]:
+            for rival in (FLAT_TUNED, *TRAINED[:-1]):
                 pair = {rival: measured[rival], JPQ: measured[JPQ]}
                 found += only_differences(rows(of_set, pair, baseline=rival))
-            if len(seeds) > 1:
-                found += seed_rows(of_set, each, seeds)
+            found += seed_rows(of_set, each, seeds)
+            found += arms.bytes_rows(of_set, m)
     return found, quality_goals(found)
 
 
@@ -263,34 +272,63 @@ class Arms:
             self._ground = ground_of(self.data, self.work, self.name)
         return self._ground
 
-    def measured(self, engine: str, m: int, seed: int) -> Measured:
-        name = f"{self.name} {engine} {m} {seed} {self.steps}"
-        if engine == FLAT:
-            return self.kept.measured(f"{self.name} {engine}", lambda: self.ground.flat())
-        if engine == FLAT_TUNED:
-            name = f"{self.name} {engine} {seed} {self.steps}"
-        if engine == LSH:
-            return self.kept.measured(f"{self.name} {engine} {m}", lambda: self.ground.hashed(m))
-        if engine in (PQ, OPQ):
-            return self.kept.measured(f"{self.name} {engine} {m} {seed}", lambda: self._untrained(engine, m, seed))
-        # The flat one needs no codes, and so no M of its own.
-        m = SEVERAL_SEEDS[0] if engine == FLAT_TUNED else m
-        return self.kept.measured(name, lambda: self._trained(engine, m, seed))
+    def outcome(self, engine: str, m: int, seed: int) -> Outcome:
+        from trainers.config import fingerprint
 
-    def _untrained(self, engine: str, m: int, seed: int) -> Measured:
+        if engine in (FLAT, FLAT_TUNED):
+            m = SEVERAL_SEEDS[0]  # They need no codes, and so no M of their own.
+        name, ground = f"{self.name} {engine} {m} {seed}", self.ground
+        config = self._configuration(engine, m, seed)
+        settings = replace(config, output=Path(), cache=None) if engine in (*TRAINED, FLAT_TUNED) else config.quantizer
+        made_by = fingerprint(settings, seed, ground.data.hash, ground.start_hash)
+
+        def compute() -> Outcome:
+            if engine == FLAT:
+                return Outcome(ground.flat())
+            if engine == LSH:
+                return Outcome(ground.hashed(m))
+            if engine in (PQ, OPQ):
+                return Outcome(ground.quantized(self._untrained(engine, m, seed)))
+            return self._trained(engine, m, seed)
+
+        return self.kept.outcome(name, made_by, compute)
+
+    def _configuration(self, engine: str, m: int, seed: int) -> JpqConfig:
+        return configuration(self.data, self.work, self.name, engine, m=m, seed=seed, steps=self.steps)
+
+    def _untrained(self, engine: str, m: int, seed: int) -> Quantizer:
         from trainers.jpq import fitted
 
-        config = configuration(self.data, self.work, self.name, engine, m=m, seed=seed, steps=self.steps)
+        config, ground = self._configuration(OPQ, m, seed), self.ground
         settings = replace(config.quantizer, rotate=engine == OPQ)
-        ground = self.ground
         made_of = f"{ground.data.documents.hash} {ground.start_hash}"
-        return ground.quantized(fitted(ground.vectors, made_of, settings, seed=seed, folder=config.folder))
+        return fitted(ground.vectors, made_of, settings, seed=seed, folder=config.folder)
 
-    def _trained(self, engine: str, m: int, seed: int) -> Measured:
+    def bytes_rows(self, name: str, m: int) -> list[Row]:
+        """Of faiss's files, codebooks and rotation included; JPQ's holds what OPQ's does, other values."""
+        import faiss
+
+        from opensearch_neural.results import Row
+        from opensearch_neural.retrievers.faiss import quantized_index
+
+        ground = self.ground
+        count, dimension = ground.vectors.shape
+        indexes: dict[str, Any] = {FLAT: faiss.IndexFlatIP(dimension), LSH: faiss.IndexLSH(dimension, 8 * m, True)}
+        for index in indexes.values():
+            index.add(ground.vectors)
+        for engine, untrained in ((PQ, PQ), (OPQ, OPQ), (JPQ, OPQ)):
+            quantizer = self._untrained(untrained, m, SEEDS[0])
+            indexes[engine] = quantized_index(quantizer, quantizer.encode(ground.vectors))
+        return [
+            Row(name, engine, "bytes a document", bytes_of(index, self.work) / count, None, None, count)
+            for engine, index in indexes.items()
+        ]
+
+    def _trained(self, engine: str, m: int, seed: int) -> Outcome:
         from opensearch_neural.models.quantized import load_quantized
         from trainers.jpq import train_jpq
 
-        config = configuration(self.data, self.work, self.name, engine, m=m, seed=seed, steps=self.steps)
+        config = self._configuration(engine, m, seed)
         trained = train_jpq(config)
         logger.info("%s: the state after step %s kept: %s", config.output.name, trained.best_step, trained.measures)
         model = load_quantized(config.output)
@@ -298,22 +336,26 @@ class Arms:
         found = self.ground.flat(queries) if engine == FLAT_TUNED else self.ground.quantized(model.quantizer, queries)
         if not self.keep_models:
             shutil.rmtree(config.output)
-        return found
+        return Outcome(found, trained.best_step)
 
 
 def only_differences(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if " - " in row.measure]
 
 
-def seed_rows(name: str, each: Mapping[str, Sequence[Measured]], seeds: Sequence[int]) -> list[Row]:
-    """nDCG@10 of each seed: how far training differs from run to run."""
+def seed_rows(name: str, each: Mapping[str, Sequence[Outcome]], seeds: Sequence[int]) -> list[Row]:
+    """nDCG@10 of each seed, how far training differs from run to run, and the step whose state was kept: at 0 an arm is
+    what it started from."""
     from opensearch_neural.results import Row
 
-    return [
-        Row(name, engine, f"nDCG@10, seed {seed}", one.mean["nDCG@10"], None, None, one.queries)
-        for engine, of_seeds in each.items()
-        for seed, one in zip(seeds, of_seeds, strict=True)
-    ]
+    found: list[Row] = []
+    for engine, of_seeds in each.items():
+        for seed, (measured, best_step) in zip(seeds, of_seeds, strict=True):
+            value, queries = measured.mean["nDCG@10"], measured.queries
+            found.append(Row(name, engine, f"nDCG@10, seed {seed}", value, None, None, queries))
+            if best_step is not None:
+                found.append(Row(name, engine, f"step kept, seed {seed}", float(best_step), None, None, queries))
+    return found
 
 
 def quality_goals(rows: Sequence[Row]) -> list[Goal]:
@@ -494,7 +536,7 @@ def cost_goals(rows: Sequence[Row]) -> list[Goal]:
 @click.option("--bytes", "sizes", multiple=True, type=int, help="M; repeatable.  [default: 8, 16, 24, 32, 48, 96]")
 @click.option("--steps", type=int, default=200, show_default=True, help="Optimizer steps of a training.")
 @click.option("--keep-models", is_flag=True, help="Keep each trained model in WORK/models.")
-@click.option("--hnsw-most", type=int, default=SIZES[-2], show_default=True, help="Largest HNSW that is built.")
+@click.option("--hnsw-most", type=int, default=SIZES[-1], show_default=True, help="Largest HNSW that is built.")
 def jpq(
     data: Path,
     work: Path,
@@ -516,7 +558,7 @@ def jpq(
     chosen = list(names or SETS)
     if part == "quality":
         rows, goals = quality(data, work, names=chosen, sizes=sizes or BYTES, steps=steps, keep_models=keep_models)
-        shown = ["nDCG@10", "RR@10", "R@100", f"nDCG@10 - {OPQ}"]
+        shown = ["nDCG@10", "MRR@10", "R@100", f"nDCG@10 - {OPQ}", "bytes a document"]
     else:
         rows, goals = cost(work, SIZES, DIMENSIONS, hnsw_most)
         shown = ["CPU ms a query", "bytes a document", FASTER, "times faster in theory"]

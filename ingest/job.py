@@ -32,6 +32,7 @@ from ingest.versions import build_record, open_build, serve
 from opensearch_neural.cluster import translate_errors
 from opensearch_neural.errors import InputError
 from opensearch_neural.models import registry
+from opensearch_neural.models.directory import locate, model_info
 from opensearch_neural.models.quantized import QUANTIZER_FILE, Quantizer
 from opensearch_neural.schema import DenseType, IndexMeta, PassageMeta
 from opensearch_neural.tokens import load_tokenizer
@@ -184,7 +185,13 @@ def with_vectors(job: Job, stored: StoredVectors, records: Records) -> Plan:
             held = "no codes" if manifest.quantized is None else "dense vectors already"
             raise InputError(f"{stored.folder} holds {held}", "--dense pq makes dense vectors of codes")
         codes = manifest.quantized
-        quantizer = Quantizer.load(registry.find(codes.hash, codes.name, "quantized") / QUANTIZER_FILE)
+        place = registry.find(codes.hash, codes.name, "quantized") if job.pq is None else locate(job.pq)
+        if (found := model_info(place, name=codes.name, kind="quantized").hash) != codes.hash:
+            raise InputError(
+                f"{stored.folder} holds codes of {codes.name} ({codes.hash}), --pq {job.pq} is another model ({found})",
+                "name the model that encoded them",
+            )
+        quantizer = Quantizer.load(place / QUANTIZER_FILE)
         sample = quantizer.reconstruct(stored.codes()[1][:256]) if job.dense_type == "byte" else None
         dense = stored_dense_meta(codes.name, codes.hash, quantizer.dimension, job.dense_type, False, sample)
         dense = replace(dense, reconstructed=True)
@@ -202,11 +209,12 @@ def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:
         if job.corpus is None:
             raise InputError("no corpus is named", "give --corpus, or --vectors")
         return job.corpus
-    models = job.sparse or job.pq or (job.dense and job.dense != RECONSTRUCTED)
+    # Vectors are made of codes by the model that made the codes, which this machine may not know.
+    models = job.sparse or (job.pq and job.dense != RECONSTRUCTED) or (job.dense and job.dense != RECONSTRUCTED)
     if models or job.tokenizer or job.passages or job.dtype != "fp32":
         raise InputError(
             "--vectors brings the vectors along: --sparse, --dense, --pq, --tokenizer, --passages and --dtype have no "
-            "place beside it (but --dense pq has)",
+            "place beside it (but --dense pq has, and --pq with it)",
             "leave them out, or encode again with `osn encode`",
         )
     encoded = stored.manifest.corpus

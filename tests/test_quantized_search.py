@@ -367,7 +367,13 @@ def test_codes_of_another_model_are_refused(written: Written, corpus: Path, text
 
 @pytest.mark.cluster
 def test_codes_from_files_make_the_same_index_as_codes_from_the_model(
-    client, index_name: str, corpus: Path, model: Path, tmp_path: Path
+    client,
+    index_name: str,
+    corpus: Path,
+    model: Path,
+    texts: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kept: dict[str, Any] = {"sparse": "none", "store_vectors": True}
     faiss = tmp_path / "codes.faiss"
@@ -387,6 +393,15 @@ def test_codes_from_files_make_the_same_index_as_codes_from_the_model(
         )
         assert one == other
         assert {"pq", "dense"} <= one["d000"].keys()
+    # The machine that writes may not know the model that encoded: then it is named.
+    monkeypatch.setenv("OSN_HOME", str(tmp_path / "elsewhere"))
+    with pytest.raises(ModelError):
+        run_job(client, job_of(corpus, f"{index_name}-e", model, **settings), show_progress=False)
+    run_job(client, job_of(corpus, f"{index_name}-e", model, **{**settings, "pq": str(model)}), show_progress=False)
+    other = quantized_model(tmp_path / "other", texts, seed=5)
+    with pytest.raises(InputError, match="is another model"):
+        run_job(client, job_of(corpus, f"{index_name}-f", model, **{**settings, "pq": str(other)}), show_progress=False)
+    monkeypatch.undo()
     with pytest.raises(InputError, match="--pq, --tokenizer"):
         run_job(client, job_of(corpus, index_name, model, vectors=tmp_path / "v"), show_progress=False)
     # What `osn encode --faiss` wrote serves in place of the index's codes, and what was deleted since is told.
@@ -617,6 +632,11 @@ def test_the_cascade_is_measured_against_sparse_alone(
     by = {(row.engine, row.measure): row for row in summary.rows}
     # What is relevant was made of the codes, so the cascade is the better one.
     assert by["cascade", "nDCG@10 - sparse"].value > 0.02
+    fields = {engine_measure[1]: row.value for engine_measure, row in by.items() if engine_measure[0] == "index"}
+    assert {"bytes a document: pq", "bytes a document: sparse", "bytes a document: dense of the codes, byte"} <= set(
+        fields
+    )
+    assert fields["bytes a document: dense of the codes, byte"] < fields["bytes a document: dense of the codes, float"]
     assert summary.goals[0].met
     assert "interval above zero, on osn-cascade-judged" in summary.goals[0].goal
     assert not client.indices.exists(index="osn-cascade-judged")

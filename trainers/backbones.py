@@ -174,6 +174,25 @@ def masked_language_model(
     return model, load_tokenizer(folder), fresh
 
 
+def set_dropout(model: nn.Module, share: float) -> None:
+    """Every dropout of a model, whether a module draws it or attention is told its share."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = share
+        for name in _told_dropouts(module):
+            setattr(module, name, share)
+
+
+def largest_dropout(model: nn.Module) -> float:
+    shares = [module.p for module in model.modules() if isinstance(module, nn.Dropout)]
+    shares += [getattr(module, name) for module in model.modules() for name in _told_dropouts(module)]
+    return max(shares, default=0.0)
+
+
+def _told_dropouts(module: nn.Module) -> list[str]:
+    return [name for name, value in vars(module).items() if "dropout" in name and isinstance(value, float)]
+
+
 def identity_head(model: PreTrainedModel) -> None:
     """Make the square layers of a fresh masked-LM head the identity.
 

@@ -682,6 +682,11 @@ def train_dense(config: DenseConfig, build: Build = build) -> Trained:
     )
 
 
+def rehearsed(hold_back: float | int | None, rows: int) -> float | int | None:
+    """As much of `rows` as a dry run can hold back."""
+    return min(hold_back, rows // 4) if isinstance(hold_back, int) else hold_back
+
+
 def rehearse(config: DenseConfig, build: Build = build) -> Trained:
     """Everything that `config` asks, on the first rows of its data, two steps a stage, nothing kept."""
     rows = max(32, 4 * config.training.batch_size) if config.training.batch_size <= 64 else config.training.batch_size
@@ -691,7 +696,9 @@ def rehearse(config: DenseConfig, build: Build = build) -> Trained:
             output=Path(folder) / config.output.name,
             train=[replace(one, limit=min(one.limit or rows, rows)) for one in config.train],
             dev=[replace(one, limit=min(one.limit or 8, 8)) for one in config.dev],
-            selection=replace(config.selection, queries=8, documents=64),
+            selection=replace(
+                config.selection, queries=8, documents=64, hold_back=rehearsed(config.selection.hold_back, rows)
+            ),
             training=replace(config.training, steps=2, evaluate_every=1, save_every=1, log_every=1),
             two_stage=None if config.two_stage is None else replace(config.two_stage, steps=2),
         )

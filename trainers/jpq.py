@@ -36,8 +36,8 @@ from opensearch_neural.models import directory
 from opensearch_neural.models.dense import DenseEncoder, TorchDenseEncoder, ends_normalized, load_dense, quiet_loading
 from opensearch_neural.models.quantized import CENTROIDS, KIND, QUANTIZER_FILE, Codes, Quantizer
 from opensearch_neural.tokens import encodable
-from trainers import losses
-from trainers.bi_encoder import PART_OVERHEAD, QuestionSet
+from trainers import backbones, losses
+from trainers.bi_encoder import PART_OVERHEAD, QuestionSet, rehearsed
 from trainers.config import config_options, fingerprint
 from trainers.data import TrainingData, fewer_documents, hold_back, merge, read_documents, training_pairs
 from trainers.dev import DEPTH, MEASURES
@@ -400,10 +400,9 @@ class QueryTower(nn.Module):
             # A pooler that nothing reads has no gradient.
             if "pooler." in name:
                 parameter.requires_grad_(False)
-        noise = [module for module in self.modules() if isinstance(module, nn.Dropout)]
-        for module in noise:
-            module.p = module.p if dropout is None else dropout
-        self.noisy = any(module.p > 0 for module in noise)
+        if dropout is not None:
+            backbones.set_dropout(self, dropout)
+        self.noisy = backbones.largest_dropout(self) > 0
 
     def forward(self, part: Part) -> Tensor:
         features: dict[str, Any] = {key: part[key] for key in ("input_ids", "attention_mask")}
@@ -804,7 +803,7 @@ def rehearse(config: JpqConfig) -> Trained:
                 cache=None,
                 train=fewer(config.train),
                 dev=fewer(config.dev),
-                selection=replace(config.selection, queries=8),
+                selection=replace(config.selection, queries=8, hold_back=rehearsed(config.selection.hold_back, rows)),
                 quantizer=replace(config.quantizer, rotation_iterations=2),
                 training=replace(config.training, steps=2, evaluate_every=1, save_every=1, log_every=1),
             ),

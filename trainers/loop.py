@@ -736,6 +736,8 @@ def _arguments(settings: TrainingSettings, run: _Run, *, steps: int, measured: b
         use_cpu=cpu,
         ddp_backend="gloo" if cpu and int(os.environ.get("WORLD_SIZE", "1")) > 1 else None,
         ddp_find_unused_parameters=False,
+        # What buffers hold (a corpus's codes, say) is the same everywhere, and large.
+        ddp_broadcast_buffers=False,
         # Other processes wait while the first one measures on dev.
         ddp_timeout=6 * 3600,
         average_tokens_across_devices=False,

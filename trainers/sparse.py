@@ -64,6 +64,7 @@ from trainers.bi_encoder import (
     RetrievalData,
     padding_id,
     prepare,
+    rehearsed,
     unique_documents,
 )
 from trainers.config import config_options, fingerprint
@@ -737,9 +738,7 @@ def load_start(name_or_path: str | Path, student: StudentSettings) -> tuple[Any,
     if fresh:
         backbones.identity_head(model)
     if student.dropout is not None:
-        for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = student.dropout
+        backbones.set_dropout(model, student.dropout)
     check_length(model, "student.document_length", student.document_length)
     return model, tokenizer, fresh
 
@@ -1162,8 +1161,11 @@ def _warming(config: SparseConfig, steps: int, learning_rate: float, **settings:
 def rehearse(config: SparseConfig) -> Trained:
     """Everything that `config` asks, on the first rows of its data, two steps a stage, nothing kept."""
 
+    def rows_of(stage: StageSettings) -> int:
+        return max(32, 2 * stage.training.batch_size)
+
     def small(stage: StageSettings) -> dict[str, Any]:
-        rows = max(32, 2 * stage.training.batch_size)
+        rows = rows_of(stage)
         return {
             "train": [replace(one, limit=min(one.limit or rows, rows)) for one in stage.train],
             # A miner of two steps finds hardly anything: its filter would leave nothing to train on.
@@ -1182,7 +1184,12 @@ def rehearse(config: SparseConfig) -> Trained:
                 cache=None,
                 pretraining=None if before is None else replace(before, **small(before)),
                 dev=[replace(one, limit=min(one.limit or 8, 8)) for one in config.dev],
-                selection=replace(config.selection, queries=8, documents=64),
+                selection=replace(
+                    config.selection,
+                    queries=8,
+                    documents=64,
+                    hold_back=rehearsed(config.selection.hold_back, rows_of(config)),
+                ),
                 warm_up=replace(
                     warm_up,
                     masked_lm_steps=min(2, warm_up.masked_lm_steps),

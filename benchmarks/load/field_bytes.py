@@ -25,18 +25,24 @@ STORED = "_source (title, text, url)"
 
 
 def bytes_by_field(
-    client: OpenSearch, meta: IndexMeta, documents: Sequence[Document], vectorizer: Vectorizer
+    client: OpenSearch,
+    meta: IndexMeta,
+    documents: Sequence[Document],
+    vectorizer: Vectorizer,
+    fields: Sequence[str] | None = None,
 ) -> dict[str, float]:
     """{field: bytes a document} of indexes that hold nothing else, merged to one segment; they are deleted again.
 
-    `contents` stands for what BM25 searches. What every index has (ids, sequence numbers) is subtracted.
-    Raises ClusterError where the cluster refuses.
+    `contents` stands for what BM25 searches. What every index has (ids, sequence numbers) is subtracted. fields: all that
+    `meta` has by default. Raises ClusterError where the cluster refuses.
     """
-    fields = ["contents", *(name for name in ("sparse", "dense") if getattr(meta, name) is not None)]
+    if fields is None:
+        held = {"sparse": meta.sparse, "dense": meta.dense, "pq": meta.quantized}
+        fields = ["contents", *(name for name, part in held.items() if part is not None), STORED]
     made: dict[str | None, str] = {}
     try:
         with translate_errors():
-            for name in [None, *fields, STORED]:
+            for name in [None, *fields]:
                 made[name] = f"osn-bench-field-{uuid.uuid4().hex[:8]}"
                 _write(client, made[name], meta, documents, vectorizer, name)
             # All of them first: a merge waits for the half minute in which OpenSearch lets go of what it keeps.

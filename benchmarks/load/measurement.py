@@ -301,6 +301,8 @@ def identity(found: Measurement, workload: Workload) -> dict[str, Any]:
         orjson.dumps(
             {
                 "index": {name: [facts.documents, facts.segments] for name, facts in found.indexes.items()},
+                # What the vectors were made with, and what `osn tune` stored.
+                "records": {name: facts.meta for name, facts in workload.indexes.items()},
                 "variants": found.variants,
                 "queries": found.queries_hash,
                 "settings": settings,

@@ -398,7 +398,7 @@ class _Remembering:
 @click.option("--index", required=True, help="The index to tune; it must hold sparse vectors.")
 @click.option("--engine", type=click.Choice(["high-idf-first", "cascade"]), default="high-idf-first", show_default=True)
 @click.option("--data", type=click.Path(path_type=Path), default=None, help="Judged queries: a folder in BEIR layout.")
-@click.option("--split", default="test", show_default=True, help="Which judgements.")
+@click.option("--split", default="train", show_default=True, help="Which judgements: none that are reported on later.")
 @click.option("--queries", type=click.Path(path_type=Path), default=None, help="Queries without judgements.")
 @click.option("--keep", type=click.FloatRange(0, 1), default=0.99, show_default=True, help="Share of quality to keep.")
 @click.option("--most", type=click.IntRange(min=5), default=150, show_default=True, help="Queries of each half.")
@@ -436,7 +436,7 @@ def tune(
     \b
     osn tune --index docs --data data/docs
     osn tune --index docs --queries queries.jsonl --keep 0.98
-    osn tune --index docs --engine cascade --data data/docs --split train
+    osn tune --index docs --engine cascade --data data/docs
     """
     from opensearch_neural.corpus import BeirData, read_queries
 

@@ -134,7 +134,7 @@ def test_a_stored_setting_that_cannot_be_read_is_named(client, index: str) -> No
 def test_the_command_tunes_shows_and_stores(client, cluster_url: str, index: str, corpus: Path) -> None:
     command = [
         *(sys.executable, "-m", "opensearch_neural.cli", "tune", "--url", cluster_url, "--index", index),
-        *("--data", str(corpus), "--most", "8", "--passes", "1", "--keep", "0.9"),
+        *("--data", str(corpus), "--split", "test", "--most", "8", "--passes", "1", "--keep", "0.9"),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -19,7 +19,7 @@ from tiny import tiny_backbone, tiny_beir  # noqa: E402
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.dense import load_dense  # noqa: E402
 from opensearch_neural.models.quantized import load_quantized  # noqa: E402
-from trainers import jpq  # noqa: E402
+from trainers import backbones, jpq  # noqa: E402
 from trainers.jpq import (  # noqa: E402
     Corpus,
     JpqCollate,
@@ -437,10 +437,31 @@ def test_the_command_trains_and_prints_its_measures(config: JpqConfig, tmp_path:
     ):
         arguments += ["--set", one]
     # ONNX files are written and checked against torch, too.
-    dry = CliRunner().invoke(osn, [*arguments, "--set", "onnx=true", "--dry-run"], catch_exceptions=False)
+    # More is held back than a dry run reads.
+    more = ["--set", "onnx=true", "--set", "selection.hold_back=130"]
+    dry = CliRunner().invoke(osn, [*arguments, *more, "--dry-run"], catch_exceptions=False)
     assert dry.exit_code == 0, dry.output
     assert "nothing kept (dry run): 2 steps" in dry.stdout
     assert not (tmp_path / "out").exists()
     bad = CliRunner().invoke(osn, [*arguments, "--set", "quantizer.subvectors=5"])
     assert bad.exit_code == 1
     assert "does not divide the dimension 32" in str(bad.exception or bad.output)
+
+
+def test_dropout_is_set_where_attention_is_told_its_share_too() -> None:
+    from transformers import ModernBertConfig, ModernBertModel
+
+    small = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "vocab_size": 50,
+    }
+    config = ModernBertConfig(**small, attention_dropout=0.5, pad_token_id=0, eos_token_id=1, bos_token_id=2)
+    model = ModernBertModel(config).train()
+    assert backbones.largest_dropout(model) == 0.5
+    backbones.set_dropout(model, 0.0)
+    assert backbones.largest_dropout(model) == 0.0
+    ids = torch.arange(3, 13)[None]
+    assert torch.equal(model(ids).last_hidden_state, model(ids).last_hidden_state)

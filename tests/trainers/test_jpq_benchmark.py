@@ -17,6 +17,8 @@ from tiny import tiny_backbone, tiny_beir  # noqa: E402
 from benchmarks import jpq  # noqa: E402
 from benchmarks.jpq import CONTROL, FLAT, JPQ, OPQ, cost_goals, cost_rows, quality_goals, theory  # noqa: E402
 from opensearch_neural.results import Row, read  # noqa: E402
+from trainers.config import to_dict  # noqa: E402
+from trainers.loop import _differing  # noqa: E402
 
 
 @pytest.fixture
@@ -51,12 +53,33 @@ def test_quality_measures_every_engine_and_goes_on_where_it_was(
     each = [found[(JPQ, f"nDCG@10, seed {seed}")].value for seed in (1, 2)]
     assert found[(JPQ, "nDCG@10")].value == pytest.approx(sum(each) / 2)
     assert not list((work / "models").iterdir())
+    assert found[(JPQ, "step kept, seed 1")].value in (0, 1, 2)
+    assert found[(FLAT, "bytes a document")].value == pytest.approx(4 * 32, rel=0.05)
+    # 280 documents: rotation and codebooks weigh more than the codes.
+    assert found[(JPQ, "bytes a document")].value == pytest.approx(4 + 4 * 32 * (32 + 256) / 280, rel=0.05)
 
     def no_training(*_: Any, **__: Any) -> None:
         raise AssertionError("trained again")
 
     monkeypatch.setattr("trainers.jpq.train_jpq", no_training)
     assert run(4) == found
+    monkeypatch.setattr(jpq, "HOLD_BACK", 24)
+    with pytest.raises(AssertionError, match="trained again"):
+        run(4)
+
+
+def test_each_arm_differs_from_jpq_by_what_its_name_says(tmp_path: Path) -> None:
+    def changes(engine: str) -> set[str]:
+        whole, arm = (
+            to_dict(jpq.configuration(tmp_path, tmp_path, "scifact", one, m=16, seed=1, steps=9))
+            for one in (JPQ, engine)
+        )
+        return {line.partition(": ")[0] for line in _differing(whole, arm)} - {"output"}
+
+    assert changes(CONTROL) == {"quantizer.train_centroids", "objective.documents"}
+    assert changes(jpq.FROZEN) == {"quantizer.train_centroids"}
+    assert changes(jpq.STATIC) == {"negatives.source"}
+    assert changes(jpq.FLAT_TUNED) == {"quantizer.train_centroids", "objective.documents", "negatives.search"}
 
 
 def test_the_command_records_its_goals(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
