@@ -233,7 +233,7 @@ def quality(
     data: Path, work: Path, *, names: Sequence[str], sizes: Sequence[int], steps: int, keep_models: bool
 ) -> tuple[list[Row], list[Goal]]:
     """Every engine at every M on every set, as rows of the set "NAME, M bytes"."""
-    from opensearch_neural.evaluate import rows
+    from opensearch_neural.evaluate import only_differences, rows
 
     found: list[Row] = []
     for name in names:
@@ -337,10 +337,6 @@ class Arms:
         if not self.keep_models:
             shutil.rmtree(config.output)
         return Outcome(found, trained.best_step)
-
-
-def only_differences(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if " - " in row.measure]
 
 
 def seed_rows(name: str, each: Mapping[str, Sequence[Outcome]], seeds: Sequence[int]) -> list[Row]:

@@ -56,6 +56,7 @@ DEV_SHARE, TEST_SHARE = 0.03, 0.12
 """Of squad-mix's training articles."""
 HELD_QUERIES = 2000
 """Questions about held-back articles that are tested, at most."""
+QUERIES_AT_ONCE = 64
 LAMBDAS = (0.01, 0.1, 1.0, 10.0)
 TOLERANCE = 0.01
 """A gain in dev nDCG@10 over the last quarter of the steps below which an arm counts as converged."""
@@ -195,7 +196,10 @@ class Ground:
         _write_split(self.squad, self.held, {"dev": parts["dev"], "test": parts["test"]})
         _write_split(self.squad, self.train(SQUAD), {"train": parts["train"]}, answers_only=True)
         wikiqa = self.data / WIKIQA
-        _write_split(wikiqa, self.train(WIKIQA), {"train": list(_judgements(wikiqa, "train"))}, answers_only=True)
+        # A document may answer questions of several splits.
+        tested = {line.split("\t")[1] for split in ("dev", "test") for line in _judgements(wikiqa, split)}
+        own = [line for line in _judgements(wikiqa, "train") if line.split("\t")[1] not in tested]
+        _write_split(wikiqa, self.train(WIKIQA), {"train": own}, answers_only=True)
         for name in (SQUAD, WIKIQA):
             with_mined(load_training(self.train(name), name=name), "bm25", self.negatives(name), depth=DEPTH, keep=50)
         return self
@@ -265,7 +269,7 @@ def configuration(arm: Arm, ground: Ground, *, steps: int, seed: int) -> DenseCo
             SetSettings(ground.data / WIKIQA, split="test", name="wikiqa-test"),
         ],
         "encoder": SeparateTowers(query_length=48, document_length=128, normalize=ground.cosine, dropout=0.0),
-        "candidates": CandidateSettings(negatives=1, depth=50),
+        "candidates": CandidateSettings(negatives=1, depth=DEPTH),
         "two_stage": TwoStageSettings(depth=DEPTH, keep=50) if arm.two_stage else None,
         "selection": DevSettings(queries=150, documents=500),
         "training": TrainingSettings(
@@ -276,8 +280,8 @@ def configuration(arm: Arm, ground: Ground, *, steps: int, seed: int) -> DenseCo
             weight_decay=0.0,
             max_gradient_norm=2.0,
             set_weights=0.5,
-            evaluate_every=max(1, steps // 4),
-            save_every=max(1, steps // 4),
+            evaluate_every=-(-steps // 4),
+            save_every=-(-steps // 4),
             precision="bfloat16",
             seed=seed,
         ),
@@ -436,11 +440,15 @@ def winners(outcome: Outcome, name: str, ground: Ground) -> Winners:
     texts = test.query_texts()
     queries = encoder.encode_queries(list(texts.values()))
     counts = np.zeros((2, vectors.shape[1]))
-    for query, positives in zip(queries, test.qrels().values(), strict=True):
-        similarities = vectors @ query  # (documents, layers)
-        answer = test.documents.row(next(iter(positives)))
-        counts[0, similarities[answer].argmax()] += 1
-        counts[1, similarities[similarities.max(axis=1).argmax()].argmax()] += 1
+    answers = np.array([test.documents.row(next(iter(positives))) for positives in test.qrels().values()])
+    flat = vectors.reshape(-1, vectors.shape[2])
+    for start in range(0, len(queries), QUERIES_AT_ONCE):
+        block = queries[start : start + QUERIES_AT_ONCE]
+        similarities = (block @ flat.T).reshape(len(block), *vectors.shape[:2])  # (queries, documents, layers)
+        rows = np.arange(len(block))
+        first = similarities.max(axis=2).argmax(axis=1)
+        for at, documents in enumerate((answers[start : start + QUERIES_AT_ONCE], first)):
+            counts[at] += np.bincount(similarities[rows, documents].argmax(axis=1), minlength=vectors.shape[1])
     alone = FaissRetriever(
         test.documents.ids, np.ascontiguousarray(vectors[:, encoder.selection.last]), lambda texts: queries
     )
@@ -472,6 +480,19 @@ def winner_rows(outcomes: Iterable[Outcome], ground: Ground) -> list[Row]:
                 row for row in rows(name, measured, baseline=alone) if row.engine == alone or alone in row.measure
             ]
     return found
+
+
+def weight_rows(outcome: Outcome) -> list[Row]:
+    """What a scalar mix has learned by the end of training: the weight of each vector of a document."""
+    from opensearch_neural.results import Row
+
+    history = (outcome.folder / ".training" / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    logged = [line for line in map(json.loads, history) if "weight_1" in line]
+    return [
+        Row("scalar mix", outcome.name, name.replace("_", " of vector "), value, None, None, 1)
+        for name, value in (logged[-1].items() if logged else ())
+        if name.startswith("weight_")
+    ]
 
 
 def last_layer_goal(rows: Sequence[Row]) -> Goal:
@@ -506,6 +527,7 @@ def variants(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Go
     rows = dev_rows(outcomes) + compared(outcomes, ground)
     several = [outcome for outcome in outcomes if outcome.arm == MULTI_VECTOR]
     rows += winner_rows(several[:1], ground)
+    rows += [row for outcome in outcomes for row in weight_rows(outcome)]
     return rows, [self_contrastive_goal(rows, seeds), dev_goal(rows), last_layer_goal(rows)]
 
 
@@ -642,7 +664,9 @@ def _save(figure: Any, file: Path) -> None:
 @click.option(
     "--record", type=click.Path(path_type=Path), default=None, help="Write PART/summary.json and plots there."
 )
-@click.option("--part", type=click.Choice(PARTS), required=True, help="Which evidence.")
+@click.option(
+    "--part", "chosen", type=click.Choice(PARTS), multiple=True, help="Which evidence; repeatable.  [default: all]"
+)
 @click.option("--steps", default=STEPS, show_default=True, help="Optimizer steps of a training.")
 @click.option(
     "--seeds", type=click.IntRange(1, len(SEEDS)), default=len(SEEDS), show_default=True, help="Of the main arms."
@@ -658,7 +682,7 @@ def multi_layer(
     data: Path,
     work: Path,
     record: Path | None,
-    part: str,
+    chosen: tuple[str, ...],
     steps: int,
     seeds: int,
     only: tuple[str, ...],
@@ -671,16 +695,10 @@ def multi_layer(
     osn bench multi-layer --data DIR --work DIR --part variants --record benchmarks/results/multi_layer
     osn bench multi-layer --data DIR --work DIR --part variants --only "last:2, self" --steps 100 --seeds 1
     """
+    from benchmarks.multi_layer_storage import storage
     from benchmarks.publish import publish
 
     ground = Ground(data, work, start, cosine, only).prepare()
-    if part == "storage":
-        from benchmarks.multi_layer_storage import storage
-
-        rows, goals = storage(ground, steps, connection)
-    else:
-        run = {"variants": variants, "two-stage": two_stages, "layers": layers, "lambda": lambdas}[part]
-        rows, goals = run(ground, steps, seeds)
     titles = {
         "variants": "Multi-layer representations against a dual encoder and its rivals",
         "two-stage": "Multi-layer representations in two stages",
@@ -688,15 +706,18 @@ def multi_layer(
         "lambda": "The weight of the self-contrastive regularization",
         "storage": "What several vectors a document cost, and buy",
     }
-    measures = dict.fromkeys(row.measure for row in rows)
-    if record:
-        plots(part, rows, record / part)
-    publish(
-        rows,
-        goals,
-        title=titles[part],
-        data=[data / name for name in (SQUAD, WIKIQA)],
-        seeds=SEEDS[: seeds if part == "variants" else 1],
-        shown=[one for one in measures if one in MEASURES or one.startswith(f"{TOP_5} - ")],
-        record=record and record / part,
-    )
+    parts = {"variants": variants, "two-stage": two_stages, "layers": layers, "lambda": lambdas}
+    for part in chosen or PARTS:
+        rows, goals = storage(ground, steps, connection) if part == "storage" else parts[part](ground, steps, seeds)
+        measures = dict.fromkeys(row.measure for row in rows)
+        if record:
+            plots(part, rows, record / part)
+        publish(
+            rows,
+            goals,
+            title=titles[part],
+            data=[data / name for name in (SQUAD, WIKIQA)],
+            seeds=SEEDS[: seeds if part == "variants" else 1],
+            shown=[one for one in measures if one in MEASURES or one.startswith(f"{TOP_5} - ")],
+            record=record and record / part,
+        )

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+import numpy as np
 
 if TYPE_CHECKING:
     from opensearch_neural.evaluate import Measured
@@ -55,7 +56,9 @@ PASSAGE_LENGTH = 144
 QUERY_LENGTH = 32
 VARIANTS: dict[Variant, str] = {"cocondenser": "coCondenser", "cot-mae": "CoT-MAE"}
 START = "start"
-RANDOM, QUERY = "random passage", "query"
+RANDOM, QUERY, HUMAN = "random passage", "query", "human questions"
+QUESTIONS = 1000
+"""Of each corpus, evenly taken, by which its questions are judged."""
 STAGES = ("zero-shot", "retriever 1", "retriever 2")
 PARTS = ("zero-shot", "fine-tuning", "sparse")
 
@@ -103,7 +106,7 @@ def arms() -> list[Arm]:
             Arm(variant, RANDOM, "random-passage"),
             Arm(variant, QUERY, "query"),
             Arm(variant, "query of 1 candidate", "query", candidates=1),
-            Arm(variant, "human questions", "query", human=True),
+            Arm(variant, HUMAN, "query", human=True),
         ]
     return found
 
@@ -120,6 +123,11 @@ class Ground:
     scale: Scale
     made: dict[Arm, Path] = field(default_factory=dict)
 
+    @property
+    def folder(self) -> Path:
+        """Of documents and pairs of them: another number of documents has another."""
+        return self.work / f"documents-{self.scale.documents}"
+
     @cached_property
     def documents(self) -> list[CorpusSettings]:
         """The corpora without the articles that are tested on, written to `work`."""
@@ -130,7 +138,7 @@ class Ground:
             CorpusSettings(self.data / name, article=article, limit=None if name in TESTED else self.scale.documents)
             for name, article in ARTICLES.items()
         ]
-        folder = self.work / "documents"
+        folder = self.folder
         files = {corpus.title: folder / f"{corpus.title}.jsonl" for corpus in given}
         if not all(file.exists() for file in files.values()):
             folder.mkdir(parents=True, exist_ok=True)
@@ -151,7 +159,7 @@ class Ground:
         from trainers.data import load_training, read_documents
         from trainers.leaks import find_leaks, without_leaks
 
-        documents = {document.id: document for document in read_documents(self.work / "documents" / f"{name}.jsonl")}
+        documents = {document.id: document for document in read_documents(self.folder / f"{name}.jsonl")}
         if name not in TESTED:
             yield from ((document.title, identifier) for identifier, document in documents.items() if document.title)
             return
@@ -166,13 +174,13 @@ class Ground:
         from trainers.loop import TrainingSettings
 
         names = WRITERS[corpus]
-        pairs = self.work / "pairs" / f"{'+'.join(names)}.jsonl"
+        pairs = self.folder / "pairs" / f"{'+'.join(names)}.jsonl"
         if not pairs.exists():
             pairs.parent.mkdir(parents=True, exist_ok=True)
             beside = pairs.with_suffix(".part")
             with beside.open("w", encoding="utf-8") as target:
                 for name in names:
-                    file = self.work / "documents" / f"{name}.jsonl"
+                    file = self.folder / f"{name}.jsonl"
                     # What a passage is: text without its title.
                     texts = {document.id: document.text for document in read_documents(file)}
                     for question, identifier in self.questions(name):
@@ -281,15 +289,19 @@ class Ground:
     def _pretrained(self, arm: Arm) -> Path:
         from trainers.query_as_context import run
 
-        start, corpora = self.start, self.documents
-        if arm.context == "query" and arm.human:
-            config = self.configuration(arm, corpora, start)
-            corpora = [replace(one, queries=self.human_questions(config, at)) for at, one in enumerate(corpora)]
-        elif arm.context == "query":
-            corpora = [replace(corpus, generator=self.generator(corpus.title)) for corpus in corpora]
-        config = self.configuration(arm, corpora, start)
+        config = self.configuration(arm, self.corpora(arm), self.start)
         run(config)
         return config.output
+
+    def corpora(self, arm: Arm) -> list[CorpusSettings]:
+        """The corpora with what an arm's questions come from."""
+        corpora = self.documents
+        if arm.context == "query" and arm.human:
+            config = self.configuration(arm, corpora, self.start)
+            return [replace(one, queries=self.human_questions(config, at)) for at, one in enumerate(corpora)]
+        if arm.context == "query":
+            return [replace(corpus, generator=self.generator(corpus.title)) for corpus in corpora]
+        return corpora
 
     def human_questions(self, config: QueryAsContextConfig, at: int) -> Path:
         """What people asked of a corpus, as `osn generate-queries` would have written it: a question goes to the passage of
@@ -385,19 +397,32 @@ class Ground:
 
 
 def zero_shot(ground: Ground) -> list[Row]:
-    """Every arm as it stands, how far it has come on dev, and how fast its steps are."""
-    from opensearch_neural.evaluate import rows
+    """Every arm as it stands beside random passage and the start, how far it has come on dev, and how fast its steps are.
+
+    Apart from these: one candidate against five, and people's questions, which not every passage has.
+    """
+    from opensearch_neural.evaluate import only_differences, rows
     from opensearch_neural.results import Row
     from trainers.query_as_context import steps_per_second
 
     models = {arm: ground.pretrained(arm) for arm in arms()}
     found: list[Row] = []
     for name in TESTED:
-        test = ground.test(name)
-        found += rows(f"{name}, {STAGES[0]}", {START: ground.measured(ground.start, test)}, baseline=None)
+        test, of_set = ground.test(name), f"{name}, {STAGES[0]}"
+        start = {START: ground.measured(ground.start, test)}
+        found += rows(of_set, start, baseline=None)
         for variant in VARIANTS:
-            own = {arm.engine: ground.measured(model, test) for arm, model in models.items() if arm.variant == variant}
-            found += rows(f"{name}, {STAGES[0]}", own, baseline=_baseline(variant))
+            own = {arm: ground.measured(model, test) for arm, model in models.items() if arm.variant == variant}
+            machine = {arm.engine: measured for arm, measured in own.items() if not arm.human}
+            found += rows(of_set, machine, baseline=_baseline(variant))
+            found += only_differences(rows(of_set, start | machine, baseline=START))
+            five, one = f"{VARIANTS[variant]}, {QUERY}", f"{VARIANTS[variant]}, query of 1 candidate"
+            if one in machine and five in machine:
+                found += only_differences(rows(of_set, {one: machine[one], five: machine[five]}, baseline=one))
+            human = {arm.engine: measured for arm, measured in own.items() if arm.human}
+            if human and five in machine:
+                found += rows(f"{of_set}, upper bound", {five: machine[five], **human}, baseline=five)
+    found += question_rows(ground)
     for arm, model in models.items():
         found += dev_rows(arm, model)
         if (rate := steps_per_second(model)) is not None:
@@ -421,9 +446,13 @@ def dev_rows(arm: Arm, model: Path) -> list[Row]:
     losses = {int(line["step"]): -float(line["eval_objective"]) for line in measured}
     before, least = losses[min(losses)], min(losses.values())
     by_then = min(loss for step, loss in losses.items() if step <= 0.8 * steps)
-    values = {"loss at the start": before, "loss": least}
-    if before > least:
-        values["share of the gain in the last fifth"] = (by_then - least) / (before - least)
+    # What a decoder from scratch learns first would hide what comes later: the gain after the first fifth is looked at.
+    early = min(
+        loss for step, loss in losses.items() if step <= max(0.2 * steps, sorted(losses)[min(1, len(losses) - 1)])
+    )
+    values = {"loss at the start": before, "loss after a fifth": early, "loss": least}
+    if early > least:
+        values["share of the gain in the last fifth"] = (by_then - least) / (early - least)
     return [
         Row("passages held back", arm.engine, name, value, None, None, len(losses)) for name, value in values.items()
     ]
@@ -446,6 +475,58 @@ def fine_tuning(ground: Ground) -> list[Row]:
                     if arm.variant == variant
                 }
                 found += rows(f"{name}, {stage}", own, baseline=_baseline(variant))
+        for arm, model in models.items():
+            found += retriever_rows(name, arm, model)
+    return found
+
+
+def retriever_rows(name: str, arm: Arm, models: Mapping[str, Path]) -> list[Row]:
+    """nDCG@10 on dev of what each retriever started from and of the state kept, and the step of that: at 0 a retriever is
+    what it started from."""
+    from opensearch_neural.files import read_json_object
+    from opensearch_neural.models.directory import read_osn_json
+    from opensearch_neural.results import Row
+
+    found: list[Row] = []
+    for stage, model in models.items():
+        measures = (read_osn_json(model) or {}).get("measures", {})
+        values = {"nDCG@10 at the start": measures.get("start nDCG@10"), "nDCG@10": measures.get("nDCG@10")}
+        values["step kept"] = read_json_object(model / ".training" / "outcome.json")["best_step"]
+        found += [
+            Row(f"{name}, dev, {stage}", arm.engine, measure, float(value), None, None, 1)
+            for measure, value in values.items()
+            if value is not None
+        ]
+    return found
+
+
+def question_rows(ground: Ground) -> list[Row]:
+    """Of the questions that contexts are drawn from, how many lead BM25 to their own passage: what a generator is worth."""
+    from opensearch_neural.results import Row
+    from trainers.data import load_training
+    from trainers.negatives import open_retriever
+    from trainers.query_as_context import question_files
+
+    found: list[Row] = []
+    for arm in arms():
+        if arm.variant != "cocondenser" or arm.label not in (QUERY, HUMAN):
+            continue
+        corpora = ground.corpora(arm)
+        files = question_files(ground.configuration(arm, corpora, ground.start))
+        for corpus, (passages, questions) in zip(corpora, files, strict=True):
+            assert questions is not None
+            data = load_training(questions, corpus=passages, format="generated", name=corpus.title)
+            some = data.take(range(0, len(data), -(-len(data) // QUESTIONS)))
+            ranked = open_retriever("bm25", some.documents).retrieve(some.query_texts(), 10)
+            own = [any(one in ranked[example.query_id] for one in example.positives) for example in some.examples]
+            engine = f"questions of {corpus.title}, {arm.label}"
+            found.append(
+                Row("questions", engine, "own passage in BM25's top 10", float(np.mean(own)), None, None, len(own))
+            )
+            asked = len({row for positives in data.positives for row in positives.tolist()})
+            found.append(
+                Row("questions", engine, "passages with a question", float(asked), None, None, len(data.documents))
+            )
     return found
 
 
@@ -555,7 +636,7 @@ def _option(name: str, text: str) -> Any:
 @click.command("query-as-context")
 @click.option("--data", required=True, type=click.Path(path_type=Path, exists=True), help="Holds the BEIR folders.")
 @click.option("--work", required=True, type=click.Path(path_type=Path), help="Everything that is made is kept there.")
-@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
+@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write PART/summary.json there.")
 @click.option(
     "--part", "chosen", type=click.Choice(PARTS), multiple=True, help="Which evidence; repeatable.  [default: all]"
 )
@@ -574,13 +655,16 @@ def query_as_context(data: Path, work: Path, record: Path | None, chosen: tuple[
 
     ground = Ground(data, work, Scale(**sizes))
     parts = {"zero-shot": zero_shot, "fine-tuning": fine_tuning, "sparse": sparse}
-    rows = [row for name, part in parts.items() if not chosen or name in chosen for row in part(ground)]
-    publish(
-        rows,
-        goals(rows),
-        title="Query-as-context pre-training",
-        data=[data / name for name in ARTICLES],
-        seeds=[42],
-        shown=["MRR@10", "nDCG@10", "R@100"],
-        record=record,
-    )
+    for name, part in parts.items():
+        if chosen and name not in chosen:
+            continue
+        rows = part(ground)
+        publish(
+            rows,
+            goals(rows),
+            title=f"Query-as-context pre-training, {name}",
+            data=[data / one for one in ARTICLES],
+            seeds=[42],
+            shown=["MRR@10", "nDCG@10", "R@100"],
+            record=record and record / name,
+        )

@@ -222,6 +222,11 @@ def rows(
     return result
 
 
+def only_differences(rows: Iterable[Row]) -> list[Row]:
+    """Of the result of `rows`, what compares with the baseline: for a second comparison of engines that stand there."""
+    return [row for row in rows if " - " in row.measure]
+
+
 def difference_name(measure: str, baseline: str) -> str:
     """The `measure` of a row that holds a paired difference."""
     return f"{label(measure)} - {baseline}"

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.masking_utils import eager_mask
 
 NAME = "bfloat16-products"
@@ -61,8 +61,20 @@ def fast_attention(model: nn.Module) -> Iterator[None]:
         if module.config._attn_implementation == "sdpa":
             changed.append(module)
             module.set_attn_implementation(NAME)
+    # A copied layer, of a Condenser head say, has a copy of the configuration.
+    copies = {
+        id(config): config
+        for module in model.modules()
+        if isinstance(config := getattr(module, "config", None), PreTrainedConfig)
+        and config.model_type in MODELS
+        and config._attn_implementation == "sdpa"
+    }
+    for config in copies.values():
+        config._attn_implementation = NAME
     try:
         yield
     finally:
         for module in changed:
             module.set_attn_implementation("sdpa")
+        for config in copies.values():
+            config._attn_implementation = "sdpa"

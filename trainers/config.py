@@ -176,6 +176,10 @@ def config_options(
     return decorate
 
 
+BACKBONE = {"backbone": ("start", "Directory or hub id to start from; of pre-training, too.")}
+"""The shortcut of trainings that start from a backbone."""
+
+
 def recipe(name: str) -> Path:
     """The YAML file of a paper's recipe that comes with this package. Raises InputError that lists those there are."""
     folder = Path(__file__).parent / "recipes"

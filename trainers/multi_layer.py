@@ -35,10 +35,11 @@ from opensearch_neural.models.pooling import Pooling
 from opensearch_neural.retrievers import Run
 from trainers import losses
 from trainers.bi_encoder import BiEncoder, DenseConfig, rehearse, report, towers, train_dense
-from trainers.config import config_options
+from trainers.config import BACKBONE, config_options
 from trainers.dev import DEPTH
 from trainers.encoder import Encoder, EncoderSettings, Role, write_sentence_transformer
 from trainers.grad_cache import Encoded, Part, gather
+from trainers.loop import TrainingSettings
 from trainers.model import Losses
 
 PoolingStrategy = Literal["multi-vector", "self-contrastive", "average", "scalar-mix"]
@@ -133,6 +134,10 @@ def chosen_layers(layers: Sequence[int] | str, depth: int) -> tuple[int, ...]:
 # ------------------------------------------------ the model
 
 
+MIX_LEARNING_RATE = 1e-2
+"""Of the logits of scalar mix, at least."""
+
+
 class MultiVectorEncoder(Encoder):
     """The documents' tower: `several` gives all of a document's vectors, calling it what is searched."""
 
@@ -223,6 +228,18 @@ class MultiLayerModel(BiEncoder):
         # Parts, and processes, have texts of other lengths: filled up, their rows can stand in one tensor.
         return Encoded(nn.functional.pad(vectors, (0, 0, 0, self._width - vectors.shape[1])))
 
+    def parameter_groups(self, settings: TrainingSettings) -> list[dict[str, Any]] | None:
+        mix = self.document.mix
+        if mix is None:
+            return super().parameter_groups(settings)
+        others = [one for one in self.parameters() if one is not mix and one.requires_grad]
+        return [
+            {"params": [one for one in others if one.ndim > 1]},
+            {"params": [one for one in others if one.ndim <= 1], "weight_decay": 0.0},
+            # At a backbone's rate a handful of logits would stay where they began.
+            {"params": [mix], "lr": max(settings.learning_rate, MIX_LEARNING_RATE), "weight_decay": 0.0},
+        ]
+
     @property
     def _width(self) -> int:
         """The most vectors that a document can have."""
@@ -248,6 +265,9 @@ class MultiLayerModel(BiEncoder):
     def losses(self, vectors: dict[str, Tensor], targets: dict[str, Tensor]) -> Losses:
         """`BiEncoder.losses`, and L_reg; "document" is (documents, vectors, dimension) under the strategies of SEVERAL."""
         found = super().losses(vectors, targets)
+        if self.document.mix is not None:
+            weights = self.document.mix.detach().softmax(dim=0)
+            found.measures |= {f"weight_{at}": weight for at, weight in enumerate(weights, start=1)}
         if self.document.strategy not in SEVERAL:
             return found
         positives, last = targets["candidates"][:, 0], self.document.selection.last
@@ -329,6 +349,7 @@ def build(config: MlrConfig) -> MultiLayerModel:
 @config_options(
     MlrConfig,
     shortcuts={
+        **BACKBONE,
         "layers": ("representation.layers", "Numbers (4,6), all, or last:M, first:M, uniform:M.  [default: last:2]"),
         "pooling": (
             "representation.pooling",

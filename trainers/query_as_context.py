@@ -254,10 +254,7 @@ def read_passages(config: QueryAsContextConfig) -> Passages:
     numbers: dict[str, int] = {}
     articles: list[int] = []
     found: list[list[int]] = []
-    with main_process_first():
-        files = write_passages(config)
-        asked = [_queries(config, corpus, file) for corpus, file in zip(config.corpora, files, strict=True)]
-    for corpus, file, query_file in zip(config.corpora, files, asked, strict=True):
+    for corpus, (file, query_file) in zip(config.corpora, question_files(config), strict=True):
         own = TextStore(what="passage")
         first = len(texts)
         for document in read_documents(file):
@@ -281,6 +278,14 @@ def read_passages(config: QueryAsContextConfig) -> Passages:
     passages = Passages(texts, np.array(articles, dtype=np.int64), list(numbers), queries, Ragged(found))
     logger.info("%d passages of %d articles, %d queries", len(texts), len(numbers), len(queries))
     return passages
+
+
+def question_files(config: QueryAsContextConfig) -> list[tuple[Path, Path | None]]:
+    """For each corpus its passages and what was generated for them, made where it is not there yet; None where no context
+    needs it."""
+    with main_process_first():
+        files = write_passages(config)
+        return [(file, _queries(config, corpus, file)) for corpus, file in zip(config.corpora, files, strict=True)]
 
 
 def write_passages(config: QueryAsContextConfig) -> list[Path]:
@@ -742,8 +747,10 @@ def held_back_loss(model: ContextModel, pairs: Pairs) -> dict[str, float]:
     device = next(model.parameters()).device
     sums: dict[str, float] = {}
     counts: dict[str, float] = {}
+    # As in training, a batch's passages are of many articles: those of one exclude each other.
+    order = np.random.default_rng(0).permutation(len(pairs)).tolist()
     for start in range(0, len(pairs), EVALUATION_PAIRS):
-        visits = [Visit(index, 0, 0, 0) for index in range(start, min(start + EVALUATION_PAIRS, len(pairs)))]
+        visits = [Visit(index, 0, 0, 0) for index in order[start : start + EVALUATION_PAIRS]]
         batch = _to(pairs.collate([pairs[visit] for visit in visits]), device)
         vectors: dict[str, Tensor] = {}
         for role, parts in batch["parts"].items():
@@ -847,11 +854,11 @@ def _measured(name: str, model: Path, config: QueryAsContextConfig) -> Step:
     step = Step(name, model)
     for settings in config.test:
         data = settings.load()
-        folder = model / FOLDER / f"test-{data.name}"
-        file, made_by = folder / "measures.json", {"model": hash_files(model), "data": data.hash}
-        if is_main_process() and (not file.exists() or read_json_object(file)["made_by"] != made_by):
+        folder = model / FOLDER / f"test-{data.name}-{fingerprint(hash_files(model), data.hash)[:8]}"
+        file = folder / "measures.json"
+        if is_main_process() and not file.exists():
             found = corpus_measures(f"dense:{model}", data, cache=folder)
-            write_json(file, {"made_by": made_by, "measures": found.mean})
+            write_json(file, {"measures": found.mean})
         if is_main_process():
             step.measures[data.name] = read_json_object(file)["measures"]
     return step
@@ -871,7 +878,11 @@ def rehearse(config: QueryAsContextConfig) -> list[Step]:
             config,
             output=output,
             cache=None,
-            corpora=[replace(one, limit=min(one.limit or 64, 64)) for one in config.corpora],
+            # A file of queries is for all passages of its corpus.
+            corpora=[
+                one if one.queries is not None else replace(one, limit=min(one.limit or 64, 64))
+                for one in config.corpora
+            ],
             dev=[replace(one, limit=min(one.limit or 8, 8)) for one in config.dev],
             test=[replace(one, limit=min(one.limit or 8, 8)) for one in config.test],
             dev_share=max(config.dev_share, 0.1),

@@ -67,7 +67,7 @@ from trainers.bi_encoder import (
     rehearsed,
     unique_documents,
 )
-from trainers.config import config_options, fingerprint
+from trainers.config import BACKBONE, config_options, fingerprint
 from trainers.data import TrainingData
 from trainers.dev import DEPTH, DevSet, dev_measures
 from trainers.encoder import ROLES, EncoderSettings, Role
@@ -1201,7 +1201,7 @@ def rehearse(config: SparseConfig) -> Trained:
 
 
 @click.command("sparse")
-@config_options(SparseConfig)
+@config_options(SparseConfig, shortcuts=BACKBONE)
 def sparse_command(config: SparseConfig, dry_run: bool) -> None:
     """Train an inference-free sparse model: documents are encoded, queries only tokenized.
 

@@ -33,6 +33,8 @@ from benchmarks.multi_layer import (  # noqa: E402
 )
 from opensearch_neural.results import Row, read  # noqa: E402
 
+EVERY = bench.VARIANTS
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -41,6 +43,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         beir = tiny_beir(folder / name, seed=at)
         qrels = beir / "qrels"
         (qrels / "dev.tsv").rename(qrels / "test.tsv")
+        with (qrels / "train.tsv").open("a") as train:
+            train.write("q1\td0\t1\n")  # which a test question asks for, too
         (qrels / "dev.tsv").write_text("\n".join((qrels / "test.tsv").read_text().splitlines()[:6]) + "\n")
     return folder
 
@@ -84,6 +88,22 @@ def test_the_variants_are_compared_seed_by_seed_and_on_average(tmp_path: Path, d
         assert sum(wins) == pytest.approx(1)
 
 
+def test_every_arm_and_both_stages_run_from_one_command(
+    tmp_path: Path, data: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "PARTS", ("variants", "two-stage"))
+    monkeypatch.setattr(bench, "VARIANTS", EVERY)
+    arguments = ["--data", str(data), "--work", str(work), "--steps", "10", "--seeds", "1"]
+    arguments += ["--start", str(work / "start"), "--record", str(tmp_path)]
+    result = CliRunner().invoke(bench.multi_layer, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    rows = read(tmp_path / "variants").rows
+    assert {f"{arm.name}, seed 42" for arm in EVERY} <= {row.engine for row in rows}
+    mixed = [row for row in rows if row.set == "scalar mix" and row.engine.startswith("MLR")]
+    assert sum(row.value for row in mixed) == pytest.approx(1)
+    assert {row.engine for row in read(tmp_path / "two-stage").rows if "two stages" in row.engine}
+
+
 def test_layers_and_lambda_leave_plots(tmp_path: Path, data: Path, work: Path) -> None:
     ran("layers", data, work, tmp_path)
     ran("lambda", data, work, tmp_path)
@@ -117,6 +137,10 @@ def test_what_is_tested_is_not_trained_on(tmp_path: Path, data: Path) -> None:
     assert all(parts) and sum(map(len, parts)) == len(set().union(*parts))
     kept = {json.loads(line)["_id"] for line in (ground.train(SQUAD) / "corpus.jsonl").read_text().splitlines()}
     assert kept == parts[0]
+    wikiqa = ground.data / WIKIQA
+    own = judged(ground.train(WIKIQA), "train")
+    assert own and not own & (judged(wikiqa, "dev") | judged(wikiqa, "test"))
+    assert judged(wikiqa, "train") & judged(wikiqa, "test"), "the data would show nothing"
     # Once made it stays, whatever the shares are then.
     before = (ground.held / "qrels/test.tsv").read_bytes()
     Ground(data, tmp_path, "unused").prepare()

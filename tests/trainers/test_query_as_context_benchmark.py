@@ -63,7 +63,7 @@ def small(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query_as_context, "QUERY_LENGTH", 8)
     monkeypatch.setattr(query_as_context, "PASSAGE_LENGTH", 16)
     monkeypatch.setattr(inference_free_sparse, "HOLD_BACK", 8)
-    few = [arm for arm in arms() if arm.variant == "cocondenser" and (arm.label in (RANDOM, QUERY) or arm.human)]
+    few = [arm for arm in arms() if arm.variant == "cocondenser" and arm.label != "none"]
     monkeypatch.setattr(query_as_context, "arms", lambda: few)
 
 
@@ -75,14 +75,35 @@ def test_each_part_runs_and_records(part: str, data: Path, work: Path, tmp_path:
         arguments += [f"--{name}", str(value)]
     result = CliRunner().invoke(query_as_context.query_as_context, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    rows = read(tmp_path).rows
-    engines = {row.engine for row in rows}
+    summary = read(tmp_path / part)
+    rows = summary.rows
+    engines = {row.engine for row in rows if row.set != "questions"}
     if part == "zero-shot":
         assert {arm.engine for arm in query_as_context.arms()} | {"start"} == engines
+        # Beside the start, one candidate, and people's questions apart.
+        machine = [arm.engine for arm in query_as_context.arms() if not arm.human]
+        value = {(row.set, row.engine, row.measure): row.value for row in rows}
+        of_set = f"{TESTED[0]}, {STAGES[0]}"
+        for engine in machine:
+            gain = value[of_set, engine, difference_name("nDCG@10", "start")]
+            assert gain == pytest.approx(value[of_set, engine, "nDCG@10"] - value[of_set, "start", "nDCG@10"])
+        assert (
+            of_set,
+            f"coCondenser, {QUERY}",
+            difference_name("nDCG@10", "coCondenser, query of 1 candidate"),
+        ) in value
+        human = {row.engine for row in rows if row.set.endswith("upper bound")}
+        assert human == {f"coCondenser, {QUERY}", "coCondenser, human questions"}
+        assert not any("human" in row.engine for row in rows if row.set == of_set)
+        asked = {row.engine: row.value for row in rows if row.measure == "own passage in BM25's top 10"}
+        assert len(asked) == 2 * len(query_as_context.ARTICLES) and all(0 <= share <= 1 for share in asked.values())
         assert {"loss at the start", "loss", "steps/s"} <= {row.measure for row in rows}
-        assert [goal.target for goal in read(tmp_path).goals] == ["1 variant on both sets", "3 of 3", "at most 0.1"]
+        assert [goal.target for goal in summary.goals] == ["1 variant on both sets", "4 of 4", "at most 0.1"]
     elif part == "fine-tuning":
-        assert {row.set for row in rows} == {f"{name}, {stage}" for name in TESTED for stage in STAGES[1:]}
+        sets = {f"{name}, {stage}" for name in TESTED for stage in STAGES[1:]}
+        dev = {f"{name}, dev, {stage}" for name in TESTED for stage in STAGES[1:]}
+        assert {row.set for row in rows} == sets | dev
+        assert {row.measure for row in rows if row.set in dev} >= {"nDCG@10 at the start", "nDCG@10", "step kept"}
     else:
         assert len(engines) == 3
     assert any(row.measure == "nDCG@10" for row in rows)
@@ -102,6 +123,16 @@ def test_nothing_of_a_tested_article_trains(data: Path, tmp_path: Path) -> None:
         asked = list(ground.questions(corpus.title))
         assert asked
         assert {document for _, document in asked} <= kept
+
+
+@pytest.mark.usefixtures("small")
+def test_another_number_of_documents_is_read_anew(data: Path, tmp_path: Path) -> None:
+    def count(documents: int) -> int:
+        corpus = next(one for one in Ground(data, tmp_path, Scale(documents=documents)).documents
+                      if one.title not in TESTED)  # fmt: skip
+        return len(corpus.path.read_text().splitlines())
+
+    assert (count(20), count(80), count(20)) == (20, 80, 20)
 
 
 def test_the_goals_are_what_the_rows_say() -> None:
