@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,7 +91,8 @@ def pretrained(data: Path, work: Path, effort: Effort, layers: int) -> Path:
     from trainers.loop import TrainingSettings
     from trainers.masked_lm import MaskedLmConfig, run
 
-    new = NewBackbone("t5", layers=layers, hidden=256, heads=4, vocabulary=8000)
+    # Without dropout, in what follows too: its random numbers cost a processor a third of a step's time.
+    new = NewBackbone("t5", layers=layers, hidden=256, heads=4, vocabulary=8000, dropout=0.0)
     settings = TrainingSettings(
         steps=effort.pretraining,
         batch_size=effort.batch_size,
@@ -129,11 +130,11 @@ def generator(data: Path, work: Path, effort: Effort) -> Path:
 def generated(model: str | Path, data: Path, name: str, work: Path, effort: Effort) -> Path:
     """Queries for every document of a set; the same for all arms."""
     from trainers.data import read_documents
-    from trainers.doc2query import Sampling, generate_queries
+    from trainers.doc2query import generate_queries, sampling_for
     from trainers.texts import TextStore
 
     path = work / name / "queries.jsonl"
-    sampling = Sampling(candidates=effort.candidates, top_k=20, top_p=1.0, query_length=32, passage_length=128)
+    sampling = sampling_for(str(model), candidates=effort.candidates, top_k=20, top_p=1.0)
     documents = TextStore((one.id, one.contents) for one in read_documents(data / name))
     generate_queries(model, documents, output=path, sampling=sampling)
     return path
@@ -153,6 +154,8 @@ def configuration(arm: str, data: Path, name: str, work: Path, effort: Effort) -
         precision=effort.precision,  # type: ignore[arg-type]
         weight_decay=0.0,
     )
+    # Which state would be kept by the likelihood of dev questions says little of Hits@1, and stage 2 has none: the last
+    # state of every stage is what is measured.
     folder = work / name / "before" if arm == LATER else data / name
     queries = work / name / ("before/queries-generated.jsonl" if arm == LATER else "queries.jsonl")
     config = TomeConfig(
@@ -162,6 +165,7 @@ def configuration(arm: str, data: Path, name: str, work: Path, effort: Effort) -
         queries=[SetSettings(folder, name="labelled"), SetSettings(queries, corpus=folder, name="generated")],
         unseen=[SetSettings(data / name, split="test", name="test")],
         spans=effort.spans,
+        dev_share=0.0,
         training=training,
         url_training=training,
     )
@@ -195,7 +199,8 @@ def trained(arm: str, data: Path, name: str, work: Path, effort: Effort) -> Gene
 
 
 def without_some(data: Path, name: str, work: Path) -> set[str]:
-    """Write the set without a tenth of the documents that test questions ask for, and return these documents' ids."""
+    """Write the set without a tenth of the documents that test questions ask for, and return these documents' ids. The T5
+    and the generator have read them: what is measured is a model that never learned to lead a query there."""
     from opensearch_neural.corpus import BeirData
     from opensearch_neural.files import write_text
     from trainers.data import read_documents
@@ -378,7 +383,7 @@ def one_set(
     data: Path, name: str, work: Path, effort: Effort, arms: Sequence[str], connection: ConnectionSettings
 ) -> list[Row]:
     """All rows of a set."""
-    from opensearch_neural.evaluate import rows
+    from opensearch_neural.evaluate import only_differences, rows
     from opensearch_neural.results import Row
     from opensearch_neural.retrievers.generative import GenerativeRetriever
     from trainers.data import load_training, read_documents
@@ -387,62 +392,75 @@ def one_set(
     test = load_training(data / name, split="test", name=name)
     queries = test.query_texts()
     corpus = [(one.id, one.url) for one in read_documents(data / name)]
-    runs: dict[str, Run] = {}
     found: list[Row] = []
+    # First what needs a cluster and no training.
+    dense = open_retriever(f"dense:{DENSE}", test.documents, cache=work / name / "dense")
+    runs: dict[str, Run] = {MINILM: dense.retrieve(queries, DEPTH)}
+    runs[BM25], times = bm25_run(data, name, queries, connection)
+    found += latency_rows(name, BM25, times)
     timed = list(queries.values())[: TIMED + 5]
     for arm in arms:
         left_out = without_some(data, name, work) if arm == LATER else set()
         model = trained(arm, data, name, work, effort)
         measured = Arm.of(model, corpus, queries)
         if arm == LATER:
-            found += added_rows(name, measured, test, left_out)
+            whole = runs.get(TWO)
+            found += added_rows(name, measured, test, left_out, whole)
             continue
         runs |= measured.runs(arm)
-        steps = 2 * effort.steps if arm != HALF else effort.steps
         found += [
             Row(name, arm, "parameters", parameters(model), None, None, 1),
-            Row(name, arm, "updates", steps, None, None, 1),
+            # The stages of half the queries are its own and the one that it shares.
+            Row(name, arm, "updates", 2 * effort.steps, None, None, 1),
         ]
         if arm in (TWO, SINGLE):
             for beams in (1, BEAMS):
                 retriever = GenerativeRetriever(model, model.index_urls(corpus), beams=beams)
                 engine = arm if beams == BEAMS else f"{arm}, {GREEDY}"
-                found += latency_rows(name, engine, latency(retriever, timed))
+                found += latency_rows(name, engine, latency(retriever, timed), on=model.url[0].device.type)
         if arm == TWO:
             found += shares(measured, data, name, test)
             runs |= Arm(model, corpus, gold_texts(model, data, name, test)).runs(GOLD)
-    runs[MINILM] = open_retriever(f"dense:{DENSE}", test.documents, cache=work / name / "dense").retrieve(
-        queries, DEPTH
-    )
-    runs[BM25], times = bm25_run(data, name, queries, connection)
-    found += latency_rows(name, BM25, times)
     if TWO in runs:
         runs[FUSED] = fused(runs[BM25], runs[TWO])
     scored = {engine: hits(run, test) for engine, run in runs.items()}
-    found += rows(name, scored, baseline=SINGLE if SINGLE in scored else None)
-    if TWO in scored:
-        both = {engine: scored[engine] for engine in (BM25, FUSED)}
-        found += [row for row in rows(name, both, baseline=BM25) if BM25 in row.measure]
-        free = {engine: scored[engine] for engine in (f"{TWO}, {FREE}", f"{TWO}, {GREEDY}", TWO)}
-        found += [row for row in rows(name, free, baseline=f"{TWO}, {FREE}") if FREE in row.measure]
+    found += rows(name, scored, baseline=None)
+    for engine, baseline in compared(scored):
+        pair = {baseline: scored[baseline], engine: scored[engine]}
+        found += only_differences(rows(name, pair, baseline=baseline))
     return found
 
 
-def added_rows(name: str, arm: Arm, test: TrainingData, left_out: set[str]) -> list[Row]:
-    """Rows of the model that was trained without some documents, which the trie has: on questions for these, and others."""
+def compared(scored: Collection[str]) -> list[tuple[str, str]]:
+    """(engine, what it is compared with) of those that were measured: each ablation with two-stage, two-stage with its
+    rivals, all decoded alike; and ways to decode with each other."""
+    alike = [(TWO, SINGLE), (RANDOM, SINGLE), (BARE, TWO), (HALF, TWO), (GOLD, TWO)]
+    pairs = [(f"{one}{how}", f"{other}{how}") for one, other in alike for how in ("", f", {GREEDY}", f", {FREE}")]
+    pairs += [(TWO, BM25), (TWO, MINILM), (FUSED, BM25)]
+    pairs += [(f"{TWO}, {GREEDY}", f"{TWO}, {FREE}"), (TWO, f"{TWO}, {GREEDY}")]
+    return [pair for pair in pairs if set(pair) <= set(scored)]
+
+
+def added_rows(name: str, arm: Arm, test: TrainingData, left_out: set[str], whole: Run | None) -> list[Row]:
+    """Rows of the model that was trained without some documents, which the trie has: on questions for these, and others,
+    each beside `whole`, the run of the model that was trained on all."""
     from opensearch_neural.evaluate import rows
 
     relevant = test.qrels()
     run = arm.run(beams=BEAMS)
     found: list[Row] = []
-    for engine, added in ((f"{LATER}: their questions", True), (f"{LATER}: other questions", False)):
+    for kind, added in (("their questions", True), ("other questions", False)):
         chosen = [
             at for at, example in enumerate(test.examples) if bool(set(relevant[example.query_id]) & left_out) == added
         ]
         if chosen:
             part = test.take(chosen)
-            asked = {query: run[query] for query in part.query_texts()}
-            found += rows(name, {engine: hits(asked, part)}, baseline=None)
+            scored = {
+                label: hits({query: of[query] for query in part.query_texts()}, part)
+                for label, of in ((f"{TWO}: {kind}", whole), (f"{LATER}: {kind}", run))
+                if of is not None
+            }
+            found += rows(name, scored, baseline=None if whole is None else f"{TWO}: {kind}")
     return found
 
 
@@ -467,11 +485,12 @@ def bm25_run(
     return run, (times.p50, times.p99)
 
 
-def latency_rows(name: str, engine: str, times: tuple[float, float]) -> list[Row]:
+def latency_rows(name: str, engine: str, times: tuple[float, float], *, on: str = "cpu") -> list[Row]:
+    """on: the device; it stands in the measure where it is not a processor."""
     from opensearch_neural.results import Row
 
     return [
-        Row(name, engine, measure, value, None, None, TIMED)
+        Row(name, engine, measure if on == "cpu" else f"{measure}, {on}", value, None, None, TIMED)
         for measure, value in zip(("P50 ms", "P99 ms"), times, strict=True)
     ]
 

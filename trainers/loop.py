@@ -22,7 +22,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -535,9 +535,10 @@ class LoopTrainer(Trainer):
         return trained
 
 
-def check_output(output: Path, kind: str) -> None:
+def check_output(output: Path, kind: str, parts: Collection[str] = ()) -> None:
     """Raises InputError where a training that makes a model of `kind` would write among what is not its own: another
-    kind of model, a file, or a folder of something else (YAML files may lie there). Called before anything is written."""
+    kind of model, a file, or a folder of something else (YAML files may lie there, and the folders `parts`). Called before
+    anything is written."""
     if not output.exists():
         return
     if not output.is_dir():
@@ -547,7 +548,8 @@ def check_output(output: Path, kind: str) -> None:
     kinds = [one["kind"] for one in (content, json.loads(run.read_text()) if run.exists() else None) if one]
     if kinds and kinds[0] != kind:
         raise InputError(f"{output} holds another kind of model ({kinds[0]})", "choose another --output")
-    others = [one.name for one in output.iterdir() if not one.name.startswith(".") and one.suffix not in YAML]
+    names = [one.name for one in output.iterdir() if not one.name.startswith(".") and one.suffix not in YAML]
+    others = [name for name in names if name not in parts]
     if others and not kinds:
         raise InputError(f"{output} holds something else ({sorted(others)[0]})", "choose another --output")
 
@@ -599,7 +601,7 @@ class _Run:
         """The fields of the configuration beside the model that differ from this one's."""
         saved = self.output / "training.yaml"
         there = yaml.safe_load(saved.read_text(encoding="utf-8")) if saved.exists() else {}
-        return _differing(_with_effect(there), _with_effect(to_dict(self.config)))
+        return differing(_with_effect(there), _with_effect(to_dict(self.config)))
 
     def start(self) -> None:
         if is_main_process():
@@ -765,10 +767,11 @@ def _with_effect(config: Any) -> Any:
     return {name: _with_effect(value) for name, value in config.items() if name not in WITHOUT_EFFECT}
 
 
-def _differing(there: Any, now: Any, name: str = "") -> list[str]:
+def differing(there: Any, now: Any, name: str = "") -> list[str]:
+    """The fields of plain values (`to_dict`) that are not the same, each with both."""
     if isinstance(there, dict) and isinstance(now, dict):
         fields = [*there, *(field for field in now if field not in there)]
-        below = [_differing(there.get(one), now.get(one), f"{name}.{one}" if name else one) for one in fields]
+        below = [differing(there.get(one), now.get(one), f"{name}.{one}" if name else one) for one in fields]
         return [one for found in below for one in found]
     return [] if there == now else [f"{name}: {_brief(there)} there, {_brief(now)} now"]
 

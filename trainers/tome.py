@@ -17,7 +17,7 @@ import hashlib
 import logging
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,9 +46,18 @@ from trainers import backbones
 from trainers.bi_encoder import SetSettings
 from trainers.config import config_options, fingerprint, save_config, to_dict
 from trainers.data import TrainingData, read_documents
-from trainers.doc2query import Sampling, generate_queries
+from trainers.doc2query import Sampling, generate_queries, sampling_for
 from trainers.leaks import find_leaks, without_leaks
-from trainers.loop import Trained, TrainingSettings, Visit, is_main_process, main_process_first, train
+from trainers.loop import (
+    Trained,
+    TrainingSettings,
+    Visit,
+    check_output,
+    differing,
+    is_main_process,
+    main_process_first,
+    train,
+)
 from trainers.model import Batch, TrainingModel
 from trainers.sequence_to_sequence import Row, SequenceToSequence, collate_rows, log_likelihood
 from trainers.texts import TextStore
@@ -273,8 +282,16 @@ def train_tome(config: TomeConfig, *, limit: int | None = None) -> dict[str, Tra
     model (`load_generative`) once its stages are there. Raises InputError for a corpus whose URLs will not do, and where
     `output` holds another run.
     """
+    check_output(config.output, KIND, (PASSAGE, URL))
     single = config.stages == "single"
     settings = config.settings
+    if not single and (config.output / URL / "osn.json").exists() and not (config.output / PASSAGE).exists():
+        done = (read_osn_json(config.output) or {}).get("training", {}).get("stages")
+        if done == "single":
+            raise InputError(
+                f"{config.output} holds a model of a single stage", "choose another --output for two stages"
+            )
+    _check_stages(config)
     backbone = {PASSAGE: config.backbone, URL: config.backbone if single else config.url_backbone or config.backbone}
     if single and (config.output / PASSAGE).exists():
         raise InputError(f"{config.output} holds a model of two stages", "choose another --output for the single stage")
@@ -304,7 +321,7 @@ def train_tome(config: TomeConfig, *, limit: int | None = None) -> dict[str, Tra
         outcome[URL] = _train_stage(config, URL, backbone[URL], config.url_training, data, None)
     with main_process_first():
         if is_main_process() and all((config.output / one / "osn.json").exists() for one in _stages(single)):
-            _complete(config, corpus, outcome)
+            _complete(config, corpus)
     return outcome
 
 
@@ -338,7 +355,11 @@ def _generated(config: TomeConfig, corpus: Corpus) -> TrainingData:
     path = config.output / FOLDER / "queries.jsonl"
     assert config.generator is not None
     with main_process_first():
-        generate_queries(config.generator, corpus.contents, output=path, sampling=config.sampling)
+        # The lengths and prefix that the generator was trained with, unless told otherwise.
+        given = {name: value for name, value in asdict(config.sampling).items() if value != getattr(Sampling(), name)}
+        generate_queries(
+            config.generator, corpus.contents, output=path, sampling=sampling_for(config.generator, **given)
+        )
     return SetSettings(path, corpus=config.corpus, name="generated").load()
 
 
@@ -387,7 +408,12 @@ def _train_stage(
         output=config.output / stage,
         kind="sequence-to-sequence",
         config={**about, "settings": config.settings, "training": training},
-        data_hash=fingerprint(data.corpus.hash, data.queries.hash, hash_files(locate(backbone))),
+        data_hash=fingerprint(
+            data.corpus.hash,
+            data.queries.hash,
+            hash_files(locate(backbone)),
+            *([data.corpus.contents.hash] if data.spans else []),
+        ),
         evaluate=evaluate if dev is not None else None,
     )
 
@@ -414,24 +440,31 @@ def _written(config: TomeConfig, queries: Queries, tokenizer: PreTrainedTokenize
     return Queries(written, np.array(pairs, dtype=np.int64).reshape(-1, 2))
 
 
-def _complete(config: TomeConfig, corpus: Corpus, outcome: dict[str, Trained]) -> None:
+def _check_stages(config: TomeConfig) -> None:
+    """Raises InputError where a stage that is there was trained with other settings: stages then do not read each other."""
+    for stage in _stages(config.stages == "single"):
+        content = read_osn_json(config.output / stage)
+        there = {} if content is None else content.get("training", {}).get("settings", {})
+        if there and (fields := differing(there, to_dict(config.settings), "settings")):
+            raise InputError(
+                f"{config.output / stage} was trained with other settings ({'; '.join(fields)})",
+                "both stages need the same: train one of them again, to another --output",
+            )
+
+
+def _complete(config: TomeConfig, corpus: Corpus) -> None:
     """`generative.json`, and last `osn.json`: the directory is a model then.
 
     Raises InputError where the stages were trained with different settings, and so do not read each other.
     """
     single = config.stages == "single"
-    for stage in _stages(single):
-        content = read_osn_json(config.output / stage) or {}
-        if (other := content.get("training", {}).get("settings")) != to_dict(config.settings):
-            raise InputError(
-                f"{config.output / stage} was trained with other settings ({other}) than these "
-                f"({to_dict(config.settings)})",
-                "both stages need the same: train one of them again, to another --output",
-            )
+    _check_stages(config)
     write_settings(config.output, config.settings, single_stage=single)
     save_config(config, config.output)
     measures = {
-        f"{stage} {name}": value for stage, trained in outcome.items() for name, value in trained.measures.items()
+        f"{stage} {name}": value
+        for stage in _stages(single)
+        for name, value in (read_osn_json(config.output / stage) or {}).get("measures", {}).items()
     }
     write_osn_json(config.output, KIND, training=to_dict(config), data_hash=corpus.hash, measures=measures)
 

@@ -105,6 +105,11 @@ class UrlTokenizer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         from tokenizers import Tokenizer
 
+        if tokenizer.eos_token_id is None:
+            raise ModelError(
+                f"the tokenizer of {tokenizer.name_or_path} has no end of sequence, which a URL needs",
+                "take a sequence-to-sequence model, such as a T5",
+            )
         self.end = int(tokenizer.eos_token_id)
         self._backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         self._backend.encode_special_tokens = True

@@ -171,12 +171,16 @@ class CorpusUrls:
         ids: list[str] = []
         urls: list[str] = []
         known: dict[str, int] = {}
+        named: set[str] = set()
         digest = hashlib.sha256()
         for identifier, url in documents:
             if not url:
                 raise InputError(f"the document {identifier!r} has no URL", "every document needs one of its own")
             if (other := known.setdefault(url, len(ids))) != len(ids):
                 raise _same_url(ids[other], identifier, url)
+            if identifier in named:
+                raise InputError(f"two documents have the id {identifier!r}", "every document needs one of its own")
+            named.add(identifier)
             ids.append(identifier)
             urls.append(url)
             digest.update(json.dumps([identifier, url]).encode())

@@ -18,7 +18,7 @@ from benchmarks import jpq  # noqa: E402
 from benchmarks.jpq import CONTROL, FLAT, JPQ, OPQ, cost_goals, cost_rows, quality_goals, theory  # noqa: E402
 from opensearch_neural.results import Row, read  # noqa: E402
 from trainers.config import to_dict  # noqa: E402
-from trainers.loop import _differing  # noqa: E402
+from trainers.loop import differing  # noqa: E402
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_each_arm_differs_from_jpq_by_what_its_name_says(tmp_path: Path) -> None
             to_dict(jpq.configuration(tmp_path, tmp_path, "scifact", one, m=16, seed=1, steps=9))
             for one in (JPQ, engine)
         )
-        return {line.partition(": ")[0] for line in _differing(whole, arm)} - {"output"}
+        return {line.partition(": ")[0] for line in differing(whole, arm)} - {"output"}
 
     assert changes(CONTROL) == {"quantizer.train_centroids", "objective.documents"}
     assert changes(jpq.FROZEN) == {"quantizer.train_centroids"}

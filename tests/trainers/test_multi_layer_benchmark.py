@@ -63,10 +63,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "TEST_SHARE", 0.3)
 
 
-def ran(part: str, data: Path, work: Path, record: Path) -> dict[tuple[str, str, str], float]:
-    start = work / "start"
-    if not start.exists():
-        tiny_backbone(start, layers=3, positions=128)
+@pytest.fixture(scope="module")
+def start(work: Path) -> Path:
+    return tiny_backbone(work / "start", layers=3, positions=128)
+
+
+def ran(part: str, data: Path, start: Path, record: Path) -> dict[tuple[str, str, str], float]:
+    work = start.parent
     arguments = ["--data", str(data), "--work", str(work), "--part", part, "--steps", "1", "--seeds", "2"]
     arguments += ["--start", str(start), "--record", str(record)]
     result = CliRunner().invoke(bench.multi_layer, arguments, catch_exceptions=False)
@@ -76,8 +79,8 @@ def ran(part: str, data: Path, work: Path, record: Path) -> dict[tuple[str, str,
     return {(row.set, row.engine, row.measure): row.value for row in summary.rows}
 
 
-def test_the_variants_are_compared_seed_by_seed_and_on_average(tmp_path: Path, data: Path, work: Path) -> None:
-    value = ran("variants", data, work, tmp_path)
+def test_the_variants_are_compared_seed_by_seed_and_on_average(tmp_path: Path, data: Path, start: Path) -> None:
+    value = ran("variants", data, start, tmp_path)
     for name in (SQUAD, HELD, WIKIQA):
         seeds = [value[name, f"{SELF_CONTRASTIVE.name}, seed {seed}", TOP_5] for seed in (42, 43)]
         duals = [value[name, f"{DUAL.name}, seed {seed}", TOP_5] for seed in (42, 43)]
@@ -89,12 +92,12 @@ def test_the_variants_are_compared_seed_by_seed_and_on_average(tmp_path: Path, d
 
 
 def test_every_arm_and_both_stages_run_from_one_command(
-    tmp_path: Path, data: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench, "PARTS", ("variants", "two-stage"))
     monkeypatch.setattr(bench, "VARIANTS", EVERY)
-    arguments = ["--data", str(data), "--work", str(work), "--steps", "10", "--seeds", "1"]
-    arguments += ["--start", str(work / "start"), "--record", str(tmp_path)]
+    arguments = ["--data", str(data), "--work", str(start.parent), "--steps", "10", "--seeds", "1"]
+    arguments += ["--start", str(start), "--record", str(tmp_path)]
     result = CliRunner().invoke(bench.multi_layer, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     rows = read(tmp_path / "variants").rows
@@ -104,20 +107,20 @@ def test_every_arm_and_both_stages_run_from_one_command(
     assert {row.engine for row in read(tmp_path / "two-stage").rows if "two stages" in row.engine}
 
 
-def test_layers_and_lambda_leave_plots(tmp_path: Path, data: Path, work: Path) -> None:
-    ran("layers", data, work, tmp_path)
-    ran("lambda", data, work, tmp_path)
+def test_layers_and_lambda_leave_plots(tmp_path: Path, data: Path, start: Path) -> None:
+    ran("layers", data, start, tmp_path)
+    ran("lambda", data, start, tmp_path)
     assert {path.name for path in tmp_path.rglob("*.svg")} == {"layers.svg", "winners.svg", "lambda.svg"}
 
 
 def test_storage_measures_faiss_and_both_layouts_of_opensearch(
-    tmp_path: Path, data: Path, work: Path, cluster_url: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, data: Path, start: Path, cluster_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from benchmarks import multi_layer_storage
 
     monkeypatch.setenv("OSN_URL", cluster_url)
     monkeypatch.setattr(multi_layer_storage, "ARMS", (DUAL, MULTI_VECTOR))
-    value = ran("storage", data, work, tmp_path)
+    value = ran("storage", data, start, tmp_path)
     single, several = (f"faiss, {arm.name}" for arm in (DUAL, MULTI_VECTOR))
     assert value[SQUAD, several, "index MiB"] == pytest.approx(2 * value[SQUAD, single, "index MiB"])
     for layout in ("fields", "nested"):

@@ -595,9 +595,10 @@ def test_held_back_loss_is_the_mean_over_masked_tokens_and_pairs(backbone: Path,
     pairs = pairs_of(config, model)
     with torch.no_grad():
         found = held_back_loss(model, pairs)
-        # 36 passages: a batch of 32 and one of 4.
+        # 36 passages: a batch of 32 and one of 4, in an order that mixes articles.
         assert len(pairs) == 36
-        batches = [pairs.collate([pairs[Visit(at, 0, 0, 0)] for at in rows]) for rows in (range(32), range(32, 36))]
+        order = np.random.default_rng(0).permutation(36)
+        batches = [pairs.collate([pairs[Visit(at, 0, 0, 0)] for at in rows]) for rows in (order[:32], order[32:])]
         terms = [model(batch).terms for batch in batches]
     expected = (32 * terms[0]["contrastive"] + 4 * terms[1]["contrastive"]).item() / 36
     assert found["contrastive"] == pytest.approx(expected, rel=1e-5)
