@@ -179,35 +179,24 @@ def exported(model: str, out: Path) -> str:
 def ingest(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str, pq: str, out: Path) -> None:
     """Write the set's corpus into its index; one that an earlier run has completed stays as it is.
 
-    Raises InputError where that one is of other models.
+    Raises ModelError where that one was written with other models.
     """
-    from ingest.job import CorpusSource, Job, run_job
+    from ingest.job import CorpusSource, Job, run_job, with_models
     from ingest.pipeline import Options
-    from ingest.target import LOADING, read_meta
+    from ingest.source import spooled
+    from ingest.target import LOADING, check_unchanged_models, read_meta
     from opensearch_neural.corpus import BeirData
-    from opensearch_neural.models.directory import locate, model_info
 
-    wrote = read_meta(client, index)
-    if wrote is not None and LOADING not in wrote.extra:
-        written = {"sparse": wrote.sparse, "dense": wrote.dense, "quantized": wrote.quantized}
-        for kind, name in (("sparse", sparse), ("dense", dense), ("quantized", pq)):
-            of = written[kind]
-            # A lexical model is made of the corpus itself.
-            same = of is not None and (
-                name == "lexical" or of.hash == model_info(locate(name), name=name, kind=kind).hash
-            )
-            if not same:
-                raise InputError(
-                    f"the index {index!r} is there already, of another {kind} model than {name}",
-                    f"delete it: curl -XDELETE …/{index}",
-                )
-        return
-    corpus = BeirData.load(folder, "test").corpus_path
+    source = CorpusSource(str(BeirData.load(folder, "test").corpus_path))
     letters = out / f"{index}.dead-letters.jsonl"
     options = Options(merge=True)
-    source = CorpusSource(str(corpus))
     job = Job(source, index, sparse=sparse, dense=dense, pq=pq, replicas=0, dead_letters=letters, options=options)
-    run_job(client, job)
+    wrote = read_meta(client, index)
+    if wrote is None or LOADING in wrote.extra:
+        run_job(client, job)
+        return
+    with spooled(source.path) as place:
+        check_unchanged_models(index, wrote, with_models(job, wrote, source.reader(place), source.name).meta)
 
 
 def field_rows(

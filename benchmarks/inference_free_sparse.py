@@ -28,6 +28,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import click
@@ -402,11 +403,12 @@ def quality_goals(rows: Sequence[Row]) -> list[Goal]:
 
 def head(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Goal]]:
     """The sampled head and the full one: the same steps timed in turns, then quality after equal time."""
+    from opensearch_neural.evaluate import mean_row
     from opensearch_neural.results import Goal
 
     precisions: tuple[Literal["bfloat16", "float32"], ...] = ("bfloat16", "float32")
     rates = {precision: step_rates(data, work, precision) for precision in precisions}
-    ratios = {precision: mean(of_each(found, "full")) for precision, found in rates.items()}
+    ratios = {precision: fmean(of_each(found, "full")) for precision, found in rates.items()}
     found = head_rows(head_seconds())
     for precision, kinds in rates.items():
         for kind, values in kinds.items():
@@ -426,21 +428,9 @@ def head(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Goal]]:
     return found, [Goal(goal, "2.5", seen, min(ratios.values()) >= 2.5)]
 
 
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
 def of_each(rates: Mapping[str, Sequence[float]], kind: str) -> list[float]:
     """How many times the steps a second of `kind` the sampled head does, turn by turn."""
     return [one / other for one, other in zip(rates["sampled"], rates[kind], strict=True)]
-
-
-def mean_row(name: str, engine: str, measure: str, values: Sequence[float]) -> Row:
-    from opensearch_neural.evaluate import interval
-    from opensearch_neural.results import Row
-
-    low, high = interval(values) or (None, None)
-    return Row(name, engine, measure, mean(values), low, high, len(values))
 
 
 def plain_logits(
@@ -494,6 +484,8 @@ def head_seconds(rounds: int = 7, documents: int = 32, length: int = 128, size: 
 
 
 def head_rows(seconds: Mapping[str, Sequence[float]]) -> list[Row]:
+    from opensearch_neural.evaluate import mean_row
+
     found = []
     for name, values in seconds.items():
         what = f"{name} head alone, 32 documents of 128 tokens, {VOCABULARY:,} columns"
@@ -542,12 +534,11 @@ def steps_per_second(config: SparseConfig, folder: Path) -> float:
 
 def simple_rows(name: str, engine: str, measured: Measured, sparsity: Mapping[str, float]) -> list[Row]:
     """nDCG@10 with its interval, and sparsity."""
-    from opensearch_neural.evaluate import interval
+    from opensearch_neural.evaluate import mean_row
     from opensearch_neural.results import Row
 
-    values = measured.per_query["nDCG@10"]
-    low, high = interval(values.values()) or (None, None)
-    rows = [Row(name, engine, "nDCG@10", measured.mean["nDCG@10"], low, high, len(values))]
+    values = measured.per_query["nDCG@10"].values()
+    rows = [mean_row(name, engine, "nDCG@10", values)]
     return rows + [Row(name, engine, key, value, None, None, len(values)) for key, value in sparsity.items()]
 
 

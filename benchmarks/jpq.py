@@ -316,9 +316,10 @@ class Arms:
         indexes: dict[str, Any] = {FLAT: faiss.IndexFlatIP(dimension), LSH: faiss.IndexLSH(dimension, 8 * m, True)}
         for index in indexes.values():
             index.add(ground.vectors)
-        for engine, untrained in ((PQ, PQ), (OPQ, OPQ), (JPQ, OPQ)):
-            quantizer = self._untrained(untrained, m, SEEDS[0])
+        for engine in (PQ, OPQ):
+            quantizer = self._untrained(engine, m, SEEDS[0])
             indexes[engine] = quantized_index(quantizer, quantizer.encode(ground.vectors))
+        indexes[JPQ] = indexes[OPQ]
         return [
             Row(name, engine, "bytes a document", bytes_of(index, self.work) / count, None, None, count)
             for engine, index in indexes.items()
@@ -423,7 +424,7 @@ def cost_rows(work: Path, size: int, dimension: int, *, hnsw: bool) -> list[Row]
     """Rows of one collection size, the engines timed in turns."""
     import faiss
 
-    from opensearch_neural.evaluate import interval
+    from opensearch_neural.evaluate import mean_row
     from opensearch_neural.results import Row
 
     rng = np.random.default_rng(size)
@@ -444,8 +445,7 @@ def cost_rows(work: Path, size: int, dimension: int, *, hnsw: bool) -> list[Row]
     for engine, index in indexes.items():
         times = seconds[engine]
         milliseconds = [1000 * one for one in times]
-        low, high = interval(milliseconds) or (None, None)
-        found.append(Row(name, engine, "CPU ms a query", float(np.mean(milliseconds)), low, high, len(times)))
+        found.append(mean_row(name, engine, "CPU ms a query", milliseconds))
         found.append(Row(name, engine, "bytes a document", bytes_of(index, work) / size, None, None, size))
         if engine != FLAT:
             # Medians: another process may take a part of a query's time, of flat search or of this.

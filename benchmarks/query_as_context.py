@@ -447,9 +447,8 @@ def dev_rows(arm: Arm, model: Path) -> list[Row]:
     before, least = losses[min(losses)], min(losses.values())
     by_then = min(loss for step, loss in losses.items() if step <= 0.8 * steps)
     # What a decoder from scratch learns first would hide what comes later: the gain after the first fifth is looked at.
-    early = min(
-        loss for step, loss in losses.items() if step <= max(0.2 * steps, sorted(losses)[min(1, len(losses) - 1)])
-    )
+    second = sorted(losses)[:2][-1]
+    early = min(loss for step, loss in losses.items() if step <= max(0.2 * steps, second))
     values = {"loss at the start": before, "loss after a fifth": early, "loss": least}
     if early > least:
         values["share of the gain in the last fifth"] = (by_then - least) / (early - least)

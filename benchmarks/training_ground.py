@@ -156,7 +156,7 @@ def speed(data: Path, work: Path, *, steps: int, pairs: int, precision: str) -> 
 
 def speed_rows(name: str, seconds: Mapping[str, Sequence[float]], memory: Mapping[str, Sequence[float]]) -> list[Row]:
     """seconds: of each timed step, memory: of each process (MiB), the same ones in the same order for both trainers."""
-    from opensearch_neural.evaluate import interval
+    from opensearch_neural.evaluate import interval, mean_row
     from opensearch_neural.results import Row
 
     rows = []
@@ -169,11 +169,9 @@ def speed_rows(name: str, seconds: Mapping[str, Sequence[float]], memory: Mappin
         rows.append(Row(name, trainer, "steps/s", 1 / mean, *rates, count))
         rows.append(Row(name, trainer, "peak MiB", max(memory[trainer]), None, None, len(memory[trainer])))
     ratios = [theirs / ours for ours, theirs in zip(seconds[OURS], seconds[THEIRS], strict=True)]
-    low, high = interval(ratios) or (None, None)
-    rows.append(Row(name, OURS, f"steps/s ÷ {THEIRS}", sum(ratios) / len(ratios), low, high, len(ratios)))
+    rows.append(mean_row(name, OURS, f"steps/s ÷ {THEIRS}", ratios))
     shares = [ours / theirs for ours, theirs in zip(memory[OURS], memory[THEIRS], strict=True)]
-    low, high = interval(shares) or (None, None)
-    rows.append(Row(name, OURS, f"peak MiB ÷ {THEIRS}", sum(shares) / len(shares), low, high, len(shares)))
+    rows.append(mean_row(name, OURS, f"peak MiB ÷ {THEIRS}", shares))
     return rows
 
 

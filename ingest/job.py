@@ -210,7 +210,7 @@ def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:
             raise InputError("no corpus is named", "give --corpus, or --vectors")
         return job.corpus
     # Vectors are made of codes by the model that made the codes, which this machine may not know.
-    models = job.sparse or (job.pq and job.dense != RECONSTRUCTED) or (job.dense and job.dense != RECONSTRUCTED)
+    models = job.sparse or (job.dense != RECONSTRUCTED and (job.pq or job.dense))
     if models or job.tokenizer or job.passages or job.dtype != "fp32":
         raise InputError(
             "--vectors brings the vectors along: --sparse, --dense, --pq, --tokenizer, --passages and --dtype have no "

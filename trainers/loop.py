@@ -543,14 +543,15 @@ def check_output(output: Path, kind: str, parts: Collection[str] = ()) -> None:
         return
     if not output.is_dir():
         raise InputError(f"{output} is a file", "name a folder as --output")
-    content = read_osn_json(output)
     run = output / ".training" / "run.json"
-    kinds = [one["kind"] for one in (content, json.loads(run.read_text()) if run.exists() else None) if one]
-    if kinds and kinds[0] != kind:
-        raise InputError(f"{output} holds another kind of model ({kinds[0]})", "choose another --output")
+    made = read_osn_json(output) or (json.loads(run.read_text(encoding="utf-8")) if run.exists() else None)
+    if made is not None:
+        if made["kind"] != kind:
+            raise InputError(f"{output} holds another kind of model ({made['kind']})", "choose another --output")
+        return
     names = [one.name for one in output.iterdir() if not one.name.startswith(".") and one.suffix not in YAML]
     others = [name for name in names if name not in parts]
-    if others and not kinds:
+    if others:
         raise InputError(f"{output} holds something else ({sorted(others)[0]})", "choose another --output")
 
 

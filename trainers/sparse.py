@@ -299,11 +299,6 @@ class Lexicon:
         weights = list(encoder.query.weights.values())
         self.idf[: len(weights)] = weights
 
-    @property
-    def hash(self) -> str:
-        """16 hex digits over the tables."""
-        return fingerprint(self.idf.tobytes().hex(), self.encoder.info.hash)
-
     @classmethod
     def of(
         cls,
@@ -839,7 +834,7 @@ def train_stage(
         kind=KIND,
         # What lies in the run's own folders is told by its content: a run may be moved, and go on.
         config=whole or replace(config, start=_within(config.start, config.folder, output)),
-        data_hash=fingerprint(data.hash, student.lexicon.hash, hash_files(locate(config.start))),
+        data_hash=fingerprint(data.hash, student.lexicon.encoder.info.hash, hash_files(locate(config.start))),
         evaluate=None if dev is None else measured,
     )
 
@@ -960,8 +955,8 @@ def mined(config: SparseConfig, sets: Sequence[TrainingData], miner: Path | None
             add=len(one.negatives.values) > 0,
             consistency=candidates.consistency,
         )
-        if left_out := len(one) - len(more):
-            logger.info("%s: %d of %d examples left out, no positive in the top", one.name, left_out, len(one))
+        for note in more.notes[len(one.notes) :]:
+            logger.info("%s: %s", one.name, note)
         found.append(more)
     if not any(len(one) for one in found):
         raise InputError(

@@ -285,12 +285,9 @@ def train_tome(config: TomeConfig, *, limit: int | None = None) -> dict[str, Tra
     check_output(config.output, KIND, (PASSAGE, URL))
     single = config.stages == "single"
     settings = config.settings
-    if not single and (config.output / URL / "osn.json").exists() and not (config.output / PASSAGE).exists():
-        done = (read_osn_json(config.output) or {}).get("training", {}).get("stages")
-        if done == "single":
-            raise InputError(
-                f"{config.output} holds a model of a single stage", "choose another --output for two stages"
-            )
+    done = (read_osn_json(config.output) or {}).get("training", {}).get("stages")
+    if not single and done == "single":
+        raise InputError(f"{config.output} holds a model of a single stage", "choose another --output for two stages")
     _check_stages(config)
     backbone = {PASSAGE: config.backbone, URL: config.backbone if single else config.url_backbone or config.backbone}
     if single and (config.output / PASSAGE).exists():
@@ -356,7 +353,8 @@ def _generated(config: TomeConfig, corpus: Corpus) -> TrainingData:
     assert config.generator is not None
     with main_process_first():
         # The lengths and prefix that the generator was trained with, unless told otherwise.
-        given = {name: value for name, value in asdict(config.sampling).items() if value != getattr(Sampling(), name)}
+        usual = asdict(Sampling())
+        given = {name: value for name, value in asdict(config.sampling).items() if value != usual[name]}
         generate_queries(
             config.generator, corpus.contents, output=path, sampling=sampling_for(config.generator, **given)
         )

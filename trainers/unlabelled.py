@@ -45,20 +45,20 @@ def unlabelled(
     from trainers.doc2query import generate_queries, sampling_for
     from trainers.loop import main_process_first
 
-    documents = TextStore((document.id, document.contents) for document in read_documents(corpus, limit=limit))
-    if not len(documents):
-        raise InputError(f"{corpus} holds no document with text")
     if folder is None:
         raise ValueError("generated queries need a folder")
     try:
-        locate(questions)
+        generator = locate(questions)
     except ModelError as error:
         raise InputError(
             f"questions: {questions!r} is neither title nor first-sentence, and no query generator: {error.message}",
             "title, first-sentence, or a model directory of osn train doc2query",
         ) from None
+    documents = TextStore((document.id, document.contents) for document in read_documents(corpus, limit=limit))
+    if not len(documents):
+        raise InputError(f"{corpus} holds no document with text")
     sampling = sampling_for(questions)
-    made_by = fingerprint(hash_files(locate(questions)), sampling, documents.hash)
+    made_by = fingerprint(hash_files(generator), sampling, documents.hash)
     file = folder / f"{name}.{made_by}.queries.jsonl"
     with main_process_first():
         folder.mkdir(parents=True, exist_ok=True)
