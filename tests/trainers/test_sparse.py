@@ -395,15 +395,17 @@ def test_queries_whose_positive_the_miner_does_not_find_are_left_out(
 
 
 def test_one_judged_negative_does_not_end_mining_for_the_others(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    config = configuration(backbone, beir, tmp_path, candidates=SparseCandidates(negatives=3, depth=10, mine="bm25"))
+    (alone,) = mined(config, [SparseSet(beir).load()])
+    found_for = {one.query_id: set(one.negatives) for one in alone.examples}
+    # One that the miner does not find.
+    judged = next(one for one in alone.documents if one not in found_for["q1"] | {"d1"})
     folder = tmp_path / "judged"
     shutil.copytree(beir, folder)
-    with (folder / "qrels" / "train.tsv").open("a") as judged:
-        judged.write("q1\td2\t0\n")
-    data = SparseSet(folder).load()
-    config = configuration(backbone, folder, tmp_path, candidates=SparseCandidates(negatives=3, mine="bm25"))
-    (found,) = mined(config, [data])
-    alone = mined(config, [SparseSet(beir).load()])[0]
-    assert "d2" in {one.query_id: one.negatives for one in found.examples}["q1"]
+    with (folder / "qrels" / "train.tsv").open("a") as qrels:
+        qrels.write(f"q1\t{judged}\t0\n")
+    (found,) = mined(config, [SparseSet(folder).load()])
+    assert set(found.examples[0].negatives) == found_for["q1"] | {judged}
     assert [one.negatives for one in found.examples[1:]] == [one.negatives for one in alone.examples[1:]]
     assert min(len(one.negatives) for one in alone.examples) >= 3
 
