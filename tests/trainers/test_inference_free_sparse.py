@@ -17,7 +17,15 @@ from tiny import tiny_backbone, tiny_beir  # noqa: E402
 
 from benchmarks import inference_free_sparse  # noqa: E402
 from benchmarks.cluster_bm25 import Bm25Settings, cluster_bm25  # noqa: E402
-from benchmarks.inference_free_sparse import STUDENT, best_settings, flops_goals, quality_goals  # noqa: E402
+from benchmarks.inference_free_sparse import (  # noqa: E402
+    PIECES,
+    PRESENCE,
+    STUDENT,
+    best_settings,
+    distillation_goals,
+    flops_goals,
+    quality_goals,
+)
 from opensearch_neural.results import Row, read  # noqa: E402
 
 if TYPE_CHECKING:
@@ -81,6 +89,8 @@ def test_each_part_is_one_command_that_writes_its_result(
     summary = read(tmp_path / part)
     if part not in ("quality", "high-idf-first"):
         assert {row.set for row in summary.rows} >= {"one", "cranfield"}
+        engines = {row.engine for row in summary.rows if row.set == "cranfield" and row.measure == "nDCG@10"}
+        assert {PRESENCE, PIECES} < engines, "a lead has to be over what needs no learning"
         return
     assert {row.set for row in summary.rows} >= {"one", "two"}
     assert all((work / "models" / "student" / name).exists() for name in ("residual.json", "document", "osn.json"))
@@ -154,3 +164,14 @@ def test_curves_are_compared_at_equal_flops_and_never_at_equal_lambda() -> None:
     rows += point("without IDF", "no IDF", 0.0, 8.0, 0.65) + point("without IDF", "no IDF", 0.1, 2.0, 0.62)
     # At 8 the best affordable is 0.7 > 0.65; at 2 it is 0.6 < 0.62.
     assert flops_goals(rows)[0].value == "1 of 2"
+
+
+def test_the_ensemble_has_to_lead_every_other_way_to_pre_train() -> None:
+    def lag(engine: str, value: float, high: float) -> Row:
+        return Row("cranfield", engine, "nDCG@10 - ensemble", value, value - 0.1, high, 9)
+
+    rows = [lag("InfoNCE", -0.02, -0.01), lag("dense pair", -0.01, 0.01), lag(PRESENCE, 0.1, 0.2)]
+    (goal,) = distillation_goals(rows)
+    assert goal.met
+    assert goal.value == "2 of 2, 1 with the interval below zero"
+    assert not distillation_goals([*rows, lag("no pre-training", 0.001, 0.1)])[0].met
