@@ -158,7 +158,8 @@ def train(data: BeirData, out: Path, steps: int) -> None:
     try:
         from trainers.bi_encoder import DevSettings
         from trainers.loop import TrainingSettings
-        from trainers.sparse import (
+        from trainers.sparse import train_sparse
+        from trainers.sparse_settings import (
             RegularizationSettings,
             SparseCandidates,
             SparseConfig,
@@ -166,7 +167,6 @@ def train(data: BeirData, out: Path, steps: int) -> None:
             SparseSet,
             StudentSettings,
             WarmUpSettings,
-            train_sparse,
         )
     except ModuleNotFoundError:
         raise MissingExtra("training", "train") from None

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from opensearch_neural.results import Goal, Row
     from opensearch_neural.retrievers import Run
     from trainers.data import TrainingData
-    from trainers.sparse import Lexicon, SparseConfig
+    from trainers.sparse_settings import SparseConfig
+    from trainers.sparse_student import Lexicon
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ def configuration(data: Path, work: Path, name: str, *, steps: int, sets: Sequen
     """The student of part "quality", on `sets` or all of TRAINED_ON; settings were chosen on held-back parts of train."""
     from trainers.bi_encoder import DevSettings
     from trainers.loop import TrainingSettings
-    from trainers.sparse import (
+    from trainers.sparse_settings import (
         RegularizationSettings,
         SparseCandidates,
         SparseConfig,
@@ -134,7 +135,7 @@ def configuration(data: Path, work: Path, name: str, *, steps: int, sets: Sequen
 
 def ablation(data: Path, work: Path, name: str, *, steps: int) -> SparseConfig:
     """The paper's own student, without impacts that are added, small: what parts "flops" and "distillation" vary."""
-    from trainers.sparse import SparseObjective
+    from trainers.sparse_settings import SparseObjective
 
     config = configuration(data, work, name, steps=steps, sets=SMALL)
     return replace(
@@ -248,7 +249,7 @@ def document_matrix(encoder: Any, test: Test) -> Any:
 
 def student_run(encoder: Any, test: Test) -> tuple[Run, dict[str, float]]:
     """The student's run, and how sparse its documents are."""
-    from trainers.sparse import measured_flops
+    from trainers.sparse_dev import measured_flops
 
     matrix = document_matrix(encoder, test)
     queries = [encoder.query.encode(text) for text in test.data.query_texts().values()]
@@ -311,7 +312,7 @@ def corpus_of(data: Path, name: str) -> Path:
 
 
 def with_saturation(encoder: LexicalEncoder, saturation: Saturation) -> Lexicon:
-    from trainers.sparse import Lexicon
+    from trainers.sparse_student import Lexicon
 
     return Lexicon(replace(encoder, k1=saturation.k1, b=saturation.b), len(encoder.vocabulary))
 
@@ -518,7 +519,7 @@ def step_rates(data: Path, work: Path, precision: Literal["bfloat16", "float32"]
     for turn, (kind, values) in itertools.product(range(TIMED_TURNS), rates.items()):
         config = configuration(data, work, f"timed-{precision}-{kind}-{turn}", steps=TIMED_STEPS, sets=SMALL)
         config = replace(config, training=replace(config.training, precision=precision))
-        with patch("trainers.sparse.largest_logits", plain_logits) if kind == PLAIN else nullcontext():
+        with patch("trainers.sparse_student.largest_logits", plain_logits) if kind == PLAIN else nullcontext():
             values.append(steps_per_second(with_head(config, "full" if kind == PLAIN else kind), work / "timed"))
     return rates
 
@@ -643,7 +644,7 @@ def distillation(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Go
     The second dense teacher is MiniLM trained on the same questions; a second sparse one there is none of. The arm without
     pre-training is trained as many steps as both stages together.
     """
-    from trainers.sparse import SparseCandidates, StageSettings
+    from trainers.sparse_settings import SparseCandidates, StageSettings
 
     dense = trained_dense(data, work)
     arms: dict[str, dict[str, Any]] = {

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from trainers.bi_encoder import DenseConfig, SetSettings
     from trainers.data import TrainingData
     from trainers.query_as_context import Context, CorpusSettings, QueryAsContextConfig, Variant
-    from trainers.sparse import SparseConfig
+    from trainers.sparse_settings import SparseConfig
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from trainers.doc2query import Doc2QueryConfig  # noqa: E402
 from trainers.jpq import JpqConfig  # noqa: E402
 from trainers.multi_layer import MlrConfig  # noqa: E402
 from trainers.query_as_context import QueryAsContextConfig  # noqa: E402
-from trainers.sparse import SparseConfig  # noqa: E402
+from trainers.sparse_settings import SparseConfig  # noqa: E402
 from trainers.tome import TomeConfig  # noqa: E402
 
 RECIPES = Path(backbones.__file__).parent / "recipes"

@@ -31,27 +31,21 @@ from trainers.grad_cache import cached_backward  # noqa: E402
 from trainers.loop import TrainingSettings, Visit  # noqa: E402
 from trainers.model import Progress  # noqa: E402
 from trainers.negatives import NEGATIVES, open_retriever  # noqa: E402
-from trainers.sparse import (  # noqa: E402
-    KIND,
+from trainers.sparse import check_known, mined, teachers, train_sparse  # noqa: E402
+from trainers.sparse_batches import collate  # noqa: E402
+from trainers.sparse_dev import measured_flops  # noqa: E402
+from trainers.sparse_head import sample_columns  # noqa: E402
+from trainers.sparse_settings import (  # noqa: E402
     RegularizationSettings,
     SparseCandidates,
     SparseConfig,
     SparseObjective,
     SparseSet,
-    SparseStudent,
     StageSettings,
     StudentSettings,
     WarmUpSettings,
-    build,
-    calibrate,
-    check_known,
-    collate,
-    measured_flops,
-    mined,
-    teachers,
-    train_sparse,
 )
-from trainers.sparse_head import sample_columns  # noqa: E402
+from trainers.sparse_student import KIND, SparseStudent, build, calibrate  # noqa: E402
 from trainers.teachers import PairTeacher, teach  # noqa: E402
 from trainers.unlabelled import unlabelled  # noqa: E402
 
