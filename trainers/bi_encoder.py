@@ -547,6 +547,28 @@ class Prepared:
     dev: list[DevSet]
 
 
+def load_sets(
+    train: Sequence[SetSettings],
+    unseen: Sequence[SetSettings],
+    dev: Sequence[SetSettings],
+    *,
+    folder: Path,
+    documents: int | None = None,
+) -> tuple[list[TrainingData], list[TrainingData]]:
+    """(train, dev), questions of `unseen` left out of train. documents: of each corpus so many, beside those that its
+    questions need; all by default. Generated questions are kept in `folder`. Raises InputError as `load_training` does."""
+
+    def load(settings: SetSettings) -> TrainingData:
+        found = settings.load(folder)
+        return found if documents is None else fewer_documents(found, documents)
+
+    sets = [load(settings) for settings in train]
+    for settings in unseen:
+        other = settings.load(folder)
+        sets = [without_leaks(one, find_leaks(one, other)) for one in sets]
+    return sets, [load(settings) for settings in dev]
+
+
 def prepare(config: DenseConfig, *, folder: Path | None = None, documents: int | None = None) -> Prepared:
     """Load the data, leave out of train what `unseen` asks, hold back dev where none is named, check for leaks.
 
@@ -557,19 +579,10 @@ def prepare(config: DenseConfig, *, folder: Path | None = None, documents: int |
     """
     selection, seed = config.selection, config.training.seed
     folder = folder or config.output / FOLDER
-
-    def load(settings: SetSettings) -> TrainingData:
-        found = settings.load(folder)
-        return found if documents is None else fewer_documents(found, documents)
-
-    sets = [load(settings) for settings in config.train]
+    sets, dev = load_sets(config.train, config.unseen, config.dev, folder=folder, documents=documents)
     names = [one.name for one in sets]
     if len(set(names)) < len(names):
         raise InputError(f"two train sets have the same name: {', '.join(names)}", "give each its own: train[…].name")
-    for settings in config.unseen:
-        other = settings.load(folder)
-        sets = [without_leaks(one, find_leaks(one, other)) for one in sets]
-    dev = [load(settings) for settings in config.dev]
     if selection.hold_back is not None:
         parted = [hold_back(one, selection.hold_back, seed=seed) for one in sets]
         sets = [part for part, _ in parted]

@@ -22,10 +22,10 @@ from opensearch_neural.models.directory import Module, locate, routes
 from opensearch_neural.models.pooling import Pooling, pooled
 from opensearch_neural.models.pretrained import load_model
 from opensearch_neural.models.safety import refuse_unsafe
+from trainers import backbones
 
 Role = Literal["query", "document"]
 ROLES: tuple[Role, ...] = ("query", "document")
-DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "dropout_rate")
 
 
 @dataclass(slots=True)
@@ -256,10 +256,6 @@ def _load_backbone(folder: Path, dropout: float | None) -> PreTrainedModel:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         # Of a T5, whose configuration does not tell whether its folder holds a decoder too, the encoder alone.
         loader = AutoModelForTextEncoding if config.model_type in ("t5", "mt5", "umt5") else AutoModel
-        if dropout is not None:
-            for name in DROPOUTS:
-                if hasattr(config, name):
-                    setattr(config, name, dropout)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{folder} does not load as a transformer: {error}") from error
     backbone: PreTrainedModel
@@ -267,6 +263,8 @@ def _load_backbone(folder: Path, dropout: float | None) -> PreTrainedModel:
     # A pooler is not read; another weight that is missing would be random, and nobody would know.
     if missing := [key for key in lacking if "pooler." not in key]:
         raise ModelError(f"{folder}: the weights lack {', '.join(missing[:3])}")
+    if dropout is not None:
+        backbones.set_dropout(backbone, dropout)
     return backbone
 
 

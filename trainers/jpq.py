@@ -37,9 +37,9 @@ from opensearch_neural.models.dense import DenseEncoder, TorchDenseEncoder, ends
 from opensearch_neural.models.quantized import CENTROIDS, KIND, QUANTIZER_FILE, Codes, Quantizer
 from opensearch_neural.tokens import encodable
 from trainers import backbones, losses
-from trainers.bi_encoder import PART_OVERHEAD, QuestionSet, rehearsed
+from trainers.bi_encoder import PART_OVERHEAD, QuestionSet, load_sets, rehearsed
 from trainers.config import config_options, fingerprint
-from trainers.data import TrainingData, fewer_documents, hold_back, merge, read_documents, training_pairs
+from trainers.data import TrainingData, hold_back, merge, read_documents, training_pairs
 from trainers.dev import DEPTH, MEASURES
 from trainers.embeddings import dense_vectors
 from trainers.grad_cache import Part
@@ -211,17 +211,8 @@ def prepare(config: JpqConfig, documents: int | None = None) -> tuple[TrainingDa
 
     documents: of each corpus so many, beside those that its questions need; all by default.
     """
-
-    def load(settings: JpqSet) -> TrainingData:
-        found = settings.load(config.folder)
-        return found if documents is None else fewer_documents(found, documents)
-
-    sets = [load(settings) for settings in config.train]
-    for settings in config.unseen:
-        other = settings.load(config.folder)
-        sets = [without_leaks(one, find_leaks(one, other)) for one in sets]
+    sets, dev = load_sets(config.train, config.unseen, config.dev, folder=config.folder, documents=documents)
     data = sets[0] if len(sets) == 1 else merge(sets)
-    dev = [load(settings) for settings in config.dev]
     if config.selection.hold_back is not None:
         data, held = hold_back(data, config.selection.hold_back, seed=config.training.seed)
         dev.append(held)

@@ -19,7 +19,7 @@ from transformers import BertModel  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.dense import load_dense  # noqa: E402
-from trainers import attention, bi_encoder  # noqa: E402
+from trainers import attention, backbones, bi_encoder  # noqa: E402
 from trainers.bi_encoder import (  # noqa: E402
     BiEncoder,
     CandidateSettings,
@@ -35,7 +35,7 @@ from trainers.bi_encoder import (  # noqa: E402
     train_dense,
 )
 from trainers.data import TrainingData, load_training  # noqa: E402
-from trainers.encoder import EncoderSettings, read_start  # noqa: E402
+from trainers.encoder import EncoderSettings, load_towers, read_start  # noqa: E402
 from trainers.grad_cache import cached_backward  # noqa: E402
 from trainers.loop import TrainingSettings, Visit  # noqa: E402
 from trainers.model import Batch  # noqa: E402
@@ -325,6 +325,15 @@ def test_retriever_1_then_its_negatives_then_retriever_2_from_the_same_start(
     before = (tmp_path / "model/model.safetensors").stat().st_mtime_ns
     train_dense(config)
     assert (tmp_path / "model/model.safetensors").stat().st_mtime_ns == before
+
+
+def test_the_settings_dropout_replaces_the_backbones_own_and_not_what_its_folder_says(tmp_path: Path) -> None:
+    start = read_start(tiny_backbone(tmp_path / "start", dropout=0.2))
+    short = EncoderSettings(query_length=16, document_length=32)
+    (given, _), (own, _) = (load_towers(start, replace(short, dropout=share)) for share in (0.0, None))
+    assert backbones.largest_dropout(given["query"]) == 0.0
+    assert backbones.largest_dropout(own["query"]) == 0.2
+    assert given["query"].backbone.config.hidden_dropout_prob == 0.2, "the next training starts with the backbone's own"
 
 
 def test_a_killed_run_with_dropout_and_gradient_caching_resumes_to_the_same_weights(
