@@ -28,6 +28,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import click
@@ -68,6 +69,8 @@ BM25, PRESENCE, PIECES, TEACHER, STUDENT = (
     "sparse student",
 )
 PLAIN = "plain"
+ENSEMBLE = "ensemble"
+TARGET = "target corpus"
 PARTS = ("quality", "head", "flops", "distillation", "high-idf-first")
 GRID = ((0.6, 0.9, 1.2, 1.6, 2.0), (0.3, 0.5, 0.75, 0.9))  # k1, b
 TUNING_QUERIES = 400
@@ -138,7 +141,9 @@ def ablation(data: Path, work: Path, name: str, *, steps: int) -> SparseConfig:
         config,
         student=replace(config.student, residual=False, idf="train"),
         warm_up=replace(config.warm_up, impact_steps=WARM_UP_STEPS),
-        objective=SparseObjective(teachers=[START, "lexical"], teacher_scale=10.0, all_pairs=True),
+        objective=SparseObjective(
+            info_nce=0.0, kl=1.0, teachers=[START, "lexical"], teacher_scale=10.0, all_pairs=True
+        ),
     )
 
 
@@ -353,25 +358,36 @@ def compared(
 ) -> list[Row]:
     """Rows of the student, the rival and the baselines on a test set."""
     from opensearch_neural.evaluate import rows
-    from opensearch_neural.results import Row
     from trainers.negatives import open_retriever
 
-    texts = list(test.data.documents.values())
-    adapted = on_target(student, lexicon := test.lexicon(student.query.tokenizer, saturation))
-    impacts, encode = lexicon.impacts(texts), lexicon.encoder.query.encode
-    presence = (impacts > 0).astype("float32")
-    run, sparsity = student_run(adapted, test)
+    lexicon = test.lexicon(student.query.tokenizer, saturation)
+    run, sparsity = student_run(on_target(student, lexicon), test)
     dense = open_retriever(f"dense:{START}", test.data.documents, cache=test.folder / "dense")
     queries = test.data.query_texts()
     measured = {
         BM25: test.measured(bm25(queries, DEPTH)),
-        PRESENCE: test.measured(sparse_run(test, presence, lexicon.encoder.vocabulary, encode)),
-        PIECES: test.measured(sparse_run(test, impacts, lexicon.encoder.vocabulary, encode)),
+        **untrained(test, lexicon),
         TEACHER: test.measured(dense.retrieve(queries, DEPTH)),
         STUDENT: test.measured(run),
     }
-    found = rows(test.name, measured, baseline=BM25)
-    return found + [Row(test.name, STUDENT, key, value, None, None, len(texts)) for key, value in sparsity.items()]
+    return rows(test.name, measured, baseline=BM25) + sparsity_rows(test, STUDENT, sparsity)
+
+
+def untrained(test: Test, lexicon: Lexicon) -> dict[str, Measured]:
+    """What the student's own vocabulary gives without any learning: a lead has to be over these."""
+    impacts, encoder = lexicon.impacts(list(test.data.documents.values())), lexicon.encoder
+    presence = (impacts > 0).astype("float32")
+    return {
+        name: test.measured(sparse_run(test, matrix, encoder.vocabulary, encoder.query.encode))
+        for name, matrix in ((PRESENCE, presence), (PIECES, impacts))
+    }
+
+
+def sparsity_rows(test: Test, engine: str, sparsity: Mapping[str, float]) -> list[Row]:
+    from opensearch_neural.results import Row
+
+    count = len(test.data.documents)
+    return [Row(test.name, engine, key, value, None, None, count) for key, value in sparsity.items()]
 
 
 def quality_goals(rows: Sequence[Row]) -> list[Goal]:
@@ -400,11 +416,12 @@ def quality_goals(rows: Sequence[Row]) -> list[Goal]:
 
 def head(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Goal]]:
     """The sampled head and the full one: the same steps timed in turns, then quality after equal time."""
+    from opensearch_neural.evaluate import mean_row
     from opensearch_neural.results import Goal
 
     precisions: tuple[Literal["bfloat16", "float32"], ...] = ("bfloat16", "float32")
     rates = {precision: step_rates(data, work, precision) for precision in precisions}
-    ratios = {precision: mean(of_each(found, "full")) for precision, found in rates.items()}
+    ratios = {precision: fmean(of_each(found, "full")) for precision, found in rates.items()}
     found = head_rows(head_seconds())
     for precision, kinds in rates.items():
         for kind, values in kinds.items():
@@ -412,33 +429,19 @@ def head(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Goal]]:
         for kind in ("full", PLAIN):
             engine = f"sampled head, {precision}"
             found.append(mean_row(" and ".join(SMALL), engine, f"steps/s ÷ {kind} head's", of_each(kinds, kind)))
-    for kind, count in (("sampled", steps), ("full", max(1, round(steps / ratios["bfloat16"])))):
+    models = {}
+    for kind, count in (("full", max(1, round(steps / ratios["bfloat16"]))), ("sampled", steps)):
         config = configuration(data, work, f"head-{kind}", steps=count, sets=SMALL)
-        model = trained(with_head(config, kind))
-        for name in TESTED:
-            test = Test.load(data, name, work)
-            run, sparsity = student_run(on_target(model, test.lexicon(model.query.tokenizer)), test)
-            found += simple_rows(name, f"{kind} head, {count} steps", test.measured(run), sparsity)
+        models[f"{kind} head, {count} steps"] = trained(with_head(config, kind))
+    found += tested(data, work, {}, targeted=models, baseline=next(iter(models)))
     goal = "the sampled head: at least 2.5× the steps per second of the full one on 2 cores"
     seen = ", ".join(f"{ratio:.2f} in {precision}" for precision, ratio in ratios.items())
     return found, [Goal(goal, "2.5", seen, min(ratios.values()) >= 2.5)]
 
 
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
 def of_each(rates: Mapping[str, Sequence[float]], kind: str) -> list[float]:
     """How many times the steps a second of `kind` the sampled head does, turn by turn."""
     return [one / other for one, other in zip(rates["sampled"], rates[kind], strict=True)]
-
-
-def mean_row(name: str, engine: str, measure: str, values: Sequence[float]) -> Row:
-    from opensearch_neural.evaluate import interval
-    from opensearch_neural.results import Row
-
-    low, high = interval(values) or (None, None)
-    return Row(name, engine, measure, mean(values), low, high, len(values))
 
 
 def plain_logits(
@@ -492,6 +495,8 @@ def head_seconds(rounds: int = 7, documents: int = 32, length: int = 128, size: 
 
 
 def head_rows(seconds: Mapping[str, Sequence[float]]) -> list[Row]:
+    from opensearch_neural.evaluate import mean_row
+
     found = []
     for name, values in seconds.items():
         what = f"{name} head alone, 32 documents of 128 tokens, {VOCABULARY:,} columns"
@@ -538,20 +543,9 @@ def steps_per_second(config: SparseConfig, folder: Path) -> float:
     return float(json.loads(file.read_text()))
 
 
-def simple_rows(name: str, engine: str, measured: Measured, sparsity: Mapping[str, float]) -> list[Row]:
-    """nDCG@10 with its interval, and sparsity."""
-    from opensearch_neural.evaluate import interval
-    from opensearch_neural.results import Row
-
-    values = measured.per_query["nDCG@10"]
-    low, high = interval(values.values()) or (None, None)
-    rows = [Row(name, engine, "nDCG@10", measured.mean["nDCG@10"], low, high, len(values))]
-    return rows + [Row(name, engine, key, value, None, None, len(values)) for key, value in sparsity.items()]
-
-
 def flops(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Goal]]:
     """Curves over λ, with and without IDF, and IDF at retrieval from either corpus."""
-    found: list[Row] = []
+    own, targeted = {}, {}
     for idf, weight in itertools.product(("train", "none"), LAMBDAS):
         config = ablation(data, work, f"flops-{idf}-{weight:g}", steps=steps)
         config = replace(
@@ -559,18 +553,32 @@ def flops(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Goal]]:
             student=replace(config.student, idf=idf),
             regularization=replace(config.regularization, weight=weight),
         )
+        engine = f"with{'' if idf == 'train' else 'out'} IDF, λ {weight:g}"
         model = trained(config)
-        for name in TESTED:
-            test = Test.load(data, name, work)
-            run, sparsity = student_run(model, test)
-            trained_with = "with IDF" if idf == "train" else "without IDF"
-            retrieval = "training corpus" if idf == "train" else "no IDF"
-            engine = f"{trained_with}, λ {weight:g}, {retrieval}"
-            found += simple_rows(name, engine, test.measured(run), sparsity)
-            target = on_target(model, test.lexicon(model.query.tokenizer))
-            run, _ = student_run(target, test)
-            found += simple_rows(name, f"{trained_with}, λ {weight:g}, target corpus", test.measured(run), {})
+        own[f"{engine}, {'training corpus' if idf == 'train' else 'no IDF'}"] = model
+        targeted[f"{engine}, {TARGET}"] = model
+    found = tested(data, work, own, targeted, baseline=PIECES)
     return found, flops_goals(found)
+
+
+def tested(
+    data: Path, work: Path, models: Mapping[str, Any], targeted: Mapping[str, Any], *, baseline: str
+) -> list[Row]:
+    """Rows of the students on the ablations' test sets, with what needs no learning; `targeted` ones use their IDF."""
+    from opensearch_neural.evaluate import rows
+
+    found: list[Row] = []
+    pieces = next(iter({**models, **targeted}.values())).query.tokenizer
+    for test in (Test.load(data, name, work) for name in TESTED):
+        lexicon = test.lexicon(pieces)
+        measured = untrained(test, lexicon)
+        adapted = {engine: on_target(model, lexicon) for engine, model in targeted.items()}
+        for engine, model in {**models, **adapted}.items():
+            run, sparsity = student_run(model, test)
+            measured[engine] = test.measured(run)
+            found += sparsity_rows(test, engine, sparsity)
+        found += rows(test.name, measured, baseline=baseline)
+    return found
 
 
 def flops_goals(rows: Sequence[Row]) -> list[Goal]:
@@ -618,7 +626,7 @@ def plot(rows: Sequence[Row], folder: Path) -> None:
             points = sorted(
                 (cost, value[name, engine, "nDCG@10"])
                 for (of, engine, measure), cost in value.items()
-                if of == name and measure == "FLOPS" and engine.startswith(trained_with)
+                if of == name and measure == "FLOPS" and engine.startswith(trained_with) and not engine.endswith(TARGET)
             )
             axis.plot(*zip(*points, strict=True), marker="o", label=f"trained {trained_with}")
         axis.set(title=name, xlabel="FLOPS, measured", ylabel="nDCG@10", xscale="log")
@@ -630,17 +638,20 @@ def plot(rows: Sequence[Row], folder: Path) -> None:
 
 
 def distillation(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Goal]]:
-    """Table 6 in direction. The second dense teacher is MiniLM trained on the same questions; a second sparse one there
-    is none of."""
+    """Table 6 in direction: what the first of two stages of equal length is trained with; the second is the same in all.
+
+    The second dense teacher is MiniLM trained on the same questions; a second sparse one there is none of. The arm without
+    pre-training is trained as many steps as both stages together.
+    """
     from trainers.sparse import SparseCandidates, StageSettings
 
     dense = trained_dense(data, work)
     arms: dict[str, dict[str, Any]] = {
+        ENSEMBLE: {"teachers": [START, "lexical"]},
         "dense (MiniLM) alone": {"teachers": [START]},
         "dense (MiniLM trained) alone": {"teachers": [dense]},
         "sparse (BM25 over word pieces) alone": {"teachers": ["lexical"]},
         "dense pair": {"teachers": [START, dense]},
-        "ensemble": {"teachers": [START, "lexical"]},
         "ensemble, no normalization": {
             "teachers": [START, "lexical"],
             "normalize_teachers": False,
@@ -648,9 +659,10 @@ def distillation(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Go
         },
         "InfoNCE": {"teachers": [], "kl": 0.0, "info_nce": 1.0, "all_pairs": False},
     }
-    found: list[Row] = []
+    models = {}
     for engine, changes in arms.items():
-        base = ablation(data, work, "", steps=steps // 2)
+        slug = "".join(letter if letter.isalnum() else "-" for letter in engine.lower())
+        base = ablation(data, work, f"distillation-{slug}", steps=steps // 2)
         before = StageSettings(
             train=base.train,
             objective=replace(base.objective, **changes),
@@ -658,22 +670,27 @@ def distillation(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Go
             regularization=replace(base.regularization, weight=base.regularization.weight / 10),
             training=base.training,
         )
-        slug = "".join(letter if letter.isalnum() else "-" for letter in engine.lower())
-        config = replace(base, output=work / "models" / f"distillation-{slug}", pretraining=before)
-        found += tested_small(config, engine, data, work)
-    alone = ablation(data, work, "distillation-no-pre-training", steps=steps // 2)
-    found += tested_small(alone, "no pre-training", data, work)
-    return found, []
+        models[engine] = trained(replace(base, pretraining=before))
+    models["no pre-training"] = trained(ablation(data, work, "distillation-no-pre-training", steps=2 * (steps // 2)))
+    found = tested(data, work, models, {}, baseline=ENSEMBLE)
+    return found, distillation_goals(found)
 
 
-def tested_small(config: SparseConfig, engine: str, data: Path, work: Path) -> list[Row]:
-    model = trained(config)
-    found: list[Row] = []
-    for name in TESTED:
-        test = Test.load(data, name, work)
-        run, sparsity = student_run(model, test)
-        found += simple_rows(name, engine, test.measured(run), sparsity)
-    return found
+def distillation_goals(rows: Sequence[Row]) -> list[Goal]:
+    """The paper's direction (table 6): normalized, heterogeneous teachers above every other way to pre-train."""
+    from opensearch_neural.results import Goal
+
+    others = [row for row in rows if row.measure == f"nDCG@10 - {ENSEMBLE}" and row.engine not in (PRESENCE, PIECES)]
+    below = sum(row.value < 0 for row in others)
+    clearly = sum(row.high is not None and row.high < 0 for row in others)
+    return [
+        Goal(
+            "the normalized ensemble is above every other way to pre-train (table 6)",
+            f"{len(others)} of {len(others)}",
+            f"{below} of {len(others)}, {clearly} with the interval below zero",
+            below == len(others),
+        )
+    ]
 
 
 def trained_dense(data: Path, work: Path) -> str:
@@ -781,6 +798,7 @@ def inference_free_sparse(
         "seconds ÷ plain",
     ]
     present = {row.measure for row in rows}
+    measures[1:1] = sorted(one for one in present if one.startswith("nDCG@10 - "))
     if record and part == "flops":
         plot(rows, record / part)
     publish(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gzip
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -220,6 +220,17 @@ def rows(
                 result.append(Row(data, engine, difference, against.difference, against.low, against.high, len(values)))
                 result.append(Row(data, engine, f"p({difference})", against.p, None, None, len(values)))
     return result
+
+
+def mean_row(name: str, engine: str, measure: str, values: Collection[float]) -> Row:
+    """The mean of measured values with its interval, as a row of the set `name`."""
+    low, high = interval(values) or (None, None)
+    return Row(name, engine, measure, math.fsum(values) / len(values), low, high, len(values))
+
+
+def only_differences(rows: Iterable[Row]) -> list[Row]:
+    """Of the result of `rows`, what compares with the baseline: for a second comparison of engines that stand there."""
+    return [row for row in rows if " - " in row.measure]
 
 
 def difference_name(measure: str, baseline: str) -> str:
