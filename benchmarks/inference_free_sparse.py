@@ -422,7 +422,6 @@ def head(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Goal]]:
 
     precisions: tuple[Literal["bfloat16", "float32"], ...] = ("bfloat16", "float32")
     rates = {precision: step_rates(data, work, precision) for precision in precisions}
-    ratios = {precision: fmean(of_each(found, "full")) for precision, found in rates.items()}
     found = head_rows(head_seconds())
     for precision, kinds in rates.items():
         for kind, values in kinds.items():
@@ -430,14 +429,18 @@ def head(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Goal]]:
         for kind in ("full", PLAIN):
             engine = f"sampled head, {precision}"
             found.append(mean_row(" and ".join(SMALL), engine, f"steps/s ÷ {kind} head's", of_each(kinds, kind)))
-    models = {}
-    for kind, count in (("full", max(1, round(steps / ratios["bfloat16"]))), ("sampled", steps)):
+    models, slower = {}, fmean(of_each(rates["bfloat16"], "full"))
+    for kind, count in (("full", max(1, round(steps / slower))), ("sampled", steps)):
         config = configuration(data, work, f"head-{kind}", steps=count, sets=SMALL)
         models[f"{kind} head, {count} steps"] = trained(with_head(config, kind))
     found += tested(data, work, {}, targeted=models, baseline=next(iter(models)))
-    goal = "the sampled head: at least 2.5× the steps per second of the full one on 2 cores"
-    seen = ", ".join(f"{ratio:.2f} in {precision}" for precision, ratio in ratios.items())
-    return found, [Goal(goal, "2.5", seen, min(ratios.values()) >= 2.5)]
+    goals = []
+    for kind, what in ((PLAIN, "the plain full head"), ("full", "the full head pooled tile by tile")):
+        ratios = {precision: fmean(of_each(kinds, kind)) for precision, kinds in rates.items()}
+        seen = ", ".join(f"{ratio:.2f} in {precision}" for precision, ratio in ratios.items())
+        goal = f"the sampled head: at least 2.5× the steps per second of {what}, on 2 cores"
+        goals.append(Goal(goal, "2.5", seen, min(ratios.values()) >= 2.5))
+    return found, goals
 
 
 def of_each(rates: Mapping[str, Sequence[float]], kind: str) -> list[float]:
