@@ -24,6 +24,7 @@ from benchmarks.inference_free_sparse import (  # noqa: E402
     best_settings,
     distillation_goals,
     flops_goals,
+    idf_goals,
     quality_goals,
 )
 from opensearch_neural.results import Row, read  # noqa: E402
@@ -175,3 +176,15 @@ def test_the_ensemble_has_to_lead_every_other_way_to_pre_train() -> None:
     assert goal.met
     assert goal.value == "2 of 2, 1 with the interval below zero"
     assert not distillation_goals([*rows, lag("no pre-training", 0.001, 0.1)])[0].met
+
+
+def test_the_searched_corpus_idf_has_to_be_the_better_one_for_every_student() -> None:
+    def gain(engine: str, value: float, low: float | None) -> Row:
+        return Row("cranfield", engine, "nDCG@10 - own IDF", value, low, value + 0.1, 9)
+
+    (goal,) = idf_goals(
+        [gain("with IDF, λ 0", 0.02, 0.01), gain("with IDF, λ 1", 0.01, -0.01), gain("without IDF, λ 0", -0.1, -0.2)]
+    )
+    assert goal.met
+    assert goal.value == "2 of 2, 1 with the interval above zero"
+    assert not idf_goals([gain("with IDF, λ 0", 0.02, 0.01), gain("with IDF, λ 1", -0.01, None)])[0].met
