@@ -80,6 +80,8 @@ LAMBDAS = (0.0, 1e-3, 1e-2, 1e-1)
 STUDENT_STEPS = 1500
 ABLATION_STEPS = 240
 WARM_UP_STEPS = 100
+DENSE_TEACHER_STEPS = 70
+"""Of the second dense teacher: half of the questions once."""
 TIMED_STEPS = 8
 TIMED_TURNS = 3
 VOCABULARY = 30_522
@@ -741,7 +743,7 @@ def trained_dense(data: Path, work: Path) -> str:
             start=START,
             unseen=[SetSettings(data / one, split="test", name=f"{one}-test") for one in SMALL],
             encoder=EncoderSettings(query_length=64, document_length=128),
-            training=TrainingSettings(epochs=1, batch_size=64, learning_rate=5e-5),
+            training=TrainingSettings(steps=DENSE_TEACHER_STEPS, batch_size=64, learning_rate=5e-5),
         )
     )
     return str(output)

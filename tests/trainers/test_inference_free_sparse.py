@@ -64,6 +64,7 @@ def test_each_part_is_one_command_that_writes_its_result(
         "TIMED_STEPS": 3,
         "TIMED_TURNS": 1,
         "WARM_UP_STEPS": 1,
+        "DENSE_TEACHER_STEPS": 2,
         "VOCABULARY": 3000,
         "CLAIMED": ("one", "two"),
         "GRID": ((0.9, 1.2), (0.5,)),
