@@ -5,9 +5,9 @@
 
 `--data` holds the BEIR folders. Parts, each with a result file of its own below `--record`:
     quality   scifact, and squad-mix with wikiqa-sent as one corpus, with all-MiniLM-L6-v2's vectors, at several M: flat
-              search, flat with the tuned query encoder, PQ, OPQ, LSH, OPQ with the query encoder tuned on uncompressed
-              documents under the same negatives (the control that isolates joint training), frozen centroids, static
-              negatives, JPQ (`jpq`, table 1, figures 4 and 7)
+              search, flat with the tuned query encoder, HNSW, PQ, OPQ, HNSW+OPQ, LSH, OPQ with the query encoder tuned on
+              uncompressed documents under the same negatives (the control that isolates joint training), frozen
+              centroids, static negatives, JPQ (`jpq`, table 1, figures 4 and 7)
     cost      bytes a document, codebooks included, and the CPU time of one query on one thread against flat search and
               HNSW, by collection size (table 2, sections 2.4.5 and 2.4.6)
 
@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 import numpy as np
@@ -53,11 +53,13 @@ DEPTH = 100
 TEST_QUESTIONS = 1000
 """Of each test split at most, evenly taken: all engines answer the same ones."""
 HOLD_BACK = 160
-FLAT, FLAT_TUNED, PQ, OPQ, LSH, CONTROL, FROZEN, STATIC, JPQ = (
+FLAT, FLAT_TUNED, HNSW, PQ, OPQ, HNSW_OPQ, LSH, CONTROL, FROZEN, STATIC, JPQ = (
     "flat",
     "flat, tuned query encoder",
+    "HNSW",
     "PQ",
     "OPQ",
+    "HNSW+OPQ",
     "LSH",
     "OPQ, query encoder tuned on uncompressed documents",
     "JPQ, frozen centroids",
@@ -70,7 +72,7 @@ TIMED_QUERIES = 30
 COST_BYTES = (16, 24, 48, 96)
 DIMENSIONS = (384, 768)
 """Of all-MiniLM-L6-v2, and of the paper's models."""
-HNSW = "HNSW"
+HNSW_LINKS = 16
 HNSW_SEARCH = 128
 """efSearch: at least as many as are returned."""
 FASTER = "times faster than flat"
@@ -154,19 +156,55 @@ class Ground:
 
     def hashed(self, m: int) -> Measured:
         """LSH of M bytes: signs after a random rotation, by Hamming distance (faiss)."""
-        import faiss
+        return self._nearest(lsh_index(self.vectors, m))
 
+    def graph(self, quantizer: Quantizer | None = None) -> Measured:
+        """HNSW over whole vectors, or over the codes of a quantizer."""
+        return self._nearest(graph_index(self.vectors, quantizer))
+
+    def _nearest(self, index: Any) -> Measured:
+        """A faiss index whose scores are distances; it gives -1 for what a graph does not reach."""
         from opensearch_neural.evaluate import measure
 
-        index = faiss.IndexLSH(self.vectors.shape[1], 8 * m, True)
-        index.add(self.vectors)
         distances, rows = index.search(self.queries, min(DEPTH, len(self.vectors)))
         ids = self.data.documents.ids
         run = {
-            query: {ids[row]: -float(distance) for row, distance in zip(found, far, strict=True)}
+            query: {ids[row]: -float(distance) for row, distance in zip(found, far, strict=True) if row >= 0}
             for query, found, far in zip(self.data.query_texts(), rows.tolist(), distances.tolist(), strict=True)
         }
         return measure(run, self.data.qrels(), MEASURES)
+
+
+def lsh_index(vectors: NDArray[np.float32], m: int) -> Any:
+    import faiss
+
+    index = faiss.IndexLSH(vectors.shape[1], 8 * m, True)
+    index.add(vectors)
+    return index
+
+
+def graph_index(vectors: NDArray[np.float32], quantizer: Quantizer | None = None) -> Any:
+    """HNSW by Euclidean distance, the order of inner products where vectors have length 1; with the codes of a quantizer
+    after its rotation (HNSW+OPQ) where one is given."""
+    import faiss
+
+    from opensearch_neural.retrievers.faiss import faiss_rotation
+
+    dimension = vectors.shape[1]
+    graph: Any
+    whole: Any
+    if quantizer is None:
+        whole = graph = faiss.IndexHNSWFlat(dimension, HNSW_LINKS)
+    else:
+        graph = cast(Any, faiss).IndexHNSWPQ(dimension, quantizer.subvectors, HNSW_LINKS)
+        pq = cast(Any, faiss.downcast_index(graph.storage)).pq
+        faiss.copy_array_to_vector(quantizer.assigning.ravel(), pq.centroids)
+        pq.compute_sdc_table()
+        graph.is_trained = graph.storage.is_trained = True
+        whole = faiss.IndexPreTransform(faiss_rotation(quantizer), graph)
+    graph.hnsw.efSearch = HNSW_SEARCH
+    whole.add(vectors)
+    return whole
 
 
 def ground_of(data: Path, work: Path, name: str) -> Ground:
@@ -243,8 +281,7 @@ def quality(
             engines = (FLAT_TUNED, PQ, OPQ, *TRAINED)
             each = {engine: [arms.outcome(engine, m, seed) for seed in seeds] for engine in engines}
             measured = {
-                FLAT: arms.outcome(FLAT, m, SEEDS[0]).measured,
-                LSH: arms.outcome(LSH, m, SEEDS[0]).measured,
+                **{engine: arms.outcome(engine, m, SEEDS[0]).measured for engine in (FLAT, HNSW, LSH, HNSW_OPQ)},
                 **{engine: mean_of([one.measured for one in of_seeds]) for engine, of_seeds in each.items()},
             }
             of_set = f"{name}, {m} bytes"
@@ -275,7 +312,7 @@ class Arms:
     def outcome(self, engine: str, m: int, seed: int) -> Outcome:
         from trainers.config import fingerprint
 
-        if engine in (FLAT, FLAT_TUNED):
+        if engine in (FLAT, FLAT_TUNED, HNSW):
             m = SEVERAL_SEEDS[0]  # They need no codes, and so no M of their own.
         name, ground = f"{self.name} {engine} {m} {seed}", self.ground
         config = self._configuration(engine, m, seed)
@@ -287,6 +324,10 @@ class Arms:
                 return Outcome(ground.flat())
             if engine == LSH:
                 return Outcome(ground.hashed(m))
+            if engine == HNSW:
+                return Outcome(ground.graph())
+            if engine == HNSW_OPQ:
+                return Outcome(ground.graph(self._untrained(OPQ, m, seed)))
             if engine in (PQ, OPQ):
                 return Outcome(ground.quantized(self._untrained(engine, m, seed)))
             return self._trained(engine, m, seed)
@@ -313,13 +354,16 @@ class Arms:
 
         ground = self.ground
         count, dimension = ground.vectors.shape
-        indexes: dict[str, Any] = {FLAT: faiss.IndexFlatIP(dimension), LSH: faiss.IndexLSH(dimension, 8 * m, True)}
-        for index in indexes.values():
-            index.add(ground.vectors)
+        indexes: dict[str, Any] = {FLAT: faiss.IndexFlatIP(dimension), LSH: lsh_index(ground.vectors, m)}
+        indexes[FLAT].add(ground.vectors)
         for engine in (PQ, OPQ):
             quantizer = self._untrained(engine, m, SEEDS[0])
             indexes[engine] = quantized_index(quantizer, quantizer.encode(ground.vectors))
-        indexes[JPQ] = indexes[OPQ]
+        indexes |= {
+            JPQ: indexes[OPQ],
+            HNSW: graph_index(ground.vectors),
+            HNSW_OPQ: graph_index(ground.vectors, quantizer),
+        }
         return [
             Row(name, engine, "bytes a document", bytes_of(index, self.work) / count, None, None, count)
             for engine, index in indexes.items()
@@ -432,7 +476,7 @@ def cost_rows(work: Path, size: int, dimension: int, *, hnsw: bool) -> list[Row]
     queries = random_vectors(rng, TIMED_QUERIES, dimension)
     indexes: dict[str, Any] = {FLAT: faiss.IndexFlatIP(dimension)}
     if hnsw:
-        indexes[HNSW] = faiss.IndexHNSWFlat(dimension, 16, faiss.METRIC_INNER_PRODUCT)
+        indexes[HNSW] = faiss.IndexHNSWFlat(dimension, HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
         indexes[HNSW].hnsw.efSearch = HNSW_SEARCH
     for start in range(0, size, BLOCK):
         vectors = random_vectors(rng, min(BLOCK, size - start), dimension)

@@ -165,15 +165,22 @@ def quantized_index(quantizer: Quantizer, codes: Codes) -> Any:
     faiss.copy_array_to_vector(quantizer.scoring.ravel(), pq.pq.centroids)
     pq.is_trained = True
     pq.add_sa_codes(np.ascontiguousarray(codes))
-    rotation = faiss.LinearTransform(d, d, False)
-    faiss.copy_array_to_vector(quantizer.rotation.ravel(), rotation.A)
-    rotation.is_trained = True
+    rotation = faiss_rotation(quantizer)
     # Let go of by Python: the index owns both, and frees them.
     index = faiss.IndexPreTransform(rotation, pq)
     index.own_fields = True
     rotation.this.disown()
     pq.this.disown()
     return index
+
+
+def faiss_rotation(quantizer: Quantizer) -> Any:
+    """The quantizer's rotation as faiss applies it before an index."""
+    d = quantizer.dimension
+    rotation = _faiss("a faiss index").LinearTransform(d, d, False)
+    _faiss("a faiss index").copy_array_to_vector(quantizer.rotation.ravel(), rotation.A)
+    rotation.is_trained = True
+    return rotation
 
 
 def _faiss(feature: str) -> Any:

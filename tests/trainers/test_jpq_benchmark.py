@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -18,6 +19,7 @@ from benchmarks import jpq  # noqa: E402
 from benchmarks.jpq import CONTROL, FLAT, JPQ, OPQ, cost_goals, cost_rows, quality_goals, theory  # noqa: E402
 from opensearch_neural.results import Row, read  # noqa: E402
 from trainers.config import to_dict  # noqa: E402
+from trainers.jpq import QuantizerSettings, fitted  # noqa: E402
 from trainers.loop import differing  # noqa: E402
 
 
@@ -45,7 +47,7 @@ def test_quality_measures_every_engine_and_goes_on_where_it_was(
         return {(row.engine, row.measure): row for row in rows}
 
     found = run(4)
-    for engine in (FLAT, jpq.FLAT_TUNED, jpq.PQ, OPQ, jpq.LSH, CONTROL, JPQ):
+    for engine in (FLAT, jpq.FLAT_TUNED, jpq.HNSW, jpq.PQ, OPQ, jpq.HNSW_OPQ, jpq.LSH, CONTROL, JPQ):
         assert 0 < found[(engine, "R@100")].value <= 1
         assert found[(engine, "nDCG@10")].n == 70
     gain = found[(JPQ, f"nDCG@10 - {CONTROL}")]
@@ -55,6 +57,11 @@ def test_quality_measures_every_engine_and_goes_on_where_it_was(
     assert not list((work / "models").iterdir())
     assert found[(JPQ, "step kept, seed 1")].value in (0, 1, 2)
     assert found[(FLAT, "bytes a document")].value == pytest.approx(4 * 32, rel=0.05)
+    assert found[(jpq.HNSW, "bytes a document")].value > found[(FLAT, "bytes a document")].value
+    links = found[(jpq.HNSW_OPQ, "bytes a document")].value - found[(OPQ, "bytes a document")].value
+    assert links == pytest.approx(
+        found[(jpq.HNSW, "bytes a document")].value - found[(FLAT, "bytes a document")].value, rel=0.1
+    )
     # 280 documents: rotation and codebooks weigh more than the codes.
     assert found[(JPQ, "bytes a document")].value == pytest.approx(4 + 4 * 32 * (32 + 256) / 280, rel=0.05)
 
@@ -66,6 +73,18 @@ def test_quality_measures_every_engine_and_goes_on_where_it_was(
     monkeypatch.setattr(jpq, "HOLD_BACK", 24)
     with pytest.raises(AssertionError, match="trained again"):
         run(4)
+
+
+def test_a_graph_over_codes_finds_what_the_codes_rank_first(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    vectors = jpq.random_vectors(rng, 600, 16)
+    quantizer = fitted(vectors, "x", QuantizerSettings(subvectors=4), seed=1, folder=tmp_path)
+    codes = quantizer.encode(vectors)
+    queries = jpq.random_vectors(rng, 20, 16)
+    near = ((queries[:, None] - quantizer.reconstruct(codes)[None]) ** 2).sum(axis=2)
+    distances, rows = jpq.graph_index(vectors, quantizer).search(queries, 1)
+    assert np.mean(np.isclose(distances[:, 0], near.min(axis=1), atol=1e-4)) > 0.9
+    assert np.allclose(distances[:, 0], np.take_along_axis(near, rows, axis=1)[:, 0], atol=1e-4)
 
 
 def test_each_arm_differs_from_jpq_by_what_its_name_says(tmp_path: Path) -> None:
