@@ -33,6 +33,7 @@ from ingest.job import CorpusSource, Job, run_job
 from ingest.target import put_meta
 from opensearch_neural import queries
 from opensearch_neural.cluster import ConnectionSettings
+from opensearch_neural.commands.search import CODES, token_contributions
 from opensearch_neural.engines import TUNED_CASCADE, Cascade, Engines, TwoPhases, open_engines
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.models.dense_onnx import INT8_FILE
@@ -652,3 +653,15 @@ def test_the_cascade_is_measured_against_sparse_alone(
     assert not client.indices.exists(index="osn-cascade-judged")
     with pytest.raises(InputError, match="1 sets and 2 quantized models"):
         CliRunner().invoke(cascade.cascade, [*command, "--pq", "another"], catch_exceptions=False)
+
+
+@pytest.mark.cluster
+def test_explained_tokens_and_codes_add_up_to_the_score(written: Written) -> None:
+    for engine, has_tokens in (("cascade", True), ("jpq-rescore", False)):
+        body = written.engines(window=12, dense_window=5).body(engine, QUERY, size=3)
+        hits = written.client.search(index=written.index, body={**body, "explain": True})["hits"]["hits"]
+        for hit in hits:
+            parts = {each["token"]: each["score"] for each in token_contributions(hit["_explanation"])}
+            assert sum(parts.values()) == pytest.approx(hit["_score"], rel=1e-5)
+            assert parts[CODES] > 0
+            assert (len(parts) > 1) == has_tokens, "what BM25 found counts nothing once the codes have ranked it"

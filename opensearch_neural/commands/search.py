@@ -28,7 +28,7 @@ from opensearch_neural.queries import DOT_ALIAS, best_passages
 @click.option(
     "--filter", "filters", multiple=True, help="FIELD=VALUE, or an OpenSearch clause as JSON; may be repeated."
 )
-@click.option("--explain", is_flag=True, help="Show what each token adds: query weight × document weight.")
+@click.option("--explain", is_flag=True, help="Show what each token adds: query weight × document weight; and codes.")
 @click.option("--highlight/--no-highlight", default=True, show_default=True, help="Mark the query's words.")
 @click.option("--json", "as_json", is_flag=True, help="Print the hits as JSON.")
 @click.option("--body", "body_only", is_flag=True, help="Print the request body instead of sending it.")
@@ -136,28 +136,41 @@ def hit_of(hit: Mapping[str, Any], document: str | None = None) -> dict[str, Any
 
 
 _FEATURE = re.compile(r"^Linear function on the \S+ field for the (?P<token>.+) feature, computed as", re.DOTALL)
+_STAGES = ("primaryWeight", "secondaryWeight")
+CODES = "[codes]"
+"""In a hit's contributions, what the quantized vector adds, the query's constant offset included."""
 _TERM = re.compile(r"^weight\((?P<field>[^:]+):(?P<token>.+) in \d+\)", re.DOTALL)
 
 
 def token_contributions(explanation: dict[str, Any]) -> list[dict[str, Any]]:
     """What each token added to a score, the largest first, read from OpenSearch's explanation of it.
 
-    Sparse engines: {token, query_weight, document_weight, score = their product}; BM25: {token, score}.
+    Sparse engines: {token, query_weight, document_weight, score = their product}; BM25: {token, score}; what codes add is
+    CODES. Each counts as much as its stage of the search does.
     """
     found: dict[str, dict[str, Any]] = {}
 
-    def visit(node: dict[str, Any]) -> None:
-        if match := _FEATURE.match(node["description"]):
-            weight, value = (detail["value"] for detail in node["details"])
+    def visit(node: dict[str, Any], factor: float) -> None:
+        description, details = node["description"], node["details"]
+        if details and details[-1]["description"] in _STAGES:
+            *details, stage = details
+            factor *= stage["value"]
+        if factor == 0:
+            return
+        if match := _FEATURE.match(description):
+            weight, value = (detail["value"] for detail in details)
             token = match["token"].replace(DOT_ALIAS, ".")
-            found[token] = {"token": token, "query_weight": weight, "document_weight": value, "score": node["value"]}
-        elif match := _TERM.match(node["description"]):
-            found[match["token"]] = {"token": match["token"], "score": node["value"]}
+            shown = {"token": token, "query_weight": factor * weight, "document_weight": value}
+            found[token] = {**shown, "score": factor * node["value"]}
+        elif match := _TERM.match(description):
+            found[match["token"]] = {"token": match["token"], "score": factor * node["value"]}
+        elif description.startswith("script score function"):
+            found[CODES] = {"token": CODES, "score": factor * node["value"]}
         else:
-            for detail in node["details"]:
-                visit(detail)
+            for detail in details:
+                visit(detail, factor)
 
-    visit(explanation)
+    visit(explanation, 1.0)
     return sorted(found.values(), key=lambda each: (-each["score"], each["token"]))
 
 
