@@ -15,9 +15,8 @@ from typing import Any
 import click
 
 from opensearch_neural import __version__
+from opensearch_neural.command_outline import OWN_PACKAGES, docstring_of, missing_module
 from opensearch_neural.errors import OsnError
-
-OWN_PACKAGES = ("opensearch_neural", "trainers", "ingest", "benchmarks")
 
 
 class EntryPointGroup(click.Group):
@@ -43,7 +42,21 @@ class EntryPointGroup(click.Group):
             if (error.name or "").partition(".")[0] in OWN_PACKAGES:
                 raise
             # A subcommand whose extra is not installed must not take the others down with it.
-            return _unavailable(cmd_name, error)
+            return _unavailable(cmd_name, error.name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click lists them, without importing those that say in their source what they are."""
+        entries, commands = self._entry_points(), {}
+        for name in self.list_commands(ctx):
+            text = docstring_of(entries[name]) if name in entries else None
+            command = self.get_command(ctx, name) if text is None else _listed(entries[name], text)
+            if command is not None and not command.hidden:
+                commands[name] = command
+        if not commands:
+            return
+        limit = formatter.width - 6 - max(map(len, commands))
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(limit)) for name, command in commands.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -57,14 +70,19 @@ class EntryPointGroup(click.Group):
             ctx.exit(0)
 
 
-def _unavailable(name: str, error: ModuleNotFoundError) -> click.Command:
+def _listed(entry: EntryPoint, text: str) -> click.Command:
+    missing = missing_module(entry.module)
+    return click.Command(entry.name, help=text) if missing is None else _unavailable(entry.name, missing)
+
+
+def _unavailable(name: str, module: str | None) -> click.Command:
     def run(**_: Any) -> None:
-        raise OsnError(f"`osn {name}` needs the module {error.name!r}", 'pip install "opensearch-neural[all]"')
+        raise OsnError(f"`osn {name}` needs the module {module!r}", 'pip install "opensearch-neural[all]"')
 
     return click.Command(
         name,
         callback=run,
-        help=f"(not installed: needs {error.name})",
+        help=f"(not installed: needs {module})",
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )
 

@@ -1,0 +1,78 @@
+"""What a command says of itself, read from its source: to list all commands, none of them has to be imported.
+
+Importing every command of `osn` would take seconds, for most of them need torch, and `osn --help` only shows a line of each.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from importlib.machinery import ModuleSpec
+from importlib.metadata import EntryPoint
+from importlib.util import find_spec
+from pathlib import Path
+
+OWN_PACKAGES = ("opensearch_neural", "trainers", "ingest", "benchmarks")
+
+
+def docstring_of(entry: EntryPoint) -> str | None:
+    """The docstring of the function that an entry point of this project names; None where its source does not tell."""
+    tree = _source(entry.module)
+    functions = [] if tree is None else [one for one in tree.body if isinstance(one, ast.FunctionDef)]
+    return next((ast.get_docstring(one) for one in functions if one.name == entry.attr), None)
+
+
+def missing_module(module: str) -> str | None:
+    """The first library that importing a module of this project would look for in vain, or None.
+
+    Followed are the imports that stand at the top of modules, of this project's own modules too.
+    """
+    seen: set[str] = set()
+    open_ = [module]
+    while open_:
+        one = open_.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        package = one.partition(".")[0]
+        if package in OWN_PACKAGES:
+            open_ += _imported(one)
+        elif not _is_installed(package):
+            return package
+    return None
+
+
+def _imported(module: str) -> Iterator[str]:
+    tree = _source(module)
+    for node in [] if tree is None else tree.body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            spec = _spec(node.module) if node.module.partition(".")[0] in OWN_PACKAGES else None
+            if spec is not None and spec.submodule_search_locations is not None:
+                # What is taken out of a package may be a module of it; what is none has no source.
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@cache
+def _is_installed(package: str) -> bool:
+    return find_spec(package) is not None
+
+
+@cache
+def _spec(module: str) -> ModuleSpec | None:
+    """Where a module of this project lies. Looking for it imports the packages that it is in, which import nothing."""
+    return find_spec(module)
+
+
+@cache
+def _source(module: str) -> ast.Module | None:
+    """A module of this project as its file has it."""
+    if module.partition(".")[0] not in OWN_PACKAGES:
+        return None
+    spec = _spec(module)
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
