@@ -24,6 +24,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -156,13 +157,14 @@ class Ground:
 
     def hashed(self, m: int) -> Measured:
         """LSH of M bytes: signs after a random rotation, by Hamming distance (faiss)."""
-        return self._nearest(lsh_index(self.vectors, m))
+        return self.nearest(lsh_index(self.vectors, m))
 
-    def graph(self, quantizer: Quantizer | None = None) -> Measured:
-        """HNSW over whole vectors, or over the codes of a quantizer."""
-        return self._nearest(graph_index(self.vectors, quantizer))
+    @cached_property
+    def graph(self) -> Any:
+        """HNSW over whole vectors: the same at every M."""
+        return graph_index(self.vectors)
 
-    def _nearest(self, index: Any) -> Measured:
+    def nearest(self, index: Any) -> Measured:
         """A faiss index whose scores are distances; it gives -1 for what a graph does not reach."""
         from opensearch_neural.evaluate import measure
 
@@ -325,9 +327,9 @@ class Arms:
             if engine == LSH:
                 return Outcome(ground.hashed(m))
             if engine == HNSW:
-                return Outcome(ground.graph())
+                return Outcome(ground.nearest(ground.graph))
             if engine == HNSW_OPQ:
-                return Outcome(ground.graph(self._untrained(OPQ, m, seed)))
+                return Outcome(ground.nearest(graph_index(ground.vectors, self._untrained(OPQ, m, seed))))
             if engine in (PQ, OPQ):
                 return Outcome(ground.quantized(self._untrained(engine, m, seed)))
             return self._trained(engine, m, seed)
@@ -361,8 +363,8 @@ class Arms:
             indexes[engine] = quantized_index(quantizer, quantizer.encode(ground.vectors))
         indexes |= {
             JPQ: indexes[OPQ],
-            HNSW: graph_index(ground.vectors),
-            HNSW_OPQ: graph_index(ground.vectors, quantizer),
+            HNSW: ground.graph,
+            HNSW_OPQ: graph_index(ground.vectors, self._untrained(OPQ, m, SEEDS[0])),
         }
         return [
             Row(name, engine, "bytes a document", bytes_of(index, self.work) / count, None, None, count)

@@ -24,7 +24,7 @@ def docstring_of(entry: EntryPoint) -> str | None:
 
 
 def missing_module(module: str) -> str | None:
-    """The first library that importing a module of this project would look for in vain, or None.
+    """A library that importing a module of this project would look for in vain, or None.
 
     Followed are the imports that stand at the top of modules, of this project's own modules too.
     """

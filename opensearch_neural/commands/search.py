@@ -136,10 +136,10 @@ def hit_of(hit: Mapping[str, Any], document: str | None = None) -> dict[str, Any
 
 
 _FEATURE = re.compile(r"^Linear function on the \S+ field for the (?P<token>.+) feature, computed as", re.DOTALL)
+_TERM = re.compile(r"^weight\((?P<field>[^:]+):(?P<token>.+) in \d+\)", re.DOTALL)
 _STAGES = ("primaryWeight", "secondaryWeight")
 CODES = "[codes]"
 """In a hit's contributions, what the quantized vector adds, the query's constant offset included."""
-_TERM = re.compile(r"^weight\((?P<field>[^:]+):(?P<token>.+) in \d+\)", re.DOTALL)
 
 
 def token_contributions(explanation: dict[str, Any]) -> list[dict[str, Any]]:

@@ -176,9 +176,9 @@ def quantized_index(quantizer: Quantizer, codes: Codes) -> Any:
 
 def faiss_rotation(quantizer: Quantizer) -> Any:
     """The quantizer's rotation as faiss applies it before an index."""
-    d = quantizer.dimension
-    rotation = _faiss("a faiss index").LinearTransform(d, d, False)
-    _faiss("a faiss index").copy_array_to_vector(quantizer.rotation.ravel(), rotation.A)
+    faiss, d = _faiss("a faiss index"), quantizer.dimension
+    rotation = faiss.LinearTransform(d, d, False)
+    faiss.copy_array_to_vector(quantizer.rotation.ravel(), rotation.A)
     rotation.is_trained = True
     return rotation
 
