@@ -1,7 +1,8 @@
 """Part "storage" of `osn bench multi-layer`: what several vectors a document cost in faiss and in OpenSearch, and buy.
 
-The models are those of part "variants", of its first seed. Queries are encoded beforehand: the query's side is the same
-for all. OpenSearch is asked with a graph for each layer and with nested documents (`opensearch_neural.multi_vector`).
+The models are those of part "variants", of its first seed, ME-BERT's first token vectors and the vectors of all tokens
+(ColBERT-style) among them. Queries are encoded beforehand: the query's side is the same for all. OpenSearch, asked for
+single vectors and those of layers, has a graph for each layer or nested documents (`opensearch_neural.multi_vector`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from benchmarks.multi_layer import (
     Ground,
     Outcome,
     cache_of,
+    colbert,
+    me_bert,
     mlr,
     trained,
 )
@@ -45,7 +48,16 @@ QUERIES = 1000
 TIMED = 300
 ENCODED = 256
 ROUNDS = 3
-ARMS = (DUAL, SELF_CONTRASTIVE, mlr("last:2", "average"), mlr("last:2", "scalar-mix"), MULTI_VECTOR)
+ARMS = (
+    DUAL,
+    SELF_CONTRASTIVE,
+    mlr("last:2", "average"),
+    mlr("last:2", "scalar-mix"),
+    MULTI_VECTOR,
+    me_bert(8, "multi-vector"),
+    colbert("multi-vector"),
+)
+IN_OPENSEARCH = (DUAL, MULTI_VECTOR)
 
 
 @dataclass
@@ -96,7 +108,7 @@ def storage(ground: Ground, steps: int, connection: ConnectionSettings) -> tuple
     rows = encoding_rows(models, list(test.documents.values())[:ENCODED])
     found, exact = faiss_rows(models, ground, asked)
     rows += found
-    stored = [model for model in models if model.name in (DUAL.name, MULTI_VECTOR.name)]
+    stored = [model for model in models if model.name in {arm.name for arm in IN_OPENSEARCH}]
     with cluster_or_node(connection, "osn-bench-multi-layer") as client:
         rows += opensearch_rows(client, stored, ground, asked, exact)
     value = {(row.engine, row.measure): row.value for row in rows}

@@ -120,10 +120,12 @@ def test_storage_measures_faiss_and_both_layouts_of_opensearch(
     from benchmarks import multi_layer_storage
 
     monkeypatch.setenv("OSN_URL", cluster_url)
-    monkeypatch.setattr(multi_layer_storage, "ARMS", (DUAL, MULTI_VECTOR))
+    tokens = colbert("multi-vector")
+    monkeypatch.setattr(multi_layer_storage, "ARMS", (DUAL, MULTI_VECTOR, tokens))
     value = ran("storage", data, start, tmp_path)
     single, several = (f"faiss, {arm.name}" for arm in (DUAL, MULTI_VECTOR))
     assert value[SQUAD, several, "index MiB"] == pytest.approx(2 * value[SQUAD, single, "index MiB"])
+    assert value[SQUAD, f"faiss, {tokens.name}", "index MiB"] > value[SQUAD, several, "index MiB"]
     for layout in ("fields", "nested"):
         engine = f"OpenSearch, {MULTI_VECTOR.name}, {layout}"
         # So few documents are searched exactly.
