@@ -58,6 +58,7 @@ class EncodeJob:
 
     ray: encode on a Ray cluster; None: in this process
     faiss: a file for faiss's index of the codes, and beside it FILE.ids.json, the ids by position
+    faiss_candidates: how many codes that index scores for each document asked for; None: all
     """
 
     corpus: CorpusSource
@@ -73,6 +74,7 @@ class EncodeJob:
     ray: RayOptions | None = None
     pq: str | None = None
     faiss: Path | None = None
+    faiss_candidates: int | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,8 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> Encoded:
         ray_encode.check(job.ray)
     if job.faiss is not None and job.pq is None:
         raise InputError("faiss's index is made of codes, and there are none", "give --pq MODEL")
+    if job.faiss_candidates is not None and job.faiss is None:
+        raise InputError("candidates are those of a faiss index, and none is written", "give --faiss FILE")
     if job.dense == RECONSTRUCTED:
         raise InputError(
             "vectors that codes stand for are not written to files: they are made of the codes when an index is written",
@@ -151,14 +155,16 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> Encoded:
         manifest.write(job.out)
         if job.faiss is not None and chosen.pq is not None:
             ids, codes = StoredVectors(job.out, manifest).codes()
-            write_index(job.faiss, ids, codes, chosen.pq.quantizer)
+            write_index(job.faiss, ids, codes, chosen.pq.quantizer, candidates=job.faiss_candidates)
     return Encoded(
         job.out / f"{manifest.hash}.json", documents, rejected, unfit, shards, reused, time.monotonic() - started
     )
 
 
-def write_index(file: Path, ids: list[str], codes: Codes, quantizer: Quantizer) -> None:
-    """faiss's index of codes in `file`, and `file`.ids.json, each beside and renamed.
+def write_index(
+    file: Path, ids: list[str], codes: Codes, quantizer: Quantizer, *, candidates: int | None = None
+) -> None:
+    """faiss's index of codes in `file`, and `file`.ids.json, each beside and renamed; candidates as in `quantized_index`.
 
     Raises InputError for two documents of one id: a position could not be told from the other.
     """
@@ -166,7 +172,7 @@ def write_index(file: Path, ids: list[str], codes: Codes, quantizer: Quantizer) 
     from opensearch_neural.retrievers.ranking import id_order
 
     id_order(ids)
-    index = quantized_index(quantizer, codes)
+    index = quantized_index(quantizer, codes, candidates=candidates)
     import faiss
 
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -253,6 +259,13 @@ def prepare_folder(folder: Path, chosen: Chosen) -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write faiss's index of --pq's codes there, and the ids by position into FILE.ids.json.",
 )
+@click.option(
+    "--faiss-candidates",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="N",
+    help="It scores N codes for each document asked for, found by a scan: faster, not exact, M more bytes.  [default: all]",
+)
 @click.option("--tokenizer", default=None, help="Tokenizer of the lexical model.  [default: BERT's word pieces]")
 @click.option("--passages", default=None, metavar="TOKENS[:STRIDE]", help="Split documents into passages.")
 @click.option("--format", "format_", default=None, help="The corpus's format, where its name does not tell.")
@@ -287,6 +300,7 @@ def encode(
     dense: str | None,
     pq: str | None,
     faiss: Path | None,
+    faiss_candidates: int | None,
     tokenizer: str | None,
     passages: str | None,
     format_: str | None,
@@ -327,6 +341,7 @@ def encode(
         dense=dense,
         pq=pq,
         faiss=faiss,
+        faiss_candidates=faiss_candidates,
         tokenizer=tokenizer,
         passages=parse_passages(passages) if passages else None,
         encode_batch=encode_batch,

@@ -433,6 +433,10 @@ def test_a_file_of_codes_that_does_not_belong_is_refused(model: Path, texts: lis
     read = QuantizedRetriever.read(file, loaded.quantizer, loaded.encode_queries)
     in_memory = QuantizedRetriever(ids, loaded.encode_documents(texts), loaded.quantizer, loaded.encode_queries)
     assert read.retrieve({"q": QUERY}, 10) == in_memory.retrieve({"q": QUERY}, 10)
+    write_index(file, ids, loaded.encode_documents(texts), loaded.quantizer, candidates=6)
+    scanned = QuantizedRetriever.read(file, loaded.quantizer, loaded.encode_queries)
+    # So few documents are all of them candidates.
+    assert scanned.retrieve({"q": QUERY}, 10)["q"] == pytest.approx(in_memory.retrieve({"q": QUERY}, 10)["q"])
     file.with_name("codes.faiss.ids.json").write_text('["0"]')
     with pytest.raises(InputError, match="holds 60 codes for 1 documents"):
         QuantizedRetriever.read(file, loaded.quantizer, loaded.encode_queries)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from opensearch_neural.models.quantized import Codes, Quantizer
 
 Vectors = npt.NDArray[np.float32]
+_SCAN_BLOCK = 1 << 14
+"""Documents whose vectors are held at a time."""
 
 
 class FaissRetriever:
@@ -101,7 +103,8 @@ class FaissRetriever:
 class QuantizedRetriever(FaissRetriever):
     """All of `codes` (documents, M), one for each of `ids`, scored exactly by look-ups (asymmetric distance computation).
 
-    `encode_queries` as for FaissRetriever: whole vectors, not rotated. A query vector of zeros raises InputError.
+    `encode_queries` as for FaissRetriever: whole vectors, not rotated. `candidates` as for `quantized_index`. A query vector
+    of zeros raises InputError.
     """
 
     def __init__(
@@ -111,12 +114,13 @@ class QuantizedRetriever(FaissRetriever):
         quantizer: Quantizer,
         encode_queries: Callable[[Sequence[str]], Vectors],
         *,
+        candidates: int | None = None,
         name: str = "pq",
     ) -> None:
         if len(codes) != len(ids):
             raise InputError(f"{len(ids)} documents but {len(codes)} codes", "encode the corpus anew")
         self._similarity = "inner_product"
-        self._search(ids, quantized_index(quantizer, codes), encode_queries, name)
+        self._search(ids, quantized_index(quantizer, codes, candidates=candidates), encode_queries, name)
 
     @classmethod
     def read(
@@ -128,7 +132,9 @@ class QuantizedRetriever(FaissRetriever):
         try:
             index = faiss.read_index(str(file))
             ids = json.loads(file.with_name(f"{file.name}.ids.json").read_text(encoding="utf-8"))
-            centroids = faiss.vector_to_array(faiss.downcast_index(index.index).pq.centroids)
+            inner = faiss.downcast_index(index.index)
+            exact = faiss.downcast_index(inner.refine_index) if hasattr(inner, "refine_index") else inner
+            centroids = faiss.vector_to_array(exact.pq.centroids)
         except (OSError, ValueError, RuntimeError, AttributeError) as error:
             reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
             raise InputError(
@@ -150,27 +156,70 @@ class QuantizedRetriever(FaissRetriever):
         return checked
 
 
-def quantized_index(quantizer: Quantizer, codes: Codes) -> Any:
+def quantized_index(quantizer: Quantizer, codes: Codes, *, candidates: int | None = None) -> Any:
     """The faiss index, a rotation and then PQ by inner product, that scores as `Quantizer.scores` does.
 
-    codes: (documents, M), of `Quantizer.encode`. It holds the scoring centroids: to add documents later, code them with
-    the quantizer and make the index anew, since faiss's own `add` would code them with these. Raises InputError for
-    codes of another M.
+    codes: (documents, M), of `Quantizer.encode`. candidates: score so many codes for each document asked for, those that a
+    scan finds first, in place of all of them: several times faster, M more bytes a document, and not exact any more.
+    It holds the scoring centroids: to add documents later, code them with the quantizer and make the index anew, since
+    faiss's own `add` would code them with these. Raises InputError for codes of another M, and for less than 1 candidate.
     """
     faiss = _faiss("a faiss index")
     d, m = quantizer.dimension, quantizer.subvectors
     if codes.ndim != 2 or codes.shape[1] != m or codes.dtype != np.uint8:
         raise InputError(f"expected codes of {m} bytes (uint8), got {codes.dtype} of shape {codes.shape}")
-    pq = faiss.IndexPQ(d, m, 8, faiss.METRIC_INNER_PRODUCT)
-    faiss.copy_array_to_vector(quantizer.scoring.ravel(), pq.pq.centroids)
-    pq.is_trained = True
-    pq.add_sa_codes(np.ascontiguousarray(codes))
+    if candidates is not None and candidates < 1:
+        raise InputError(f"candidates must be at least 1, not {candidates}")
+    index = faiss.IndexPQ(d, m, 8, faiss.METRIC_INNER_PRODUCT)
+    faiss.copy_array_to_vector(quantizer.scoring.ravel(), index.pq.centroids)
+    index.is_trained = True
+    index.add_sa_codes(np.ascontiguousarray(codes))
+    if candidates is not None:
+        scan = _scan(quantizer, codes)
+        index = _owning(faiss.IndexRefine(scan, index), scan, index)
+        index.own_refine_index = True
+        index.k_factor = candidates
     rotation = faiss_rotation(quantizer)
-    # Let go of by Python: the index owns both, and frees them.
-    index = faiss.IndexPreTransform(rotation, pq)
+    return _owning(faiss.IndexPreTransform(rotation, index), rotation, index)
+
+
+def _scan(quantizer: Quantizer, codes: Codes) -> Any:
+    """An index that scores nearly as `Quantizer.scores` does, in registers (PQ of 4 bits, "fast scan").
+
+    Each of a part's 256 centroids becomes the sum of one of 16 vectors and one of 16 others, which local search
+    quantization chooses: two codes of 4 bits a part, and a query that says every part twice.
+    """
+    faiss = _faiss("a faiss index")
+    d, m = quantizer.dimension, quantizer.subvectors
+    width = d // m
+    halves = np.empty((m, 2, 16, width), np.float32)
+    numbers = np.empty((m, len(quantizer.scoring[0]), 2), np.uint8)
+    for part, centroids in enumerate(quantizer.scoring):
+        split = faiss.LocalSearchQuantizer(width, 2, 4)
+        split.train(centroids)
+        both = split.compute_codes(centroids)[:, 0]
+        halves[part] = faiss.vector_to_array(split.codebooks).reshape(2, 16, width)
+        numbers[part] = np.stack([both & 15, both >> 4], axis=1)
+    scan = faiss.IndexPQFastScan(2 * d, 2 * m, 4, faiss.METRIC_INNER_PRODUCT)
+    faiss.copy_array_to_vector(halves.ravel(), scan.pq.centroids)
+    scan.is_trained = True
+    parts = np.arange(m)
+    for start in range(0, len(codes), _SCAN_BLOCK):
+        chosen = numbers[parts, codes[start : start + _SCAN_BLOCK]]  # (block, M, 2)
+        # Coded again by faiss: the nearest vector of each half is itself.
+        scan.add(halves[parts[:, None], [0, 1], chosen].reshape(len(chosen), -1))
+    twice = faiss.LinearTransform(d, 2 * d, False)
+    by_part = np.eye(d, dtype=np.float32).reshape(m, 1, width, d)
+    faiss.copy_array_to_vector(np.repeat(by_part, 2, axis=1).ravel(), twice.A)
+    twice.is_trained = True
+    return _owning(faiss.IndexPreTransform(twice, scan), twice, scan)
+
+
+def _owning(index: Any, *parts: Any) -> Any:
+    """`index`, which owns its parts and frees them: Python lets go of them."""
     index.own_fields = True
-    rotation.this.disown()
-    pq.this.disown()
+    for part in parts:
+        part.this.disown()
     return index
 
 

@@ -81,6 +81,8 @@ def test_what_cannot_be_encoded_so_is_named(tmp_path: Path, model: Path) -> None
     with pytest.raises(InputError, match="faiss's index is made of codes") as caught:
         run_encode(EncodeJob(CorpusSource(str(corpus)), tmp_path / "v", faiss=tmp_path / "f"), show_progress=False)
     assert caught.value.remedy == "give --pq MODEL"
+    with pytest.raises(InputError, match="none is written"):
+        run_encode(encoding(corpus, tmp_path / "v", model, faiss_candidates=5), show_progress=False)
     with pytest.raises(InputError, match="vectors that codes stand for are not written"):
         run_encode(encoding(corpus, tmp_path / "v", model, dense="pq"), show_progress=False)
     twice = write_jsonl(tmp_path / "e.jsonl", [*records(3), *records(3)])

@@ -130,6 +130,32 @@ def test_the_retriever_ranks_by_the_quantizers_scores(quantizer: Quantizer) -> N
         QuantizedRetriever(ids[1:], codes, quantizer, lambda texts: queries)
 
 
+@pytest.mark.parametrize("m", [6, 24])
+def test_a_scan_finds_the_candidates_that_are_then_scored_exactly(m: int, tmp_path: Path) -> None:
+    faiss = pytest.importorskip("faiss", reason="needs the extra [eval]")
+    documents, queries = vectors(3000, d=24), vectors(20, seed=3, d=24)
+    quantizer = random_quantizer(d=24, m=m)
+    codes = quantizer.encode(documents)
+    index = quantized_index(quantizer, codes, candidates=10)
+    scores, positions = index.search(queries, 20)
+    exact = quantizer.scores(queries, codes)
+    np.testing.assert_allclose(scores, np.take_along_axis(exact, positions, axis=1), atol=1e-4)
+    # Documents of equal codes are as good as each other: what counts is the score that is reached.
+    reached = scores[:, -1] >= np.sort(exact, axis=1)[:, -20] - 1e-4
+    assert reached.mean() > 0.8
+    few = quantized_index(quantizer, codes, candidates=1).search(queries, 20)[0]
+    assert few.sum() < scores.sum()
+    # Written and read it is the same, and more documents than there are may be asked for.
+    faiss.write_index(index, str(tmp_path / "scan.faiss"))
+    read = faiss.read_index(str(tmp_path / "scan.faiss"))
+    np.testing.assert_array_equal(read.search(queries, 20)[1], positions)
+    ids = [str(number) for number in range(7)]
+    small = QuantizedRetriever(ids, codes[:7], quantizer, lambda texts: queries[:1], candidates=3)
+    assert small.retrieve({"q": ""}, 100)["q"].keys() == set(ids)
+    with pytest.raises(InputError, match="candidates must be at least 1, not 0"):
+        quantized_index(quantizer, codes, candidates=0)
+
+
 def test_saved_and_loaded_it_is_the_same(quantizer: Quantizer, tmp_path: Path) -> None:
     quantizer.save(tmp_path / "q.safetensors")
     loaded = Quantizer.load(tmp_path / "q.safetensors")
