@@ -170,7 +170,8 @@ def exported(model: str, out: Path) -> str:
     if not copy.is_dir():
         beside = copy.with_name(f".{copy.name}")
         shutil.rmtree(beside, ignore_errors=True)
-        shutil.copytree(folder, beside)
+        # What training kept for itself is hidden, and no part of the model.
+        shutil.copytree(folder, beside, ignore=shutil.ignore_patterns(".*"))
         export_onnx(beside, int8=True)
         beside.replace(copy)
     return str(copy)

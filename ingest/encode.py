@@ -116,6 +116,10 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> Encoded:
         raise InputError("faiss's index is made of codes, and there are none", "give --pq MODEL")
     if job.faiss_candidates is not None and job.faiss is None:
         raise InputError("candidates are those of a faiss index, and none is written", "give --faiss FILE")
+    if job.faiss is not None:
+        from opensearch_neural.retrievers.faiss import import_faiss
+
+        import_faiss("a faiss index")  # missing, it is not found out after hours of encoding
     if job.dense == RECONSTRUCTED:
         raise InputError(
             "vectors that codes stand for are not written to files: they are made of the codes when an index is written",
@@ -178,6 +182,8 @@ def write_index(
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_name(f".{file.name}")
     faiss.write_index(index, str(beside))
+    # Ids and codes go together: between the two there is no index rather than another's ids.
+    file.unlink(missing_ok=True)
     write_json(file.with_name(f"{file.name}.ids.json"), ids, indent=None)
     beside.replace(file)
 

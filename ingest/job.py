@@ -180,17 +180,21 @@ def with_vectors(job: Job, stored: StoredVectors, records: Records) -> Plan:
         tokenizer = load_tokenizer(model) if manifest.sparse else load_tokenizer(stored.folder / "tokenizer.json")
         records = as_passages(records, tokenizer, manifest.passages)
     vectorizer: Vectorizer = stored
-    if job.dense == RECONSTRUCTED:
-        if manifest.quantized is None or manifest.dense is not None:
-            held = "no codes" if manifest.quantized is None else "dense vectors already"
-            raise InputError(f"{stored.folder} holds {held}", "--dense pq makes dense vectors of codes")
-        codes = manifest.quantized
+    codes = manifest.quantized
+    if job.dense == RECONSTRUCTED and manifest.dense is not None:
+        raise InputError(f"{stored.folder} holds dense vectors already", "--dense pq makes dense vectors of codes")
+    if job.dense == RECONSTRUCTED or job.pq is not None:
+        if codes is None:
+            raise InputError(f"{stored.folder} holds no codes", "`osn encode --pq MODEL` writes them")
         place = registry.find(codes.hash, codes.name, "quantized") if job.pq is None else locate(job.pq)
         if (found := model_info(place, name=codes.name, kind="quantized").hash) != codes.hash:
             raise InputError(
                 f"{stored.folder} holds codes of {codes.name} ({codes.hash}), --pq {job.pq} is another model ({found})",
                 "name the model that encoded them",
             )
+        registry.remember(codes.hash, place)
+    if job.dense == RECONSTRUCTED:
+        assert codes is not None
         quantizer = Quantizer.load(place / QUANTIZER_FILE)
         sample = quantizer.reconstruct(stored.codes()[1][:256]) if job.dense_type == "byte" else None
         dense = stored_dense_meta(codes.name, codes.hash, quantizer.dimension, job.dense_type, False, sample)
@@ -209,12 +213,12 @@ def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:
         if job.corpus is None:
             raise InputError("no corpus is named", "give --corpus, or --vectors")
         return job.corpus
-    # Vectors are made of codes by the model that made the codes, which this machine may not know.
-    models = job.sparse or (job.dense != RECONSTRUCTED and (job.pq or job.dense))
+    # The model that made the codes may be named: it encodes queries, and this machine may not know it.
+    models = job.sparse or (job.dense and job.dense != RECONSTRUCTED)
     if models or job.tokenizer or job.passages or job.dtype != "fp32":
         raise InputError(
-            "--vectors brings the vectors along: --sparse, --dense, --pq, --tokenizer, --passages and --dtype have no "
-            "place beside it (but --dense pq has, and --pq with it)",
+            "--vectors brings the vectors along: --sparse, --dense, --tokenizer, --passages and --dtype have no place "
+            "beside it (but --dense pq has, and --pq, which names the model of the codes)",
             "leave them out, or encode again with `osn encode`",
         )
     encoded = stored.manifest.corpus

@@ -343,8 +343,13 @@ class Engines:
         return ENGINES[engine].body(self, text, page)
 
     def dense_vector(self, text: str) -> NDArray[Any]:
-        """The query's vector as the index's `dense` field compares it: bytes for a byte field, else floats."""
+        """The query's vector as the index's `dense` field compares it: bytes for a byte field, else floats.
+
+        Raises InputError where the model gives it a vector of zeros.
+        """
         (vector,) = self.dense_encoder.encode_queries([text])
+        if not vector.any():
+            raise InputError("the query's vector is all zeros: it would rank nothing")
         meta = self.meta.dense
         if meta is None or meta.type != "byte":
             return vector

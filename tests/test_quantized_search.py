@@ -11,7 +11,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ from opensearch_neural.queries import Rare
 from opensearch_neural.results import read
 from opensearch_neural.retrievers.faiss import QuantizedRetriever
 from opensearch_neural.retrievers.opensearch import read_codes
-from opensearch_neural.schema import IndexMeta, PassageMeta, QuantizedMeta, index_body
+from opensearch_neural.schema import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, index_body
 
 TEXT = """
 rain bow light drop sun water glass angle prism sky cloud storm engine piston spark fuel valve crank bread flour
@@ -399,12 +399,15 @@ def test_codes_from_files_make_the_same_index_as_codes_from_the_model(
     with pytest.raises(ModelError):
         run_job(client, job_of(corpus, f"{index_name}-e", model, **settings), show_progress=False)
     run_job(client, job_of(corpus, f"{index_name}-e", model, **{**settings, "pq": str(model)}), show_progress=False)
+    # Once named it is known, for queries too.
+    assert open_engines(client, f"{index_name}-e").quantized_model.info.hash == load_quantized(model).info.hash
     other = quantized_model(tmp_path / "other", texts, seed=5)
     with pytest.raises(InputError, match="is another model"):
         run_job(client, job_of(corpus, f"{index_name}-f", model, **{**settings, "pq": str(other)}), show_progress=False)
     monkeypatch.undo()
-    with pytest.raises(InputError, match="--pq, --tokenizer"):
-        run_job(client, job_of(corpus, index_name, model, vectors=tmp_path / "v"), show_progress=False)
+    with pytest.raises(InputError, match="--dense, --tokenizer"):
+        beside = {"vectors": tmp_path / "v", "dense": str(model)}
+        run_job(client, job_of(corpus, index_name, model, **beside), show_progress=False)
     # What `osn encode --faiss` wrote serves in place of the index's codes, and what was deleted since is told.
     engines = open_engines(client, names[1], faiss_index=faiss)
     body = engines.body("faiss", QUERY, size=5)
@@ -484,6 +487,12 @@ def test_a_query_of_zeros_is_named(model: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(type(loaded), "encode_queries", lambda self, texts: np.zeros((len(texts), 32), np.float32))
     with pytest.raises(InputError, match="all zeros"):
         engines.body("jpq-rescore", QUERY)
+    engines._dense_encoder = cast(Any, loaded)
+    for engine in ("jpq-hnsw", "dense"):
+        made = DenseMeta("m", loaded.info.hash, 32, "float", False, reconstructed=engine == "jpq-hnsw")
+        engines.meta = IndexMeta(dense=made)
+        with pytest.raises(InputError, match="all zeros"):
+            engines.body(engine, QUERY)
 
 
 def test_the_cascade_searches_as_it_was_tuned_unless_told_otherwise() -> None:

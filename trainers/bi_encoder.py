@@ -541,10 +541,12 @@ class _Relevant:
 
 @dataclass(slots=True)
 class Prepared:
-    """The data of a run: train sets without what is held back or unseen, and dev sets."""
+    """The data of a run: train sets without what is held back or unseen, and dev sets; held: all questions that these are
+    drawn from."""
 
     train: list[TrainingData]
     dev: list[DevSet]
+    held: list[TrainingData]
 
 
 def load_sets(
@@ -569,11 +571,17 @@ def load_sets(
     return sets, [load(settings) for settings in dev]
 
 
-def prepare(config: DenseConfig, *, folder: Path | None = None, documents: int | None = None) -> Prepared:
+def prepare(
+    config: DenseConfig,
+    *,
+    folder: Path | None = None,
+    documents: int | None = None,
+    held: Sequence[TrainingData] = (),
+) -> Prepared:
     """Load the data, leave out of train what `unseen` asks, hold back dev where none is named, check for leaks.
 
     folder: where generated questions are kept, by default in the output. documents: of each corpus so many, beside those
-    that its questions need; all by default.
+    that its questions need; all by default. held: questions of another stage's dev sets, which are left out of train, too.
 
     Raises InputError as `load_training` does, and where a dev question is also in train.
     """
@@ -587,12 +595,12 @@ def prepare(config: DenseConfig, *, folder: Path | None = None, documents: int |
         parted = [hold_back(one, selection.hold_back, seed=seed) for one in sets]
         sets = [part for part, _ in parted]
         dev += [held for _, held in parted]
-    for one in dev:
+    for one in (*dev, *held):
         sets = [without_leaks(train_set, find_leaks(train_set, one)) for train_set in sets]
     for one in sets:
         logger.info("train: %s, %d examples%s", one.name, len(one), "".join(f"; {note}" for note in one.notes))
     drawn = [dev_set(one, queries=selection.queries, documents=selection.documents, seed=seed) for one in dev]
-    return Prepared(sets, drawn)
+    return Prepared(sets, drawn, dev)
 
 
 Build = Callable[[Any], BiEncoder]

@@ -44,7 +44,7 @@ from trainers.dev import DEPTH, MEASURES
 from trainers.embeddings import dense_vectors
 from trainers.grad_cache import Part
 from trainers.leaks import find_leaks, without_leaks
-from trainers.loop import Trained, TrainingSettings, Visit, is_main_process, main_process_first, train
+from trainers.loop import Trained, TrainingSettings, Visit, check_output, is_main_process, main_process_first, train
 from trainers.model import Batch, Losses, TrainingModel
 from trainers.schedules import FOLDER
 from trainers.texts import TextStore
@@ -333,11 +333,7 @@ def fit_quantizer(vectors: npt.NDArray[Any], settings: QuantizerSettings, *, see
 
     n, d = vectors.shape
     m = settings.subvectors
-    if d % m:
-        divisors = ", ".join(str(one) for one in range(1, d + 1) if d % one == 0)
-        raise InputError(f"quantizer.subvectors {m} does not divide the dimension {d}", f"what does: {divisors}")
-    if n < CENTROIDS:
-        raise InputError(f"{n} documents are too few for {CENTROIDS} centroids", "quantize a larger corpus")
+    check_fits(n, d, settings)
     if n > settings.sample:
         vectors = vectors[np.sort(np.random.default_rng(seed).choice(n, settings.sample, replace=False))]
     sample = np.ascontiguousarray(vectors, dtype=np.float32)
@@ -355,6 +351,18 @@ def fit_quantizer(vectors: npt.NDArray[Any], settings: QuantizerSettings, *, see
     pq.train(np.ascontiguousarray(sample @ rotation.T))
     centroids = faiss.vector_to_array(pq.centroids).reshape(m, CENTROIDS, d // m).copy()
     return Quantizer(rotation, centroids, centroids)
+
+
+def check_fits(documents: int, dimension: int, settings: QuantizerSettings) -> None:
+    """Raises InputError where M does not divide the dimension, or there are fewer documents than centroids."""
+    m = settings.subvectors
+    if dimension % m:
+        divisors = ", ".join(str(one) for one in range(1, dimension + 1) if dimension % one == 0)
+        raise InputError(
+            f"quantizer.subvectors {m} does not divide the dimension {dimension}", f"what does: {divisors}"
+        )
+    if documents < CENTROIDS:
+        raise InputError(f"{documents} documents are too few for {CENTROIDS} centroids", "quantize a larger corpus")
 
 
 def centroid_learning_rate(settings: QuantizerSettings, dimension: int) -> float:
@@ -653,6 +661,7 @@ class Preparation:
         self.config = config
         self.start = _load_start(config)
         self.data, self.dev_data = prepare(config, documents)
+        check_fits(len(self.data.documents), self.start.dimension, config.quantizer)
         with main_process_first():
             self.vectors = self.vectors_of(self.data.documents)
             self.quantizer = fitted(
@@ -733,6 +742,7 @@ def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
 
     documents: to try it on so many of each corpus.
     """
+    check_output(config.output, KIND)
     ready = Preparation(config, documents)
     model, data = ready.model, ready.data
     examples: JudgedData | RankedData

@@ -269,12 +269,14 @@ def train(
     data_hash: str = "",
     evaluate: Evaluate | None = None,
     evaluate_start: bool = True,
+    best_from: float = 0.0,
 ) -> Trained:
     """Train `model` on `data` and write it to `output` as a model directory of `kind`.
 
     collate: items of `data` to a batch; with the attribute `whole_batch = True` it gets the items of the whole batch,
     and (items, rank, world) as arguments. config: what is saved beside the model (the settings by default). evaluate:
-    dev measures of the model as it stands, higher is better; called in the main process, in evaluation mode.
+    dev measures of the model as it stands, higher is better; called in the main process, in evaluation mode. best_from:
+    the share of the steps before which a state is measured, but neither kept nor counted for patience.
 
     Run again with the same configuration and data, it continues an interrupted run, to the same weights, and returns at
     once when training had ended. Raises InputError where `output` belongs to another configuration or other data,
@@ -287,7 +289,7 @@ def train(
         return ended
     run.start()
     with _advice_on_memory(settings):
-        trainer = LoopTrainer(model, data, collate, settings=settings, run=run, evaluate=evaluate)
+        trainer = LoopTrainer(model, data, collate, settings=settings, run=run, evaluate=evaluate, best_from=best_from)
         resume_from = run.last_checkpoint()
         if resume_from is None and evaluate is not None and evaluate_start:
             trainer.evaluate()
@@ -328,6 +330,7 @@ class LoopTrainer(Trainer):
         settings: TrainingSettings,
         run: _Run,
         evaluate: Evaluate | None,
+        best_from: float = 0.0,
     ) -> None:
         steps = total_steps(settings, batches_an_epoch(data, settings))
         # Building the arguments joins the process group, which tells how many processes share a batch.
@@ -341,6 +344,7 @@ class LoopTrainer(Trainer):
                 if isinstance(module, PreTrainedModel):
                     module.gradient_checkpointing_enable()
         model.progress = Progress(0, steps)
+        self._best_from = min(best_from, 1.0) * steps
         super().__init__(model=model, args=arguments, train_dataset=data, eval_dataset=data, callbacks=[])
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
@@ -475,9 +479,14 @@ class LoopTrainer(Trainer):
         if select not in measures:
             raise InputError(f"select: there is no dev measure {select!r}", "measured: " + ", ".join(measures))
         step = self.state.global_step
-        if not self.best or measures[select] > self.best["measures"][select]:
-            start = self.best.get("start", measures if step == 0 else {})
-            self.best = {"step": step, "evaluation": 0, "measures": measures, "start": start}
+        start = self.best.get("start", measures if step == 0 else {})
+        if step < self._best_from:
+            self.best = {"start": start}
+            if self.is_world_process_zero():
+                self.run.write_best(None, self.best)
+            return
+        if "measures" not in self.best or measures[select] > self.best["measures"][select]:
+            self.best = {"step": step, "measures": measures, "start": start}
             if self.is_world_process_zero():
                 self.run.write_best(self.module, self.best)
         since = sum(
@@ -519,7 +528,7 @@ class LoopTrainer(Trainer):
         ):
             self.evaluate()
         best_step = None
-        if self.best:
+        if "measures" in self.best:
             best_step = int(self.best["step"])
             if best_step == 0 and self.state.global_step > 0:
                 logger.warning("no state was better on dev than the one that training started from: it is kept")
@@ -630,11 +639,13 @@ class _Run:
         path = self.best / "best.json"
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
-    def write_best(self, model: TrainingModel, best: Mapping[str, Any]) -> None:
+    def write_best(self, model: TrainingModel | None, best: Mapping[str, Any]) -> None:
+        """model: None where no state counts yet."""
         self.best.mkdir(parents=True, exist_ok=True)
-        beside = self.best / ".model.safetensors"
-        save_model(model, str(beside))
-        beside.replace(self.best / "model.safetensors")
+        if model is not None:
+            beside = self.best / ".model.safetensors"
+            save_model(model, str(beside))
+            beside.replace(self.best / "model.safetensors")
         write_json(self.best / "best.json", best)
 
     def note(self, entry: Mapping[str, Any]) -> None:

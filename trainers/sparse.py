@@ -88,6 +88,8 @@ def train_stage(
         config=whole or replace(config, start=_within(config.start, config.folder, output)),
         data_hash=fingerprint(data.hash, student.lexicon.encoder.info.hash, hash_files(locate(config.start))),
         evaluate=None if dev is None else measured,
+        # Before λ has its whole weight, a state is better on dev and several times as large.
+        best_from=config.regularization.whole_from,
     )
 
 
@@ -217,7 +219,8 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None) -> Train
     warm = config.stage(config, config.output, warmed_up(config, prepared))
     if stage is None:
         return train_stage(warm, prepared, output=config.output, whole=config)
-    before = prepare(_as_dense(config.stage(stage, config.output, warm.start)), folder=folder, documents=documents)
+    pretraining = _as_dense(config.stage(stage, config.output, warm.start))
+    before = prepare(pretraining, folder=folder, documents=documents, held=prepared.held)
     miner, first = (config.output / FOLDER / name for name in ("miner", "pretrained"))
     if STUDENT in mines:
         mine = "bm25" if config.candidates.mine == STUDENT else config.candidates.mine

@@ -66,7 +66,7 @@ class StudentSettings:
 class WarmUpSettings:
     """How a backbone without a masked-LM head becomes a student.
 
-    masked_lm_steps: of masked language modelling on `corpus` (the train sets' folders where it names none).
+    masked_lm_steps: of masked language modelling on `corpus` (the train sets' where it names none).
     impact_steps: of regression to the BM25 impacts of the tokens that a document holds. expansions: how many terms
     that are not in a document are active before training, on average; None leaves the bias as it is. weight: the
     largest expansion's mean weight at the start; None leaves the head's scale as it is.
@@ -109,7 +109,8 @@ class SparseObjective(ObjectiveSettings):
 class RegularizationSettings:
     """λ · FLOPS of the learned weights. flops: "batch", the mean over all documents at once, as in
     sentence-transformers; "slot", of each candidate slot over the queries, summed, as in the paper's code: λ does not
-    carry over. λ is 0 for the share `delay` of the steps, then grows quadratically over the share `ramp`."""
+    carry over. λ is 0 for the share `delay` of the steps, then grows quadratically over the share `ramp`; until then no
+    state is kept as the best on dev."""
 
     weight: float = 1e-3
     flops: Literal["batch", "slot"] = "batch"
@@ -121,6 +122,11 @@ class RegularizationSettings:
             raise ValueError(
                 f"weight {self.weight}, delay {self.delay}, ramp {self.ramp}: none below 0, shares up to 1"
             )
+
+    @property
+    def whole_from(self) -> float:
+        """The share of the steps from which λ has its whole weight: 1 at most."""
+        return min(1.0, self.delay + self.ramp) if self.weight else 0.0
 
     def at(self, step: int, steps: int) -> float:
         """λ at a step."""
@@ -143,6 +149,8 @@ class SparseCandidates:
     def __post_init__(self) -> None:
         if self.negatives < 0 or self.depth < 1:
             raise ValueError(f"negatives {self.negatives} and depth {self.depth}: expected at least 0 and 1")
+        if self.consistency is not None and self.mine is None:
+            raise ValueError("consistency is what a miner finds: name it in candidates.mine")
 
 
 @dataclass(slots=True)
@@ -180,6 +188,13 @@ class SparseConfig(StageSettings):
     unseen: list[SparseSet] = field(default_factory=list)
     selection: DevSettings = field(default_factory=DevSettings)
     cache: Path | None = None
+
+    def __post_init__(self) -> None:
+        StageSettings.__post_init__(self)
+        if self.student.residual and self.warm_up.impact_steps:
+            raise ValueError(
+                "warm_up.impact_steps would teach what student.residual adds already: BM25 would count twice"
+            )
 
     @property
     def folder(self) -> Path:

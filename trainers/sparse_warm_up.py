@@ -7,6 +7,7 @@ trained to predict masked tokens and BM25 impacts, and its bias is set so that a
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import shutil
 import tempfile
@@ -73,6 +74,8 @@ def warmed_up(config: SparseConfig, prepared: Prepared) -> str:
         config.student,
         hash_files(locate(config.start)),
         (training.seed, training.precision),
+        config.document_length if settings.expansions is not None else None,
+        [_content(one) for one in settings.corpus] if settings.masked_lm_steps else [],
         [one.hash for one in prepared.train],
     )
     folder = folder.with_name(f"warm-up-{made_by[:8]}")
@@ -100,7 +103,7 @@ def warmed_up(config: SparseConfig, prepared: Prepared) -> str:
 
 def _masked_lm(config: SparseConfig, start: Path, output: Path) -> Path:
     settings = config.warm_up
-    corpora = settings.corpus or [one.path for one in config.train if one.path.is_dir()]
+    corpora = _corpora(config)
     if not corpora:
         raise InputError("no corpus to warm up on", "name warm_up.corpus, or set warm_up.masked_lm_steps to 0")
     return masked_lm.run(
@@ -113,6 +116,23 @@ def _masked_lm(config: SparseConfig, start: Path, output: Path) -> Path:
             training=_warming(config, settings.masked_lm_steps, settings.masked_lm_learning_rate, bucket=16),
         )
     )
+
+
+def _corpora(config: SparseConfig) -> list[Path]:
+    """What the masked language model reads: a BEIR folder, a set's own corpus, or one that questions are made of."""
+    found = [one.corpus or (one.path if one.path.is_dir() or one.questions else None) for one in config.train]
+    return config.warm_up.corpus or [one for one in found if one is not None]
+
+
+def _content(corpus: Path) -> str:
+    """What is read of a corpus, folder or file, as a hash."""
+    if corpus.is_dir():
+        return hash_files(corpus)
+    digest = hashlib.sha256()
+    with corpus.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _calibrated(config: SparseConfig, prepared: Prepared, output: Path) -> None:

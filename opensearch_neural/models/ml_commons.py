@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -79,14 +80,16 @@ def _export_documents(encoder: TorchSparseEncoder, out: Path, name: str, version
         warnings.simplefilter("ignore")
         traced: Any = torch.jit.trace(eager, (short,), strict=False, check_trace=False)
         # Traced on one short text; told apart on others: longer ones, several at once, padded, at the length limit.
-        largest = 0.0
+        differences: list[float] = []
         truncation: Any = tokenizer.truncation
         limit = int(truncation["max_length"])  # words of the example: more than the limit in tokens
         for texts in ([_EXAMPLE, "word"], ["word"], [_EXAMPLE * limit, _EXAMPLE, ""]):
             batch = _batch(tokenizer, texts)
-            largest = max(largest, float((traced(batch)["output"] - eager(batch)["output"]).abs().max()))
+            differences.append(float((traced(batch)["output"] - eager(batch)["output"]).abs().max()))
         script = io.BytesIO()
         torch.jit.save(traced, script)
+    # Of NaN, which a model that is broken gives, `max` would keep what stands before it.
+    largest = float("nan") if any(map(math.isnan, differences)) else max(differences)
     if not largest <= 1e-4:
         raise ModelError(
             f"{encoder.info.name}: the traced model differs from the model by {largest:.2g}; nothing was written"

@@ -1,6 +1,7 @@
-"""Dense search in memory by faiss: exact, over whole vectors (flat) or over the M bytes that stand for each (PQ).
+"""Dense search in memory by faiss, over whole vectors (flat) or over the M bytes that stand for each (PQ).
 
-Exact, so that an approximate index (HNSW on the cluster) has something to be measured against.
+Exact, so that an approximate index (HNSW on the cluster) has something to be measured against; of codes, where that is
+asked for, a faster scan chooses which of them are scored.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class FaissRetriever:
 
     def _flat(self, vectors: Vectors, count: int) -> Any:
         """The index that compares with each of `count` vectors."""
-        faiss = _faiss("exact dense search without a cluster")
+        faiss = import_faiss("exact dense search without a cluster")
         checked = self._checked(vectors, "document", count)
         index = faiss.IndexFlatIP(checked.shape[1])
         index.add(checked)
@@ -101,7 +102,7 @@ class FaissRetriever:
 
 
 class QuantizedRetriever(FaissRetriever):
-    """All of `codes` (documents, M), one for each of `ids`, scored exactly by look-ups (asymmetric distance computation).
+    """All of `codes` (documents, M), one for each of `ids`, scored by look-ups (asymmetric distance computation).
 
     `encode_queries` as for FaissRetriever: whole vectors, not rotated. `candidates` as for `quantized_index`. A query vector
     of zeros raises InputError.
@@ -128,7 +129,7 @@ class QuantizedRetriever(FaissRetriever):
     ) -> QuantizedRetriever:
         """Of what `osn encode --faiss FILE` wrote. Raises InputError where it cannot be read, ModelError where its codes are
         another model's."""
-        faiss = _faiss("searching faiss's index")
+        faiss = import_faiss("searching faiss's index")
         try:
             index = faiss.read_index(str(file))
             ids = json.loads(file.with_name(f"{file.name}.ids.json").read_text(encoding="utf-8"))
@@ -162,14 +163,16 @@ def quantized_index(quantizer: Quantizer, codes: Codes, *, candidates: int | Non
     codes: (documents, M), of `Quantizer.encode`. candidates: score so many codes for each document asked for, those that a
     scan finds first, in place of all of them: several times faster, M more bytes a document, and not exact any more.
     It holds the scoring centroids: to add documents later, code them with the quantizer and make the index anew, since
-    faiss's own `add` would code them with these. Raises InputError for codes of another M, and for less than 1 candidate.
+    faiss's own `add` would code them with these. Raises InputError for codes of another M, for less than 1 candidate, and
+    for a scan of single bytes.
     """
-    faiss = _faiss("a faiss index")
+    faiss = import_faiss("a faiss index")
     d, m = quantizer.dimension, quantizer.subvectors
     if codes.ndim != 2 or codes.shape[1] != m or codes.dtype != np.uint8:
         raise InputError(f"expected codes of {m} bytes (uint8), got {codes.dtype} of shape {codes.shape}")
-    if candidates is not None and candidates < 1:
-        raise InputError(f"candidates must be at least 1, not {candidates}")
+    if candidates is not None and (candidates < 1 or m < 2):
+        said = f"candidates must be at least 1, not {candidates}" if m > 1 else "a scan takes codes of 2 bytes and more"
+        raise InputError(said, "leave candidates out: all codes are scored then")
     index = faiss.IndexPQ(d, m, 8, faiss.METRIC_INNER_PRODUCT)
     faiss.copy_array_to_vector(quantizer.scoring.ravel(), index.pq.centroids)
     index.is_trained = True
@@ -189,7 +192,7 @@ def _scan(quantizer: Quantizer, codes: Codes) -> Any:
     Each of a part's 256 centroids becomes the sum of one of 16 vectors and one of 16 others, which local search
     quantization chooses: two codes of 4 bits a part, and a query that says every part twice.
     """
-    faiss = _faiss("a faiss index")
+    faiss = import_faiss("a faiss index")
     d, m = quantizer.dimension, quantizer.subvectors
     width = d // m
     halves = np.empty((m, 2, 16, width), np.float32)
@@ -225,14 +228,15 @@ def _owning(index: Any, *parts: Any) -> Any:
 
 def faiss_rotation(quantizer: Quantizer) -> Any:
     """The quantizer's rotation as faiss applies it before an index."""
-    faiss, d = _faiss("a faiss index"), quantizer.dimension
+    faiss, d = import_faiss("a faiss index"), quantizer.dimension
     rotation = faiss.LinearTransform(d, d, False)
     faiss.copy_array_to_vector(quantizer.rotation.ravel(), rotation.A)
     rotation.is_trained = True
     return rotation
 
 
-def _faiss(feature: str) -> Any:
+def import_faiss(feature: str) -> Any:
+    """The module. Raises MissingExtra where it is not installed."""
     try:
         import faiss
     except ModuleNotFoundError as error:

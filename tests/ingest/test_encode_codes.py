@@ -57,14 +57,15 @@ def test_codes_in_files_are_those_of_the_model_also_of_documents_added_later(tmp
     assert (codes == loaded.encode_documents([document.contents for document in documents])).all()
 
 
-def test_faiss_reads_the_index_and_scores_as_the_model_does(tmp_path: Path, model: Path) -> None:
+@pytest.mark.parametrize("more", [[], ["--faiss-candidates", "2"]])
+def test_faiss_reads_the_index_and_scores_as_the_model_does(tmp_path: Path, model: Path, more: list[str]) -> None:
     faiss = pytest.importorskip("faiss", reason="needs the extra [eval]")
     from ingest.encode import encode
 
     corpus = write_jsonl(tmp_path / "d.jsonl", records(40))
     file = tmp_path / "made" / "jpq.faiss"
     arguments = ["--corpus", str(corpus), "--out", str(tmp_path / "v"), "--sparse", "none", "--pq", str(model)]
-    done = CliRunner().invoke(encode, [*arguments, "--faiss", str(file)], catch_exceptions=False)
+    done = CliRunner().invoke(encode, [*arguments, "--faiss", str(file), *more], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     index, ids = faiss.read_index(str(file)), json.loads((tmp_path / "made" / "jpq.faiss.ids.json").read_text())
     documents = documents_of(corpus)

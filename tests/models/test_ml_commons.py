@@ -7,6 +7,7 @@ import io
 import json
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,6 +64,23 @@ def test_the_traced_encoder_gives_the_same_vectors(
         np.testing.assert_allclose(found, row, atol=1e-4)
         names = [tokenizer.decode([at], skip_special_tokens=True) for at in np.flatnonzero(found)]
         assert names == [model.vocabulary[at] for at in np.flatnonzero(found)]
+
+
+def test_a_model_of_nan_is_not_written(tmp_path: Path, tokenizer_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "model"
+    router_model(folder, tokenizer_folder)
+    trace = torch.jit.trace
+
+    def broken(module: torch.nn.Module, *arguments: Any, **options: Any) -> Any:
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.fill_(torch.nan)
+        return trace(module, *arguments, **options)
+
+    monkeypatch.setattr(torch.jit, "trace", broken)
+    with pytest.raises(ModelError, match="differs from the model by nan"):
+        export(folder, tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_the_tokenizer_and_both_configurations(tmp_path: Path, tokenizer_folder: Path) -> None:

@@ -228,6 +228,18 @@ def test_the_state_that_was_best_on_dev_is_the_one_that_is_written(tmp_path: Pat
     assert torch.equal(weights(tmp_path / "plain")["net.0.weight"], states[15]), "measuring changed training"
 
 
+def test_states_before_best_from_are_measured_but_neither_kept_nor_waited_for(tmp_path: Path) -> None:
+    values = iter([0.9, 0.8, 0.7, 0.1, 0.2, 0.1])
+    trained = run(
+        tmp_path,
+        settings=settings(evaluate_every=3, patience=2),
+        evaluate=lambda _: {"nDCG@10": next(values)},
+        best_from=0.55,
+    )
+    assert (trained.steps, trained.best_step) == (15, 12)
+    assert trained.measures == {"nDCG@10": 0.2, "start nDCG@10": 0.9}
+
+
 def test_training_that_makes_dev_worse_keeps_the_start(tmp_path: Path) -> None:
     values = iter([0.9, 0.5, 0.4, 0.3, 0.2])
     model = Regression()

@@ -23,7 +23,7 @@ from opensearch_neural.errors import InputError, OsnError  # noqa: E402
 from opensearch_neural.models.lexical import build_lexical  # noqa: E402
 from opensearch_neural.models.sparse import load_sparse  # noqa: E402
 from trainers import sparse  # noqa: E402
-from trainers.bi_encoder import DevSettings, RetrievalData, unique_documents  # noqa: E402
+from trainers.bi_encoder import DevSettings, RetrievalData, prepare, unique_documents  # noqa: E402
 from trainers.config import load_config, to_yaml  # noqa: E402
 from trainers.data import TrainingData  # noqa: E402
 from trainers.formats import read_header  # noqa: E402
@@ -31,7 +31,7 @@ from trainers.grad_cache import cached_backward  # noqa: E402
 from trainers.loop import TrainingSettings, Visit  # noqa: E402
 from trainers.model import Progress  # noqa: E402
 from trainers.negatives import NEGATIVES, open_retriever  # noqa: E402
-from trainers.sparse import check_known, mined, teachers, train_sparse  # noqa: E402
+from trainers.sparse import _as_dense, check_known, mined, teachers, train_sparse  # noqa: E402
 from trainers.sparse_batches import collate  # noqa: E402
 from trainers.sparse_dev import measured_flops  # noqa: E402
 from trainers.sparse_head import sample_columns  # noqa: E402
@@ -46,6 +46,7 @@ from trainers.sparse_settings import (  # noqa: E402
     WarmUpSettings,
 )
 from trainers.sparse_student import KIND, SparseStudent, build, calibrate  # noqa: E402
+from trainers.sparse_warm_up import _content, _corpora, warmed_up  # noqa: E402
 from trainers.teachers import PairTeacher, teach  # noqa: E402
 from trainers.unlabelled import unlabelled  # noqa: E402
 
@@ -542,6 +543,51 @@ def test_training_learns_names_that_documents_do_not_hold_and_logs_what_it_costs
     assert load_sparse(tmp_path / "model").info.kind == KIND
 
 
+def test_a_warm_up_teaches_impacts_where_nothing_else_adds_them(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    warm_up = WarmUpSettings(impact_steps=30, impact_learning_rate=1e-2, batch_size=8, length=32, expansions=5)
+    config = configuration(backbone, beir, tmp_path / "model", warm_up=warm_up)
+    texts = list(config.train[0].load().documents.values())[:20]
+
+    def error(start: str) -> float:
+        model = build(replace(config, start=start), [config.train[0].load().documents]).eval()
+        impacts = model.lexicon.impacts(texts).toarray()
+        learned = model.vectors(texts).to_scipy().toarray()
+        present = impacts > 0
+        return float(np.square(learned - impacts[:, : learned.shape[1]])[present[:, : learned.shape[1]]].mean())
+
+    assert error(warmed_up(config, prepare(_as_dense(config)))) < 0.7 * error(config.start)
+    with pytest.raises(ValueError, match="BM25 would count twice"):
+        replace(config, student=replace(config.student, residual=True))
+    with pytest.raises(ValueError, match=r"name it in candidates\.mine"):
+        SparseCandidates(mine=None, consistency=5)
+
+
+def test_a_corpus_without_judgements_is_what_a_masked_language_model_warms_up_on(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text(
+        "".join(f'{{"_id": "{at}", "title": "{WORDS[at]}", "text": "{WORDS[at + 1]}"}}\n' for at in range(12))
+    )
+    config = configuration(backbone, beir, tmp_path / "model", train=[SparseSet(corpus, questions="title")])
+    assert _corpora(config) == [corpus]
+    assert _corpora(replace(config, warm_up=WarmUpSettings(corpus=[beir]))) == [beir]
+    # Another content under the same name is another warm-up.
+    first = _content(corpus)
+    corpus.write_text(corpus.read_text() + '{"_id": "more", "title": "a", "text": "b"}\n')
+    assert _content(corpus) != first
+
+
+def test_questions_that_are_held_back_are_in_no_earlier_stage(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    config = configuration(backbone, beir, tmp_path / "model", selection=DevSettings(hold_back=4))
+    last = prepare(_as_dense(config))
+    whole = _as_dense(replace(config, selection=DevSettings()))
+    before = prepare(whole, held=last.held)
+    held = {text for one in last.held for text in one.query_texts().values()}
+    assert held and not held & {text for one in before.train for text in one.query_texts().values()}
+    assert held & {text for one in prepare(whole).train for text in one.query_texts().values()}
+
+
 def test_warm_up_pre_training_and_fine_tuning_run_from_one_file_and_run_again_do_nothing(
     tmp_path: Path, backbone: Path, beir: Path
 ) -> None:
@@ -564,7 +610,7 @@ def test_warm_up_pre_training_and_fine_tuning_run_from_one_file_and_run_again_do
         # BM25 is in it: the miner finds positives after two steps, so the filter leaves queries.
         student=StudentSettings(document_length=32, query_length=16, columns=16, residual=True),
         pretraining=stage,
-        warm_up=WarmUpSettings(masked_lm_steps=2, impact_steps=2, batch_size=4, length=16, expansions=5),
+        warm_up=WarmUpSettings(masked_lm_steps=2, batch_size=4, length=16, expansions=5),
         candidates=SparseCandidates(negatives=1, mine="bm25"),
         selection=DevSettings(hold_back=8, queries=8, documents=30),
     )
