@@ -26,6 +26,7 @@ from benchmarks.inference_free_sparse import (  # noqa: E402
     flops_goals,
     idf_goals,
     quality_goals,
+    terms_goals,
 )
 from opensearch_neural.results import Row, read  # noqa: E402
 
@@ -166,6 +167,22 @@ def test_curves_are_compared_at_equal_flops_and_never_at_equal_lambda() -> None:
     rows += point("without IDF", "no IDF", 0.0, 8.0, 0.65) + point("without IDF", "no IDF", 0.1, 2.0, 0.62)
     # At 8 the best affordable is 0.7 > 0.65; at 2 it is 0.6 < 0.62.
     assert flops_goals(rows)[0].value == "1 of 2"
+
+
+def test_flops_are_compared_at_equal_terms() -> None:
+    def point(trained: str, retrieval: str, weight: float, terms: float, cost: float) -> list[Row]:
+        engine = f"{trained}, λ {weight:g}, {retrieval}"
+        return [
+            Row("cranfield", engine, name, at, None, None, 9) for name, at in (("active terms", terms), ("FLOPS", cost))
+        ]
+
+    rows = point("without IDF", "no IDF", 0.1, 100, 2.0) + point("without IDF", "no IDF", 0.0, 300, 4.0)
+    # Between the points: 3.0 at 200 terms. At 50 there is nothing to compare with.
+    rows += point("with IDF", "training corpus", 0.01, 200, 1.5) + point("with IDF", "training corpus", 0.1, 50, 9.0)
+    (goal,) = terms_goals(rows)
+    assert (goal.met, goal.value) == (True, "1 of 1, 0.50 to 0.50 times the FLOPS")
+    assert not terms_goals([*rows, *point("with IDF", "training corpus", 0.001, 300, 4.1)])[0].met
+    assert not terms_goals([])[0].met
 
 
 def test_the_ensemble_has_to_lead_every_other_way_to_pre_train() -> None:

@@ -130,6 +130,12 @@ EXPECTED = {
             "objective.temperature": 1.0,
         },
     ),
+    # Beyond the paper: what the benchmark trains.
+    "sparse-residual": Recipe(
+        "sparse",
+        SparseConfig,
+        {"student.residual": True, "student.idf": "own", "regularization.weight": 0.05, "warm_up.weight": 0.2},
+    ),
     "inference-free-sparse": Recipe(
         "sparse",
         SparseConfig,
@@ -252,22 +258,34 @@ def test_the_doc2query_recipe_takes_two_steps(tmp_path: Path, beir: Path) -> Non
     assert not (tmp_path / "model").exists()
 
 
-def test_the_sparse_recipe_takes_two_steps_a_stage(tmp_path: Path, beir: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        (
+            "inference-free-sparse",
+            [
+                "student.idf=train",
+                "pretraining.train=[{path: BEIR, name: pairs}]",
+                "pretraining.objective.teachers=[lexical]",
+                "objective.teachers=[lexical]",
+                "pretraining.candidates.consistency=60",
+            ],
+        ),
+        ("sparse-residual", ["student.frozen_layers=1", "selection.hold_back=null"]),
+    ],
+)
+def test_a_sparse_recipe_takes_two_steps_a_stage(name: str, changed: list[str], tmp_path: Path, beir: Path) -> None:
     from opensearch_neural.cli import osn
 
     start = tiny_backbone(tmp_path / "start", positions=512)
     output = tmp_path / "model"
     overrides = [
         f"start={start}",
-        "student.idf=train",
         f"train=[{{path: {beir}}}]",
-        f"pretraining.train=[{{path: {beir}, name: pairs}}]",
-        "pretraining.objective.teachers=[lexical]",
-        "objective.teachers=[lexical]",
-        "pretraining.candidates.consistency=60",
         f"dev=[{{path: {beir}, split: dev, name: dev}}]",
+        *(one.replace("BEIR", str(beir)) for one in changed),
     ]
-    arguments = ["train", "sparse", "--config", "inference-free-sparse", "--dry-run", "--output", str(output)]
+    arguments = ["train", "sparse", "--config", name, "--dry-run", "--output", str(output)]
     result = CliRunner().invoke(
         osn, arguments + [word for one in overrides for word in ("--set", one)], catch_exceptions=False
     )
