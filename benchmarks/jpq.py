@@ -78,7 +78,7 @@ HNSW_SEARCH = 128
 """efSearch: at least as many as are returned."""
 FASTER = "times faster than flat"
 SCANNED = "after a scan"
-CANDIDATES = 20
+CANDIDATES = 100
 """Codes scored for each document asked for, where a scan finds them."""
 FOUND_DEPTHS = (10, 100)
 LEAST_FOUND = 0.95
