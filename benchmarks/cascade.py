@@ -204,23 +204,22 @@ def field_rows(
     client: OpenSearch, folder: Path, index: str, sparse: str, dense: str, pq: str, sample: int = FIELD_SAMPLE
 ) -> list[Row]:
     """What each field costs on disk, vectors that codes stand for among them, by some of the set's documents."""
-    from benchmarks.load.field_bytes import bytes_by_field, rows
+    from benchmarks.load.field_bytes import Alone, bytes_by_field, rows
     from ingest.job import CorpusSource, Job, with_models
     from ingest.source import ignore, spooled
     from opensearch_neural.corpus import BeirData
 
     corpus = CorpusSource(str(BeirData.load(folder, "test").corpus_path))
     job = Job(corpus, index, sparse=sparse, dense=dense, pq=pq)
-    sizes: dict[str, float] = {}
     with spooled(corpus.path) as place:
         plan = with_models(job, None, corpus.reader(place), corpus.name)
         documents = list(islice(plan.records(ignore), sample))
-        sizes |= bytes_by_field(client, plan.meta, documents, plan.vectorizer)
+        of_codes = {}
         for dense_type in ("float", "byte"):
             made = replace(job, sparse="none", dense="pq", dense_type=dense_type)
-            plan = with_models(made, None, corpus.reader(place), corpus.name)
-            found = bytes_by_field(client, plan.meta, documents, plan.vectorizer, ["dense"])
-            sizes[f"dense of the codes, {dense_type}"] = found["dense"]
+            other = with_models(made, None, corpus.reader(place), corpus.name)
+            of_codes[f"dense of the codes, {dense_type}"] = Alone("dense", other.meta, other.vectorizer)
+        sizes = bytes_by_field(client, plan.meta, documents, plan.vectorizer, of_codes)
     return rows(f"{index}, by field", sizes, len(documents))
 
 

@@ -4,8 +4,8 @@ does not take them apart."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -24,27 +24,35 @@ if TYPE_CHECKING:
 STORED = "_source (title, text, url)"
 
 
+class Alone(NamedTuple):
+    """A field, and what it is mapped and written by."""
+
+    field: str | None
+    meta: IndexMeta
+    vectorizer: Vectorizer
+
+
 def bytes_by_field(
     client: OpenSearch,
     meta: IndexMeta,
     documents: Sequence[Document],
     vectorizer: Vectorizer,
-    fields: Sequence[str] | None = None,
+    others: Mapping[str, Alone] | None = None,
 ) -> dict[str, float]:
     """{field: bytes a document} of indexes that hold nothing else, merged to one segment; they are deleted again.
 
-    `contents` stands for what BM25 searches. What every index has (ids, sequence numbers) is subtracted. fields: all that
-    `meta` has by default. Raises ClusterError where the cluster refuses.
+    `contents` stands for what BM25 searches. What every index has (ids, sequence numbers) is subtracted. others: by the name
+    that each has in the result, fields that are written otherwise. Raises ClusterError where the cluster refuses.
     """
-    if fields is None:
-        held = {"sparse": meta.sparse, "dense": meta.dense, "pq": meta.quantized}
-        fields = ["contents", *(name for name, part in held.items() if part is not None), STORED]
+    held = {"sparse": meta.sparse, "dense": meta.dense, "pq": meta.quantized}
+    fields = [None, "contents", *(name for name, part in held.items() if part is not None), STORED]
+    parts = {field: Alone(field, meta, vectorizer) for field in fields} | dict(others or {})
     made: dict[str | None, str] = {}
     try:
         with translate_errors():
-            for name in [None, *fields]:
+            for name, part in parts.items():
                 made[name] = f"osn-bench-field-{uuid.uuid4().hex[:8]}"
-                _write(client, made[name], meta, documents, vectorizer, name)
+                _write(client, made[name], documents, part)
             # All of them first: a merge waits for the half minute in which OpenSearch lets go of what it keeps.
             sizes = {name: _merged_size(client, index) for name, index in made.items()}
     finally:
@@ -60,14 +68,8 @@ def rows(set_: str, sizes: dict[str, float], documents: int) -> list[Row]:
     ]
 
 
-def _write(
-    client: OpenSearch,
-    index: str,
-    meta: IndexMeta,
-    documents: Sequence[Document],
-    vectorizer: Vectorizer,
-    field: str | None,
-) -> None:
+def _write(client: OpenSearch, index: str, documents: Sequence[Document], part: Alone) -> None:
+    field, meta, vectorizer = part
     body = index_body(meta, replicas=0, settings={"refresh_interval": "-1"})
     mapping = body["mappings"]
     mapping["dynamic"] = "false"

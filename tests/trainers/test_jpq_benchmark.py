@@ -141,7 +141,9 @@ def test_goals_are_what_the_rows_say() -> None:
     assert [goal.met for goal in quality_goals(rows(-0.02, -0.05, 1.1))] == [False, False, False, False, True]
 
 
-def test_cost_counts_every_byte_and_compares_cpu_time(tmp_path: Path) -> None:
+def test_cost_counts_every_byte_and_compares_cpu_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jpq, "LEARNED_FROM", 1000)
+    monkeypatch.setattr(jpq, "COST_BYTES", (16, 24))
     size, d = 2000, 96
     found = {(row.engine, row.measure): row for row in cost_rows(tmp_path, size, d, hnsw=True)}
     assert found[(FLAT, "bytes a document")].value == pytest.approx(4 * d, rel=0.01)
