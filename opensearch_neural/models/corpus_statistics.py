@@ -17,16 +17,28 @@ from opensearch_neural.models.sparse import RESIDUAL
 from opensearch_neural.tokens import QueryEncoder, special_tokens, vocabulary_of
 
 
-def write_with_statistics(model: str | Path, out: Path, frequencies: DocumentFrequencies) -> None:
+def write_with_statistics(
+    model: str | Path,
+    out: Path,
+    frequencies: DocumentFrequencies,
+    *,
+    k1: float | None = None,
+    b: float | None = None,
+) -> None:
     """Write the sparse model directory `out`: that of `model` with the IDF of a corpus and, where its documents' weights
-    hold BM25 impacts (a residual model), that corpus's average length.
+    hold BM25 impacts (a residual model), that corpus's average length, and k1 and b where they are given.
 
-    frequencies: of the corpus, over the model's own tokenizer. Raises InputError where `out` is there already, ModelError
-    where the model has no such query side.
+    frequencies: of the corpus, over the model's own tokenizer. Raises InputError where `out` is there already and for k1 or
+    b of a model without impacts, ModelError where the model has no such query side.
     """
     folder = directory.locate(model)
     if out.exists():
         raise InputError(f"{out} is there already", "name a folder that is not, or remove it")
+    saturation = {name: value for name, value in (("k1", k1), ("b", b)) if value is not None}
+    if saturation and not (folder / RESIDUAL).exists():
+        raise InputError(
+            f"{folder} adds no BM25 impacts: {' and '.join(saturation)} would change nothing", "leave them out"
+        )
     query = QueryEncoder.load(folder)
     vocabulary = vocabulary_of(query.tokenizer)
     if len(frequencies.counts) != len(vocabulary):
@@ -41,8 +53,8 @@ def write_with_statistics(model: str | Path, out: Path, frequencies: DocumentFre
             if module.type == "SparseStaticEmbedding":
                 _write_static_weights(module.path, table, vocabulary)
         if (residual := written / RESIDUAL).exists():
-            length = frequencies.length / frequencies.n
-            write_json(residual, {**read_json_object(residual), "average_length": length, "documents": frequencies.n})
+            length = {"average_length": frequencies.length / frequencies.n, "documents": frequencies.n}
+            write_json(residual, {**read_json_object(residual), **length, **saturation})
         written.rename(out)
 
 

@@ -157,10 +157,14 @@ def test_a_model_gets_the_statistics_of_another_corpus_and_keeps_what_it_learned
     model.export(source)
     (tmp_path / "c.jsonl").write_text(json.dumps({"_id": "d", "text": "bab bab dek"}) + "\n")
     arguments = ["--corpus", str(tmp_path / "c.jsonl"), "--model", str(source), "--out", str(out)]
-    done = CliRunner().invoke(idf, arguments, catch_exceptions=False)
+    saturation = ["--k1", "0.7", "--b", "0.2"]
+    if not residual:
+        with pytest.raises(InputError, match="k1 and b would change nothing"):
+            CliRunner().invoke(idf, [*arguments, *saturation], catch_exceptions=False, standalone_mode=False)
+    done = CliRunner().invoke(idf, [*arguments, *(saturation if residual else [])], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     adapted = load_sparse(out)
-    lexical = build_lexical(["bab bab dek"], tokenizer=model.lexicon.encoder.query.tokenizer)
+    lexical = build_lexical(["bab bab dek"], tokenizer=model.lexicon.encoder.query.tokenizer, k1=0.7, b=0.2)
     found = adapted.query.encode("bab fin")
     assert found == pytest.approx(lexical.query.encode("bab fin"), rel=1e-6)
     assert found != pytest.approx(load_sparse(source).query.encode("bab fin"), rel=1e-2)
