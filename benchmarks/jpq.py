@@ -87,6 +87,8 @@ BLOCK = 100_000
 """Random vectors made at a time."""
 LEARNED_FROM = 20_000
 """Random vectors that centroids are learned from."""
+FITTED_WITH = 1234
+"""Seed of their k-means: faiss's own by default."""
 
 
 # ------------------------------------------------ what is trained
@@ -569,17 +571,12 @@ def random_vectors(rng: np.random.Generator, count: int, dimension: int) -> NDAr
 
 def plain_quantizer(rng: np.random.Generator, vectors: NDArray[np.float32], m: int) -> Quantizer:
     """PQ after a random rotation, which gives all parts their share of the coordinates that vary most."""
-    import faiss
-
-    from opensearch_neural.models.quantized import CENTROIDS, Quantizer
+    from trainers.jpq import QuantizerSettings, fit_quantizer
 
     dimension = vectors.shape[1]
     rotation = np.linalg.qr(rng.standard_normal((dimension, dimension)))[0].astype(np.float32)
-    pq = faiss.ProductQuantizer(dimension, m, 8)
-    pq.cp.min_points_per_centroid = 1
-    pq.train(np.ascontiguousarray(vectors @ rotation.T))
-    centroids = faiss.vector_to_array(pq.centroids).reshape(m, CENTROIDS, dimension // m)
-    return Quantizer(rotation, centroids, centroids)
+    settings = QuantizerSettings(subvectors=m, rotate=False)
+    return replace(fit_quantizer(vectors @ rotation.T, settings, seed=FITTED_WITH), rotation=rotation)
 
 
 def cpu_seconds(indexes: Mapping[str, Any], queries: NDArray[np.float32]) -> dict[str, list[float]]:

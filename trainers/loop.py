@@ -344,7 +344,7 @@ class LoopTrainer(Trainer):
                 if isinstance(module, PreTrainedModel):
                     module.gradient_checkpointing_enable()
         model.progress = Progress(0, steps)
-        self._best_from = min(best_from, 1.0) * steps
+        self._best_from = best_from * steps
         super().__init__(model=model, args=arguments, train_dataset=data, eval_dataset=data, callbacks=[])
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)

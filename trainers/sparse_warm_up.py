@@ -7,7 +7,6 @@ trained to predict masked tokens and BM25 impacts, and its bias is set so that a
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import shutil
 import tempfile
@@ -22,6 +21,7 @@ from transformers import set_seed
 from opensearch_neural.errors import InputError
 from opensearch_neural.models import sparse as sparse_models
 from opensearch_neural.models.directory import hash_files, locate
+from opensearch_neural.results import sha256
 from trainers import backbones, masked_lm
 from trainers.bi_encoder import Drawn, Prepared, RetrievalData
 from trainers.config import fingerprint
@@ -125,14 +125,8 @@ def _corpora(config: SparseConfig) -> list[Path]:
 
 
 def _content(corpus: Path) -> str:
-    """What is read of a corpus, folder or file, as a hash."""
-    if corpus.is_dir():
-        return hash_files(corpus)
-    digest = hashlib.sha256()
-    with corpus.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+    """What is read of a corpus, folder or file, as a hash. Raises InputError for a file that cannot be read."""
+    return hash_files(corpus) if corpus.is_dir() else sha256(corpus)
 
 
 def _calibrated(config: SparseConfig, prepared: Prepared, output: Path) -> None:

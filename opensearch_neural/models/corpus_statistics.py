@@ -47,7 +47,7 @@ def write_with_statistics(
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as temporary:
         written = Path(temporary) / "model"
-        shutil.copytree(folder, written, ignore=lambda _, names: [name for name in names if name.startswith(".")])
+        shutil.copytree(folder, written, ignore=shutil.ignore_patterns(".*"))
         save_idf(written / "idf.json", table)
         for module in (module for modules in directory.routes(written).values() for module in modules):
             if module.type == "SparseStaticEmbedding":

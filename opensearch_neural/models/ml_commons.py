@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.files import write_json
@@ -88,8 +89,8 @@ def _export_documents(encoder: TorchSparseEncoder, out: Path, name: str, version
             differences.append(float((traced(batch)["output"] - eager(batch)["output"]).abs().max()))
         script = io.BytesIO()
         torch.jit.save(traced, script)
-    # Of NaN, which a model that is broken gives, `max` would keep what stands before it.
-    largest = float("nan") if any(map(math.isnan, differences)) else max(differences)
+    # NaN, which a broken model gives, stays NaN: Python's own `max` would keep what stands before it.
+    largest = float(np.max(differences))
     if not largest <= 1e-4:
         raise ModelError(
             f"{encoder.info.name}: the traced model differs from the model by {largest:.2g}; nothing was written"

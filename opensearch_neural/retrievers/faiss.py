@@ -170,9 +170,10 @@ def quantized_index(quantizer: Quantizer, codes: Codes, *, candidates: int | Non
     d, m = quantizer.dimension, quantizer.subvectors
     if codes.ndim != 2 or codes.shape[1] != m or codes.dtype != np.uint8:
         raise InputError(f"expected codes of {m} bytes (uint8), got {codes.dtype} of shape {codes.shape}")
-    if candidates is not None and (candidates < 1 or m < 2):
-        said = f"candidates must be at least 1, not {candidates}" if m > 1 else "a scan takes codes of 2 bytes and more"
-        raise InputError(said, "leave candidates out: all codes are scored then")
+    if candidates is not None and candidates < 1:
+        raise InputError(f"candidates must be at least 1, not {candidates}")
+    if candidates is not None and m < 2:
+        raise InputError("a scan takes codes of 2 bytes and more", "leave candidates out: all codes are scored then")
     index = faiss.IndexPQ(d, m, 8, faiss.METRIC_INNER_PRODUCT)
     faiss.copy_array_to_vector(quantizer.scoring.ravel(), index.pq.centroids)
     index.is_trained = True

@@ -154,6 +154,8 @@ def test_a_scan_finds_the_candidates_that_are_then_scored_exactly(m: int, tmp_pa
     assert small.retrieve({"q": ""}, 100)["q"].keys() == set(ids)
     with pytest.raises(InputError, match="candidates must be at least 1, not 0"):
         quantized_index(quantizer, codes, candidates=0)
+    with pytest.raises(InputError, match="codes of 2 bytes and more"):
+        quantized_index(random_quantizer(d=24, m=1), codes[:, :1], candidates=5)
 
 
 def test_saved_and_loaded_it_is_the_same(quantizer: Quantizer, tmp_path: Path) -> None:
