@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from opensearch_neural.models.quantized import Codes, Quantizer
     from opensearch_neural.results import Goal, Row
     from opensearch_neural.retrievers import Retriever
-    from trainers.data import TrainingData
+    from trainers.data import Apart, TrainingData
     from trainers.jpq import JpqConfig
 
 logger = logging.getLogger(__name__)
@@ -54,6 +54,10 @@ DEPTH = 100
 TEST_QUESTIONS = 1000
 """Of each test split at most, evenly taken: all engines answer the same ones."""
 HOLD_BACK = 160
+APART: dict[str, Apart] = {"scifact": "questions"}
+"""What held-back questions have to themselves, as the test's have: two thirds of scifact's test questions are about
+documents that train asks about too (part "quality" counts them). Else "documents"."""
+ASKED, NEW = "documents that train asks about", "other documents"
 FLAT, FLAT_TUNED, HNSW, PQ, OPQ, HNSW_OPQ, LSH, CONTROL, FROZEN, STATIC, JPQ = (
     "flat",
     "flat, tuned query encoder",
@@ -113,7 +117,7 @@ def configuration(data: Path, work: Path, name: str, engine: str, *, m: int, see
             source="static" if engine == STATIC else "live",
             search="uncompressed" if engine == FLAT_TUNED else "quantized",
         ),
-        selection=JpqSelection(hold_back=HOLD_BACK, queries=HOLD_BACK),
+        selection=JpqSelection(hold_back=HOLD_BACK, apart=APART.get(name, "documents"), queries=HOLD_BACK),
         dropout=0.0,
         training=TrainingSettings(
             steps=steps,
@@ -137,10 +141,12 @@ def slug(name: str) -> str:
 
 @dataclass
 class Ground:
-    """A set's test questions and its corpus, with what the engines share."""
+    """A set's test questions and its corpus, with what the engines share; asked: those of its documents that are relevant
+    to train's questions."""
 
     name: str
     data: TrainingData
+    asked: frozenset[str]
     start_hash: str
     vectors: NDArray[np.float32]
     queries: NDArray[np.float32]
@@ -153,6 +159,11 @@ class Ground:
         rows = self.queries if queries is None else queries
         run = build(lambda texts: rows).retrieve(self.data.query_texts(), DEPTH)
         return measure(run, self.data.qrels(), MEASURES)
+
+    @cached_property
+    def on_asked(self) -> dict[str, bool]:
+        """Of each test question, whether a document relevant to it is relevant to one of train's, too."""
+        return {query: not self.asked.isdisjoint(relevant) for query, relevant in self.data.qrels().items()}
 
     def flat(self, queries: Any = None) -> Measured:
         from opensearch_neural.retrievers.faiss import FaissRetriever
@@ -225,12 +236,17 @@ def ground_of(data: Path, work: Path, name: str) -> Ground:
     from trainers.data import load_training, merge
     from trainers.jpq import document_vectors
 
-    tests = [load_training(data / one, split="test", name=one) for one in SETS[name]]
-    tests = [one.take(range(0, len(one), -(-len(one) // TEST_QUESTIONS))) for one in tests]
-    test = tests[0] if len(tests) == 1 else merge(tests)
+    def merged(split: str) -> TrainingData:
+        sets = [load_training(data / one, split=split, name=one) for one in SETS[name]]
+        if split == "test":
+            sets = [one.take(range(0, len(one), -(-len(one) // TEST_QUESTIONS))) for one in sets]
+        return sets[0] if len(sets) == 1 else merge(sets)
+
+    test, train = merged("test"), merged("train")
+    asked = frozenset(train.documents.ids[row] for row in train.positives.values.tolist())
     start = load_dense(START)
     vectors = np.asarray(document_vectors(start, test.documents, work / "cache"), np.float32)
-    return Ground(name, test, start.info.hash, vectors, start.encode_queries(list(test.query_texts().values())))
+    return Ground(name, test, asked, start.info.hash, vectors, start.encode_queries(list(test.query_texts().values())))
 
 
 class Outcome(NamedTuple):
@@ -303,6 +319,7 @@ def quality(
                 pair = {rival: measured[rival], JPQ: measured[JPQ]}
                 found += only_differences(rows(of_set, pair, baseline=rival))
             found += seed_rows(of_set, each, seeds)
+            found += parted_rows(of_set, measured, arms.ground.on_asked)
             found += arms.bytes_rows(of_set, m)
             found += arms.scan_rows(of_set, m)
     return found, quality_goals(found)
@@ -407,6 +424,21 @@ class Arms:
         if not self.keep_models:
             shutil.rmtree(config.output)
         return Outcome(found, trained.best_step)
+
+
+def parted_rows(name: str, measured: Mapping[str, Measured], on_asked: Mapping[str, bool]) -> list[Row]:
+    """nDCG@10 of test questions about documents that train asks about, and about others: a query encoder may learn the
+    former by heart."""
+    from opensearch_neural.evaluate import mean_row
+
+    parts = {ASKED: {one for one, asked in on_asked.items() if asked}, NEW: set[str]()}
+    parts[NEW] = set(on_asked) - parts[ASKED]
+    return [
+        mean_row(name, engine, f"nDCG@10, {part}", [outcome.per_query["nDCG@10"][one] for one in sorted(queries)])
+        for part, queries in parts.items()
+        if queries
+        for engine, outcome in measured.items()
+    ]
 
 
 def seed_rows(name: str, each: Mapping[str, Sequence[Outcome]], seeds: Sequence[int]) -> list[Row]:

@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 FORMATS = ("beir", "dpr", "triples", "pairs", "generated")
 NEGATIVES = "negatives"
 GENERATED = "generated-queries"
+Apart = Literal["documents", "questions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -579,20 +580,27 @@ def merge(sets: Sequence[TrainingData], *, name: str | None = None) -> TrainingD
 
 
 def hold_back(
-    data: TrainingData, share: float | int = 0.1, *, seed: int = 0, name: str | None = None
+    data: TrainingData,
+    share: float | int = 0.1,
+    *,
+    seed: int = 0,
+    name: str | None = None,
+    apart: Apart = "documents",
 ) -> tuple[TrainingData, TrainingData]:
     """(train, dev), with no query and no document, by id or normalised text, in both.
 
     share: the part of the examples that dev gets, or their number. Examples that share a query text or a positive's
     text stay together, whichever part they fall into. A negative that the other part has as a positive, or that
     train still has as a negative, is taken out (counted in the notes). Mine negatives after splitting to lose none.
+    apart: with "questions", only queries are in one part alone, and nothing is taken out: dev is then new questions to
+    documents some of which train has asked about.
 
     Raises InputError where the examples hang together so much that no part can be held back.
     """
     target = round(share * len(data)) if isinstance(share, float) else share
     if not 0 < target < len(data):
         raise InputError(f"{data.name}: cannot hold back {target} of {len(data)} examples")
-    component = _components(data)
+    component = _components(data, with_documents=apart == "documents")
     groups: dict[int, list[int]] = {}
     for index, root in enumerate(component):
         groups.setdefault(root, []).append(index)
@@ -607,17 +615,20 @@ def hold_back(
     if not dev:
         smallest = min(len(group) for group in groups.values())
         raise InputError(
-            f"{data.name}: the smallest part that shares no document with the rest has {smallest} examples, "
-            f"more than the {target} to hold back",
+            f"{data.name}: the smallest part that shares no {apart.removesuffix('s')} with the rest has {smallest} "
+            f"examples, more than the {target} to hold back",
             "raise the share, or use another set as dev",
         )
     held = set(dev)
     train = [index for index in range(len(data)) if index not in held]
-    return _disjoint(data, train, sorted(dev), name or f"{data.name}-dev")
+    dev_name = name or f"{data.name}-dev"
+    if apart == "questions":
+        return data.take(train), data.take(sorted(dev), name=dev_name)
+    return _disjoint(data, train, sorted(dev), dev_name)
 
 
-def _components(data: TrainingData) -> list[int]:
-    """For each example the root of its connected component over normalised query and positive texts."""
+def _components(data: TrainingData, *, with_documents: bool) -> list[int]:
+    """For each example the root of its connected component over normalised query and, if asked, positive texts."""
     parent = list(range(len(data)))
 
     def find(index: int) -> int:
@@ -629,7 +640,9 @@ def _components(data: TrainingData) -> list[int]:
     queries, documents = data.queries.canonical(), data.documents.canonical()
     first: dict[tuple[str, int], int] = {}
     for index, query in enumerate(data.query_rows.tolist()):
-        nodes = [("query", int(queries[query])), *(("document", int(documents[row])) for row in data.positives[index])]
+        nodes = [("query", int(queries[query]))]
+        if with_documents:
+            nodes += [("document", int(documents[row])) for row in data.positives[index]]
         for node in nodes:
             parent[find(index)] = find(first.setdefault(node, index))
     return [find(index) for index in range(len(data))]

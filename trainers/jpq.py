@@ -39,7 +39,7 @@ from opensearch_neural.tokens import encodable
 from trainers import backbones, losses
 from trainers.bi_encoder import PART_OVERHEAD, QuestionSet, load_sets, rehearsed
 from trainers.config import config_options, fingerprint
-from trainers.data import TrainingData, hold_back, merge, read_documents, training_pairs
+from trainers.data import Apart, TrainingData, hold_back, merge, read_documents, training_pairs
 from trainers.dev import DEPTH, MEASURES
 from trainers.embeddings import dense_vectors
 from trainers.grad_cache import Part
@@ -138,9 +138,11 @@ class NegativeSettings:
 @dataclass(slots=True)
 class JpqSelection:
     """What selects the state that is kept: hold_back is the share (or number) of train examples that is measured on and
-    not trained on; `queries` of them at most. Measured over the whole corpus, as `negatives.search` has it."""
+    not trained on; `queries` of them at most. Measured over the whole corpus, as `negatives.search` has it. apart: what
+    these have that train has not: questions, as one corpus is searched by questions of tomorrow, or documents, too."""
 
     hold_back: float | int | None = None
+    apart: Apart = "documents"
     queries: int = 500
 
 
@@ -214,7 +216,9 @@ def prepare(config: JpqConfig, documents: int | None = None) -> tuple[TrainingDa
     sets, dev = load_sets(config.train, config.unseen, config.dev, folder=config.folder, documents=documents)
     data = sets[0] if len(sets) == 1 else merge(sets)
     if config.selection.hold_back is not None:
-        data, held = hold_back(data, config.selection.hold_back, seed=config.training.seed)
+        data, held = hold_back(
+            data, config.selection.hold_back, seed=config.training.seed, apart=config.selection.apart
+        )
         dev.append(held)
     for one in dev:
         data = without_leaks(data, find_leaks(data, one))

@@ -47,7 +47,7 @@ RARE = (
 WINDOWS = (10, 20, 50, 100, 200, 400)
 TOKENS = (None, Rare("share", 0.98))
 WEIGHTS = (0.003, 0.006, 0.012, 0.018, 0.025, 0.035, 0.05, 0.1, 0.2)
-DENSE_WINDOWS = (20, 50, 100, 200)
+CASCADE_WINDOWS = (20, 50, 100, 200)
 PAGE = 10
 PLOT_WIDTH, PLOT_HEIGHT = 64, 16
 SHOWN_BELOW = 0.1  # how far below the required share the plot reaches
@@ -83,11 +83,11 @@ def settings(
 
 
 def cascades(start: Cascade) -> list[Cascade]:
-    """Weights and windows of the third stage, the others as `start` has them; the second is no narrower than the third."""
+    """Weights and both windows, the rest as `start` has it; the second stage's is no narrower than the third's."""
     return [
-        replace(start, weight=weight, dense_window=window, window=max(start.window, window))
-        for weight in WEIGHTS
-        for window in DENSE_WINDOWS
+        replace(start, weight=weight, window=window, dense_window=dense_window)
+        for weight, window, dense_window in itertools.product(WEIGHTS, CASCADE_WINDOWS, CASCADE_WINDOWS)
+        if window >= dense_window
     ]
 
 

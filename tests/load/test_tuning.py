@@ -13,10 +13,12 @@ import pytest
 from conftest import write
 
 from benchmarks.load.tuning import (
+    WEIGHTS,
     Chosen,
     Questions,
     Tried,
     asker,
+    cascades,
     choose,
     halves,
     pareto,
@@ -27,7 +29,7 @@ from benchmarks.load.tuning import (
     try_all,
 )
 from opensearch_neural.corpus import BeirData
-from opensearch_neural.engines import TUNED, TwoPhases, open_engines
+from opensearch_neural.engines import TUNED, Cascade, TwoPhases, open_engines
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.queries import Rare
 
@@ -145,3 +147,14 @@ def test_the_command_tunes_shows_and_stores(client, cluster_url: str, index: str
     content = json.loads(shown.stdout)
     assert len(content["tried"]) == len(settings()) + 1 and content["tried"][0]["all"] is True
     assert any(each["pareto"] for each in content["tried"])
+
+
+def test_cascades_of_every_weight_and_both_windows_are_tried() -> None:
+    start = Cascade(rare=Rare("count", 2))
+    grid = cascades(start)
+    assert start in grid, "the default is among them"
+    assert {one.rare for one in grid} == {start.rare}
+    assert {one.weight for one in grid} == set(WEIGHTS)
+    windows = {(one.window, one.dense_window) for one in grid}
+    assert {(200, 20), (50, 50)} <= windows and all(window >= dense for window, dense in windows)
+    assert len(set(map(str, grid))) == len(grid) == len(windows) * len(WEIGHTS)

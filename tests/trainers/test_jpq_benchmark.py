@@ -34,6 +34,8 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for at, name in enumerate("ab"):
         folder = tiny_beir(tmp_path / "data" / name, documents=140, seed=at)
         (folder / "qrels" / "dev.tsv").rename(folder / "qrels" / "test.tsv")
+        with (folder / "qrels" / "train.tsv").open("a") as train:
+            train.write("q1\td0\t1\n")  # One of test's questions in each set is about a document of train's.
     return tmp_path / "data"
 
 
@@ -63,6 +65,10 @@ def test_quality_measures_every_engine_and_goes_on_where_it_was(
         found[(jpq.HNSW, "bytes a document")].value - found[(FLAT, "bytes a document")].value, rel=0.1
     )
     assert found[(OPQ, jpq.found_of(100))].value == 1
+    parts = [found[(JPQ, f"nDCG@10, {part}")] for part in (jpq.ASKED, jpq.NEW)]
+    assert [part.n for part in parts] == [2, 68]
+    together = sum(part.value * part.n for part in parts) / 70
+    assert together == pytest.approx(found[(JPQ, "nDCG@10")].value)
     # 280 documents: rotation and codebooks weigh more than the codes.
     assert found[(JPQ, "bytes a document")].value == pytest.approx(4 + 4 * 32 * (32 + 256) / 280, rel=0.05)
 
