@@ -36,8 +36,8 @@ from opensearch_neural.models import directory
 from opensearch_neural.models.dense import DenseEncoder, TorchDenseEncoder, ends_normalized, load_dense, quiet_loading
 from opensearch_neural.models.quantized import CENTROIDS, KIND, QUANTIZER_FILE, Codes, Quantizer
 from opensearch_neural.tokens import encodable
-from trainers import backbones, losses
-from trainers.bi_encoder import PART_OVERHEAD, QuestionSet, load_sets, rehearsed
+from trainers import backbones, bi_encoder, losses
+from trainers.bi_encoder import QuestionSet, load_sets, rehearsed
 from trainers.config import config_options, fingerprint
 from trainers.data import Apart, TrainingData, hold_back, merge, read_documents, training_pairs
 from trainers.dev import DEPTH, MEASURES
@@ -56,6 +56,8 @@ Rows = npt.NDArray[np.int64]
 Documents = Literal["quantized", "uncompressed"]
 
 NORMALIZED_SCALE = 20.0
+PART_OVERHEAD = {**bi_encoder.PART_OVERHEAD, "cpu": 128}
+"""In tokens; on a CPU the gradient of all word vectors weighs more where a batch is short questions alone."""
 REHEARSED = 1024
 """Documents of each corpus that a dry run encodes."""
 _NUMBERS_AT_ONCE = 1 << 24
