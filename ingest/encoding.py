@@ -6,6 +6,7 @@ import logging
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -69,6 +70,13 @@ class Encoders:
         network = self.sparse is not None and self.sparse.info.kind != "lexical"
         return network or self.dense is not None or self.pq is not None
 
+    @cached_property
+    def alike(self) -> bool:
+        """Whether `pq` would encode documents as `dense` does: then they are encoded once, and the codes are of that."""
+        from opensearch_neural.models.dense import documents_alike
+
+        return self.dense is not None and self.pq is not None and documents_alike(self.dense, self.pq.dense)
+
     def vectors(self, documents: Sequence[Document]) -> Vectors:
         contents = [document.contents for document in documents]
         sparse = None
@@ -81,7 +89,11 @@ class Encoders:
                 else self.sparse.encode_documents(contents, batch_size=self.batch_size)
             )
         dense = self.dense.encode_documents(contents, batch_size=self.batch_size) if self.dense else None
-        pq = self.pq.encode_documents(contents, batch_size=self.batch_size) if self.pq else None
+        pq = None
+        if self.pq is not None and dense is not None and self.alike:
+            pq = self.pq.quantizer.encode(dense)
+        elif self.pq is not None:
+            pq = self.pq.encode_documents(contents, batch_size=self.batch_size)
         if self.pq is not None and pq is not None and self.reconstructed:
             dense = self.pq.quantizer.reconstruct(pq)
         return Vectors(sparse, dense, pq)

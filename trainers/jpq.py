@@ -33,7 +33,14 @@ from transformers import set_seed
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.evaluate import measure
 from opensearch_neural.models import directory
-from opensearch_neural.models.dense import DenseEncoder, TorchDenseEncoder, ends_normalized, load_dense, quiet_loading
+from opensearch_neural.models.dense import (
+    DenseEncoder,
+    TorchDenseEncoder,
+    ends_normalized,
+    load_dense,
+    quiet_loading,
+    stages_of,
+)
 from opensearch_neural.models.quantized import CENTROIDS, KIND, QUANTIZER_FILE, Codes, Quantizer
 from opensearch_neural.tokens import encodable
 from trainers import backbones, bi_encoder, losses
@@ -450,7 +457,9 @@ class JpqModel(TrainingModel):
         # Not named `config`: the Trainer would take that for a transformer's.
         self.start, self.quantizer, self.settings = start, quantizer, config
         folder = start.info.path
-        query, self.documents_stages = (stages_of(start.model, route) for route in ("query", "document"))
+        query, self.documents_stages = stages_of(start.model, "query"), stages_of(start.model, "document")
+        if not isinstance(query[0], Transformer):
+            raise ModelError(f"the start's first module is a {type(query[0]).__name__}; expected a Transformer")
         self.query = QueryTower(
             query,
             max_length=config.query_length,
@@ -604,19 +613,6 @@ class JpqModel(TrainingModel):
             from opensearch_neural.models.dense_onnx import export_onnx
 
             export_onnx(folder)
-
-
-def stages_of(model: SentenceTransformer, route: Literal["query", "document"]) -> list[Any]:
-    """The modules that a SentenceTransformer runs for queries or documents. Raises ModelError for no such route."""
-    stages: list[Any] = list(model)
-    if len(stages) == 1 and isinstance(stages[0], Router):
-        routes = stages[0].sub_modules
-        if route not in routes:
-            raise ModelError(f"the start has no route {route!r}, only {', '.join(routes)}")
-        stages = list(routes[route].children())
-    if not isinstance(stages[0], Transformer):
-        raise ModelError(f"the start's first module is a {type(stages[0]).__name__}; expected a Transformer")
-    return stages
 
 
 # ------------------------------------------------ training

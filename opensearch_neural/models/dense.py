@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from opensearch_neural.tokens import encodable
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
+    from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +129,43 @@ class TorchDenseEncoder:
             [encodable(text) for text in texts], batch_size=batch_size, show_progress_bar=False
         )
         return finite(np.asarray(vectors), self.dimension, self.info)
+
+
+PROBES = ("", "a short text", "words and more words. " * 300)
+"""Documents that tell apart encoders of the same weights: by their prompts, their tokens, where they cut a text."""
+
+
+def documents_alike(one: DenseEncoder, other: DenseEncoder) -> bool:
+    """Whether both encode documents alike, so that what one gives need not be asked of the other: by the same weights, to
+    the same vectors of PROBES. A model quantized for ranking has the document encoder that it was started from."""
+    if not isinstance(one, TorchDenseEncoder) or not isinstance(other, TorchDenseEncoder):
+        return False
+    weights, others = (_document_weights(encoder.model) for encoder in (one, other))
+    if weights.keys() != others.keys():
+        return False
+    for name, tensor in weights.items():
+        if tensor.dtype != others[name].dtype or not tensor.equal(others[name].to(tensor.device)):
+            return False
+    return np.array_equal(one.encode_documents(PROBES), other.encode_documents(PROBES))
+
+
+def _document_weights(model: SentenceTransformer) -> dict[str, Tensor]:
+    """The tensors of the modules that a document passes, by place in their row and name."""
+    stages = stages_of(model, "document")
+    return {f"{at}.{name}": tensor for at, stage in enumerate(stages) for name, tensor in stage.state_dict().items()}
+
+
+def stages_of(model: SentenceTransformer, route: Literal["query", "document"]) -> list[Any]:
+    """The modules that a SentenceTransformer runs for queries or documents. Raises ModelError for no such route."""
+    from sentence_transformers.base.modules import Router
+
+    stages: list[Any] = list(model)
+    if len(stages) == 1 and isinstance(stages[0], Router):
+        routes = stages[0].sub_modules
+        if route not in routes:
+            raise ModelError(f"the model has no route {route!r}, only {', '.join(routes)}")
+        stages = list(routes[route].children())
+    return stages
 
 
 def finite(vectors: NDArray[np.floating], dimension: int, info: ModelInfo) -> NDArray[np.float32]:

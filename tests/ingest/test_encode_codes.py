@@ -16,11 +16,13 @@ pytest.importorskip("sentence_transformers", reason="needs the extra [encode]")
 from quantized_models import quantized_model
 
 from ingest.encode import EncodeJob, run_encode
+from ingest.encoding import Encoders
 from ingest.source import CorpusSource
 from ingest.vectors import Manifest, StoredVectors, find_manifest
 from opensearch_neural.corpus import Document
 from opensearch_neural.errors import InputError
-from opensearch_neural.models.quantized import load_quantized
+from opensearch_neural.models.dense import DenseEncoder, TorchDenseEncoder, load_dense
+from opensearch_neural.models.quantized import QuantizedModel, load_quantized
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +77,29 @@ def test_faiss_reads_the_index_and_scores_as_the_model_does(tmp_path: Path, mode
     scores, rows = index.search(query, 40)
     expected = loaded.quantizer.scores(query, loaded.encode_documents([one.contents for one in documents]))
     np.testing.assert_allclose(scores[0], expected[0][rows[0]], rtol=1e-4, atol=1e-4)
+
+
+def test_documents_are_encoded_once_where_codes_and_vectors_are_of_one_encoder(tmp_path: Path, model: Path) -> None:
+    documents = documents_of(write_jsonl(tmp_path / "d.jsonl", records(20)))
+    loaded = load_quantized(model, device="cpu")
+    expected = loaded.encode_documents([document.contents for document in documents])
+
+    def encoded(dense: DenseEncoder) -> tuple[bool, int]:
+        """Whether the codes are those of the model alone, and how often its own encoder was asked for them."""
+        encoders, asked = Encoders(dense=dense, pq=loaded), []
+        assert isinstance(encoders.alike, bool)  # Asks for its probes before what is counted.
+        with pytest.MonkeyPatch.context() as patch:
+            plain = QuantizedModel.encode_documents
+            patch.setattr(QuantizedModel, "encode_documents", lambda *a, **k: asked.append(1) or plain(*a, **k))
+            codes = encoders.vectors(documents).pq
+        return codes is not None and (codes == expected).all(), len(asked)
+
+    assert encoded(load_dense(model, device="cpu")) == (True, 0)
+    assert encoded(load_dense(model, device="cpu", max_length=8)) == (True, 1)
+    other = load_dense(model, device="cpu")
+    assert isinstance(other, TorchDenseEncoder)
+    next(other.model.parameters()).data[0, 0] += 1e-3
+    assert encoded(other) == (True, 1)
 
 
 def test_what_cannot_be_encoded_so_is_named(tmp_path: Path, model: Path) -> None:

@@ -17,7 +17,7 @@ pytest.importorskip("faiss")
 from tiny import tiny_backbone, tiny_beir  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
-from opensearch_neural.models.dense import load_dense  # noqa: E402
+from opensearch_neural.models.dense import documents_alike, load_dense  # noqa: E402
 from opensearch_neural.models.quantized import load_quantized  # noqa: E402
 from trainers import backbones, jpq  # noqa: E402
 from trainers.jpq import (  # noqa: E402
@@ -299,6 +299,7 @@ def test_training_improves_the_quantized_ranking_and_writes_a_directory_that_giv
     start = load_dense(config.start, device="cpu")
     texts = ["bab dek", "fin gol kuz lab"]
     np.testing.assert_allclose(model.dense.encode_documents(texts), start.encode_documents(texts), atol=1e-5)
+    assert documents_alike(start, model.dense)
     queries = model.encode_queries(texts)
     assert np.abs(queries - start.encode_queries(texts)).max() > 1e-2
     # The same again returns at once.
