@@ -232,7 +232,7 @@ def load_training(
     unknown documents, and for data that ends up without an example.
     """
     path = Path(path)
-    format = format or _detect(path)
+    format = format or format_of(path)
     name = name or path.resolve().name.partition(".")[0]
     data = _load_beir(path, split, name) if format == "beir" else _load_records(path, format, corpus, queries, name)
     if negatives is not None:
@@ -247,7 +247,8 @@ def load_training(
     return data
 
 
-def _detect(path: Path) -> str:
+def format_of(path: Path) -> str:
+    """Which of FORMATS a path holds, by its name and, of JSON lines, its first. Raises InputError where none."""
     if path.is_dir():
         return "beir"
     if not path.exists():

@@ -58,7 +58,10 @@ class SequenceToSequence(TrainingModel):
         self.model, self.tokenizer = model, tokenizer
 
     def forward(self, batch: Batch) -> Losses:
-        inputs: dict[str, Any] = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
+        inputs: dict[str, Any] = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        # Given labels, the model would compute a loss of its own beside this one.
+        model: Any = self.model
+        inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
         logits = self.model(**inputs, use_cache=False).logits  # (rows, target length, vocabulary)
         total, count = losses.masked_lm(logits, batch["labels"])
         return Losses({"cross_entropy": total / count.clamp(min=1)})

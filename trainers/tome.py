@@ -45,7 +45,7 @@ from opensearch_neural.models.url_trie import CorpusUrls, shortened
 from trainers import backbones
 from trainers.bi_encoder import SetSettings
 from trainers.config import config_options, fingerprint, save_config, to_dict
-from trainers.data import TrainingData, read_documents
+from trainers.data import TrainingData, format_of, read_documents
 from trainers.doc2query import Sampling, generate_queries, sampling_for
 from trainers.leaks import find_leaks, without_leaks
 from trainers.loop import (
@@ -172,15 +172,14 @@ class Queries:
         return Queries(self.texts, self.pairs[np.asarray(chosen, dtype=np.int64)])
 
 
-def gather(sets: Sequence[TrainingData], documents: TextStore, *, candidates: int | None = None) -> Queries:
-    """The (query, positive) pairs of several sets. candidates: of generated queries ("ID#n") at most so many a document.
+def gather(sets: Sequence[TrainingData], documents: TextStore) -> Queries:
+    """The (query, positive) pairs of several sets.
 
     Raises InputError for a positive that is not among the documents.
     """
     texts = TextStore(what="query")
     pairs: list[tuple[int, int]] = []
     for data in sets:
-        generated: dict[str, int] = {}
         for example in data.examples:
             for positive in example.positives:
                 if positive not in documents:
@@ -188,13 +187,23 @@ def gather(sets: Sequence[TrainingData], documents: TextStore, *, candidates: in
                         f"{data.name}: the document {positive!r} of query {example.query_id!r} is not in the corpus",
                         "queries and corpus must belong together",
                     )
-                if candidates is not None and example.query_id.rpartition("#")[0] == positive:
-                    generated[positive] = generated.get(positive, 0) + 1
-                    if generated[positive] > candidates:
-                        continue
                 row = texts.add(f"{data.name}/{example.query_id}", example.query)
                 pairs.append((row, documents.row(positive)))
     return Queries(texts, np.array(pairs, dtype=np.int64).reshape(-1, 2))
+
+
+def fewer(data: TrainingData, candidates: int | None) -> TrainingData:
+    """Of generated queries the first `candidates` of each document, or all."""
+    if candidates is None:
+        return data
+    taken: dict[int, int] = {}
+    kept = []
+    for index, positives in enumerate(data.positives):
+        document = int(positives[0])
+        taken[document] = taken.get(document, 0) + 1
+        if taken[document] <= candidates:
+            kept.append(index)
+    return data.take(kept)
 
 
 @dataclass
@@ -304,8 +313,8 @@ def train_tome(config: TomeConfig, *, limit: int | None = None) -> dict[str, Tra
     if config.stages != "url":
         first = URL if single else PASSAGE
         if config.generator is not None:
-            sets.append(_generated(config, corpus))
-        every = gather(sets, corpus.contents, candidates=config.candidates)
+            sets.append(fewer(_generated(config, corpus), config.candidates))
+        every = gather(sets, corpus.contents)
         queries, dev = split(every, config.dev_share, config.training.seed)
         kind = ToUrl if single else ToPassage
         data = kind(queries, corpus, tokenizers[first], settings, config.spans)
@@ -327,7 +336,7 @@ def _stages(single: bool) -> list[str]:
 
 
 def read_sets(config: TomeConfig, limit: int | None = None) -> list[TrainingData]:
-    """The data sets of `queries`, without the questions of `unseen`."""
+    """The data sets of `queries`, without the questions of `unseen`, of generated ones not more than `candidates`."""
     sets: list[TrainingData] = []
     for one in config.queries:
         given = one if one.corpus is not None or one.path.is_dir() else replace(one, corpus=config.corpus)
@@ -335,7 +344,10 @@ def read_sets(config: TomeConfig, limit: int | None = None) -> list[TrainingData
     for one in config.unseen:
         other = one.load()
         sets = [without_leaks(data, find_leaks(data, other)) for data in sets]
-    return sets
+    return [
+        fewer(data, config.candidates) if (one.format or format_of(one.path)) == "generated" else data
+        for one, data in zip(config.queries, sets, strict=True)
+    ]
 
 
 def _documents(config: TomeConfig, sets: Sequence[TrainingData], limit: int | None) -> Iterator[Document]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -181,16 +182,26 @@ def test_questions_of_the_test_split_are_left_out_where_asked(zoo: Path, t5: Pat
     assert [len(one) for one in tome.read_sets(config)] == [0]
 
 
-def test_so_many_generated_queries_of_a_document_and_no_more(zoo: Path, tmp_path: Path) -> None:
-    path = tmp_path / "queries.jsonl"
+def test_so_many_generated_queries_of_a_document_and_no_more(zoo: Path, t5: Path, tmp_path: Path) -> None:
+    path, labelled = tmp_path / "queries.jsonl", tmp_path / "labelled"
     queries = [{"text": f"question {number}"} for number in range(5)]
     path.write_text("".join(json.dumps({"_id": f"d{at}", "queries": queries}) + "\n" for at in range(3)))
-    data = [load_training(zoo), load_training(path, corpus=zoo)]
-    documents = data[0].documents
-    assert len(gather(data, documents).pairs) == 16 + 15
-    kept = gather(data, documents, candidates=2)
-    assert len(kept.pairs) == 16 + 6
-    assert kept.texts.ids[-1] == "queries/d2#1"
+    # A person's questions may be numbered as generated ones are.
+    (labelled / "qrels").mkdir(parents=True)
+    shutil.copy(zoo / "corpus.jsonl", labelled)
+    asked = {f"d0#{number}": f"what is it, {number}" for number in range(3)}
+    lines = [json.dumps({"_id": query, "text": text}) for query, text in asked.items()]
+    (labelled / "queries.jsonl").write_text("\n".join(lines) + "\n")
+    judged = ["query-id\tcorpus-id\tscore", *(f"{query}\td0\t1" for query in asked)]
+    (labelled / "qrels" / "train.tsv").write_text("\n".join(judged) + "\n")
+
+    sets = [SetSettings(labelled), SetSettings(path, corpus=zoo)]
+    config = config_for(tmp_path, zoo, t5, queries=sets)
+    assert [len(one) for one in tome.read_sets(config)] == [3, 15]
+    data = tome.read_sets(replace(config, candidates=2))
+    assert [len(one) for one in data] == [3, 6]
+    kept = gather(data, data[0].documents)
+    assert len(kept.pairs) == 9 and kept.texts.ids[-1] == "queries/d2#1"
 
 
 def test_dev_queries_do_not_train_and_their_documents_do(zoo: Path) -> None:

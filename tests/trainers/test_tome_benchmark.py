@@ -26,13 +26,17 @@ from benchmarks.tome import (  # noqa: E402
     LAYERS,
     MINILM,
     RANDOM,
+    SHORT,
     SINGLE,
     TWO,
+    Effort,
+    configuration,
     evenly,
     fused,
     goals,
     some_documents,
 )
+from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.results import Row, read  # noqa: E402
 from trainers import backbones  # noqa: E402
 from trainers.backbones import NewBackbone  # noqa: E402
@@ -81,13 +85,13 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     for kind, count in (("their questions", 2), ("other questions", 18)):
         assert by_engine[(f"{LATER}: {kind}", "Hits@1")].n == count
         assert by_engine[(f"{LATER}: {kind}", f"Hits@1 - {TWO}: {kind}")].n == count
-    assert len({by_engine[(arm, "updates")].value for arm in (TWO, SINGLE, HALF)}) == 1
+    assert {arm: by_engine[(arm, "updates")].value for arm in (TWO, SINGLE, SHORT)} == {TWO: 4, SINGLE: 4, SHORT: 2}
     for arm, other in ((BARE, TWO), (HALF, TWO), (GOLD, TWO), (RANDOM, SINGLE), (TWO, BM25), (TWO, MINILM)):
         gain = by_engine[(arm, f"Hits@1 - {other}")]
         assert gain.value == pytest.approx(by_engine[(arm, "Hits@1")].value - by_engine[(other, "Hits@1")].value)
     assert (f"{TWO}, free", f"Hits@1 - {SINGLE}, free") in by_engine
     assert by_engine[(BM25, "P50 ms")].value > 0
-    assert [goal.target for goal in read(tmp_path / "out").goals] == ["1 of 2", "at least 0"]
+    assert [goal.target for goal in read(tmp_path / "out").goals] == ["1 of 2", "at least 0", "at least 0"]
 
     before = (tmp_path / "work" / "wikiqa-doc" / "before" / "corpus.jsonl").read_text().splitlines()
     assert len(before) == 18
@@ -129,7 +133,7 @@ def row(name: str, engine: str, measure: str, value: float, low: float | None = 
 
 
 def test_goals_follow_from_rows() -> None:
-    gain = f"Hits@1 - {SINGLE}"
+    gain, short = f"Hits@1 - {SINGLE}", f"Hits@1 - {SHORT}"
     rows = [
         row("tldr", TWO, gain, 0.05, 0.01),
         row("wikiqa-doc", TWO, gain, 0.05, -0.01),
@@ -137,5 +141,35 @@ def test_goals_follow_from_rows() -> None:
         row("tldr", f"{TWO}, greedy", "Hits@1", 0.3),
     ]
     assert [goal.met for goal in goals(rows)] == [True, True]
+    assert [goal.met for goal in goals([*rows, row("tldr", TWO, short, 0.01, -0.01)])] == [False, True]
+    rows.append(row("tldr", TWO, "Hits@1", 0.29))
+    assert [goal.met for goal in goals(rows)] == [True, True, False]
     rows += [row("tldr", f"{SINGLE}, free", "Hits@1", 0.3), row("tldr", f"{SINGLE}, greedy", "Hits@1", 0.29)]
-    assert [goal.met for goal in goals([rows[1], *rows[2:]])] == [False, False]
+    assert [goal.met for goal in goals([rows[1], *rows[2:]])] == [False, False, False]
+
+
+def test_each_arm_is_told_what_its_name_says(tmp_path: Path) -> None:
+    effort = Effort(1, 1, steps=10, candidates=4, spans=0, precision="float32")
+    of = {arm: configuration(arm, tmp_path, "tldr", tmp_path / "work", effort) for arm in ARMS}
+    assert {arm: one.stages for arm, one in of.items() if one.stages != "both"} == {
+        SINGLE: "single",
+        SHORT: "single",
+        RANDOM: "single",
+        HALF: "passage",
+    }
+    assert {arm: one.training.steps for arm, one in of.items() if one.training.steps != 10} == {SINGLE: 20, RANDOM: 20}
+    assert {arm: one.candidates for arm, one in of.items() if one.candidates is not None} == {HALF: 2}
+    assert [arm for arm, one in of.items() if one.settings.identifiers == "random"] == [RANDOM]
+    assert [arm for arm, one in of.items() if not one.settings.prompts] == [BARE]
+    before = tmp_path / "work" / "tldr" / "before"
+    for arm, one in of.items():
+        read = {one.corpus, *(path for given in one.queries for path in (given.path, given.corpus) if path)}
+        assert all(before in (path, *path.parents) for path in read) == (arm == LATER), arm
+        assert [given.path for given in one.unseen] == [tmp_path / "tldr"]
+    assert len({one.output for one in of.values()}) == len(ARMS)
+
+
+def test_an_odd_number_of_queries_has_no_half(tmp_path: Path) -> None:
+    arguments = ["--data", str(tmp_path), "--work", str(tmp_path / "work"), "--candidates", "5"]
+    with pytest.raises(InputError, match="half of 5"):
+        CliRunner().invoke(tome.tome, arguments, catch_exceptions=False)
