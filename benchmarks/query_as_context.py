@@ -6,13 +6,14 @@
 documents (masked LM, then Condenser); from it every arm takes the same steps on the same passages:
 
     coCondenser and CoT-MAE, each with no context, a random passage of the same article, and a generated query (of 5)
-    a generated query of 1; and, as an upper bound, the questions that people asked of these passages
+    coCondenser with a generated query of 1; and, as an upper bound, with the questions that people asked of the passages
 
 Whatever article holds a relevant document of a test or dev split trains nothing before fine-tuning. Queries for squad-mix
 are written by a generator trained on the pairs of the other two corpora, queries for these by one trained on squad-mix's.
 
 Parts: "zero-shot" measures the arms as they stand on the test splits of squad-mix and wikiqa-doc, "fine-tuning" after
-retriever 1 (BM25's negatives) and retriever 2 (retriever 1's as well), "sparse" what an inference-free sparse student gains.
+retriever 1 (BM25's negatives) and retriever 2 (retriever 1's as well), both trained on the two sets together, from what
+every arm starts from as well; "sparse" what an inference-free sparse student gains.
 
 Models, passages, queries and measurements stay in `--work`: interrupted, the same command goes on. No test judgement chooses
 anything; states are selected by the loss on passages held back, retrievers on dev.
@@ -34,7 +35,7 @@ import numpy as np
 if TYPE_CHECKING:
     from opensearch_neural.evaluate import Measured
     from opensearch_neural.results import Goal, Row
-    from trainers.bi_encoder import DenseConfig, SetSettings
+    from trainers.bi_encoder import DenseConfig
     from trainers.data import TrainingData
     from trainers.query_as_context import Context, CorpusSettings, QueryAsContextConfig, Variant
     from trainers.sparse_settings import SparseConfig
@@ -52,11 +53,16 @@ WRITERS = {
     "medquad-liveqa": ("squad-mix",),
 }
 """Whose pairs train the generator that writes for a corpus."""
+DEV = "wikiqa-doc"
+"""Whose dev split retrieval is watched on; its articles train nothing before fine-tuning."""
 PASSAGE_LENGTH = 144
 QUERY_LENGTH = 32
 VARIANTS: dict[Variant, str] = {"cocondenser": "coCondenser", "cot-mae": "CoT-MAE"}
 START = "start"
 RANDOM, QUERY, HUMAN = "random passage", "query", "human questions"
+FINE_TUNED_ON = 4000
+"""Questions of each train split at most, evenly taken."""
+SPARSE_WARM_UP = 20
 QUESTIONS = 1000
 """Of each corpus, evenly taken, by which its questions are judged."""
 STAGES = ("zero-shot", "retriever 1", "retriever 2")
@@ -72,8 +78,8 @@ class Scale:
     mlm_steps: int = 2000
     steps: int = 500
     batch: int = 64
-    generator_steps: int = 400
-    fine_tuning_steps: int = 120
+    generator_steps: int = 1000
+    fine_tuning_steps: int = 240
     sparse_steps: int = 200
     documents: int = 1500
     """Of medquad-liveqa; all of the others."""
@@ -105,9 +111,9 @@ def arms() -> list[Arm]:
             Arm(variant, "none", "none"),
             Arm(variant, RANDOM, "random-passage"),
             Arm(variant, QUERY, "query"),
-            Arm(variant, "query of 1 candidate", "query", candidates=1),
-            Arm(variant, HUMAN, "query", human=True),
         ]
+    found.append(Arm("cocondenser", "query of 1 candidate", "query", candidates=1))
+    found.append(Arm("cocondenser", HUMAN, "query", human=True))
     return found
 
 
@@ -237,6 +243,7 @@ class Ground:
 
     def configuration(self, arm: Arm, corpora: list[CorpusSettings], backbone: Path) -> QueryAsContextConfig:
         """What `osn train query-as-context` is told for an arm."""
+        from trainers.bi_encoder import DevSettings, SetSettings
         from trainers.loop import TrainingSettings
         from trainers.query_as_context import QueryAsContextConfig
 
@@ -254,12 +261,15 @@ class Ground:
             least_passages=2,
             layers=min(2, self.scale.layers),
             dev_share=0.04,
+            # What is kept is still chosen by the loss on passages held back.
+            dev=[SetSettings(self.data / DEV, split="dev", name=f"{DEV}-dev")],
+            selection=DevSettings(queries=300, documents=1500),
             training=TrainingSettings(
                 steps=steps,
                 batch_size=self.scale.batch,
                 learning_rate=3e-4,
                 precision="bfloat16",
-                evaluate_every=max(1, steps // 10),
+                evaluate_every=max(1, steps // 5),
                 log_every=max(1, min(10, steps // 10)),
             ),
             cache=self.work / "passages",
@@ -350,44 +360,62 @@ class Ground:
             write_json(file, {name: getattr(found, name) for name in Measured.__dataclass_fields__}, indent=None)
         return Measured(**read_json_object(file))
 
-    def fine_tuned(self, arm: Arm, name: str) -> dict[str, Path]:
-        """Both retrievers of an arm on a set, trained where they are not there yet: {stage: model}."""
+    def asked(self, name: str) -> Path:
+        """The set with at most FINE_TUNED_ON of its train questions: negatives are mined for all that train, by each arm."""
+        from opensearch_neural.corpus import BeirData
+        from opensearch_neural.files import write_text
+
+        source, folder = self.data / name, self.work / "fine-tuning" / name
+        if not (folder / "qrels" / "train.tsv").exists():
+            beir = BeirData.load(source, "train")
+            (folder / "qrels").mkdir(parents=True, exist_ok=True)
+            for file in source.iterdir():
+                if file.name.startswith(("corpus.", "queries.")):
+                    (folder / file.name).unlink(missing_ok=True)
+                    (folder / file.name).symlink_to(file.resolve())
+            chosen = list(beir.qrels)[:: -(-len(beir.qrels) // FINE_TUNED_ON)]
+            lines = [
+                f"{query}\t{document}\t{grade}" for query in chosen for document, grade in beir.qrels[query].items()
+            ]
+            write_text(folder / "qrels" / "train.tsv", "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+        return folder
+
+    def fine_tuned(self, name: str, start: Path) -> dict[str, Path]:
+        """Both retrievers of what is called `name`, trained where they are not there yet: {stage: model}."""
         from trainers.bi_encoder import train_dense
         from trainers.schedules import FOLDER
 
-        config = self.fine_tuning(arm, name)
+        config = self.fine_tuning(name, start)
         train_dense(config)
         return {STAGES[1]: config.output / FOLDER / "retriever-1", STAGES[2]: config.output}
 
-    def fine_tuning(self, arm: Arm, name: str) -> DenseConfig:
+    def fine_tuning(self, name: str, start: Path) -> DenseConfig:
         """The paper's two stages at this size: CLS, raw inner products, BM25's negatives, then mined ones beside them."""
         from trainers.bi_encoder import CandidateSettings, DenseConfig, DevSettings, ObjectiveSettings, SetSettings
         from trainers.encoder import EncoderSettings
         from trainers.loop import TrainingSettings
         from trainers.schedules import TwoStageSettings
 
-        folder, steps = self.data / name, self.scale.fine_tuning_steps
-        has_dev = (folder / "qrels" / "dev.tsv").exists() and name == "wikiqa-doc"
-        dev = [SetSettings(folder, split="dev", name=f"{name}-dev")] if has_dev else []
-        unseen: list[SetSettings] = [SetSettings(folder, split="test", name=f"{name}-test")]
+        steps = self.scale.fine_tuning_steps
         return DenseConfig(
-            output=self.work / "models" / f"{arm.folder}-{name}",
-            train=[SetSettings(folder)],
-            start=str(self.pretrained(arm)),
-            dev=dev,
-            unseen=unseen,
+            output=self.work / "models" / f"{name}-retriever",
+            train=[SetSettings(self.asked(one), name=one) for one in TESTED],
+            start=str(start),
+            dev=[SetSettings(self.data / DEV, split="dev", name=f"{DEV}-dev")],
+            unseen=[SetSettings(self.data / one, split="test", name=f"{one}-test") for one in TESTED],
             encoder=EncoderSettings(
                 pooling="cls", normalize=False, query_length=QUERY_LENGTH, document_length=PASSAGE_LENGTH
             ),
             objective=ObjectiveSettings(temperature=1.0),
             candidates=CandidateSettings(negatives=3, depth=200, mine="bm25"),
             two_stage=TwoStageSettings(depth=200),
-            selection=DevSettings(hold_back=None if has_dev else 0.02, queries=300, documents=1000),
+            selection=DevSettings(hold_back=0.05, queries=300, documents=1000),
             training=TrainingSettings(
                 steps=steps,
                 batch_size=32,
                 learning_rate=1e-4,
                 precision="bfloat16",
+                set_weights=0.5,
                 evaluate_every=max(1, steps // 5),
             ),
         )
@@ -405,8 +433,10 @@ def zero_shot(ground: Ground) -> list[Row]:
     from opensearch_neural.results import Row
     from trainers.query_as_context import steps_per_second
 
+    found = question_rows(
+        ground
+    )  # First: what a generator is worth is known before anything is trained with its queries.
     models = {arm: ground.pretrained(arm) for arm in arms()}
-    found: list[Row] = []
     for name in TESTED:
         test, of_set = ground.test(name), f"{name}, {STAGES[0]}"
         start = {START: ground.measured(ground.start, test)}
@@ -422,7 +452,6 @@ def zero_shot(ground: Ground) -> list[Row]:
             human = {arm.engine: measured for arm, measured in own.items() if arm.human}
             if human and five in machine:
                 found += rows(f"{of_set}, upper bound", {five: machine[five], **human}, baseline=five)
-    found += question_rows(ground)
     for arm, model in models.items():
         found += dev_rows(arm, model)
         if (rate := steps_per_second(model)) is not None:
@@ -437,19 +466,30 @@ def _baseline(variant: Variant) -> str:
 
 
 def dev_rows(arm: Arm, model: Path) -> list[Row]:
-    """The loss on passages held back, at the start and of the state kept, and how much of the gain came last."""
+    """What was measured while an arm was trained, at the start and of the state that was kept: the losses on passages held
+    back, together and of masked LM alone, which all arms have; nDCG@10 on DEV's dev questions. And how much of the gain
+    came last."""
     from opensearch_neural.results import Row
 
     lines = (model / ".training" / "history.jsonl").read_text(encoding="utf-8").splitlines()
-    measured = [line for line in map(json.loads, lines) if "eval_objective" in line]
-    steps = max(int(line["step"]) for line in measured)
-    losses = {int(line["step"]): -float(line["eval_objective"]) for line in measured}
-    before, least = losses[min(losses)], min(losses.values())
+    measured = {int(line["step"]): line for line in map(json.loads, lines) if "eval_objective" in line}
+    steps = max(measured)
+    losses = {step: -float(line["eval_objective"]) for step, line in measured.items()}
+    least = min(losses.values())
     by_then = min(loss for step, loss in losses.items() if step <= 0.8 * steps)
     # What a decoder from scratch learns first would hide what comes later: the gain after the first fifth is looked at.
     second = sorted(losses)[:2][-1]
     early = min(loss for step, loss in losses.items() if step <= max(0.2 * steps, second))
-    values = {"loss at the start": before, "loss after a fifth": early, "loss": least}
+    before, kept = measured[min(measured)], measured[min(losses, key=lambda step: losses[step])]
+    values = {
+        "loss at the start": losses[min(losses)],
+        "loss after a fifth": early,
+        "loss": least,
+        "masked LM at the start": -float(before["eval_masked_lm"]),
+        "masked LM": -float(kept["eval_masked_lm"]),
+        "nDCG@10 on dev at the start": float(before["eval_nDCG@10"]),
+        "nDCG@10 on dev": float(kept["eval_nDCG@10"]),
+    }
     if early > least:
         values["share of the gain in the last fifth"] = (by_then - least) / (early - least)
     return [
@@ -458,28 +498,29 @@ def dev_rows(arm: Arm, model: Path) -> list[Row]:
 
 
 def fine_tuning(ground: Ground) -> list[Row]:
-    """Retrievers 1 and 2 of the arms that the paper compares."""
-    from opensearch_neural.evaluate import rows
+    """Retrievers 1 and 2 of the arms that the paper compares, and of what all of them start from."""
+    from opensearch_neural.evaluate import only_differences, rows
 
-    found: list[Row] = []
     compared = [arm for arm in arms() if arm.label in ("none", RANDOM, QUERY)]
+    models = {START: ground.fine_tuned(START, ground.start)}
+    models |= {arm.engine: ground.fine_tuned(arm.folder, ground.pretrained(arm)) for arm in compared}
+    found: list[Row] = []
     for name in TESTED:
         test = ground.test(name)
-        models = {arm: ground.fine_tuned(arm, name) for arm in compared}
         for stage in STAGES[1:]:
+            of_set = f"{name}, {stage}"
+            measured = {engine: ground.measured(model[stage], test) for engine, model in models.items()}
+            found += rows(of_set, {START: measured[START]}, baseline=None)
+            found += only_differences(rows(of_set, measured, baseline=START))
             for variant in VARIANTS:
-                own = {
-                    arm.engine: ground.measured(model[stage], test)
-                    for arm, model in models.items()
-                    if arm.variant == variant
-                }
-                found += rows(f"{name}, {stage}", own, baseline=_baseline(variant))
-        for arm, model in models.items():
-            found += retriever_rows(name, arm, model)
+                own = {arm.engine: measured[arm.engine] for arm in compared if arm.variant == variant}
+                found += rows(of_set, own, baseline=_baseline(variant))
+    for engine, model in models.items():
+        found += retriever_rows(engine, model)
     return found
 
 
-def retriever_rows(name: str, arm: Arm, models: Mapping[str, Path]) -> list[Row]:
+def retriever_rows(engine: str, models: Mapping[str, Path]) -> list[Row]:
     """nDCG@10 on dev of what each retriever started from and of the state kept, and the step of that: at 0 a retriever is
     what it started from."""
     from opensearch_neural.files import read_json_object
@@ -492,7 +533,7 @@ def retriever_rows(name: str, arm: Arm, models: Mapping[str, Path]) -> list[Row]
         values = {"nDCG@10 at the start": measures.get("start nDCG@10"), "nDCG@10": measures.get("nDCG@10")}
         values["step kept"] = read_json_object(model / ".training" / "outcome.json")["best_step"]
         found += [
-            Row(f"{name}, dev, {stage}", arm.engine, measure, float(value), None, None, 1)
+            Row(f"dev, {stage}", engine, measure, float(value), None, None, 1)
             for measure, value in values.items()
             if value is not None
         ]
@@ -533,6 +574,7 @@ def sparse(ground: Ground) -> list[Row]:
     """The inference-free sparse student from the start, and from coCondenser's checkpoints."""
     from benchmarks.inference_free_sparse import Test, on_target, student_run, trained
     from opensearch_neural.evaluate import rows
+    from opensearch_neural.results import Row
 
     starts = {f"sparse student from the {START}": ground.start}
     for arm in arms():
@@ -544,14 +586,19 @@ def sparse(ground: Ground) -> list[Row]:
         test = Test.load(ground.data, name, ground.work)
         measured: dict[str, Measured] = {}
         for engine, student in students.items():
-            run, _ = student_run(on_target(student, test.lexicon(student.query.tokenizer)), test)
+            run, sparsity = student_run(on_target(student, test.lexicon(student.query.tokenizer)), test)
             measured[engine] = test.measured(run)
+            found += [
+                Row(f"{name}, sparse", engine, measure, value, None, None, len(test.data.documents))
+                for measure, value in sparsity.items()
+            ]
         found += rows(f"{name}, sparse", measured, baseline=next(iter(students)))
     return found
 
 
 def sparse_student(ground: Ground, start: Path) -> SparseConfig:
-    """As the sparse benchmark trains its student, without layers kept as they were."""
+    """As the sparse benchmark trains its student, without layers kept as they were. A few steps of masked LM on what the
+    backbones read come first, since a head is calibrated, to as many expansions for each start, where it has warmed up."""
     from benchmarks.inference_free_sparse import configuration
 
     steps = ground.scale.sparse_steps
@@ -559,7 +606,8 @@ def sparse_student(ground: Ground, start: Path) -> SparseConfig:
     return replace(
         config,
         start=str(start),
-        cache=ground.work / "cache" / start.name,
+        cache=ground.work / "cache",
+        warm_up=replace(config.warm_up, masked_lm_steps=SPARSE_WARM_UP, corpus=[one.path for one in ground.documents]),
         student=replace(config.student, frozen_layers=0),
     )
 
@@ -602,20 +650,27 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
             found.append(Goal(f"{words}: the same direction after {stage} (MRR@10)", "above 0", shown, positive))
     started = [row for row in rows if row.measure == "loss at the start"]
     if started:
-        beaten = [row.engine for row in started if value[row.set, row.engine, "loss"].value < row.value]
-        found.append(
-            Goal(
-                "Each arm is shown to beat its own start on dev",
-                f"{len(started)} of {len(started)}",
-                f"{len(beaten)} of {len(started)}",
-                len(beaten) == len(started),
+        for measure, sign in (("masked LM", -1), ("nDCG@10 on dev", 1)):
+            beaten = [
+                row.engine
+                for row in rows
+                if row.measure == f"{measure} at the start"
+                and sign * (value[row.set, row.engine, measure].value - row.value) > 0
+            ]
+            found.append(
+                Goal(
+                    f"Each arm is shown to beat its own start on dev: {measure}",
+                    f"{len(started)} of {len(started)}",
+                    f"{len(beaten)} of {len(started)}",
+                    len(beaten) == len(started),
+                )
             )
-        )
         shares = [row.value for row in rows if row.measure == "share of the gain in the last fifth"]
         late = max(shares, default=1.0)
         found.append(
             Goal(
-                "Each arm is shown to have converged on dev: of its gain, what came in the last fifth of the steps",
+                "Each arm is shown to have converged on dev: of what its loss gained, what came in the last fifth of the "
+                "steps (at a rate that falls to 0)",
                 "at most 0.1",
                 round(late, 3),
                 len(shares) == len(started) and late <= 0.1,

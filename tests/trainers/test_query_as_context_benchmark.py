@@ -63,7 +63,8 @@ def small(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(query_as_context, "QUERY_LENGTH", 8)
     monkeypatch.setattr(query_as_context, "PASSAGE_LENGTH", 16)
     monkeypatch.setattr(inference_free_sparse, "HOLD_BACK", 8)
-    few = [arm for arm in arms() if arm.variant == "cocondenser" and arm.label != "none"]
+    few = [arm for arm in arms() if (arm.label == "none") != (arm.variant == "cocondenser") or arm.label == RANDOM]
+    assert len(few) == 6, "of CoT-MAE none and random passage, of coCondenser all but none"
     monkeypatch.setattr(query_as_context, "arms", lambda: few)
 
 
@@ -98,14 +99,22 @@ def test_each_part_runs_and_records(part: str, data: Path, work: Path, tmp_path:
         asked = {row.engine: row.value for row in rows if row.measure == "own passage in BM25's top 10"}
         assert len(asked) == 2 * len(query_as_context.ARTICLES) and all(0 <= share <= 1 for share in asked.values())
         assert {"loss at the start", "loss", "steps/s"} <= {row.measure for row in rows}
-        assert [goal.target for goal in summary.goals] == ["1 variant on both sets", "4 of 4", "at most 0.1"]
+        assert [goal.target for goal in summary.goals] == [
+            "1 variant on both sets",
+            "6 of 6",
+            "6 of 6",
+            "at most 0.1",
+        ]
     elif part == "fine-tuning":
         sets = {f"{name}, {stage}" for name in TESTED for stage in STAGES[1:]}
-        dev = {f"{name}, dev, {stage}" for name in TESTED for stage in STAGES[1:]}
+        dev = {f"dev, {stage}" for stage in STAGES[1:]}
         assert {row.set for row in rows} == sets | dev
+        against = difference_name("nDCG@10", "start")
+        assert {row.engine for row in rows if row.measure == against} == engines - {"start"}
         assert {row.measure for row in rows if row.set in dev} >= {"nDCG@10 at the start", "nDCG@10", "step kept"}
     else:
         assert len(engines) == 3
+        assert {row.engine for row in rows if row.measure == "active terms" and row.value > 0} == engines
     assert any(row.measure == "nDCG@10" for row in rows)
 
 
@@ -151,12 +160,16 @@ def test_the_goals_are_what_the_rows_say() -> None:
         for measure, value in (
             ("loss at the start", before),
             ("loss", after),
+            ("masked LM at the start", before),
+            ("masked LM", before + 1 if engine == "a" else after),
+            ("nDCG@10 on dev at the start", 0.4),
+            ("nDCG@10 on dev", 0.5),
             ("share of the gain in the last fifth", share),
         )
     ]
     rows = [*both(STAGES[0], "CoT-MAE", 0.01, 0.02), *both(STAGES[0], "coCondenser", 0.01, -0.01), *held]
     found = goals(rows + both(STAGES[2], "CoT-MAE", -0.2, 0.1))
-    assert [goal.met for goal in found] == [True, False, True, False]
+    assert [goal.met for goal in found] == [True, False, False, True, False]
     assert "CoT-MAE +0.110 [+0.010, +0.210]" in str(found[0].value)
     missed = goals(both(STAGES[0], "CoT-MAE", 0.0, 0.02) + both(STAGES[0], "coCondenser", 0.01, -0.01))
     assert [goal.met for goal in missed] == [False]
