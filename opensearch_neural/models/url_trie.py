@@ -209,9 +209,15 @@ class CorpusUrls:
         return zip(self.ids, self.urls, strict=True)
 
     def extended(self, documents: Iterable[tuple[str, str | None]], encode: Encode) -> CorpusUrls:
-        """These documents and further ones; one with an id that is here takes its place. The model stays as it is."""
+        """These documents and further ones; one with an id that is here takes its place. The model stays as it is. Raises
+        InputError as `build` does, and where two of the further ones have the same id."""
         merged: dict[str, str | None] = dict(self.documents())
-        merged.update(documents)
+        added: set[str] = set()
+        for identifier, url in documents:
+            if identifier in added:
+                raise InputError(f"two of the added documents have the id {identifier!r}")
+            added.add(identifier)
+            merged[identifier] = url
         return CorpusUrls.build(merged.items(), encode, model=self.model, length=self.length)
 
     @cached_property

@@ -149,6 +149,8 @@ def test_added_documents_are_reached_and_changed_ones_replaced() -> None:
     assert more.model == MODEL and more.corpus != urls.corpus
     with pytest.raises(InputError, match="'a' and 'd' have the same URL"):
         urls.extended([("d", "https://x/1")], as_bytes)
+    with pytest.raises(InputError, match="two of the added documents have the id 'd'"):
+        urls.extended([("d", "https://x/8"), ("d", "https://x/9")], as_bytes)
 
 
 def test_damaged_files_are_named(tmp_path: Path) -> None:
