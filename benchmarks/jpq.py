@@ -432,18 +432,28 @@ class Arms:
 
 
 def parted_rows(name: str, measured: Mapping[str, Measured], on_asked: Mapping[str, bool]) -> list[Row]:
-    """nDCG@10 of test questions about documents that train asks about, and about others: a query encoder may learn the
-    former by heart."""
-    from opensearch_neural.evaluate import mean_row
+    """nDCG@10 of test questions about documents that train asks about, and about others, and JPQ's gains: a query encoder
+    may learn the former by heart."""
+    from opensearch_neural.evaluate import only_differences, rows
 
-    parts = {ASKED: {one for one, asked in on_asked.items() if asked}, NEW: set[str]()}
-    parts[NEW] = set(on_asked) - parts[ASKED]
-    return [
-        mean_row(name, engine, f"nDCG@10, {part}", [outcome.per_query["nDCG@10"][one] for one in sorted(queries)])
-        for part, queries in parts.items()
-        if queries
-        for engine, outcome in measured.items()
-    ]
+    found: list[Row] = []
+    for part, asked in ((ASKED, True), (NEW, False)):
+        queries = sorted(query for query, of_asked in on_asked.items() if of_asked == asked)
+        if not queries:
+            continue
+        chosen = {engine: of_queries(outcome, "nDCG@10", queries) for engine, outcome in measured.items()}
+        here = rows(name, chosen, baseline=None)
+        for baseline in (OPQ, CONTROL):
+            here += only_differences(rows(name, {one: chosen[one] for one in (baseline, JPQ)}, baseline=baseline))
+        found += [replace(row, measure=f"{row.measure}, {part}") for row in here]
+    return found
+
+
+def of_queries(measured: Measured, measure: str, queries: Sequence[str]) -> Measured:
+    """One measure of some queries alone."""
+    values = {query: measured.per_query[measure][query] for query in queries}
+    mean = {measure: sum(values.values()) / len(values)}
+    return replace(measured, per_query={measure: values}, mean=mean, queries=len(values))
 
 
 def seed_rows(name: str, each: Mapping[str, Sequence[Outcome]], seeds: Sequence[int]) -> list[Row]:

@@ -39,6 +39,10 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "data"
 
 
+def gain_of(rival: str, found: dict[tuple[str, str], Row]) -> float:
+    return found[(JPQ, "nDCG@10")].value - found[(rival, "nDCG@10")].value
+
+
 def test_quality_measures_every_engine_and_goes_on_where_it_was(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,7 +57,7 @@ def test_quality_measures_every_engine_and_goes_on_where_it_was(
         assert 0 < found[(engine, "R@100")].value <= 1
         assert found[(engine, "nDCG@10")].n == 70
     gain = found[(JPQ, f"nDCG@10 - {CONTROL}")]
-    assert gain.value == pytest.approx(found[(JPQ, "nDCG@10")].value - found[(CONTROL, "nDCG@10")].value)
+    assert gain.value == pytest.approx(gain_of(CONTROL, found))
     each = [found[(JPQ, f"nDCG@10, seed {seed}")].value for seed in (1, 2)]
     assert found[(JPQ, "nDCG@10")].value == pytest.approx(sum(each) / 2)
     assert not list((work / "models").iterdir())
@@ -69,6 +73,8 @@ def test_quality_measures_every_engine_and_goes_on_where_it_was(
     assert [part.n for part in parts] == [2, 68]
     together = sum(part.value * part.n for part in parts) / 70
     assert together == pytest.approx(found[(JPQ, "nDCG@10")].value)
+    gains = [found[(JPQ, f"nDCG@10 - {CONTROL}, {part}")] for part in (jpq.ASKED, jpq.NEW)]
+    assert sum(one.value * one.n for one in gains) / 70 == pytest.approx(gain_of(CONTROL, found))
     # 280 documents: rotation and codebooks weigh more than the codes.
     assert found[(JPQ, "bytes a document")].value == pytest.approx(4 + 4 * 32 * (32 + 256) / 280, rel=0.05)
 
