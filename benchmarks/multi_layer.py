@@ -18,12 +18,10 @@ stay in `--work`, shared by the parts: interrupted, the same command goes on.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import logging
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
+from benchmarks.beir_parts import json_lines, judgements, write_judged
 from opensearch_neural.cluster import ConnectionSettings, connection_options
 
 if TYPE_CHECKING:
@@ -196,15 +195,15 @@ class Ground:
 
         articles = _articles(self.squad)
         parts: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
-        for line in _judgements(self.squad, "train"):
+        for line in judgements(self.squad, "train"):
             parts[_part(articles[line.split("\t")[1]])].append(line)
-        _write_split(self.squad, self.held, {"dev": parts["dev"], "test": parts["test"]})
-        _write_split(self.squad, self.train(SQUAD), {"train": parts["train"]}, answers_only=True)
+        write_judged(self.squad, self.held, {"dev": parts["dev"], "test": parts["test"]})
+        write_judged(self.squad, self.train(SQUAD), {"train": parts["train"]}, answers_only=True)
         wikiqa = self.data / WIKIQA
         # A document may answer questions of several splits.
-        tested = {line.split("\t")[1] for split in ("dev", "test") for line in _judgements(wikiqa, split)}
-        own = [line for line in _judgements(wikiqa, "train") if line.split("\t")[1] not in tested]
-        _write_split(wikiqa, self.train(WIKIQA), {"train": own}, answers_only=True)
+        tested = {line.split("\t")[1] for split in ("dev", "test") for line in judgements(wikiqa, split)}
+        own = [line for line in judgements(wikiqa, "train") if line.split("\t")[1] not in tested]
+        write_judged(wikiqa, self.train(WIKIQA), {"train": own}, answers_only=True)
         for name in (SQUAD, WIKIQA):
             with_mined(load_training(self.train(name), name=name), "bm25", self.negatives(name), depth=DEPTH, keep=50)
         return self
@@ -212,40 +211,12 @@ class Ground:
 
 def _articles(folder: Path) -> dict[str, str]:
     """{document id: its article}: its title, or where it has none itself."""
-    return {line["_id"]: line.get("title") or line["_id"] for line in _json_lines(folder / "corpus.jsonl.gz")}
+    return {line["_id"]: line.get("title") or line["_id"] for line in json_lines(folder / "corpus.jsonl.gz")}
 
 
 def _part(article: str) -> str:
     share = int(hashlib.sha256(article.encode()).hexdigest()[:8], 16) / 0x100000000
     return "dev" if share < DEV_SHARE else "test" if share < DEV_SHARE + TEST_SHARE else "train"
-
-
-def _judgements(folder: Path, split: str) -> Iterator[str]:
-    yield from (folder / "qrels" / f"{split}.tsv").read_text(encoding="utf-8").splitlines()[1:]
-
-
-def _json_lines(file: Path) -> Iterator[dict[str, Any]]:
-    plain = file.with_suffix("")
-    with gzip.open(file, "rt", encoding="utf-8") if file.exists() else plain.open(encoding="utf-8") as lines:
-        yield from map(json.loads, lines)
-
-
-def _write_split(source: Path, folder: Path, splits: Mapping[str, list[str]], *, answers_only: bool = False) -> None:
-    """`source` with other judgements; answers_only: and only the documents that these name."""
-    if folder.exists():
-        return
-    beside = folder.with_name(f".{folder.name}")
-    shutil.rmtree(beside, ignore_errors=True)
-    (beside / "qrels").mkdir(parents=True)
-    answers = {line.split("\t")[1] for lines in splits.values() for line in lines}
-    for name in ("corpus", "queries"):
-        with (beside / f"{name}.jsonl").open("w", encoding="utf-8") as file:
-            for line in _json_lines(source / f"{name}.jsonl.gz"):
-                if name == "queries" or not answers_only or line["_id"] in answers:
-                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
-    for split, lines in splits.items():
-        (beside / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
-    beside.rename(folder)
 
 
 # ------------------------------------------------ training and testing
@@ -338,6 +309,12 @@ def best_on_dev(ground: Ground, *, steps: int) -> Arm:
     best = max(outcomes, key=lambda outcome: max(outcome.dev))
     logger.info("best on dev: %s", best.arm.name)
     return best.arm
+
+
+def with_best(arms: Sequence[Arm], ground: Ground, *, steps: int) -> tuple[list[Arm], Arm]:
+    """`arms` with the best on dev in the place of SELF_CONTRASTIVE, and that; it is not looked for where that is none."""
+    best = best_on_dev(ground, steps=steps) if SELF_CONTRASTIVE in arms else SELF_CONTRASTIVE
+    return [best if arm == SELF_CONTRASTIVE else arm for arm in arms], best
 
 
 def of_lambdas() -> list[Arm]:
@@ -548,9 +525,7 @@ def last_layer_goal(rows: Sequence[Row]) -> Goal:
 
 
 def variants(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Goal]]:
-    wanted = ground.wanted(VARIANTS)
-    best = best_on_dev(ground, steps=steps) if SELF_CONTRASTIVE in wanted else SELF_CONTRASTIVE
-    wanted = [best if arm == SELF_CONTRASTIVE else arm for arm in wanted]
+    wanted, best = with_best(ground.wanted(VARIANTS), ground, steps=steps)
     outcomes = [trained(arm, ground, steps=steps, seed=seed) for arm in wanted for seed in arm.seeds(seeds)]
     rows = dev_rows(outcomes) + compared(outcomes, ground)
     several = [outcome for outcome in outcomes if outcome.arm == MULTI_VECTOR]

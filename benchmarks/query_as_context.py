@@ -32,10 +32,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 import numpy as np
 
+from benchmarks.beir_parts import evenly, judgements, write_judged
+
 if TYPE_CHECKING:
     from opensearch_neural.evaluate import Measured
     from opensearch_neural.results import Goal, Row
-    from trainers.bi_encoder import DenseConfig
+    from trainers.bi_encoder import DenseConfig, SetSettings
     from trainers.data import TrainingData
     from trainers.query_as_context import Context, CorpusSettings, QueryAsContextConfig, Variant
     from trainers.sparse_settings import SparseConfig
@@ -243,7 +245,7 @@ class Ground:
 
     def configuration(self, arm: Arm, corpora: list[CorpusSettings], backbone: Path) -> QueryAsContextConfig:
         """What `osn train query-as-context` is told for an arm."""
-        from trainers.bi_encoder import DevSettings, SetSettings
+        from trainers.bi_encoder import DevSettings
         from trainers.loop import TrainingSettings
         from trainers.query_as_context import QueryAsContextConfig
 
@@ -262,7 +264,7 @@ class Ground:
             layers=min(2, self.scale.layers),
             dev_share=0.04,
             # What is kept is still chosen by the loss on passages held back.
-            dev=[SetSettings(self.data / DEV, split="dev", name=f"{DEV}-dev")],
+            dev=[self.dev],
             selection=DevSettings(queries=300, documents=1500),
             training=TrainingSettings(
                 steps=steps,
@@ -342,6 +344,12 @@ class Ground:
 
     # -------------------------------------------- measuring
 
+    @property
+    def dev(self) -> SetSettings:
+        from trainers.bi_encoder import SetSettings
+
+        return SetSettings(self.data / DEV, split="dev", name=f"{DEV}-dev")
+
     def test(self, name: str) -> TrainingData:
         from trainers.data import load_training
 
@@ -362,22 +370,11 @@ class Ground:
 
     def asked(self, name: str) -> Path:
         """The set with at most FINE_TUNED_ON of its train questions: negatives are mined for all that train, by each arm."""
-        from opensearch_neural.corpus import BeirData
-        from opensearch_neural.files import write_text
-
         source, folder = self.data / name, self.work / "fine-tuning" / name
-        if not (folder / "qrels" / "train.tsv").exists():
-            beir = BeirData.load(source, "train")
-            (folder / "qrels").mkdir(parents=True, exist_ok=True)
-            for file in source.iterdir():
-                if file.name.startswith(("corpus.", "queries.")):
-                    (folder / file.name).unlink(missing_ok=True)
-                    (folder / file.name).symlink_to(file.resolve())
-            chosen = list(beir.qrels)[:: -(-len(beir.qrels) // FINE_TUNED_ON)]
-            lines = [
-                f"{query}\t{document}\t{grade}" for query in chosen for document, grade in beir.qrels[query].items()
-            ]
-            write_text(folder / "qrels" / "train.tsv", "\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+        lines = list(judgements(source, "train"))
+        questions = list(dict.fromkeys(line.split("\t")[0] for line in lines))
+        chosen = set(evenly(questions, FINE_TUNED_ON))
+        write_judged(source, folder, {"train": [line for line in lines if line.split("\t")[0] in chosen]})
         return folder
 
     def fine_tuned(self, name: str, start: Path) -> dict[str, Path]:
@@ -401,7 +398,7 @@ class Ground:
             output=self.work / "models" / f"{name}-retriever",
             train=[SetSettings(self.asked(one), name=one) for one in TESTED],
             start=str(start),
-            dev=[SetSettings(self.data / DEV, split="dev", name=f"{DEV}-dev")],
+            dev=[self.dev],
             unseen=[SetSettings(self.data / one, split="test", name=f"{one}-test") for one in TESTED],
             encoder=EncoderSettings(
                 pooling="cls", normalize=False, query_length=QUERY_LENGTH, document_length=PASSAGE_LENGTH

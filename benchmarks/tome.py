@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from benchmarks.beir_parts import evenly, write_part
 from opensearch_neural.cluster import ConnectionSettings, connection_options
 from opensearch_neural.errors import InputError
 
@@ -236,37 +237,6 @@ def some_documents(data: Path, name: str, work: Path, count: int) -> Path:
 def asked_for(qrels: Mapping[str, Mapping[str, int]]) -> list[str]:
     """The relevant documents of all questions, by id."""
     return sorted({document for judged in qrels.values() for document, grade in judged.items() if grade > 0})
-
-
-def evenly(ids: Sequence[str], count: int) -> list[str]:
-    """`count` of the ids, or all of fewer, at equal distances."""
-    if count >= len(ids):
-        return list(ids)
-    return [ids[at * len(ids) // count] for at in range(count)]
-
-
-def write_part(source: Path, folder: Path, kept: set[str], splits: Sequence[str]) -> None:
-    """A BEIR folder of the documents in `kept` alone, with the judgements on them and the questions that have one."""
-    from opensearch_neural.corpus import BeirData
-    from opensearch_neural.files import write_text
-    from trainers.data import read_documents
-
-    questions: dict[str, str] = {}
-    for split in splits:
-        beir = BeirData.load(source, split)
-        judged = [
-            (query, document, grade)
-            for query, documents in beir.qrels.items()
-            for document, grade in documents.items()
-            if document in kept
-        ]
-        questions |= {query: beir.queries[query] for query, _, _ in judged}
-        lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, line)) for line in judged)]
-        write_text(folder / "qrels" / f"{split}.tsv", "".join(f"{line}\n" for line in lines))
-    documents = [one.record() for one in read_documents(source) if one.id in kept]
-    asked = [{"_id": query, "text": text} for query, text in questions.items()]
-    for path, records in (("corpus.jsonl", documents), ("queries.jsonl", asked)):
-        write_text(folder / path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
 
 
 # ------------------------------------------------ what is measured

@@ -15,6 +15,7 @@ from tiny import WORDS, tiny_backbone  # noqa: E402
 from transformers import T5Config, T5ForConditionalGeneration  # noqa: E402
 
 from benchmarks import inference_free_sparse, tome  # noqa: E402
+from benchmarks.beir_parts import evenly  # noqa: E402
 from benchmarks.tome import (  # noqa: E402
     ARMS,
     BARE,
@@ -31,7 +32,6 @@ from benchmarks.tome import (  # noqa: E402
     TWO,
     Effort,
     configuration,
-    evenly,
     fused,
     goals,
     some_documents,

@@ -1,0 +1,70 @@
+"""Parts of data sets in BEIR layout, written as sets of their own: other judgements, fewer documents."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def evenly(ids: Sequence[str], count: int) -> list[str]:
+    """`count` of the ids, or all of fewer, at equal distances."""
+    if count >= len(ids):
+        return list(ids)
+    return [ids[at * len(ids) // count] for at in range(count)]
+
+
+def judgements(folder: Path, split: str) -> Iterator[str]:
+    """The lines of a split's judgements, without the header."""
+    yield from (folder / "qrels" / f"{split}.tsv").read_text(encoding="utf-8").splitlines()[1:]
+
+
+def json_lines(file: Path) -> Iterator[dict[str, Any]]:
+    plain = file.with_suffix("")
+    with gzip.open(file, "rt", encoding="utf-8") if file.exists() else plain.open(encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
+
+
+def write_judged(source: Path, folder: Path, splits: Mapping[str, list[str]], *, answers_only: bool = False) -> None:
+    """`source` with other judgements; answers_only: and only the documents that these name."""
+    if folder.exists():
+        return
+    beside = folder.with_name(f".{folder.name}")
+    shutil.rmtree(beside, ignore_errors=True)
+    (beside / "qrels").mkdir(parents=True)
+    answers = {line.split("\t")[1] for lines in splits.values() for line in lines}
+    for name in ("corpus", "queries"):
+        with (beside / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+            for line in json_lines(source / f"{name}.jsonl.gz"):
+                if name == "queries" or not answers_only or line["_id"] in answers:
+                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    for split, lines in splits.items():
+        (beside / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
+    beside.rename(folder)
+
+
+def write_part(source: Path, folder: Path, kept: set[str], splits: Sequence[str]) -> None:
+    """A BEIR folder of the documents in `kept` alone, with the judgements on them and the questions that have one."""
+    from opensearch_neural.corpus import BeirData
+    from opensearch_neural.files import write_text
+    from trainers.data import read_documents
+
+    questions: dict[str, str] = {}
+    for split in splits:
+        beir = BeirData.load(source, split)
+        judged = [
+            (query, document, grade)
+            for query, documents in beir.qrels.items()
+            for document, grade in documents.items()
+            if document in kept
+        ]
+        questions |= {query: beir.queries[query] for query, _, _ in judged}
+        lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, line)) for line in judged)]
+        write_text(folder / "qrels" / f"{split}.tsv", "".join(f"{line}\n" for line in lines))
+    documents = [one.record() for one in read_documents(source) if one.id in kept]
+    asked = [{"_id": query, "text": text} for query, text in questions.items()]
+    for path, records in (("corpus.jsonl", documents), ("queries.jsonl", asked)):
+        write_text(folder / path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
