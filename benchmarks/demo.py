@@ -24,6 +24,7 @@ from opensearch_neural.commands.evaluate import available_engines
 from opensearch_neural.corpus import BeirData
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.errors import InputError, MissingExtra, OsnError
+from trainers.precision import multiplies_bfloat16
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -95,7 +96,8 @@ def demo(
         write(client, data, INDEX, "lexical", dense, Path(folder))
         if trained:
             step("Ingest: the trained model's sparse vectors")
-            write(client, data, TRAINED, str(model), "none", Path(folder), dtype="bf16" if fast_bfloat16() else "fp32")
+            dtype: Dtype = "bf16" if multiplies_bfloat16() else "fp32"
+            write(client, data, TRAINED, str(model), "none", Path(folder), dtype=dtype)
         step(f"Measure: {len(data.qrels)} held-out queries on each engine")
         engines = open_engines(client, INDEX)
         served = {name: (engines, name) for name in available_engines(engines) if name in ENGINES}
@@ -187,7 +189,7 @@ def train(data: BeirData, out: Path, steps: int) -> None:
                 steps=steps,
                 batch_size=32,
                 learning_rate=1e-4,
-                precision="bfloat16" if fast_bfloat16() else "float32",
+                precision="auto",
                 evaluate_every=max(1, steps // 2),
                 log_every=10,
             ),
@@ -196,15 +198,6 @@ def train(data: BeirData, out: Path, steps: int) -> None:
     shown = ("nDCG@10", "word-piece BM25 nDCG@10", "presence × idf nDCG@10", "expansion terms")
     found = ", ".join(f"{name} {trained.measures[name]:.3f}" for name in shown if name in trained.measures)
     print(f"kept the state after {trained.best_step} steps; on first sentences held back: {found}")
-
-
-def fast_bfloat16() -> bool:
-    """Whether the hardware multiplies in bfloat16: elsewhere it is slower than float32."""
-    import torch
-
-    if torch.cuda.is_available():
-        return torch.cuda.is_bf16_supported()
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def write(

@@ -751,9 +751,7 @@ def trained_dense(data: Path, work: Path) -> str:
             start=START,
             unseen=[SetSettings(data / one, split="test", name=f"{one}-test") for one in SMALL],
             encoder=EncoderSettings(query_length=64, document_length=128),
-            training=TrainingSettings(
-                steps=DENSE_TEACHER_STEPS, batch_size=64, learning_rate=5e-5, precision="bfloat16"
-            ),
+            training=TrainingSettings(steps=DENSE_TEACHER_STEPS, batch_size=64, learning_rate=5e-5, precision="auto"),
         )
     )
     return str(output)

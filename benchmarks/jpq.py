@@ -3,7 +3,7 @@
     osn bench jpq --data DIR --work DIR --part quality --record benchmarks/results/jpq
     osn bench jpq --data DIR --work DIR --part cost --record benchmarks/results/jpq
 
-`--data` holds the BEIR folders. Parts, each with a result file of its own below `--record`:
+`--data` holds the BEIR folders. Parts, each with a result file of its own below `--record`, `quality` with one for each set:
     quality   scifact, and squad-mix with wikiqa-sent as one corpus, with all-MiniLM-L6-v2's vectors, at several M: flat
               search, flat with the tuned query encoder, HNSW, PQ, OPQ, HNSW+OPQ, LSH, OPQ with the query encoder tuned on
               uncompressed documents under the same negatives (the control that isolates joint training), frozen
@@ -130,7 +130,7 @@ def configuration(data: Path, work: Path, name: str, engine: str, *, m: int, see
             learning_rate=LEARNING_RATE,
             seed=seed,
             set_weights=0.5,
-            precision="bfloat16",
+            precision="auto",
             evaluate_every=max(1, steps // 5),
             save_every=max(1, steps // 2),
         ),
@@ -301,33 +301,32 @@ def mean_of(measured: Sequence[Measured]) -> Measured:
 
 
 def quality(
-    data: Path, work: Path, *, names: Sequence[str], sizes: Sequence[int], steps: int, keep_models: bool
+    data: Path, work: Path, name: str, *, sizes: Sequence[int], steps: int, keep_models: bool
 ) -> tuple[list[Row], list[Goal]]:
-    """Every engine at every M on every set, as rows of the set "NAME, M bytes"."""
+    """Every engine at every M on the set `name`, as rows of the set "NAME, M bytes"."""
     from opensearch_neural.evaluate import only_differences, rows
 
     found: list[Row] = []
-    for name in names:
-        arms = Arms(data, work, name, steps, keep_models)
-        for m in sizes:
-            seeds = SEEDS if m in SEVERAL_SEEDS else SEEDS[:1]
-            engines = (FLAT_TUNED, PQ, OPQ, *TRAINED)
-            each = {engine: [arms.outcome(engine, m, seed) for seed in seeds] for engine in engines}
-            measured = {
-                **{engine: arms.outcome(engine, m, SEEDS[0]).measured for engine in (FLAT, HNSW, LSH, HNSW_OPQ)},
-                **{engine: mean_of([one.measured for one in of_seeds]) for engine, of_seeds in each.items()},
-            }
-            of_set = f"{name}, {m} bytes"
-            found += rows(of_set, measured, baseline=OPQ)
-            found += only_differences(rows(of_set, {FLAT: measured[FLAT], JPQ: measured[JPQ]}, baseline=FLAT))
-            for rival in (FLAT_TUNED, *TRAINED[:-1]):
-                pair = {rival: measured[rival], JPQ: measured[JPQ]}
-                found += only_differences(rows(of_set, pair, baseline=rival))
-            found += seed_rows(of_set, each, seeds)
-            found += parted_rows(of_set, measured, arms.ground.on_asked)
-            found += arms.bytes_rows(of_set, m)
-            found += arms.scan_rows(of_set, m)
-    return found, quality_goals(found)
+    arms = Arms(data, work, name, steps, keep_models)
+    for m in sizes:
+        seeds = SEEDS if m in SEVERAL_SEEDS else SEEDS[:1]
+        engines = (FLAT_TUNED, PQ, OPQ, *TRAINED)
+        each = {engine: [arms.outcome(engine, m, seed) for seed in seeds] for engine in engines}
+        measured = {
+            **{engine: arms.outcome(engine, m, SEEDS[0]).measured for engine in (FLAT, HNSW, LSH, HNSW_OPQ)},
+            **{engine: mean_of([one.measured for one in of_seeds]) for engine, of_seeds in each.items()},
+        }
+        of_set = f"{name}, {m} bytes"
+        found += rows(of_set, measured, baseline=OPQ)
+        found += only_differences(rows(of_set, {FLAT: measured[FLAT], JPQ: measured[JPQ]}, baseline=FLAT))
+        for rival in (FLAT_TUNED, *TRAINED[:-1]):
+            pair = {rival: measured[rival], JPQ: measured[JPQ]}
+            found += only_differences(rows(of_set, pair, baseline=rival))
+        found += seed_rows(of_set, each, seeds)
+        found += parted_rows(of_set, measured, arms.ground.on_asked)
+        found += arms.bytes_rows(of_set, m)
+        found += arms.scan_rows(of_set, m)
+    return found, quality_goals(name, found)
 
 
 class Arms:
@@ -471,46 +470,44 @@ def seed_rows(name: str, each: Mapping[str, Sequence[Outcome]], seeds: Sequence[
     return found
 
 
-def quality_goals(rows: Sequence[Row]) -> list[Goal]:
-    """The goals of the issue, in its words, for each set."""
+def quality_goals(name: str, rows: Sequence[Row]) -> list[Goal]:
+    """The goals of the issue, in its words, for the set `name`."""
     from opensearch_neural.results import Goal
 
     found: list[Goal] = []
     by_key = {(row.set, row.engine, row.measure): row for row in rows}
-    names = list(dict.fromkeys(row.set.rpartition(", ")[0] for row in rows))
-    for name in names:
-        for rival, words in ((OPQ, "OPQ"), (CONTROL, "the control")):
-            gains = {m: by_key.get((f"{name}, {m} bytes", JPQ, f"nDCG@10 - {rival}")) for m in BYTES if m <= 32}
-            measured = {m: row for m, row in gains.items() if row is not None}
-            above = [m for m, row in measured.items() if row.value > 0]
-            found.append(
-                Goal(
-                    f"JPQ above {words} at every M up to 32 ({name})",
-                    f"{len(gains)} of {len(gains)}",
-                    f"{len(above)} of {len(gains)}" if measured else None,
-                    len(above) == len(gains),
-                )
-            )
-            row = measured.get(16)
-            found.append(
-                Goal(
-                    f"JPQ above {words} at M = 16, interval above zero ({name})",
-                    "low above 0",
-                    None if row is None or row.low is None else f"{row.value:+.4f} ({row.low:+.4f} to {row.high:+.4f})",
-                    row is not None and (row.low or 0) > 0,
-                )
-            )
-        flat = by_key.get((f"{name}, 48 bytes", FLAT, "nDCG@10"))
-        jpq = by_key.get((f"{name}, 48 bytes", JPQ, "nDCG@10"))
-        share = jpq.value / flat.value if flat and jpq and flat.value else None
+    for rival, words in ((OPQ, "OPQ"), (CONTROL, "the control")):
+        gains = {m: by_key.get((f"{name}, {m} bytes", JPQ, f"nDCG@10 - {rival}")) for m in BYTES if m <= 32}
+        measured = {m: row for m, row in gains.items() if row is not None}
+        above = [m for m, row in measured.items() if row.value > 0]
         found.append(
             Goal(
-                f"at M = 48 (32x smaller than float32) within 2% of flat ({name})",
-                "at least 0.98",
-                None if share is None else round(share, 4),
-                share is not None and share >= 0.98,
+                f"JPQ above {words} at every M up to 32 ({name})",
+                f"{len(gains)} of {len(gains)}",
+                f"{len(above)} of {len(gains)}" if measured else None,
+                len(above) == len(gains),
             )
         )
+        row = measured.get(16)
+        found.append(
+            Goal(
+                f"JPQ above {words} at M = 16, interval above zero ({name})",
+                "low above 0",
+                None if row is None or row.low is None else f"{row.value:+.4f} ({row.low:+.4f} to {row.high:+.4f})",
+                row is not None and (row.low or 0) > 0,
+            )
+        )
+    flat = by_key.get((f"{name}, 48 bytes", FLAT, "nDCG@10"))
+    jpq = by_key.get((f"{name}, 48 bytes", JPQ, "nDCG@10"))
+    share = jpq.value / flat.value if flat and jpq and flat.value else None
+    found.append(
+        Goal(
+            f"at M = 48 (32x smaller than float32) within 2% of flat ({name})",
+            "at least 0.98",
+            None if share is None else round(share, 4),
+            share is not None and share >= 0.98,
+        )
+    )
     return found
 
 
@@ -715,21 +712,20 @@ def jpq(
     """
     from benchmarks.publish import publish
 
-    chosen = list(names or SETS)
-    if part == "quality":
-        rows, goals = quality(data, work, names=chosen, sizes=sizes or BYTES, steps=steps, keep_models=keep_models)
-        shown = ["nDCG@10", "MRR@10", "R@100", f"nDCG@10 - {OPQ}", "bytes a document"]
-    else:
+    if part == "cost":
         rows, goals = cost(work, SIZES, DIMENSIONS, hnsw_most)
         shown = ["CPU ms a query", "bytes a document", FASTER, "times faster in theory", *map(found_of, FOUND_DEPTHS)]
-    folders = [one for name in chosen for one in SETS[name]]
-    quality_ = part == "quality"
-    publish(
-        rows,
-        goals,
-        title="JPQ: ranking at M bytes a document" if quality_ else "JPQ: bytes and CPU time",
-        data=[data / one for one in folders] if quality_ else [],
-        seeds=SEEDS if quality_ else SIZES,
-        shown=shown,
-        record=record and record / part,
-    )
+        title, into = "JPQ: bytes and CPU time", record and record / part
+        publish(rows, goals, title=title, data=[], seeds=SIZES, shown=shown, record=into)
+        return
+    for name in names or SETS:
+        rows, goals = quality(data, work, name, sizes=sizes or BYTES, steps=steps, keep_models=keep_models)
+        publish(
+            rows,
+            goals,
+            title=f"JPQ: ranking at M bytes a document, {name}",
+            data=[data / folder for folder in SETS[name]],
+            seeds=SEEDS,
+            shown=["nDCG@10", "MRR@10", "R@100", f"nDCG@10 - {OPQ}", "bytes a document"],
+            record=record and record / part / slug(name),
+        )

@@ -260,7 +260,7 @@ def configuration(arm: Arm, ground: Ground, *, steps: int, seed: int) -> DenseCo
             set_weights=0.5,
             evaluate_every=-(-steps // 4),
             save_every=-(-steps // 4),
-            precision="bfloat16",
+            precision="auto",
             seed=seed,
         ),
     }

@@ -206,7 +206,7 @@ class Ground:
             passage_length=PASSAGE_LENGTH,
             query_length=QUERY_LENGTH,
             training=TrainingSettings(
-                steps=steps, batch_size=32, learning_rate=2e-4, bucket=16, precision="bfloat16", evaluate_every=steps
+                steps=steps, batch_size=32, learning_rate=2e-4, bucket=16, precision="auto", evaluate_every=steps
             ),
         )
         return str(doc2query.run(config))
@@ -237,7 +237,7 @@ class Ground:
                     batch_size=32,
                     learning_rate=5e-4,
                     bucket=16,
-                    precision="bfloat16",
+                    precision="auto",
                     evaluate_every=max(1, steps // 5),
                 ),
             )
@@ -270,7 +270,7 @@ class Ground:
                 steps=steps,
                 batch_size=self.scale.batch,
                 learning_rate=3e-4,
-                precision="bfloat16",
+                precision="auto",
                 evaluate_every=max(1, steps // 5),
                 log_every=max(1, min(10, steps // 10)),
             ),
@@ -411,7 +411,7 @@ class Ground:
                 steps=steps,
                 batch_size=32,
                 learning_rate=1e-4,
-                precision="bfloat16",
+                precision="auto",
                 set_weights=0.5,
                 evaluate_every=max(1, steps // 5),
             ),

@@ -35,6 +35,7 @@ import click
 from benchmarks.beir_parts import evenly, write_part
 from opensearch_neural.cluster import ConnectionSettings, connection_options
 from opensearch_neural.errors import InputError
+from trainers.precision import PRECISIONS, Precision
 
 if TYPE_CHECKING:
     from opensearch_neural.evaluate import Measured
@@ -82,7 +83,7 @@ class Effort:
     steps: int
     candidates: int
     spans: int
-    precision: str
+    precision: Precision
     batch_size: int = 64
 
 
@@ -101,7 +102,7 @@ def pretrained(data: Path, work: Path, effort: Effort, layers: int) -> Path:
         steps=effort.pretraining,
         batch_size=effort.batch_size,
         learning_rate=1e-3,
-        precision=effort.precision,  # type: ignore[arg-type]
+        precision=effort.precision,
         bucket=16,
     )
     corpora = [data / one for one in PAIRS]
@@ -126,7 +127,7 @@ def generator(data: Path, work: Path, effort: Effort) -> Path:
                 steps=effort.generator,
                 batch_size=effort.batch_size,
                 learning_rate=5e-4,
-                precision=effort.precision,  # type: ignore[arg-type]
+                precision=effort.precision,
                 bucket=16,
             ),
         )
@@ -157,7 +158,7 @@ def configuration(arm: str, data: Path, name: str, work: Path, effort: Effort) -
         steps=effort.steps,
         batch_size=effort.batch_size,
         learning_rate=1e-3,
-        precision=effort.precision,  # type: ignore[arg-type]
+        precision=effort.precision,
         weight_decay=0.0,
     )
     # Which state would be kept by the likelihood of dev questions says little of Hits@1, and stage 2 has none: the last
@@ -521,7 +522,7 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
 @click.option(
     "--documents", type=int, help="So many of each set, those that test questions ask for first.  [default: all]"
 )
-@click.option("--precision", type=click.Choice(["float32", "bfloat16"]), default="bfloat16", show_default=True)
+@click.option("--precision", type=click.Choice(PRECISIONS), default="auto", show_default=True)
 @connection_options
 def tome(
     connection: ConnectionSettings,
@@ -537,7 +538,7 @@ def tome(
     candidates: int,
     spans: int,
     documents: int | None,
-    precision: str,
+    precision: Precision,
 ) -> None:
     """Measure model-based retrieval in two stages against one, BM25 and a dense model.
 

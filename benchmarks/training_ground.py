@@ -71,7 +71,7 @@ def configuration(one: Set, data: Path, work: Path) -> DenseConfig:
         encoder=EncoderSettings(query_length=64, document_length=256),
         selection=DevSettings(hold_back=None if one.has_dev else 0.02, queries=300, documents=1000),
         training=TrainingSettings(
-            epochs=one.epochs, batch_size=64, learning_rate=one.learning_rate, precision="bfloat16", log_every=5
+            epochs=one.epochs, batch_size=64, learning_rate=one.learning_rate, precision="auto", log_every=5
         ),
     )
 

@@ -32,6 +32,8 @@ def prints_late():
 
 @cli.osn.command("interrupted")
 def interrupted():
+    # A shell may have had it ignored in what it runs in the background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(30)
 

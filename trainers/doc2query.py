@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 import numpy as np
@@ -39,6 +39,7 @@ from trainers.formats import read_header, read_json_lines
 from trainers.loop import TrainingSettings, Visit, train
 from trainers.model import Batch, TrainingModel
 from trainers.negatives import RETRIEVERS, open_retriever
+from trainers.precision import PRECISIONS, Precision, computed_in
 from trainers.sequence_to_sequence import IGNORED, Row, SequenceToSequence, collate_rows, log_likelihood, pad_rows
 from trainers.texts import TextStore, normalised
 
@@ -299,7 +300,7 @@ def generate_queries(
     sampling: Sampling,
     shard: tuple[int, int] = (1, 1),
     device: str | None = None,
-    precision: Literal["float32", "bfloat16"] = "float32",
+    precision: Precision = "float32",
     chunk: int = CHUNK,
 ) -> bool:
     """Write generated queries for every document to `output`; False where other shards have still to do their part.
@@ -310,11 +311,12 @@ def generate_queries(
     if not 1 <= shard[0] <= shard[1]:
         raise InputError(f"there is no shard {shard[0]}/{shard[1]}", "expected i/n with i from 1 to n")
     info = directory.model_info(directory.locate(model), name=model, kind=KIND)
+    computed = computed_in(precision, device)
     made_by = {
         "model": {"name": info.name, "hash": info.hash},
         "documents": documents.hash,
         **asdict(sampling),
-        "precision": precision,
+        "precision": computed,
         "chunk": chunk,
     }
     loaded: list[tuple[Any, PreTrainedTokenizerBase]] = []
@@ -324,7 +326,7 @@ def generate_queries(
             generator: Any
             generator, tokenizer = backbones.sequence_to_sequence(model)
             place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-            loaded.append((generator.to(place, dtype=getattr(torch, precision)).eval(), tokenizer))
+            loaded.append((generator.to(place, dtype=getattr(torch, computed)).eval(), tokenizer))
         rows = range(number * chunk, min((number + 1) * chunk, len(documents)))
         passages = [documents.text_at(row) for row in rows]
         seed = sampling.seed * 1_000_003 + number
@@ -420,7 +422,7 @@ def filter_generated(
 @click.option("--batch-size", default=32, show_default=True, help="Passages sampled for at once.")
 @click.option("--seed", default=42, show_default=True)
 @click.option("--device", help="cpu, cuda, …  [default: a GPU where there is one]")
-@click.option("--precision", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
+@click.option("--precision", type=click.Choice(PRECISIONS), default="float32", show_default=True)
 def generate_queries_command(
     corpus: Path,
     model: str,
@@ -439,7 +441,7 @@ def generate_queries_command(
     batch_size: int,
     seed: int,
     device: str | None,
-    precision: Literal["float32", "bfloat16"],
+    precision: Precision,
 ) -> None:
     """Generate queries for every document of a corpus.
 

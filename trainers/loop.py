@@ -54,6 +54,7 @@ from trainers.config import fingerprint, save_config, to_dict
 from trainers.data import SetRange, draw_batches
 from trainers.grad_cache import CachedModel, average_gradients, cached_backward, processes
 from trainers.model import Batch, Losses, Progress, TrainingModel
+from trainers.precision import Precision, computed_in
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +86,8 @@ class TrainingSettings:
     the same gradient as without; None encodes all at once. warmup: a share of the steps below 1, else a number of
     steps. select: the dev measure by which the best state is kept; None takes the first one that is measured.
     patience: evaluations without a gain before training stops. bucket: batches of examples of like length within so
-    many batches, for data that knows its lengths. evaluate_every, save_every: None is a tenth of all steps.
+    many batches, for data that knows its lengths. evaluate_every, save_every: None is a tenth of all steps. precision:
+    what the network computes in; auto is bfloat16 where the hardware multiplies in it, else float32.
     """
 
     steps: int | None = None
@@ -98,7 +100,7 @@ class TrainingSettings:
     warmup: float = 0.1
     weight_decay: float = 0.01
     max_gradient_norm: float = 1.0
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
     activation_checkpointing: bool = False
     seed: int = 42
     evaluate_every: int | None = None
@@ -735,7 +737,7 @@ def _arguments(settings: TrainingSettings, run: _Run, *, steps: int, measured: b
         warmup_steps=int(warmup),
         weight_decay=settings.weight_decay,
         max_grad_norm=settings.max_gradient_norm,
-        bf16=settings.precision == "bfloat16",
+        bf16=computed_in(settings.precision, "cpu" if cpu else None) == "bfloat16",
         seed=settings.seed,
         eval_strategy="steps" if measured else "no",
         eval_steps=settings.evaluate_every or tenth,
@@ -805,7 +807,7 @@ def _advice_on_memory(settings: TrainingSettings) -> Iterator[None]:
         smaller = max(1, (settings.chunk_size or settings.batch_size) // 2)
         raise OsnError(
             f"memory ran out with training.batch_size {settings.batch_size}, chunk_size {settings.chunk_size}",
-            f"--set training.chunk_size={smaller} needs less and trains the same; shorter texts, precision bfloat16 "
+            f"--set training.chunk_size={smaller} needs less and trains the same; shorter texts, precision auto "
             "and training.activation_checkpointing=true need less too. The same command then continues",
         ) from error
 

@@ -67,6 +67,7 @@ from trainers.grad_cache import CachedModel, Encoded, Part, gather, in_order, pr
 from trainers.loop import Trained, TrainingSettings, Visit, is_main_process, main_process_first, train
 from trainers.masked_lm import continuations, in_dev, mask_tokens, special_ids
 from trainers.model import Batch, Losses, TrainingModel
+from trainers.precision import Precision, computed_in
 from trainers.schedules import FOLDER
 from trainers.sequence_to_sequence import IGNORED
 from trainers.texts import Ragged, TextStore, normalised
@@ -125,7 +126,7 @@ class GenerationSettings:
     prefix: str | None = None
     batch_size: int = 32
     seed: int = 42
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
 
 
 @dataclass(slots=True)
@@ -407,7 +408,7 @@ def _queries(config: QueryAsContextConfig, corpus: CorpusSettings, passages: Pat
         batch_size=settings.batch_size,
         seed=settings.seed,
     )
-    name = fingerprint(passages.name, hash_files(locate(model)), sampling, settings.precision)
+    name = fingerprint(passages.name, hash_files(locate(model)), sampling, computed_in(settings.precision))
     file = config.folder / f"{corpus.title}-{name}.queries.jsonl"
     documents = TextStore((document.id, document.contents) for document in read_documents(passages))
     generate_queries(model, documents, output=file, sampling=sampling, precision=settings.precision)

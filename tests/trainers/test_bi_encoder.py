@@ -19,7 +19,7 @@ from transformers import BertModel  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.dense import load_dense  # noqa: E402
-from trainers import attention, backbones, bi_encoder  # noqa: E402
+from trainers import attention, backbones, bi_encoder, precision  # noqa: E402
 from trainers.bi_encoder import (  # noqa: E402
     BiEncoder,
     CandidateSettings,
@@ -39,6 +39,7 @@ from trainers.encoder import EncoderSettings, load_towers, read_start  # noqa: E
 from trainers.grad_cache import cached_backward  # noqa: E402
 from trainers.loop import TrainingSettings, Visit  # noqa: E402
 from trainers.model import Batch  # noqa: E402
+from trainers.precision import Precision  # noqa: E402
 from trainers.schedules import TwoStageSettings  # noqa: E402
 
 TEXTS = ["bab dek", "fin gol kuz lab mek nin pol ruz", "sab", " ".join(WORDS[:50])]
@@ -374,9 +375,11 @@ def test_a_killed_run_with_dropout_and_gradient_caching_resumes_to_the_same_weig
         assert torch.equal(one[name], other[name]), name
 
 
+@pytest.mark.parametrize(("asked", "fast"), [("bfloat16", False), ("auto", True), ("auto", False)])
 def test_bfloat16_trains_and_keeps_float32_weights(
-    tmp_path: Path, backbone: Path, beir: Path, monkeypatch: pytest.MonkeyPatch
+    asked: Precision, fast: bool, tmp_path: Path, backbone: Path, beir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(precision, "multiplies_bfloat16", lambda device: fast)
     used: set[str] = set()
     forward = BertModel.forward
 
@@ -385,13 +388,12 @@ def test_bfloat16_trains_and_keeps_float32_weights(
         return forward(self, *args, **kwargs)
 
     monkeypatch.setattr(BertModel, "forward", noted)
-    training = TrainingSettings(
-        steps=10, batch_size=16, learning_rate=3e-3, precision="bfloat16", log_every=5, device="cpu"
-    )
+    training = TrainingSettings(steps=10, batch_size=16, learning_rate=3e-3, precision=asked, log_every=5, device="cpu")
     history = train_dense(configuration(backbone, beir, tmp_path / "model", training=training)).history
     logged = [entry["info_nce"] for entry in history if "info_nce" in entry]
     assert logged[-1] < logged[0]
-    assert {name for name in used if name.endswith("training")} == {f"{attention.NAME} training"}
+    in_training = {name for name in used if name.endswith("training")}
+    assert (in_training == {f"{attention.NAME} training"}) == (asked == "bfloat16" or fast)
     assert attention.NAME not in (tmp_path / "model" / "config.json").read_text()
     assert load_dense(tmp_path / "model").encode_queries(TEXTS).dtype == np.float32
 

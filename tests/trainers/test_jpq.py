@@ -374,8 +374,7 @@ def test_a_corpus_without_questions_trains_on_the_start_models_own_ranking(confi
     own = replace(
         config,
         train=[JpqSet(corpus, questions="first-sentence")],
-        quantizer=replace(config.quantizer, subvectors=1, learning_rate=1e-3),
-        training=replace(config.training, learning_rate=1e-4, steps=16, evaluate_every=8),
+        training=replace(config.training, learning_rate=1e-3, steps=24, evaluate_every=8),
         dev=[],
         selection=JpqSelection(hold_back=60),
         cache=tmp_path / "cache",
@@ -390,7 +389,7 @@ def test_a_corpus_without_questions_trains_on_the_start_models_own_ranking(confi
     before = dev_measures(ready.model, [dev])["nDCG@10"]
     trained = train_jpq(own)
     assert trained.measures["start nDCG@10"] == pytest.approx(before)
-    assert trained.measures["nDCG@10"] > before
+    assert trained.measures["nDCG@10"] > before + 0.03
     mixed = replace(own, train=[*own.train, *config.train])
     with pytest.raises(InputError, match="sets with judgements and sets without"):
         _ = mixed.labels

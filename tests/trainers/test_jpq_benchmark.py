@@ -17,7 +17,7 @@ from tiny import tiny_backbone, tiny_beir  # noqa: E402
 
 from benchmarks import jpq  # noqa: E402
 from benchmarks.jpq import CONTROL, FLAT, JPQ, OPQ, cost_goals, cost_rows, quality_goals, theory  # noqa: E402
-from opensearch_neural.results import Row, read  # noqa: E402
+from opensearch_neural.results import Goal, Row, read  # noqa: E402
 from trainers.config import to_dict  # noqa: E402
 from trainers.jpq import QuantizerSettings, fitted  # noqa: E402
 from trainers.loop import differing  # noqa: E402
@@ -49,7 +49,7 @@ def test_quality_measures_every_engine_and_goes_on_where_it_was(
     work = tmp_path / "work"
 
     def run(m: int) -> dict[tuple[str, str], Row]:
-        rows, _ = jpq.quality(data, work, names=["both"], sizes=[m], steps=2, keep_models=False)
+        rows, _ = jpq.quality(data, work, "both", sizes=[m], steps=2, keep_models=False)
         return {(row.engine, row.measure): row for row in rows}
 
     found = run(4)
@@ -114,25 +114,23 @@ def test_each_arm_differs_from_jpq_by_what_its_name_says(tmp_path: Path) -> None
     assert changes(jpq.FLAT_TUNED) == {"quantizer.train_centroids", "objective.documents", "negatives.search"}
 
 
-def test_the_command_records_its_goals(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_records_each_set_in_a_file_of_its_own(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(data: Path, work: Path, name: str, **_: Any) -> tuple[list[Row], list[Goal]]:
+        row = Row(f"{name}, 16 bytes", JPQ, "nDCG@10", 0.5, 0.4, 0.6, 9)
+        return [row], quality_goals(name, [row])
 
-    monkeypatch.setattr(
-        jpq, "quality", lambda *_, **__: ([Row("both, 16 bytes", JPQ, "nDCG@10", 0.5, 0.4, 0.6, 9)], [])
-    )
-    monkeypatch.setattr(jpq, "SETS", {"scifact": ("a",)})
-    options = [
-        "--data",
-        str(data),
-        "--work",
-        str(tmp_path / "w"),
-        "--part",
-        "quality",
-        "--record",
-        str(tmp_path / "out"),
-    ]
-    done = CliRunner().invoke(jpq.jpq, options, catch_exceptions=False)
+    monkeypatch.setattr(jpq, "quality", measured)
+    monkeypatch.setattr(jpq, "SETS", {"scifact": ("a",), "squad-mix + wikiqa-sent": ("a", "b")})
+    options = ["--data", data, "--work", tmp_path / "w", "--part", "quality", "--record", tmp_path / "out"]
+    done = CliRunner().invoke(jpq.jpq, [str(option) for option in options], catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    assert read(tmp_path / "out" / "quality").rows[0].value == 0.5
+    for folder, name, parts in (("scifact", "scifact", 1), ("squad-mix-wikiqa-sent", "squad-mix + wikiqa-sent", 2)):
+        summary = read(tmp_path / "out" / "quality" / folder)
+        assert [row.set for row in summary.rows] == [f"{name}, 16 bytes"]
+        assert len(summary.data) == parts
+        assert [goal.goal.endswith(f"({name})") for goal in summary.goals] == [True] * 5
 
 
 def test_goals_are_what_the_rows_say() -> None:
@@ -148,9 +146,9 @@ def test_goals_are_what_the_rows_say() -> None:
             Row("s, 48 bytes", JPQ, "nDCG@10", 0.5 * share, None, None, 9),
         ]
 
-    assert [goal.met for goal in quality_goals(rows(0.02, 0.01, 0.98))] == [True] * 5
-    assert [goal.met for goal in quality_goals(rows(0.02, -0.01, 0.97))] == [True, False, True, False, False]
-    assert [goal.met for goal in quality_goals(rows(-0.02, -0.05, 1.1))] == [False, False, False, False, True]
+    assert [goal.met for goal in quality_goals("s", rows(0.02, 0.01, 0.98))] == [True] * 5
+    assert [goal.met for goal in quality_goals("s", rows(0.02, -0.01, 0.97))] == [True, False, True, False, False]
+    assert [goal.met for goal in quality_goals("s", rows(-0.02, -0.05, 1.1))] == [False, False, False, False, True]
 
 
 def test_cost_counts_every_byte_and_compares_cpu_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,37 @@
+"""What is computed in bfloat16, and where: the hardware decides for `auto`, and is warned of where it is named."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from trainers import precision  # noqa: E402
+from trainers.precision import computed_in, multiplies_bfloat16  # noqa: E402
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_the_hardware_decides_what_is_left_to_it(
+    fast: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(precision, "multiplies_bfloat16", lambda device: (asked.append(device), fast)[1])
+    with caplog.at_level(logging.WARNING):
+        assert computed_in("auto", "cpu") == ("bfloat16" if fast else "float32")
+        assert computed_in("float32", "cpu") == "float32"
+        assert not caplog.messages
+        assert computed_in("bfloat16", "cpu") == "bfloat16"
+    assert set(asked) == {"cpu"}
+    assert [("does not multiply in bfloat16" in message) for message in caplog.messages] == [True] * (not fast)
+
+
+@pytest.mark.parametrize("units", ["_is_avx512_bf16_supported", "_is_amx_tile_supported"])
+def test_a_processor_multiplies_in_bfloat16_with_either_unit(units: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for one in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, one, lambda: False)
+    assert not multiplies_bfloat16("cpu")
+    monkeypatch.setattr(torch.cpu, units, lambda: True)
+    assert multiplies_bfloat16("cpu")
+    assert multiplies_bfloat16(torch.device("cpu"))

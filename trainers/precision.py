@@ -1,0 +1,41 @@
+"""In which numbers a network computes while it trains or writes: float32, or bfloat16, or what the hardware is faster in."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+
+Precision = Literal["auto", "float32", "bfloat16"]
+"""auto: bfloat16 where the hardware multiplies in it, float32 elsewhere."""
+PRECISIONS: tuple[Precision, ...] = ("auto", "float32", "bfloat16")
+
+
+def multiplies_bfloat16(device: str | torch.device | None = None) -> bool:
+    """Whether a device has units for bfloat16; a processor without them computes in it over ten times slower than in
+    float32. device: by default a GPU where there is one, else the processor."""
+    import torch
+
+    kind = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")).type
+    if kind == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def computed_in(precision: Precision, device: str | torch.device | None = None) -> Literal["float32", "bfloat16"]:
+    """What `precision` means on a device; warns of bfloat16 where the device has no units for it."""
+    if precision == "float32":
+        return "float32"
+    fast = multiplies_bfloat16(device)
+    if precision == "auto":
+        return "bfloat16" if fast else "float32"
+    if not fast:
+        logger.warning(
+            "this hardware does not multiply in bfloat16 and will take many times as long as in float32: "
+            "precision auto takes the faster one"
+        )
+    return "bfloat16"
