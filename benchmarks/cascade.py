@@ -5,8 +5,9 @@
 
 Each set is ingested into an index of its own: words, sparse vectors, the vectors of a dense model, and the codes of the
 quantized model named beside it. The cascade is tuned on judgements of one set, if any, that are not its test's, and searches
-all sets so. They should be none that the quantized model was trained on either (--tune-split names the split): it ranks
-those too well, and too much weight would be given to it. Then the load benchmark measures all engines in random turns, the
+all sets so; `hybrid` weighs its parts as it does by default. Judgements that the quantized model was trained on are refused:
+it ranks those too well, and too much weight would be given to it. Train it without any (`questions: first-sentence`), or on
+others. Then the load benchmark measures all engines in random turns, the
 encoding of queries included (ONNX Runtime in 8 bits unless told otherwise); `sparse` is the baseline of ratios and
 differences. At last, what each field costs on disk.
 """
@@ -103,6 +104,9 @@ def cascade(
     variants = parse_variants(engines)
     if not {SPARSE, CASCADE} <= {variant.name for variant in variants}:
         raise InputError("the goals compare the cascade with sparse", "add both to --engines")
+    for folder, model in zip(data, pq, strict=True):
+        if tune is not None and folder.resolve() == tune.resolve():
+            check_unseen(model, folder, tune_split)
     out.mkdir(parents=True, exist_ok=True)
     if backend != "torch":
         dense, pq = exported(dense, out), tuple(exported(model, out) for model in pq)
@@ -128,6 +132,8 @@ def cascade(
                 if found[-1].partial:
                     break
             else:
+                for index in indexes.values():
+                    by_field += setting_rows(client, index, backend)
                 for folder, model in zip(data, pq, strict=True):
                     by_field += field_rows(client, folder, indexes[folder], sparse, dense, model)
         finally:
@@ -221,6 +227,30 @@ def field_rows(
             of_codes[f"dense of the codes, {dense_type}"] = Alone("dense", other.meta, other.vectorizer)
         sizes = bytes_by_field(client, plan.meta, documents, plan.vectorizer, of_codes)
     return rows(f"{index}, by field", sizes, len(documents))
+
+
+def check_unseen(model: str, folder: Path, split: str) -> None:
+    """Raises InputError where the quantized model was trained on the judgements of this split."""
+    from opensearch_neural.models import directory
+
+    training = (directory.read_osn_json(directory.locate(model)) or {}).get("training", {})
+    if training.get("objective", {}).get("labels") == "ranking":
+        return
+    for one in training.get("train", []):
+        judged = one.get("questions") is None and one.get("split", "train") == split
+        if judged and Path(one["path"]).name == folder.resolve().name:
+            raise InputError(
+                f"{model} was trained on the {split} judgements of {folder.name}, and ranks these too well to tune by",
+                "name another --tune-split, or a model trained on other judgements, or on none",
+            )
+
+
+def setting_rows(client: OpenSearch, index: str, backend: Backend) -> list[Row]:
+    """What the cascade was measured with."""
+    setting = open_engines(client, index, backend=backend).cascade
+    values = {"weight": setting.weight, "window": setting.window, "dense window": setting.dense_window}
+    return [Row(index, CASCADE, name, float(value), None, None, 0)
+            for name, value in values.items()]  # fmt: skip
 
 
 def tune_all(

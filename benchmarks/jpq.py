@@ -393,6 +393,8 @@ class Arms:
         for engine in (PQ, OPQ):
             quantizer = self._untrained(engine, m, SEEDS[0])
             indexes[engine] = quantized_index(quantizer, quantizer.encode(ground.vectors))
+        rotated = indexes[PQ]
+        indexes[PQ] = rotated.index  # PQ's rotation is the identity, which nobody would store.
         indexes |= {
             JPQ: indexes[OPQ],
             HNSW: ground.graph,
@@ -442,7 +444,7 @@ def parted_rows(name: str, measured: Mapping[str, Measured], on_asked: Mapping[s
             continue
         chosen = {engine: of_queries(outcome, "nDCG@10", queries) for engine, outcome in measured.items()}
         here = rows(name, chosen, baseline=None)
-        for baseline in (OPQ, CONTROL):
+        for baseline in (OPQ, CONTROL, FLAT, FLAT_TUNED):
             here += only_differences(rows(name, {one: chosen[one] for one in (baseline, JPQ)}, baseline=baseline))
         found += [replace(row, measure=f"{row.measure}, {part}") for row in here]
     return found

@@ -9,8 +9,10 @@ import sys
 import uuid
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -43,7 +45,7 @@ from opensearch_neural.models.registry import link_of
 from opensearch_neural.oracle import StoredWeights, predict
 from opensearch_neural.packed_table import PackedTable, spread
 from opensearch_neural.queries import Rare
-from opensearch_neural.results import read
+from opensearch_neural.results import Row, read
 from opensearch_neural.retrievers.faiss import QuantizedRetriever
 from opensearch_neural.retrievers.opensearch import read_codes
 from opensearch_neural.schema import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, index_body
@@ -460,6 +462,17 @@ def test_engines_that_lack_codes_say_what_to_ingest(client, index_name: str, cor
 
 
 @pytest.mark.cluster
+def test_codes_of_other_lengths_are_not_read_as_if_they_followed_each_other(client, index_name: str) -> None:
+    client.indices.create(
+        index=index_name, body={"mappings": {"properties": {"pq": {"type": "binary", "doc_values": True}}}}
+    )
+    for length in (3, 5):
+        client.index(index=index_name, body={"pq": b64encode(bytes(length)).decode()}, refresh=True)
+    with pytest.raises(ClusterError, match=r"holds codes of 3, 5 bytes, and its model makes codes of 4"):
+        read_codes(client, index_name, 4)
+
+
+@pytest.mark.cluster
 def test_a_vector_that_is_not_finite_costs_its_document_alone(
     client, index_name: str, corpus: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -661,11 +674,65 @@ def test_the_cascade_is_measured_against_sparse_alone(
         fields
     )
     assert fields["bytes a document: dense of the codes, byte"] < fields["bytes a document: dense of the codes, float"]
+    from benchmarks.load.tuning import CASCADE_WINDOWS, WEIGHTS
+
+    setting = {
+        row.measure: row.value for row in summary.rows if (row.set, row.engine) == ("osn-cascade-judged", "cascade")
+    }
+    assert setting["weight"] in WEIGHTS
+    assert {setting["window"], setting["dense window"]} <= set(CASCADE_WINDOWS)
     assert summary.goals[0].met
     assert "interval above zero, on osn-cascade-judged" in summary.goals[0].goal
     assert not client.indices.exists(index="osn-cascade-judged")
     with pytest.raises(InputError, match="1 sets and 2 quantized models"):
         CliRunner().invoke(cascade.cascade, [*command, "--pq", "another"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("trained", "split", "refused"),
+    [
+        ({"train": [{"path": "data/judged", "questions": None}]}, "train", True),
+        ({"train": [{"path": "data/judged", "split": "train", "questions": None}]}, "dev", False),
+        ({"train": [{"path": "data/judged", "questions": "first-sentence"}]}, "train", False),
+        ({"train": [{"path": "data/other", "questions": None}]}, "train", False),
+        ({"train": [{"path": "data/judged", "questions": None}], "objective": {"labels": "ranking"}}, "train", False),
+    ],
+)
+def test_judgements_that_a_model_was_trained_on_do_not_tune_it(
+    trained: dict, split: str, refused: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "osn.json").write_text(json.dumps({"format": 1, "kind": "quantized", "training": trained}))
+    (tmp_path / "judged").mkdir()
+    with pytest.raises(InputError, match="was trained on the train judgements") if refused else nullcontext():
+        cascade.check_unseen(str(tmp_path / "model"), tmp_path / "judged", split)
+
+
+@pytest.mark.parametrize(
+    ("gain", "low", "ratios", "met"),
+    [
+        (0.021, 0.001, (1.4, 1.5), [True, True, True, True]),
+        (0.019, 0.001, (1.4, 1.5), [False, True, True, False]),
+        (0.03, -0.001, (1.4, 1.5), [False, True, True, False]),
+        (0.03, 0.001, (1.4, 1.6), [True, True, False, False]),
+        (0.03, 0.001, (), [True, False]),
+    ],
+)
+def test_the_cascades_goals_are_met_where_one_set_has_both(
+    gain: float, low: float, ratios: tuple[float, ...], met: list[bool]
+) -> None:
+    def measured(index: str, gain: float, ratios: tuple[float, ...]) -> list[Row]:
+        return [
+            Row(index, "cascade", "nDCG@10 - sparse", gain, low, gain + 0.01, 9),
+            *(
+                Row(f"{index}, {n} clients", "cascade", "P99 / sparse", value, None, None, 9)
+                for n, value in enumerate(ratios)
+            ),
+        ]
+
+    found: Any = [SimpleNamespace(index="one"), SimpleNamespace(index="other")]
+    goals = cascade.goals(found, measured("one", gain, ratios) + measured("other", -0.01, (1.0,)))
+    assert [goal.met for goal in goals] == [*met[:-1], False, True, met[-1]]
 
 
 @pytest.mark.cluster

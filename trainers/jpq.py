@@ -111,10 +111,11 @@ class JpqObjective:
     """The loss: LambdaRank over the pairs of a relevant document and each negative.
 
     labels: what is relevant: "judged" documents, or the uncompressed model's own "ranking": of its best
-    `ranking_depth` one is drawn, which is to stay above all that it ranks lower. None: judged, without judgements
-    ranking. documents: what the loss scores: "quantized" ones, or "uncompressed" ones (the ablation that trains the query
-    encoder alone). scale: factor of the inner products; None is 20 where vectors have length 1, else 1. cutoff:
-    reciprocal ranks beyond it count as 0; None is the negatives' depth.
+    `ranking_depth` one is drawn, which is to stay above all that it ranks lower, each with the probability that its
+    scores give (`losses.lambda_rank`). None: judged, without judgements ranking. documents: what the loss scores:
+    "quantized" ones, or "uncompressed" ones (the ablation that trains the query encoder alone). scale: factor of the
+    inner products; None is 20 where vectors have length 1, else 1. cutoff: reciprocal ranks beyond it count as 0; None
+    is the negatives' depth.
     """
 
     labels: Literal["judged", "ranking"] | None = None
@@ -310,10 +311,19 @@ class RankedData:
 
 
 class JpqCollate:
-    """Questions to a batch: token ids, the positive, the relevant (query, document) pairs, static negatives."""
+    """Questions to a batch: token ids, the positive, the relevant (query, document) pairs, static negatives, and the
+    start's own vectors of the questions where its ranking is what is relevant."""
 
-    def __init__(self, data: TrainingData, model: JpqModel, static: Rows | None, overhead: int) -> None:
-        self.data, self.static, self.overhead = data, static, overhead
+    def __init__(
+        self,
+        data: TrainingData,
+        model: JpqModel,
+        static: Rows | None,
+        overhead: int,
+        teacher: npt.NDArray[np.float32] | None = None,
+    ) -> None:
+        """static: (examples, depth) document rows; teacher: (examples, D)."""
+        self.data, self.static, self.overhead, self.teacher = data, static, overhead, teacher
         self.padding = int(model.query.tokenizer.pad_token_id or 0)
         self.tokens = TokenCache(
             model.query.tokenizer, data.queries.text_at, max_length=model.query.max_length, prompt=model.query.prompt
@@ -331,6 +341,8 @@ class JpqCollate:
         }
         if self.static is not None:
             batch["static"] = torch.from_numpy(self.static[examples])
+        if self.teacher is not None:
+            batch["teacher"] = torch.from_numpy(self.teacher[examples])
         return batch
 
 
@@ -545,10 +557,22 @@ class JpqModel(TrainingModel):
             candidates = torch.cat([positives[:, None], rows.clamp(min=0)], dim=1)
             scores = self.scale * self.scores(vectors, candidates, self.settings.objective.documents)
             loss = losses.lambda_rank(
-                scores[:, 0], scores[:, 1:], positive_ranks, negative_ranks, cutoff=self.cutoff, known=known
+                scores[:, 0],
+                scores[:, 1:],
+                positive_ranks,
+                negative_ranks,
+                cutoff=self.cutoff,
+                known=known,
+                preferences=self._preferences(batch["teacher"], candidates) if "teacher" in batch else None,
             )
             reciprocal = torch.where(positive_ranks <= settings.depth, 1 / positive_ranks, 0.0)
             return Losses({"lambda_rank": loss}, {"reciprocal_rank": reciprocal.mean()})
+
+    @torch.no_grad()
+    def _preferences(self, teacher: Tensor, candidates: Tensor) -> Tensor:
+        """σ(t⁺ − t⁻) of the uncompressed model's scores t of the first of each query's candidates and of the others."""
+        taught = self.scale * self.scores(teacher, candidates, "uncompressed")
+        return torch.sigmoid(taught[:, :1] - taught[:, 1:])
 
     @torch.no_grad()
     def _searched(self, vectors: Tensor, parts: Sequence[Part]) -> Tensor:
@@ -573,14 +597,17 @@ class JpqModel(TrainingModel):
 
     # ------------------------------------------------ use
 
-    def retrieve_rows(self, texts: Sequence[str], k: int, corpus: Corpus, documents: Documents) -> tuple[Rows, Any]:
-        """(rows, scores) of the k best documents of each text, (texts, k), as in `search`."""
-        device = self.scoring.device
-        encoder = SentenceTransformer(modules=list(self.query.stages), device=str(device))
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        """The query encoder's vectors, (texts, D), as searches have them."""
+        encoder = SentenceTransformer(modules=list(self.query.stages), device=str(self.scoring.device))
         vectors = encoder.encode(
             [encodable(self.query.prompt + text) for text in texts], convert_to_tensor=True, show_progress_bar=False
         )
-        parts = [self.search(block.float(), k, corpus, documents) for block in vectors.split(256)]
+        return vectors.float()
+
+    def retrieve_rows(self, texts: Sequence[str], k: int, corpus: Corpus, documents: Documents) -> tuple[Rows, Any]:
+        """(rows, scores) of the k best documents of each text, (texts, k), as in `search`."""
+        parts = [self.search(block, k, corpus, documents) for block in self.encode(texts).split(256)]
         rows, scores = torch.cat([rows for _, rows in parts]), torch.cat([found for found, _ in parts])
         return rows.cpu().numpy(), scores.cpu().numpy()
 
@@ -673,7 +700,10 @@ class Preparation:
                 seed=config.training.seed,
                 folder=config.folder,
             )
-        self.whole = "uncompressed" in (config.objective.documents, config.negatives.search)
+        self.whole = config.labels == "ranking" or "uncompressed" in (
+            config.objective.documents,
+            config.negatives.search,
+        )
         self.corpus = self._corpus(self.data.documents, self.vectors)
         set_seed(config.training.seed)
         self.model = JpqModel(self.start, self.quantizer, self.corpus, config)
@@ -704,6 +734,19 @@ class Preparation:
             beside.replace(file)
         rows: Rows = np.load(file, allow_pickle=False)
         return rows
+
+    def taught(self, data: TrainingData) -> npt.NDArray[np.float32]:
+        """The start model's vector of each example's question, (examples, D)."""
+        made_of = fingerprint(data.queries.hash, self.start.info.hash, self.config.query_length)
+        vectors = dense_vectors(
+            lambda texts: self.model.eval().encode(texts).cpu().numpy(),
+            data.queries,
+            self.config.folder / f"questions-{made_of}",
+            model=self.start.info,
+            dimension=self.start.dimension,
+            precision="float32",
+        )
+        return np.asarray(vectors[data.query_rows], np.float32)
 
     def dev(self) -> list[Dev]:
         """What the state is selected by; with labels of the ranking, its first ten are what is relevant."""
@@ -753,9 +796,11 @@ def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
         static = None
         if config.negatives.source == "static":
             static = ready.ranking(data, config.negatives.depth, config.negatives.search)
+        teacher = None
         if config.labels == "judged":
             examples = JudgedData(data)
         else:
+            teacher = ready.taught(data)
             depth = min(config.objective.ranking_depth, len(data.documents))
             examples = RankedData(data, ready.ranking(data, depth, "uncompressed"))
 
@@ -766,7 +811,7 @@ def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
     return train(
         model,
         examples,
-        JpqCollate(data, model, static, PART_OVERHEAD["cuda" if cuda(config) else "cpu"]),
+        JpqCollate(data, model, static, PART_OVERHEAD["cuda" if cuda(config) else "cpu"], teacher),
         settings=config.training,
         output=config.output,
         kind=KIND,

@@ -141,19 +141,25 @@ def lambda_rank(
     *,
     cutoff: int,
     known: Tensor | None = None,
+    preferences: Tensor | None = None,
 ) -> Tensor:
     """Σ over d⁻ of |1/r⁻ − 1/r⁺| · softplus(s⁻ − s⁺), the mean over queries (JPQ, eq. 16, with Burges' LambdaRank).
 
     positive_scores, positive_ranks: (queries,); negative_scores, negative_ranks: (queries, negatives); ranks from 1 in
     the current result list; known: (queries, negatives), False for an empty slot. The weight is what swapping the pair
-    would change in the reciprocal rank; 1/r beyond `cutoff` counts as 0, as in MRR@cutoff.
+    would change in the reciprocal rank; 1/r beyond `cutoff` counts as 0, as in MRR@cutoff. preferences: (queries,
+    negatives), the probability p that d⁺ belongs above d⁻, 1 by default: a pair's loss is then the cross-entropy of
+    RankNet (Burges et al. 2005, eq. 2 and 3), least where σ(s⁺ − s⁻) = p.
     """
     weights = (_reciprocal(negative_ranks, cutoff) - _reciprocal(positive_ranks, cutoff)[:, None]).abs()
     if known is not None:
         weights = torch.where(known, weights, 0.0)
         negative_scores = torch.where(known, negative_scores, 0.0)
     # softplus instead of log(1 + exp(·)): the latter is infinite from 89 in float32.
-    pairs = F.softplus((negative_scores - positive_scores[:, None]).float())
+    above = (positive_scores[:, None] - negative_scores).float()
+    pairs = F.softplus(-above)
+    if preferences is not None:
+        pairs = pairs + (1 - preferences) * above
     return (weights * pairs).sum(dim=-1).mean()
 
 

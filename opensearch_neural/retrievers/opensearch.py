@@ -154,16 +154,19 @@ def read_codes(client: OpenSearch, index: str, subvectors: int) -> tuple[list[st
 
     ids: list[str] = []
     codes = bytearray()
+    lengths: set[int] = set()
     body = {"query": {"exists": {"field": "pq"}}, "_source": False, "docvalue_fields": ["pq"]}
     with translate_errors():
         try:
             for hit in scan(client, query=body, index=index, size=5000, request_timeout=120):
                 ids.append(hit["_id"])
-                codes += b64decode(hit["fields"]["pq"][0] + "==")  # which OpenSearch leaves out
+                code = b64decode(hit["fields"]["pq"][0] + "==")  # which OpenSearch leaves out
+                lengths.add(len(code))
+                codes += code
         except ScanError as error:
             raise ClusterError(f"only a part of the index {index!r} answered: {error}") from None
-    if len(codes) != len(ids) * subvectors or not ids:
-        held = f"codes of {len(codes) / len(ids):g} bytes" if ids else "no codes"
+    if lengths != {subvectors}:
+        held = f"codes of {', '.join(map(str, sorted(lengths)))} bytes" if ids else "no codes"
         raise ClusterError(
             f"the index {index!r} holds {held}, and its model makes codes of {subvectors}",
             "ingest again with --pq MODEL",

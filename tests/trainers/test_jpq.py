@@ -166,6 +166,24 @@ def test_the_loss_is_lambda_rank_over_the_live_top_by_hand(config: JpqConfig) ->
     assert loss == pytest.approx(expected, rel=1e-4)
 
 
+def test_the_start_models_own_scores_are_what_its_ranking_teaches(config: JpqConfig) -> None:
+    """Over whole documents the start has nothing to learn of itself; of judgements, and over codes, it has."""
+
+    def largest_gradient(labels: Any, documents: Any) -> float:
+        ready = Preparation(replace(config, dropout=0.0, objective=JpqObjective(labels=labels, documents=documents)))
+        ranked = labels == "ranking"
+        data = (
+            RankedData(ready.data, ready.ranking(ready.data, 10, "uncompressed")) if ranked else JudgedData(ready.data)
+        )
+        teacher = ready.taught(ready.data) if ranked else None
+        batch = JpqCollate(ready.data, ready.model, None, 16, teacher)([data[Visit(at, 0, 0, 7)] for at in range(8)])
+        ready.model.train()(batch).total.backward()
+        return max(float(one.grad.abs().max()) for one in ready.model.parameters() if one.grad is not None)
+
+    assert largest_gradient("ranking", "uncompressed") < 1e-3 * largest_gradient("judged", "uncompressed")
+    assert largest_gradient("ranking", "quantized") > 1e-2 * largest_gradient("judged", "quantized")
+
+
 @pytest.mark.parametrize(
     ("train_centroids", "documents", "learns"),
     [(True, "quantized", True), (False, "quantized", False), (True, "uncompressed", False)],

@@ -170,6 +170,21 @@ def test_lambda_rank_weighs_a_pair_by_what_swapping_it_changes() -> None:
     assert loss.item() == pytest.approx(0.75 * math.log(2))
 
 
+def test_lambda_rank_is_least_where_a_pair_has_the_probability_that_is_preferred() -> None:
+    negatives = torch.tensor([[1.0, 0.5]], requires_grad=True)
+    ranks = {"positive_ranks": torch.tensor([2]), "negative_ranks": torch.tensor([[1, 4]]), "cutoff": 10}
+    positive = torch.tensor([1.0])
+    loss = losses.lambda_rank(positive, negatives, preferences=torch.tensor([[0.8, 0.3]]), **ranks)
+    # −p ln σ(x) − (1 − p) ln (1 − σ(x)) at x = 0 and x = 1/2, weights 1/2 and 1/4
+    one, other = math.log(2), -0.3 * math.log(1 / (1 + math.exp(-0.5))) - 0.7 * math.log(1 / (1 + math.exp(0.5)))
+    assert loss.item() == pytest.approx(0.5 * one + 0.25 * other)
+    here = torch.sigmoid(positive[:, None] - negatives).detach()
+    losses.lambda_rank(positive, negatives, preferences=here, **ranks).backward()
+    assert negatives.grad is not None and negatives.grad.abs().max() < 1e-7
+    sure = losses.lambda_rank(positive, negatives, preferences=torch.ones(1, 2), **ranks)
+    assert sure.item() == losses.lambda_rank(positive, negatives, **ranks).item()
+
+
 def test_lambda_rank_counts_ranks_beyond_the_cutoff_as_zero() -> None:
     # positive at rank 50 (0 under a cut-off of 10), negatives at 1 and 20: weights 1 and 0
     loss = losses.lambda_rank(
