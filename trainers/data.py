@@ -590,17 +590,24 @@ def hold_back(
 ) -> tuple[TrainingData, TrainingData]:
     """(train, dev), with no query and no document, by id or normalised text, in both.
 
-    share: the part of the examples that dev gets, or their number. Examples that share a query text or a positive's
-    text stay together, whichever part they fall into. A negative that the other part has as a positive, or that
-    train still has as a negative, is taken out (counted in the notes). Mine negatives after splitting to lose none.
+    share: the part of the examples that dev gets, or their number, of each set as many. Examples that share a query text
+    or a positive's text stay together, whichever part they fall into. A negative that the other part has as a positive,
+    or that train still has as a negative, is taken out (counted in the notes). Mine negatives after splitting to lose
+    none.
     apart: with "questions", only queries are in one part alone, and nothing is taken out: dev is then new questions to
     documents some of which train has asked about.
 
     Raises InputError where the examples hang together so much that no part can be held back.
     """
-    target = round(share * len(data)) if isinstance(share, float) else share
-    if not 0 < target < len(data):
-        raise InputError(f"{data.name}: cannot hold back {target} of {len(data)} examples")
+    wanted: list[tuple[SetRange, int]]  # examples, and how many of them dev gets
+    if isinstance(share, float):
+        wanted = [(SetRange(data.name, 0, len(data), 0, len(data.documents)), round(share * len(data)))]
+    else:
+        wanted = [(one, share) for one in data.sets if one.stop > one.start]
+    for one, target in wanted:
+        if not 0 < target < one.stop - one.start:
+            raise InputError(f"{one.name}: cannot hold back {target} of {one.stop - one.start} examples")
+    room, stops = np.array([target for _, target in wanted]), [one.stop for one, _ in wanted]
     component = _components(data, with_documents=apart == "documents")
     groups: dict[int, list[int]] = {}
     for index, root in enumerate(component):
@@ -609,15 +616,17 @@ def hold_back(
     random.Random(f"{seed} hold back").shuffle(order)
     dev: list[int] = []
     for root in order:
-        if len(dev) + len(groups[root]) <= target:
+        taken = np.bincount(np.searchsorted(stops, groups[root], side="right"), minlength=len(room))
+        if (taken <= room).all():
             dev += groups[root]
-        if len(dev) == target:
+            room -= taken
+        if not room.any():
             break
     if not dev:
         smallest = min(len(group) for group in groups.values())
         raise InputError(
             f"{data.name}: the smallest part that shares no {apart.removesuffix('s')} with the rest has {smallest} "
-            f"examples, more than the {target} to hold back",
+            f"examples, more than are to be held back",
             "raise the share, or use another set as dev",
         )
     held = set(dev)

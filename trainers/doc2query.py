@@ -122,7 +122,8 @@ def run(config: Doc2QueryConfig, *, limit: int | None = None) -> Path:
     data = merge(sets) if len(sets) > 1 else sets[0]
     dev: TrainingData | None = None
     if config.dev_share:
-        data, dev = hold_back(data, max(1, round(config.dev_share * len(data))), seed=config.training.seed)
+        share = max(config.dev_share, 1 / len(data))
+        data, dev = hold_back(data, share, seed=config.training.seed)
 
     def pairs(part: TrainingData) -> Pairs:
         return Pairs(part, tokenizer, config.prefix, config.passage_length, config.query_length)

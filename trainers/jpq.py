@@ -147,9 +147,10 @@ class NegativeSettings:
 
 @dataclass(slots=True)
 class JpqSelection:
-    """What selects the state that is kept: hold_back is the share (or number) of train examples that is measured on and
-    not trained on; `queries` of them at most. Measured over the whole corpus, as `negatives.search` has it. apart: what
-    these have that train has not: questions, as one corpus is searched by questions of tomorrow, or documents, too."""
+    """What selects the state that is kept: hold_back is the share of train examples, or the number of each set's, that is
+    measured on and not trained on; `queries` of them all at most. Measured over the whole corpus, as `negatives.search`
+    has it. apart: what these have that train has not: questions, as one corpus is searched by questions of tomorrow, or
+    documents, too."""
 
     hold_back: float | int | None = None
     apart: Apart = "documents"

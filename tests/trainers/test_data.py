@@ -460,9 +460,24 @@ def test_merged_sets_keep_their_examples_apart_by_prefix(tmp_path: Path) -> None
     assert both.known_positives(example.query_id) == {f"one/{one.examples[0].positives[0]}", example.positives[0]}
     with pytest.raises(InputError, match="same name"):
         merge([one, one])
-    train, dev = hold_back(both, 1)
+    train, dev = hold_back(both, 0.34)
     assert len(train) + len(dev) == 3
     assert sum(r.stop - r.start for r in train.sets) == len(train)
+
+
+def test_a_number_is_held_back_of_each_set(tmp_path: Path) -> None:
+    def named(name: str, count: int) -> Path:
+        asked = [{"query": f"{name} question {n}", "positive": f"{name} document {n}"} for n in range(count)]
+        return write_lines(tmp_path / f"{name}.jsonl", asked)
+
+    both = merge([load_training(named("many", 90)), load_training(named("few", 10))])
+    for apart in ("documents", "questions"):
+        train, dev = hold_back(both, 4, apart=apart)
+        assert [(one.name, one.stop - one.start) for one in dev.sets] == [("many", 4), ("few", 4)]
+        assert [(one.name, one.stop - one.start) for one in train.sets] == [("many", 86), ("few", 6)]
+    assert len(hold_back(both, 0.1)[1]) == 10
+    with pytest.raises(InputError, match="few: cannot hold back 10 of 10 examples"):
+        hold_back(both, 10)
 
 
 def ranges(*sizes: int) -> list[SetRange]:
