@@ -1,9 +1,10 @@
 """The evidence for JPQ: what M bytes a document keep of a dense model's ranking, and what they save.
 
     osn bench jpq --data DIR --work DIR --part quality --record benchmarks/results/jpq
-    osn bench jpq --data DIR --work DIR --part cost --record benchmarks/results/jpq
+    osn bench jpq --work DIR --part cost --record benchmarks/results/jpq
 
-`--data` holds the BEIR folders. Parts, each with a result file of its own below `--record`, `quality` with one for each set:
+`--data` holds the BEIR folders that `quality` needs. Parts, each with a result file of its own below `--record`, `quality`
+with one for each set:
     quality   scifact, and squad-mix with wikiqa-sent as one corpus, with all-MiniLM-L6-v2's vectors, at several M: flat
               search, flat with the tuned query encoder, HNSW, PQ, OPQ, HNSW+OPQ, LSH, OPQ with the query encoder tuned on
               uncompressed documents under the same negatives (the control that isolates joint training), frozen
@@ -30,6 +31,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 import numpy as np
+
+from opensearch_neural.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -570,6 +573,11 @@ def cost_rows(work: Path, size: int, dimension: int, *, hnsw: bool) -> list[Row]
         for m in COST_BYTES
         for depth in FOUND_DEPTHS
     ]
+    if hnsw:
+        found += [
+            mean_row(name, HNSW, of_flat(depth), found_by_scan(queries, indexes[FLAT], indexes[HNSW], depth))
+            for depth in FOUND_DEPTHS
+        ]
     faiss.omp_set_num_threads(1)
     seconds = cpu_seconds(indexes, queries)
     for engine, index in indexes.items():
@@ -593,6 +601,10 @@ def scanned(m: int) -> str:
 
 def found_of(depth: int) -> str:
     return f"of all codes' top {depth}, found {SCANNED}"
+
+
+def of_flat(depth: int) -> str:
+    return f"of flat's top {depth}, found"
 
 
 def found_by_scan(queries: NDArray[np.float32], every: Any, scan: Any, depth: int) -> list[float]:
@@ -687,9 +699,14 @@ def cost_goals(rows: Sequence[Row]) -> list[Goal]:
 
 
 @click.command("jpq")
-@click.option("--data", required=True, type=click.Path(path_type=Path, exists=True), help="Holds the BEIR folders.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, exists=True),
+    default=None,
+    help="Holds the BEIR folders, which quality is measured on.",
+)
 @click.option("--work", required=True, type=click.Path(path_type=Path), help="What is made and measured is kept there.")
-@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write PART/summary.json there.")
+@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there, by part.")
 @click.option("--part", type=click.Choice(["quality", "cost"]), required=True, help="Which evidence.")
 @click.option("--set", "names", multiple=True, type=click.Choice(list(SETS)), help="Repeatable.  [default: all]")
 @click.option("--bytes", "sizes", multiple=True, type=int, help="M; repeatable.  [default: 8, 16, 24, 32, 48, 96]")
@@ -697,7 +714,7 @@ def cost_goals(rows: Sequence[Row]) -> list[Goal]:
 @click.option("--keep-models", is_flag=True, help="Keep each trained model in WORK/models.")
 @click.option("--hnsw-most", type=int, default=SIZES[-1], show_default=True, help="Largest HNSW that is built.")
 def jpq(
-    data: Path,
+    data: Path | None,
     work: Path,
     record: Path | None,
     part: str,
@@ -716,10 +733,13 @@ def jpq(
 
     if part == "cost":
         rows, goals = cost(work, SIZES, DIMENSIONS, hnsw_most)
-        shown = ["CPU ms a query", "bytes a document", FASTER, "times faster in theory", *map(found_of, FOUND_DEPTHS)]
+        shown = ["CPU ms a query", "bytes a document", FASTER, "times faster in theory"]
+        shown += [*map(found_of, FOUND_DEPTHS), *map(of_flat, FOUND_DEPTHS)]
         title, into = "JPQ: bytes and CPU time", record and record / part
         publish(rows, goals, title=title, data=[], seeds=SIZES, shown=shown, record=into)
         return
+    if data is None:
+        raise InputError("quality is measured on data sets", "give --data, the folder that holds them")
     for name in names or SETS:
         rows, goals = quality(data, work, name, sizes=sizes or BYTES, steps=steps, keep_models=keep_models)
         publish(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from opensearch_neural import multi_vector, queries
 from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.models import registry
+from opensearch_neural.models import directory, registry
 from opensearch_neural.packed_table import spread
 from opensearch_neural.queries import Body, Filter, Rare
 from opensearch_neural.schema import IndexMeta, check_same_model, to_bytes
@@ -221,6 +221,9 @@ class Engines:
     def dense_encoder(self) -> DenseEncoder:
         """The dense model that wrote the index. Raises ModelError as `query_encoder` does."""
         if self._dense_encoder is None and self.meta.reconstructed:
+            if self.dense_model is not None:
+                named = directory.hash_files(directory.locate(self.dense_model))
+                check_same_model(self.index, self.meta.dense, "dense", str(self.dense_model), named)
             self._dense_encoder = self.quantized_model.dense
         if self._dense_encoder is None:
             from opensearch_neural.models.multi_layer import load_single_or_several

@@ -24,6 +24,7 @@ from hypothesis.extra import numpy as arrays
 from quantized_models import quantized_model
 
 from benchmarks import cascade, jpq_table
+from benchmarks.load import tuning
 from benchmarks.load.measurement import prepare
 from benchmarks.load.target import Target
 from benchmarks.load.tuning import tune
@@ -287,6 +288,18 @@ def test_jpq_hnsw_finds_the_nearest_reconstructed_vectors(written: Written) -> N
     inner = written.inner_products(QUERY)
     best = sorted(inner, key=inner.__getitem__, reverse=True)[:10]
     assert list(written.hits(written.engines().body("jpq-hnsw", QUERY))) == best
+
+
+@pytest.mark.cluster
+def test_reconstructed_vectors_are_not_searched_with_another_model(
+    written: Written, texts: list[str], tmp_path: Path
+) -> None:
+    path = str(written.model.info.path)
+    same = written.hits(written.engines(dense_model=path).body("jpq-hnsw", QUERY))
+    assert same == written.hits(written.engines().body("jpq-hnsw", QUERY))
+    other = quantized_model(tmp_path / "other", texts, seed=5)
+    with pytest.raises(ModelError, match=r"was written with the dense model .*, and this is .*other"):
+        written.engines(dense_model=str(other)).body("jpq-hnsw", QUERY)
 
 
 @pytest.mark.cluster
@@ -655,8 +668,10 @@ def test_an_index_of_another_model_is_not_measured_as_this_ones(
 
 @pytest.mark.cluster
 def test_the_cascade_is_measured_against_sparse_alone(
-    client, judged: Path, exported: Path, cluster_url: str, tmp_path: Path
+    client, judged: Path, exported: Path, cluster_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tuning, "WEIGHTS", (0.025, 0.2))
+    monkeypatch.setattr(tuning, "CASCADE_WINDOWS", (20, 50))
     quick = "--clients 2 --requests 20 --rounds 2 --block-seconds 0.1,1 --settle 0 --warmup 0.1,1 --processes 1"
     command = ["--url", cluster_url, "--data", str(judged), "--pq", str(exported), "--dense", str(exported)]
     command += ["--tune", str(judged), "--engines", "sparse,cascade", "--out", str(tmp_path / "out")]
@@ -674,13 +689,11 @@ def test_the_cascade_is_measured_against_sparse_alone(
         fields
     )
     assert fields["bytes a document: dense of the codes, byte"] < fields["bytes a document: dense of the codes, float"]
-    from benchmarks.load.tuning import CASCADE_WINDOWS, WEIGHTS
-
     setting = {
         row.measure: row.value for row in summary.rows if (row.set, row.engine) == ("osn-cascade-judged", "cascade")
     }
-    assert setting["weight"] in WEIGHTS
-    assert {setting["window"], setting["dense window"]} <= set(CASCADE_WINDOWS)
+    assert setting["weight"] in tuning.WEIGHTS
+    assert {setting["window"], setting["dense window"]} <= set(tuning.CASCADE_WINDOWS)
     assert summary.goals[0].met
     assert "interval above zero, on osn-cascade-judged" in summary.goals[0].goal
     assert not client.indices.exists(index="osn-cascade-judged")

@@ -163,6 +163,7 @@ def test_cost_counts_every_byte_and_compares_cpu_time(tmp_path: Path, monkeypatc
     assert found[("JPQ, 24 bytes", "bytes a document")].value == pytest.approx(expected, rel=0.01)
     assert found[(jpq.scanned(24), "bytes a document")].value > expected + 24
     assert found[(jpq.scanned(24), jpq.found_of(10))].value > 0.8
+    assert 0.8 < found[(jpq.HNSW, jpq.of_flat(10))].value <= 1
     assert all(row.value >= 0 for row in found.values())
     assert not list(tmp_path.iterdir())
     assert theory(24, 100, 384) == pytest.approx((384 + 6.6439) / (24 + 6.6439), rel=1e-4)
