@@ -18,7 +18,7 @@ import hashlib
 import logging
 import random
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, zip_longest
@@ -541,7 +541,8 @@ def fewer_documents(data: TrainingData, count: int) -> TrainingData:
 
 
 def merge(sets: Sequence[TrainingData], *, name: str | None = None) -> TrainingData:
-    """The examples of several sets as one, every id prefixed by its set's name and a slash.
+    """The examples of several sets as one, every id prefixed by its set's name and a slash. Sets over the same documents
+    share them, under the first one's name.
 
     Raises InputError where two sets have the same name.
     """
@@ -554,15 +555,20 @@ def merge(sets: Sequence[TrainingData], *, name: str | None = None) -> TrainingD
     query_rows: list[npt.NDArray[np.int32]] = []
     rows: dict[str, list[list[int]]] = {"positives": [], "negatives": [], "judged": [], "scored": []}
     start = 0
+    merged: dict[str, int] = {}  # where the documents of a hash begin
     for data in sets:
-        query_base, document_base = len(queries), len(documents)
-        for source, target in ((data.queries, queries), (data.documents, documents)):
+        query_base, document_base = len(queries), merged.setdefault(data.documents.hash, len(documents))
+        new = [(data.queries, queries)]
+        if document_base == len(documents):
+            new.append((data.documents, documents))
+        for source, target in new:
             for row, identifier in enumerate(source.ids):
                 target.add(f"{data.name}/{identifier}", source.text_at(row))
         query_rows.append(data.query_rows + query_base)
         for part, target_rows in rows.items():
             target_rows.extend((documents_of_one + document_base).tolist() for documents_of_one in getattr(data, part))
-        ranges.append(SetRange(data.name, start, start + len(data), document_base, len(documents)))
+        document_stop = document_base + len(data.documents)
+        ranges.append(SetRange(data.name, start, start + len(data), document_base, document_stop))
         start += len(data)
         notes += data.notes
     return TrainingData(
@@ -587,6 +593,7 @@ def hold_back(
     seed: int = 0,
     name: str | None = None,
     apart: Apart = "documents",
+    sets: Collection[str] | None = None,
 ) -> tuple[TrainingData, TrainingData]:
     """(train, dev), with no query and no document, by id or normalised text, in both.
 
@@ -595,46 +602,49 @@ def hold_back(
     or that train still has as a negative, is taken out (counted in the notes). Mine negatives after splitting to lose
     none.
     apart: with "questions", only queries are in one part alone, and nothing is taken out: dev is then new questions to
-    documents some of which train has asked about.
+    documents some of which train has asked about. sets: the names of those that examples are held back of, all by default.
 
     Raises InputError where the examples hang together so much that no part can be held back.
     """
-    wanted: list[tuple[SetRange, int]]  # examples, and how many of them dev gets
-    if isinstance(share, float):
-        wanted = [(SetRange(data.name, 0, len(data), 0, len(data.documents)), round(share * len(data)))]
-    else:
-        wanted = [(one, share) for one in data.sets if one.stop > one.start]
-    for one, target in wanted:
-        if not 0 < target < one.stop - one.start:
-            raise InputError(f"{one.name}: cannot hold back {target} of {one.stop - one.start} examples")
-    room, stops = np.array([target for _, target in wanted]), [one.stop for one, _ in wanted]
+    chosen = [one for one in data.sets if one.stop > one.start and (sets is None or one.name in sets)]
+    part = np.full(len(data), -1)  # of which of the `parts` an example is
+    for number, one in enumerate(chosen):
+        part[one.start : one.stop] = 0 if isinstance(share, float) else number
+    parts = [int(count) for count in np.bincount(part[part >= 0], minlength=1)]
+    room = np.array([round(share * count) if isinstance(share, float) else share for count in parts])
+    for count, target, named in zip(parts, room.tolist(), chosen, strict=False):
+        if not 0 < target < count:
+            what = data.name if isinstance(share, float) else named.name
+            raise InputError(f"{what}: cannot hold back {target} of {count} examples")
     component = _components(data, with_documents=apart == "documents")
     groups: dict[int, list[int]] = {}
     for index, root in enumerate(component):
         groups.setdefault(root, []).append(index)
     order = list(groups)
     random.Random(f"{seed} hold back").shuffle(order)
-    dev: list[int] = []
+    held: set[int] = set()
     for root in order:
-        taken = np.bincount(np.searchsorted(stops, groups[root], side="right"), minlength=len(room))
-        if (taken <= room).all():
-            dev += groups[root]
+        inside = part[groups[root]]
+        taken = np.bincount(inside[inside >= 0], minlength=len(room))
+        if taken.any() and (taken <= room).all():
+            held.update(groups[root])
             room -= taken
         if not room.any():
             break
-    if not dev:
+    if not held:
         smallest = min(len(group) for group in groups.values())
         raise InputError(
             f"{data.name}: the smallest part that shares no {apart.removesuffix('s')} with the rest has {smallest} "
-            f"examples, more than are to be held back",
+            "examples, more than are to be held back",
             "raise the share, or use another set as dev",
         )
-    held = set(dev)
+    # What hangs together with held-back examples, and is of none of `sets`, is in neither part.
+    dev = sorted(index for index in held if part[index] >= 0)
     train = [index for index in range(len(data)) if index not in held]
     dev_name = name or f"{data.name}-dev"
     if apart == "questions":
-        return data.take(train), data.take(sorted(dev), name=dev_name)
-    return _disjoint(data, train, sorted(dev), dev_name)
+        return data.take(train), data.take(dev, name=dev_name)
+    return _disjoint(data, train, dev, dev_name)
 
 
 def _components(data: TrainingData, *, with_documents: bool) -> list[int]:

@@ -112,10 +112,10 @@ class JpqObjective:
 
     labels: what is relevant: "judged" documents, or the uncompressed model's own "ranking": of its best
     `ranking_depth` one is drawn, which is to stay above all that it ranks lower, each with the probability that its
-    scores give (`losses.lambda_rank`). None: judged, without judgements ranking. documents: what the loss scores:
-    "quantized" ones, or "uncompressed" ones (the ablation that trains the query encoder alone). scale: factor of the
-    inner products; None is 20 where vectors have length 1, else 1. cutoff: reciprocal ranks beyond it count as 0; None
-    is the negatives' depth.
+    scores give (`losses.lambda_rank`). None: of each set, judged, without judgements ranking. documents: what the loss
+    scores: "quantized" ones, or "uncompressed" ones (the ablation that trains the query encoder alone). scale: factor of
+    the inner products; None is 20 where vectors have length 1, else 1. cutoff: reciprocal ranks beyond it count as 0;
+    None is the negatives' depth.
     """
 
     labels: Literal["judged", "ranking"] | None = None
@@ -192,17 +192,14 @@ class JpqConfig:
     def folder(self) -> Path:
         return self.cache or self.output / FOLDER
 
+    def ranks(self, one: JpqSet) -> bool:
+        """Whether the uncompressed model's ranking is what is relevant to a set's questions, not its judgements."""
+        return one.questions is not None if self.objective.labels is None else self.objective.labels == "ranking"
+
     @property
-    def labels(self) -> Literal["judged", "ranking"]:
-        """Raises InputError where sets with and without judgements are to be trained on together, unsaid how."""
-        if self.objective.labels is not None:
-            return self.objective.labels
-        kinds = {one.questions is None for one in self.train}
-        if len(kinds) > 1:
-            raise InputError(
-                "train has sets with judgements and sets without", "say what is relevant: objective.labels"
-            )
-        return "judged" if kinds.pop() else "ranking"
+    def ranked(self) -> tuple[bool, ...]:
+        """`ranks` of each train set."""
+        return tuple(map(self.ranks, self.train))
 
 
 # ------------------------------------------------ data
@@ -227,8 +224,13 @@ def prepare(config: JpqConfig, documents: int | None = None) -> tuple[TrainingDa
     sets, dev = load_sets(config.train, config.unseen, config.dev, folder=config.folder, documents=documents)
     data = sets[0] if len(sets) == 1 else merge(sets)
     if config.selection.hold_back is not None:
+        judged = [one.name for one, ranked in zip(data.sets, config.ranked, strict=True) if not ranked]
         data, held = hold_back(
-            data, config.selection.hold_back, seed=config.training.seed, apart=config.selection.apart
+            data,
+            config.selection.hold_back,
+            seed=config.training.seed,
+            apart=config.selection.apart,
+            sets=judged or None,
         )
         dev.append(held)
     for one in dev:
@@ -268,11 +270,13 @@ class Copies:
 
 
 class Question(NamedTuple):
-    """What one example became at one visit: document rows that are relevant, and the one that the loss takes."""
+    """What one example became at one visit: document rows that are relevant, and the one that the loss takes; ranked: by
+    the uncompressed model's ranking."""
 
     example: int
     positive: int
     relevant: Rows
+    ranked: bool = False
 
 
 class JudgedData:
@@ -308,7 +312,25 @@ class RankedData:
         ranked = self.ranking[visit.index]
         ranked = ranked[ranked >= 0]
         at = visit.random().randrange(len(ranked))
-        return Question(visit.index, int(ranked[at]), self.copies.of(ranked[: at + 1]))
+        return Question(visit.index, int(ranked[at]), self.copies.of(ranked[: at + 1]), ranked=True)
+
+
+class Questions:
+    """Sets with judgements and sets without, each as it is."""
+
+    def __init__(self, data: TrainingData, ranked: Sequence[bool], ranking: Rows) -> None:
+        """ranked: of each of the data's sets; ranking: as RankedData's."""
+        self.data, self.sets = data, data.sets
+        self.judged_data, self.ranked_data = JudgedData(data), RankedData(data, ranking)
+        self.by_ranking = np.zeros(len(data), bool)
+        for one, by_ranking in zip(data.sets, ranked, strict=True):
+            self.by_ranking[one.start : one.stop] = by_ranking
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, visit: Visit) -> Question:
+        return self.ranked_data[visit] if self.by_ranking[visit.index] else self.judged_data[visit]
 
 
 class JpqCollate:
@@ -342,7 +364,8 @@ class JpqCollate:
         }
         if self.static is not None:
             batch["static"] = torch.from_numpy(self.static[examples])
-        if self.teacher is not None:
+        # A batch is of one set: all or none of its questions are ranked.
+        if self.teacher is not None and items[0].ranked:
             batch["teacher"] = torch.from_numpy(self.teacher[examples])
         return batch
 
@@ -701,7 +724,7 @@ class Preparation:
                 seed=config.training.seed,
                 folder=config.folder,
             )
-        self.whole = config.labels == "ranking" or "uncompressed" in (
+        self.whole = any(config.ranked) or "uncompressed" in (
             config.objective.documents,
             config.negatives.search,
         )
@@ -750,7 +773,7 @@ class Preparation:
         return np.asarray(vectors[data.query_rows], np.float32)
 
     def dev(self) -> list[Dev]:
-        """What the state is selected by; with labels of the ranking, its first ten are what is relevant."""
+        """What the state is selected by; where nothing is judged, the first ten of the ranking are what is relevant."""
         return [self._dev(one) for one in self.dev_data]
 
     def _dev(self, data: TrainingData) -> Dev:
@@ -762,7 +785,7 @@ class Preparation:
         else:
             corpus = self._corpus(data.documents, self.vectors_of(data.documents))
         qrels = data.qrels()
-        if self.config.labels == "ranking" and data.documents is self.data.documents:
+        if all(self.config.ranked) and data.documents is self.data.documents:
             ranking = self.ranking(data, 10, "uncompressed")
             ids = data.documents.ids
             qrels = {
@@ -791,19 +814,17 @@ def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
     check_output(config.output, KIND)
     ready = Preparation(config, documents)
     model, data = ready.model, ready.data
-    examples: JudgedData | RankedData
+    examples: JudgedData | Questions = JudgedData(data)
     with main_process_first():
         dev = ready.dev()
         static = None
         if config.negatives.source == "static":
             static = ready.ranking(data, config.negatives.depth, config.negatives.search)
         teacher = None
-        if config.labels == "judged":
-            examples = JudgedData(data)
-        else:
+        if any(config.ranked):
             teacher = ready.taught(data)
             depth = min(config.objective.ranking_depth, len(data.documents))
-            examples = RankedData(data, ready.ranking(data, depth, "uncompressed"))
+            examples = Questions(data, config.ranked, ready.ranking(data, depth, "uncompressed"))
 
     def measured(current: TrainingModel) -> dict[str, float]:
         assert isinstance(current, JpqModel)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
 pytest.importorskip("faiss")
 
-from tiny import tiny_backbone, tiny_beir  # noqa: E402
+from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.dense import documents_alike, load_dense  # noqa: E402
@@ -32,6 +34,7 @@ from trainers.jpq import (  # noqa: E402
     NegativeSettings,
     Preparation,
     QuantizerSettings,
+    Questions,
     RankedData,
     centroid_learning_rate,
     dev_measures,
@@ -378,12 +381,7 @@ def test_an_interrupted_run_goes_on_to_the_same_centroids(
 
 
 def test_a_corpus_without_questions_trains_on_the_start_models_own_ranking(config: JpqConfig, tmp_path: Path) -> None:
-    import json
-    import random
-
     drawn = random.Random(1)
-    from tiny import WORDS
-
     corpus = tmp_path / "docs.jsonl"
     with corpus.open("w") as file:
         for at in range(600):
@@ -397,7 +395,7 @@ def test_a_corpus_without_questions_trains_on_the_start_models_own_ranking(confi
         selection=JpqSelection(hold_back=60),
         cache=tmp_path / "cache",
     )
-    assert own.labels == "ranking"
+    assert own.ranked == (True,)
     ready = Preparation(own)
     assert len(ready.data.documents) == 600
     # Documents are whole, the question that was taken from them included.
@@ -408,9 +406,50 @@ def test_a_corpus_without_questions_trains_on_the_start_models_own_ranking(confi
     trained = train_jpq(own)
     assert trained.measures["start nDCG@10"] == pytest.approx(before)
     assert trained.measures["nDCG@10"] > before + 0.03
-    mixed = replace(own, train=[*own.train, *config.train])
-    with pytest.raises(InputError, match="sets with judgements and sets without"):
-        _ = mixed.labels
+
+
+def test_judged_questions_and_questions_made_of_all_documents_train_together(config: JpqConfig, tmp_path: Path) -> None:
+    beir = tiny_beir(tmp_path / "whole", documents=DOCUMENTS, seed=3)
+    drawn = random.Random(1)
+    lines = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
+    with (beir / "corpus.jsonl").open("w") as file:
+        for line in lines:
+            text = f"{' '.join(drawn.sample(WORDS, 6))}. {line['text']} {' '.join(drawn.sample(WORDS, 20))}."
+            file.write(json.dumps({**line, "text": text}) + "\n")
+    both = replace(
+        config,
+        train=[JpqSet(beir), JpqSet(beir, questions="first-sentence", name="made")],
+        dev=[],
+        selection=JpqSelection(hold_back=20, apart="questions"),
+        training=replace(config.training, steps=8, set_weights=0.0, evaluate_every=4),
+    )
+    ready = Preparation(both)
+    assert both.ranked == (False, True)
+    # One corpus, whose documents the made questions share; only judged ones are held back.
+    assert len(ready.data.documents) == len(ready.corpus) == DOCUMENTS
+    judged, made = ready.data.sets
+    assert (judged.document_start, judged.document_stop) == (made.document_start, made.document_stop)
+    (dev,) = ready.dev()
+    assert len(dev.qrels) == 20
+    assert all(query.startswith(f"{judged.name}/") for query in dev.qrels)
+    data = Questions(ready.data, both.ranked, ready.ranking(ready.data, 10, "uncompressed"))
+    collate = JpqCollate(ready.data, ready.model, None, 16, ready.taught(ready.data))
+    for one, taught in ((judged, False), (made, True)):
+        batch = collate([data[Visit(one.start + at, 0, 0, 7)] for at in range(4)])
+        assert ("teacher" in batch) == taught
+    of_judged = data[Visit(judged.start, 0, 0, 7)]
+    assert of_judged.positive in ready.data.positives[judged.start]
+    seen: list[bool] = []
+    forward = JpqModel.forward
+
+    def noted(self: JpqModel, batch: Batch) -> Any:
+        seen.append("teacher" in batch)
+        return forward(self, batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JpqModel, "forward", noted)
+        assert train_jpq(both).steps == 8
+    assert set(seen) == {True, False}
 
 
 def test_several_sets_make_one_index(config: JpqConfig, beir: Path, tmp_path: Path) -> None:
