@@ -26,6 +26,14 @@ class ModelError(OsnError):
     """A model directory that is missing, incomplete, or not the one that wrote the index."""
 
 
+class NotFinite(ModelError):
+    """A model gave a vector with a NaN or an infinity, first for the text at position `row` of those it was given."""
+
+    def __init__(self, message: str, remedy: str | None = None, *, row: int) -> None:
+        super().__init__(message, remedy)
+        self.row = row
+
+
 class ClusterError(OsnError):
     """OpenSearch refused, is unreachable, or lacks a capability."""
 

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from opensearch_neural.errors import ModelError
+from opensearch_neural.errors import ModelError, NotFinite
 from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.multi_layer import MultiLayerEncoder, MultiVectors
@@ -99,12 +99,18 @@ def dense_vectors(
     starts = list(range(0, len(texts), CHUNK))
     for start in progress(starts, unit=f"chunks of {path.name}", skip=range(0, done, CHUNK)):
         stop = min(start + CHUNK, len(texts))
+        try:
+            encoded = encode([texts.text_at(row) for row in range(start, stop)])
+        except NotFinite as error:
+            bad = texts.ids[start + error.row]
+            what = f"{model.name}: the vector of {texts.what} {bad!r} is not finite"
+            raise ModelError(what, error.remedy) from None
         with np.errstate(over="ignore"):
-            rows = encode([texts.text_at(row) for row in range(start, stop)]).astype(precision)
+            rows = encoded.astype(precision)
         if not np.isfinite(rows).all():
-            bad = start + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
+            at = start + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
             raise ModelError(
-                f"{model.name}: the vector of {texts.what} {texts.ids[bad]!r} is not finite in {precision}",
+                f"{model.name}: the vector of {texts.what} {texts.ids[at]!r} is not finite in {precision}",
                 "use float32" if precision == "float16" else None,
             )
         vectors[start:stop] = rows

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from opensearch_neural.errors import MissingExtra, ModelError
+from opensearch_neural.errors import MissingExtra, ModelError, NotFinite
 from opensearch_neural.models import directory
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.safety import refuse_unsafe
@@ -169,13 +169,14 @@ def stages_of(model: SentenceTransformer, route: Literal["query", "document"]) -
 
 
 def finite(vectors: NDArray[np.floating], dimension: int, info: ModelInfo) -> NDArray[np.float32]:
-    """(n, dimension) as float32, or a ModelError that names the first row with a NaN or an infinity."""
+    """(n, dimension) as float32, or NotFinite, which names the first row with a NaN or an infinity."""
     rows = np.ascontiguousarray(vectors.reshape(-1, dimension), dtype=np.float32)
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if len(bad):
-        raise ModelError(
+        raise NotFinite(
             f"{info.name} gives a vector that is not finite for text {bad[0]} of {len(rows)} ({len(bad)} such texts)",
             "its weights may be broken: look for NaN in model.safetensors",
+            row=int(bad[0]),
         )
     return rows
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from opensearchpy import OpenSearch
 
 from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.models.dense import finite
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.schema import IndexMeta, index_body
@@ -309,6 +310,18 @@ def test_vectors_of_another_model_or_other_texts_are_refused(tmp_path: Path) -> 
         dense_vectors(embed, store(3, "word"), path, model=MODEL, dimension=2)
     with pytest.raises(ModelError, match="precision: 'float16' there, 'float32' now"):
         dense_vectors(embed, store(3), path, model=MODEL, dimension=2, precision="float32")
+
+
+def test_a_vector_that_is_not_finite_is_named_by_its_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainers.embeddings.CHUNK", 2)
+
+    def broken(texts: list[str]) -> np.ndarray:
+        rows = embed(texts)
+        rows[[text == "text 3" for text in texts]] = np.nan
+        return finite(rows, 2, MODEL)
+
+    with pytest.raises(ModelError, match=r"the vector of document '3' is not finite\n.*look for NaN"):
+        dense_vectors(broken, store(4), tmp_path / "d", model=MODEL, dimension=2)
 
 
 def test_a_vector_beyond_float16_is_named(tmp_path: Path) -> None:
