@@ -52,7 +52,9 @@ def bytes_by_field(
         with translate_errors():
             for name, part in parts.items():
                 made[name] = f"osn-bench-field-{uuid.uuid4().hex[:8]}"
-                _write(client, made[name], documents, part)
+                _create(client, made[name], part)
+            for at in range(0, len(documents), BATCH):
+                _write(client, documents[at : at + BATCH], {made[name]: part for name, part in parts.items()})
             # All of them first: a merge waits for the half minute in which OpenSearch lets go of what it keeps.
             sizes = {name: _merged_size(client, index) for name, index in made.items()}
     finally:
@@ -68,20 +70,27 @@ def rows(set_: str, sizes: dict[str, float], documents: int) -> list[Row]:
     ]
 
 
-def _write(client: OpenSearch, index: str, documents: Sequence[Document], part: Alone) -> None:
-    field, meta, vectorizer = part
-    body = index_body(meta, replicas=0, settings={"refresh_interval": "-1"})
+def _create(client: OpenSearch, index: str, part: Alone) -> None:
+    body = index_body(part.meta, replicas=0, settings={"refresh_interval": "-1"})
     mapping = body["mappings"]
     mapping["dynamic"] = "false"
     mapping.pop("dynamic_templates", None)
-    mapping["_source"] = {"enabled": field == STORED}
+    mapping["_source"] = {"enabled": part.field == STORED}
     known = mapping["properties"]
-    mapping["properties"] = {field: known[field]} if field in known else {}
+    mapping["properties"] = {part.field: known[part.field]} if part.field in known else {}
     client.indices.create(index=index, body=body)
-    for at in range(0, len(documents), BATCH):
+
+
+def _write(client: OpenSearch, documents: Sequence[Document], parts: Mapping[str, Alone]) -> None:
+    """Each document into all indexes; encoded once by each vectorizer, which is what takes the time."""
+    encoded: dict[int, list[tuple[str, dict[str, Any]]]] = {}
+    for index, (field, meta, vectorizer) in parts.items():
+        if id(vectorizer) not in encoded:
+            actions = prepare(documents, vectorizer, meta.dense).actions
+            encoded[id(vectorizer)] = [(action.id, orjson.loads(action.source)) for action in actions]
         lines: list[bytes] = []
-        for action in prepare(documents[at : at + BATCH], vectorizer, meta.dense).actions:
-            lines += [orjson.dumps({"index": {"_id": action.id}}), _only(orjson.loads(action.source), field)]
+        for id_, source in encoded[id(vectorizer)]:
+            lines += [orjson.dumps({"index": {"_id": id_}}), _only(source, field)]
         answer = client.bulk(index=index, body=b"\n".join(lines) + b"\n")
         if answer["errors"]:
             raise ClusterError(f"the cluster did not take all documents of {index}")
