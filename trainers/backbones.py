@@ -174,6 +174,30 @@ def masked_language_model(
     return model, load_tokenizer(folder), fresh
 
 
+def keep_layers(model: PreTrainedModel, count: int) -> None:
+    """Leave `count` of a transformer's layers, evenly taken from the first to the last; of one, the last.
+
+    Raises InputError where it has fewer, or keeps its layers in another way than one list.
+    """
+    depth = int(model.config.num_hidden_layers)
+    if count > depth:
+        raise InputError(f"{count} layers are asked for of {depth}", "ask for fewer, or for none to keep all")
+    lists = [
+        (parent, name, layers)
+        for parent in model.modules()
+        for name, layers in parent.named_children()
+        if isinstance(layers, nn.ModuleList) and len(layers) == depth
+    ]
+    if len(lists) != 1:
+        raise InputError(f"a {model.config.model_type} does not keep its layers in one list", "keep all of them")
+    ((parent, name, layers),) = lists
+    kept = [round(depth - 1 - at * (depth - 1) / max(1, count - 1)) for at in reversed(range(count))]
+    setattr(parent, name, nn.ModuleList([layers[at] for at in kept]))
+    model.config.num_hidden_layers = count
+    if getattr(model.config, "layer_types", None) is not None:
+        model.config.layer_types = [model.config.layer_types[at] for at in kept]
+
+
 def set_dropout(model: nn.Module, share: float) -> None:
     """Every dropout of a model, whether a module draws it or attention is told its share."""
     for module in model.modules():

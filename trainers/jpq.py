@@ -63,6 +63,8 @@ Rows = npt.NDArray[np.int64]
 Documents = Literal["quantized", "uncompressed"]
 
 NORMALIZED_SCALE = 20.0
+ALIGNMENT = 100.0
+"""Beside a loss of rankings, which sums over some hundred pairs."""
 PART_OVERHEAD = {**bi_encoder.PART_OVERHEAD, "cpu": 128}
 """In tokens; on a CPU the gradient of all word vectors weighs more where a batch is short questions alone."""
 REHEARSED = 1024
@@ -115,7 +117,8 @@ class JpqObjective:
     scores give (`losses.lambda_rank`). None: of each set, judged, without judgements ranking. documents: what the loss
     scores: "quantized" ones, or "uncompressed" ones (the ablation that trains the query encoder alone). scale: factor of
     the inner products; None is 20 where vectors have length 1, else 1. cutoff: reciprocal ranks beyond it count as 0;
-    None is the negatives' depth.
+    None is the negatives' depth. alignment: weight of 1 − cos(q, the start's vector of the same question), which brings a
+    query encoder that has lost layers back to where the documents are; None is 0 where it keeps all, else ALIGNMENT.
     """
 
     labels: Literal["judged", "ranking"] | None = None
@@ -123,8 +126,11 @@ class JpqObjective:
     documents: Documents = "quantized"
     scale: float | None = None
     cutoff: int | None = None
+    alignment: float | None = None
 
     def __post_init__(self) -> None:
+        if self.alignment is not None and self.alignment < 0:
+            raise ValueError(f"alignment must be at least 0, not {self.alignment}")
         if self.ranking_depth < 1 or (self.cutoff is not None and self.cutoff < 1):
             raise ValueError("ranking_depth and cutoff must be at least 1")
         if self.scale is not None and self.scale <= 0:
@@ -162,9 +168,11 @@ class JpqConfig:
     """Everything that `osn train jpq` can be told.
 
     start: any dense model directory; its document encoder stays as it is. The documents of all train sets make one
-    index. query_length: tokens read of a query, None as the start has it. dropout: replaces the query encoder's own
-    where given. cache: where document vectors, codebooks and rankings lie, which other configurations may share; by
-    default in the output, hidden. unseen: sets whose questions are left out of train. onnx: write ONNX files, too.
+    index. query_length: tokens read of a query, None as the start has it. query_layers: layers of the start's transformer
+    that the query encoder keeps, evenly taken from the first to the last; None keeps all. A query costs what its layers
+    cost; documents are encoded by all. dropout: replaces the query encoder's own where given. cache: where document
+    vectors, codebooks and rankings lie, which other configurations may share; by default in the output, hidden. unseen:
+    sets whose questions are left out of train. onnx: write ONNX files, too.
     """
 
     output: Path
@@ -178,6 +186,7 @@ class JpqConfig:
     selection: JpqSelection = field(default_factory=JpqSelection)
     training: TrainingSettings = field(default_factory=lambda: TrainingSettings(learning_rate=5e-6))
     query_length: int | None = None
+    query_layers: int | None = None
     dropout: float | None = None
     cache: Path | None = None
     onnx: bool = False
@@ -187,6 +196,8 @@ class JpqConfig:
             raise ValueError("train names no data set")
         if self.query_length is not None and self.query_length < 3:
             raise ValueError("query_length must leave room for text: at least 3")
+        if self.query_layers is not None and self.query_layers < 1:
+            raise ValueError(f"query_layers must be at least 1, not {self.query_layers}")
 
     @property
     def folder(self) -> Path:
@@ -195,6 +206,13 @@ class JpqConfig:
     def ranks(self, one: JpqSet) -> bool:
         """Whether the uncompressed model's ranking is what is relevant to a set's questions, not its judgements."""
         return one.questions is not None if self.objective.labels is None else self.objective.labels == "ranking"
+
+    @property
+    def alignment(self) -> float:
+        """`objective.alignment`, decided."""
+        if self.objective.alignment is not None:
+            return self.objective.alignment
+        return 0.0 if self.query_layers is None else ALIGNMENT
 
     @property
     def ranked(self) -> tuple[bool, ...]:
@@ -335,7 +353,8 @@ class Questions:
 
 class JpqCollate:
     """Questions to a batch: token ids, the positive, the relevant (query, document) pairs, static negatives, and the
-    start's own vectors of the questions where its ranking is what is relevant."""
+    start's own vectors of the questions: "teacher" where its ranking is what is relevant, "aligned" where the query
+    encoder is to stay near them."""
 
     def __init__(
         self,
@@ -348,6 +367,7 @@ class JpqCollate:
         """static: (examples, depth) document rows; teacher: (examples, D)."""
         self.data, self.static, self.overhead, self.teacher = data, static, overhead, teacher
         self.padding = int(model.query.tokenizer.pad_token_id or 0)
+        self.aligns = model.settings.alignment > 0
         self.tokens = TokenCache(
             model.query.tokenizer, data.queries.text_at, max_length=model.query.max_length, prompt=model.query.prompt
         )
@@ -367,6 +387,8 @@ class JpqCollate:
         # A batch is of one set: all or none of its questions are ranked.
         if self.teacher is not None and items[0].ranked:
             batch["teacher"] = torch.from_numpy(self.teacher[examples])
+        if self.teacher is not None and self.aligns:
+            batch["aligned"] = torch.from_numpy(self.teacher[examples])
         return batch
 
 
@@ -434,10 +456,20 @@ def codes_of(quantizer: Quantizer, vectors: npt.NDArray[Any]) -> Codes:
 class QueryTower(nn.Module):
     """The modules of a sentence-transformers route, trainable: token ids in, (rows, D) out."""
 
-    def __init__(self, modules: Sequence[nn.Module], *, max_length: int | None, prompt: str, dropout: float | None):
+    def __init__(
+        self,
+        modules: Sequence[nn.Module],
+        *,
+        max_length: int | None,
+        prompt: str,
+        dropout: float | None,
+        layers: int | None = None,
+    ):
         super().__init__()
         self.stages = nn.ModuleList(copy.deepcopy(list(modules)))
         transformer: Any = self.stages[0]
+        if layers is not None:
+            backbones.keep_layers(transformer.auto_model, layers)
         self.tokenizer, self.prompt = transformer.tokenizer, prompt
         own = transformer.max_seq_length
         if max_length is not None and own is not None and max_length > own:
@@ -501,6 +533,7 @@ class JpqModel(TrainingModel):
             max_length=config.query_length,
             prompt=directory.prompt(folder, "query"),
             dropout=config.dropout,
+            layers=config.query_layers,
         )
         self.corpus = corpus
         learns = config.quantizer.train_centroids and config.objective.documents == "quantized"
@@ -590,7 +623,11 @@ class JpqModel(TrainingModel):
                 preferences=self._preferences(batch["teacher"], candidates) if "teacher" in batch else None,
             )
             reciprocal = torch.where(positive_ranks <= settings.depth, 1 / positive_ranks, 0.0)
-            return Losses({"lambda_rank": loss}, {"reciprocal_rank": reciprocal.mean()})
+            found_losses = {"lambda_rank": loss}
+            if "aligned" in batch:
+                away = 1 - nn.functional.cosine_similarity(vectors, batch["aligned"], dim=1)
+                found_losses["alignment"] = self.settings.alignment * away.mean()
+            return Losses(found_losses, {"reciprocal_rank": reciprocal.mean()})
 
     @torch.no_grad()
     def _preferences(self, teacher: Tensor, candidates: Tensor) -> Tensor:
@@ -629,9 +666,9 @@ class JpqModel(TrainingModel):
         )
         return vectors.float()
 
-    def retrieve_rows(self, texts: Sequence[str], k: int, corpus: Corpus, documents: Documents) -> tuple[Rows, Any]:
-        """(rows, scores) of the k best documents of each text, (texts, k), as in `search`."""
-        parts = [self.search(block, k, corpus, documents) for block in self.encode(texts).split(256)]
+    def retrieve_rows(self, queries: Tensor, k: int, corpus: Corpus, documents: Documents) -> tuple[Rows, Any]:
+        """(rows, scores) of the k best documents of each of the vectors (n, D), (n, k), as in `search`."""
+        parts = [self.search(block, k, corpus, documents) for block in queries.split(256)]
         rows, scores = torch.cat([rows for _, rows in parts]), torch.cat([found for found, _ in parts])
         return rows.cpu().numpy(), scores.cpu().numpy()
 
@@ -744,15 +781,16 @@ class Preparation:
         """The k best documents of each example by the start model, (examples, k)."""
         quantized = [self.config.quantizer, self.config.training.seed]
         searched = quantized if search == "quantized" else search
-        made_of = fingerprint(data.hash, self.start.info.hash, self.config.query_length, k, searched)
+        made_of = fingerprint(data.hash, self.start.info.hash, k, searched)
         file = self.config.folder / f"ranking-{made_of}.npy"
         if not file.exists():
             logger.info("ranking the %s documents for %d questions", search, len(data))
             corpus = self.corpus
             if search == "uncompressed" and not self.whole:
                 corpus = Corpus(data.documents.ids, codes_of(self.quantizer, self.vectors), self.vectors)
-            texts = [data.queries.text_at(row) for row in data.query_rows.tolist()]
-            found, _ = self.model.eval().retrieve_rows(texts, k, corpus.to(self.model.scoring.device), search)
+            device = self.model.scoring.device
+            queries = torch.from_numpy(self.taught(data)).to(device)
+            found, _ = self.model.retrieve_rows(queries, k, corpus.to(device), search)
             beside = file.with_suffix(".part.npy")
             np.save(beside, found)
             beside.replace(file)
@@ -761,9 +799,9 @@ class Preparation:
 
     def taught(self, data: TrainingData) -> npt.NDArray[np.float32]:
         """The start model's vector of each example's question, (examples, D)."""
-        made_of = fingerprint(data.queries.hash, self.start.info.hash, self.config.query_length)
+        made_of = fingerprint(data.queries.hash, self.start.info.hash)
         vectors = dense_vectors(
-            lambda texts: self.model.eval().encode(texts).cpu().numpy(),
+            self.start.encode_queries,
             data.queries,
             self.config.folder / f"questions-{made_of}",
             model=self.start.info,
@@ -821,8 +859,9 @@ def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
         if config.negatives.source == "static":
             static = ready.ranking(data, config.negatives.depth, config.negatives.search)
         teacher = None
-        if any(config.ranked):
+        if any(config.ranked) or config.alignment:
             teacher = ready.taught(data)
+        if any(config.ranked):
             depth = min(config.objective.ranking_depth, len(data.documents))
             examples = Questions(data, config.ranked, ready.ranking(data, depth, "uncompressed"))
 
@@ -848,8 +887,8 @@ def dev_measures(model: JpqModel, sets: Sequence[Dev]) -> dict[str, float]:
     found = []
     for one in sets:
         corpus = one.corpus.to(model.scoring.device)
-        texts = list(one.queries.values())
-        rows, scores = model.retrieve_rows(texts, DEPTH, corpus, model.settings.negatives.search)
+        queries = model.encode(list(one.queries.values()))
+        rows, scores = model.retrieve_rows(queries, DEPTH, corpus, model.settings.negatives.search)
         run = {
             query: {corpus.ids[row]: float(score) for row, score in zip(of_query, values, strict=True) if row >= 0}
             for query, of_query, values in zip(one.queries, rows.tolist(), scores.tolist(), strict=True)

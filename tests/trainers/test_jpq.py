@@ -78,10 +78,10 @@ def config(backbone: Path, beir: Path, cache: Path, tmp_path: Path) -> JpqConfig
     )
 
 
-def batch_of(ready: Preparation, static: Any = None, count: int = 8) -> Batch:
+def batch_of(ready: Preparation, static: Any = None, count: int = 8, teacher: Any = None) -> Batch:
     data = JudgedData(ready.data)
     items = [data[Visit(index, 0, 0, 7)] for index in range(count)]
-    return JpqCollate(ready.data, ready.model, static, 16)(items)
+    return JpqCollate(ready.data, ready.model, static, 16, teacher)(items)
 
 
 def moved(model: JpqModel, seed: int = 3) -> JpqModel:
@@ -210,6 +210,51 @@ def test_centroids_learn_only_where_the_loss_is_of_quantized_documents_and_they_
     assert {name.split(".")[0] for name, one in model.named_parameters() if one.requires_grad} <= {"query", "scoring"}
     rates = {group.get("lr") for group in model.parameter_groups(config.training)}
     assert (1e-2 in rates) == learns
+
+
+def test_a_query_encoder_of_fewer_layers_is_brought_back_to_the_start_s_vectors(
+    config: JpqConfig, backbone: Path, tmp_path: Path
+) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    from opensearch_neural.models.dense import TorchDenseEncoder, stages_of
+
+    # The layer that is left out changes much.
+    strong = AutoModel.from_pretrained(backbone)
+    with torch.no_grad():
+        for parameter in strong.encoder.layer[0].parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(30)
+    strong.save_pretrained(tmp_path / "strong")
+    AutoTokenizer.from_pretrained(backbone).save_pretrained(tmp_path / "strong")
+    config = replace(config, start=str(tmp_path / "strong"), cache=None)
+
+    texts = list(config.dev[0].load().query_texts().values())
+
+    def likeness(encode: Any) -> float:
+        start = load_dense(config.start, device="cpu").encode_queries(texts)
+        vectors = np.asarray(encode(texts))
+        lengths = np.linalg.norm(start, axis=1) * np.linalg.norm(vectors, axis=1)
+        return float(((start * vectors).sum(axis=1) / lengths).mean())
+
+    one = replace(config, query_layers=1, dev=[])
+    assert one.alignment > config.alignment == 0
+    ready = Preparation(one)
+    assert "aligned" in batch_of(ready, teacher=ready.taught(ready.data))
+    before = likeness(ready.model.eval().encode)
+    train_jpq(one)
+    model = load_quantized(one.output, device="cpu")
+    assert likeness(model.encode_queries) > before + 0.2, before
+    assert isinstance(model.dense, TorchDenseEncoder)
+    depths = [len(stages_of(model.dense.model, "query")[0].auto_model.encoder.layer)]
+    depths.append(len(stages_of(model.dense.model, "document")[0].auto_model.encoder.layer))
+    assert depths == [1, 2]
+    assert documents_alike(model.dense, load_dense(config.start, device="cpu"))
+
+
+def test_more_layers_than_the_start_has_are_refused(config: JpqConfig) -> None:
+    with pytest.raises(InputError, match="3 layers are asked for of 2"):
+        Preparation(replace(config, query_layers=3))
 
 
 def test_the_step_searches_without_dropout_and_the_loss_keeps_it(config: JpqConfig) -> None:
