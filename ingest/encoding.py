@@ -100,6 +100,19 @@ class Encoders:
 
 
 @dataclass(frozen=True)
+class Coding:
+    """A vectorizer whose codes are made of its dense vectors."""
+
+    vectorizer: Vectorizer
+    quantizer: Quantizer
+
+    def vectors(self, documents: Sequence[Document]) -> Vectors:
+        found = self.vectorizer.vectors(documents)
+        assert found.dense is not None
+        return replace(found, pq=self.quantizer.encode(found.dense))
+
+
+@dataclass(frozen=True)
 class Reconstructing:
     """A vectorizer whose dense vectors are what its codes stand for."""
 

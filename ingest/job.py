@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ingest import pipeline
 from ingest.dead_letters import is_dead_letter_file, letters_path
-from ingest.encoding import Encoders, Reconstructing, Vectorizer
+from ingest.encoding import Coding, Encoders, Reconstructing, Vectorizer
 from ingest.models import (
     RECONSTRUCTED,
     Dtype,
@@ -27,18 +27,20 @@ from ingest.models import (
 from ingest.pipeline import Options, Report
 from ingest.source import CorpusSource, Records, as_passages, ignore, spooled
 from ingest.target import open_target, read_meta
-from ingest.vectors import StoredVectors, find_manifest
+from ingest.vectors import DenseInfo, StoredVectors, find_manifest
 from ingest.versions import build_record, open_build, serve
 from opensearch_neural.cluster import translate_errors
 from opensearch_neural.errors import InputError
 from opensearch_neural.models import registry
 from opensearch_neural.models.directory import locate, model_info
 from opensearch_neural.models.quantized import QUANTIZER_FILE, Quantizer
-from opensearch_neural.schema import DenseType, IndexMeta, PassageMeta
+from opensearch_neural.schema import DenseType, IndexMeta, PassageMeta, QuantizedMeta
 from opensearch_neural.tokens import load_tokenizer
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
+
+    from opensearch_neural.models.quantized import QuantizedModel
 
 __all__ = ["CorpusSource", "Job", "run_job"]
 
@@ -183,7 +185,11 @@ def with_vectors(job: Job, stored: StoredVectors, records: Records) -> Plan:
     codes = manifest.quantized
     if job.dense == RECONSTRUCTED and manifest.dense is not None:
         raise InputError(f"{stored.folder} holds dense vectors already", "--dense pq makes dense vectors of codes")
-    if job.dense == RECONSTRUCTED or job.pq is not None:
+    if job.pq is not None and manifest.dense is not None and not _holds_codes_of(codes, job.pq):
+        coding = coding_model(job, manifest.dense, stored)
+        codes, vectorizer = quantized_meta(coding), Coding(stored, coding.quantizer)
+        registry.remember(codes.hash, coding.info.path)
+    elif job.dense == RECONSTRUCTED or job.pq is not None:
         if codes is None:
             raise InputError(f"{stored.folder} holds no codes", "`osn encode --pq MODEL` writes them")
         place = registry.find(codes.hash, codes.name, "quantized") if job.pq is None else locate(job.pq)
@@ -200,8 +206,34 @@ def with_vectors(job: Job, stored: StoredVectors, records: Records) -> Plan:
         dense = stored_dense_meta(codes.name, codes.hash, quantizer.dimension, job.dense_type, False, sample)
         dense = replace(dense, reconstructed=True)
         vectorizer = Reconstructing(stored, quantizer)
-    meta = IndexMeta(manifest.sparse, dense, manifest.passages, manifest.quantized, job.analyzer)
+    meta = IndexMeta(manifest.sparse, dense, manifest.passages, codes, job.analyzer)
     return Plan(meta, records, vectorizer, manifest.records)
+
+
+def _holds_codes_of(codes: QuantizedMeta | None, model: str) -> bool:
+    return codes is not None and model_info(locate(model), name=codes.name, kind="quantized").hash == codes.hash
+
+
+def coding_model(job: Job, dense: DenseInfo, stored: StoredVectors) -> QuantizedModel:
+    """The model `job.pq`, which codes the dense vectors that are stored: they are those that it would make of documents.
+
+    Raises InputError where it encodes documents otherwise.
+    """
+    from opensearch_neural.models.dense import documents_alike, load_dense
+    from opensearch_neural.models.quantized import load_quantized
+
+    assert job.pq is not None
+    model = load_quantized(job.pq, device=job.device)
+    alike = dense.vectors == 1 and dense.dimension == model.quantizer.dimension
+    if alike:
+        wrote = load_dense(registry.find(dense.hash, dense.name, "dense"), device=job.device)
+        alike = wrote.info.hash == dense.hash and documents_alike(wrote, model.dense)
+    if not alike:
+        raise InputError(
+            f"{stored.folder} holds dense vectors of {dense.name}, and {model.info.name} encodes documents otherwise",
+            f"`osn encode --pq {job.pq}` writes its codes",
+        )
+    return model
 
 
 def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from quantized_models import quantized_model
 
 from ingest.encode import EncodeJob, run_encode
 from ingest.encoding import Encoders
+from ingest.job import Job, Plan, with_vectors
 from ingest.source import CorpusSource
 from ingest.vectors import Manifest, StoredVectors, find_manifest
 from opensearch_neural.corpus import Document
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.dense import DenseEncoder, TorchDenseEncoder, load_dense
-from opensearch_neural.models.quantized import QuantizedModel, load_quantized
+from opensearch_neural.models.quantized import QUANTIZER_FILE, QuantizedModel, Quantizer, load_quantized
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +102,38 @@ def test_documents_are_encoded_once_where_codes_and_vectors_are_of_one_encoder(t
     assert isinstance(other, TorchDenseEncoder)
     next(other.model.parameters()).data[0, 0] += 1e-3
     assert encoded(other) == (True, 1)
+
+
+def test_codes_are_made_of_vectors_in_files_where_the_model_would_make_the_same(tmp_path: Path, model: Path) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(20))
+    source = CorpusSource(str(corpus))
+    run_encode(EncodeJob(source, tmp_path / "v", sparse="none", dense=str(model)), show_progress=False)
+    documents = documents_of(corpus)
+    contents = [document.contents for document in documents]
+
+    def planned(pq: Path) -> Plan:
+        job = Job(None, "some", vectors=tmp_path / "v", pq=str(pq))
+        return with_vectors(job, StoredVectors(*find_manifest(tmp_path / "v")), source.reader(str(corpus)))
+
+    # Of the same documents' encoder, with another quantizer and other centroids.
+    other = shutil.copytree(model, tmp_path / "other")
+    quantizer = Quantizer.load(model / QUANTIZER_FILE)
+    moved = quantizer.assigning[:, ::-1].copy()
+    Quantizer(quantizer.rotation, moved, moved).save(other / QUANTIZER_FILE)
+    hashes = set()
+    for pq in (model, other):
+        plan, loaded = planned(pq), load_quantized(pq, device="cpu")
+        found = plan.vectorizer.vectors(documents)
+        assert found.dense is not None and found.pq is not None
+        assert (found.pq == loaded.encode_documents(contents)).all()
+        assert plan.meta.quantized is not None and plan.meta.quantized.hash == loaded.info.hash
+        assert plan.meta.dense is not None and plan.meta.dense.hash == load_dense(model).info.hash
+        hashes.add(plan.meta.quantized.hash)
+    assert len(hashes) == 2
+    stranger = quantized_model(tmp_path / "stranger", contents, seed=5)
+    with pytest.raises(InputError, match="encodes documents otherwise") as caught:
+        planned(stranger)
+    assert caught.value.remedy == f"`osn encode --pq {stranger}` writes its codes"
 
 
 def test_what_cannot_be_encoded_so_is_named(tmp_path: Path, model: Path) -> None:
