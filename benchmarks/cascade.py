@@ -186,24 +186,33 @@ def exported(model: str, out: Path) -> str:
 def ingest(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str, pq: str, out: Path) -> None:
     """Write the set's corpus into its index; one that an earlier run has completed stays as it is.
 
-    Raises ModelError where that one was written with other models.
+    Vectors are kept in `out`, and the codes of another quantized model of the same dense one made of them. Raises ModelError
+    where the index was written with other models.
     """
-    from ingest.job import CorpusSource, Job, run_job, with_models
+    from ingest.encode import EncodeJob, run_encode
+    from ingest.job import CorpusSource, Job, run_job, with_vectors
     from ingest.pipeline import Options
     from ingest.source import spooled
     from ingest.target import LOADING, check_unchanged_models, read_meta
+    from ingest.vectors import StoredVectors, find_manifest
     from opensearch_neural.corpus import BeirData
+    from opensearch_neural.models.dense import documents_alike, load_dense
+    from opensearch_neural.models.quantized import load_quantized
 
     source = CorpusSource(str(BeirData.load(folder, "test").corpus_path))
+    alike = documents_alike(load_dense(dense), load_quantized(pq).dense)
+    encoding = EncodeJob(source, out / "vectors", sparse=sparse, dense=dense, pq=None if alike else pq)
+    vectors = run_encode(encoding).manifest
     letters = out / f"{index}.dead-letters.jsonl"
     options = Options(merge=True)
-    job = Job(source, index, sparse=sparse, dense=dense, pq=pq, replicas=0, dead_letters=letters, options=options)
+    job = Job(source, index, vectors=vectors, pq=pq, replicas=0, dead_letters=letters, options=options)
     wrote = read_meta(client, index)
     if wrote is None or LOADING in wrote.extra:
         run_job(client, job)
         return
     with spooled(source.path) as place:
-        check_unchanged_models(index, wrote, with_models(job, wrote, source.reader(place), source.name).meta)
+        stored = StoredVectors(*find_manifest(vectors))
+        check_unchanged_models(index, wrote, with_vectors(job, stored, source.reader(place)).meta)
 
 
 def field_rows(
