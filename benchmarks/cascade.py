@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -190,29 +191,27 @@ def ingest(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str
     where the index was written with other models.
     """
     from ingest.encode import EncodeJob, run_encode
-    from ingest.job import CorpusSource, Job, run_job, with_vectors
+    from ingest.job import CorpusSource, Job, run_job, with_models
     from ingest.pipeline import Options
     from ingest.source import spooled
     from ingest.target import LOADING, check_unchanged_models, read_meta
-    from ingest.vectors import StoredVectors, find_manifest
     from opensearch_neural.corpus import BeirData
     from opensearch_neural.models.dense import documents_alike, load_dense
     from opensearch_neural.models.quantized import load_quantized
 
     source = CorpusSource(str(BeirData.load(folder, "test").corpus_path))
+    letters = out / f"{index}.dead-letters.jsonl"
+    options = Options(merge=True)
+    wrote = read_meta(client, index)
+    if wrote is not None and LOADING not in wrote.extra:
+        job = Job(source, index, sparse=sparse, dense=dense, pq=pq)
+        with spooled(source.path) as place:
+            check_unchanged_models(index, wrote, with_models(job, wrote, source.reader(place), source.name).meta)
+        return
     alike = documents_alike(load_dense(dense), load_quantized(pq).dense)
     encoding = EncodeJob(source, out / "vectors", sparse=sparse, dense=dense, pq=None if alike else pq)
     vectors = run_encode(encoding).manifest
-    letters = out / f"{index}.dead-letters.jsonl"
-    options = Options(merge=True)
-    job = Job(source, index, vectors=vectors, pq=pq, replicas=0, dead_letters=letters, options=options)
-    wrote = read_meta(client, index)
-    if wrote is None or LOADING in wrote.extra:
-        run_job(client, job)
-        return
-    with spooled(source.path) as place:
-        stored = StoredVectors(*find_manifest(vectors))
-        check_unchanged_models(index, wrote, with_vectors(job, stored, source.reader(place)).meta)
+    run_job(client, Job(source, index, vectors=vectors, pq=pq, replicas=0, dead_letters=letters, options=options))
 
 
 def field_rows(
@@ -309,13 +308,16 @@ def goals(found: Sequence[Measurement], rows: Sequence[Row]) -> list[Goal]:
             gained = 100 * gain.value >= POINTS and gain.low > 0
         words = f"cascade: nDCG@10 at least {POINTS:g} points above sparse alone, interval above zero, on {each.index}"
         made.append(Goal(words, POINTS, value, gained))
-        for row in ratios:
-            met = row.value <= MOST_P99
-            made.append(Goal(f"cascade: P99 at most {MOST_P99:g} × that of sparse alone, on {row.set}", MOST_P99,
-                             round(row.value, 3), met))  # fmt: skip
-        best.append(gained and bool(ratios) and all(row.value <= MOST_P99 for row in ratios))
+        for level in sorted(
+            {row.set for row in rows if row.set.startswith(f"{each.index}, ") and row.measure == "P50 ms"}
+        ):
+            ratio = next((row.value for row in ratios if row.set == level), None)
+            words = f"cascade: P99 at most {MOST_P99:g} × that of sparse alone, on {level}"
+            made.append(Goal(words, MOST_P99, None if ratio is None else round(ratio, 3), (ratio or inf) <= MOST_P99))
+        if ratios:
+            best.append(gained and all(row.value <= MOST_P99 for row in ratios))
     words = (
         "cascade: +2 nDCG@10 points with the interval above zero on one of the sets, at no more than 1.5 × sparse's P99"
     )
-    made.append(Goal(words, "on one set", f"on {sum(best)} of {len(best)}", any(best)))
+    made.append(Goal(words, "on one set", f"on {sum(best)} of {len(best)} measured" if best else None, any(best)))
     return made

@@ -39,7 +39,11 @@ if TYPE_CHECKING:
     default=None,
     help="Dense model (directory or hub id); pq: the vectors that --pq's codes stand for; none by default.",
 )
-@click.option("--pq", default=None, help="Quantized model, whose codes are written too; none by default.")
+@click.option(
+    "--pq",
+    default=None,
+    help="Quantized model, whose codes are written too; with --vectors, made of the vectors there, or found there.",
+)
 @click.option("--dense-type", type=click.Choice(["float", "byte", "sq"]), default="float", show_default=True)
 @click.option(
     "--passages",

@@ -10,6 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ingest import pipeline
 from ingest.dead_letters import is_dead_letter_file, letters_path
 from ingest.encoding import Coding, Encoders, Reconstructing, Vectorizer
@@ -27,7 +29,7 @@ from ingest.models import (
 from ingest.pipeline import Options, Report
 from ingest.source import CorpusSource, Records, as_passages, ignore, spooled
 from ingest.target import open_target, read_meta
-from ingest.vectors import DenseInfo, StoredVectors, find_manifest
+from ingest.vectors import Manifest, StoredVectors, find_manifest
 from ingest.versions import build_record, open_build, serve
 from opensearch_neural.cluster import translate_errors
 from opensearch_neural.errors import InputError
@@ -186,7 +188,7 @@ def with_vectors(job: Job, stored: StoredVectors, records: Records) -> Plan:
     if job.dense == RECONSTRUCTED and manifest.dense is not None:
         raise InputError(f"{stored.folder} holds dense vectors already", "--dense pq makes dense vectors of codes")
     if job.pq is not None and manifest.dense is not None and not _holds_codes_of(codes, job.pq):
-        coding = coding_model(job, manifest.dense, stored)
+        coding = coding_model(job, manifest, stored, records)
         codes, vectorizer = quantized_meta(coding), Coding(stored, coding.quantizer)
         registry.remember(codes.hash, coding.info.path)
     elif job.dense == RECONSTRUCTED or job.pq is not None:
@@ -210,28 +212,41 @@ def with_vectors(job: Job, stored: StoredVectors, records: Records) -> Plan:
     return Plan(meta, records, vectorizer, manifest.records)
 
 
+PROBED = 512
+"""Documents among which those are chosen that a model encodes again."""
+LARGEST_DIFFERENCE = 0.01
+"""Of a vector, in its own length, where it is encoded again by the same weights, perhaps on another device."""
+
+
 def _holds_codes_of(codes: QuantizedMeta | None, model: str) -> bool:
     return codes is not None and model_info(locate(model), name=codes.name, kind="quantized").hash == codes.hash
 
 
-def coding_model(job: Job, dense: DenseInfo, stored: StoredVectors) -> QuantizedModel:
+def coding_model(job: Job, manifest: Manifest, stored: StoredVectors, records: Records) -> QuantizedModel:
     """The model `job.pq`, which codes the dense vectors that are stored: they are those that it would make of documents.
 
-    Raises InputError where it encodes documents otherwise.
+    Raises InputError where it encodes the longest and the first of the first documents otherwise.
     """
-    from opensearch_neural.models.dense import documents_alike, load_dense
     from opensearch_neural.models.quantized import load_quantized
 
-    assert job.pq is not None
+    dense, codes = manifest.dense, manifest.quantized
+    assert job.pq is not None and dense is not None
     model = load_quantized(job.pq, device=job.device)
     alike = dense.vectors == 1 and dense.dimension == model.quantizer.dimension
     if alike:
-        wrote = load_dense(registry.find(dense.hash, dense.name, "dense"), device=job.device)
-        alike = wrote.info.hash == dense.hash and documents_alike(wrote, model.dense)
+        first = [one for one in islice(records(ignore), PROBED) if not stored.unfit(one)]
+        some = first[:8] + sorted(first[8:], key=lambda one: len(one.contents))[-8:]
+        there = stored.vectors(some).dense if some else None
+        if there is not None:
+            again = model.dense.encode_documents([one.contents for one in some])
+            away = np.linalg.norm(again - there, axis=1) / np.maximum(np.linalg.norm(there, axis=1), 1e-12)
+            alike = bool((away < LARGEST_DIFFERENCE).all())
     if not alike:
+        held = f", and codes of {codes.name} ({codes.hash})" if codes is not None else ""
         raise InputError(
-            f"{stored.folder} holds dense vectors of {dense.name}, and {model.info.name} encodes documents otherwise",
-            f"`osn encode --pq {job.pq}` writes its codes",
+            f"{stored.folder} holds dense vectors of {dense.name} ({dense.hash}){held}; {job.pq} is another model, and "
+            "encodes documents otherwise",
+            f"name the model that it was trained from, or write its codes: `osn encode --pq {job.pq}`",
         )
     return model
 
@@ -250,7 +265,8 @@ def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:
     if models or job.tokenizer or job.passages or job.dtype != "fp32":
         raise InputError(
             "--vectors brings the vectors along: --sparse, --dense, --tokenizer, --passages and --dtype have no place "
-            "beside it (but --dense pq has, and --pq, which names the model of the codes)",
+            "beside it (but --dense pq has, and --pq, which names the model of the codes, or one that makes codes of the "
+            "dense vectors)",
             "leave them out, or encode again with `osn encode`",
         )
     encoded = stored.manifest.corpus

@@ -311,6 +311,14 @@ class StoredVectors:
             pq = np.stack([shard.pq[row] for shard, row in found if shard.pq is not None])
         return Vectors(sparse, dense, pq)
 
+    def unfit(self, document: Document) -> bool:
+        """Whether it could not be encoded."""
+        try:
+            self._find(document)
+        except ModelError:
+            return True
+        return False
+
     def _find(self, document: Document) -> tuple[LoadedShard, int]:
         key = record_digest(document)
         for ahead in range(len(self.starts)):

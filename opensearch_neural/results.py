@@ -66,6 +66,8 @@ class Goal:
     met: bool
 
     def __str__(self) -> str:
+        if self.value is None:
+            return f"not measured: {self.goal}"
         return f"{'met' if self.met else 'missed'}: {self.goal}: {self.value}"
 
 

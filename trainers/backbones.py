@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import nn
 from transformers import (
@@ -177,9 +178,10 @@ def masked_language_model(
 def keep_layers(model: PreTrainedModel, count: int) -> None:
     """Leave `count` of a transformer's layers, evenly taken from the first to the last; of one, the last.
 
-    Raises InputError where it has fewer, or keeps its layers in another way than one list.
+    Raises InputError where it has fewer, or where fewer layers would not make a model of the same kind: kept in another way
+    than one list, or a layer that is built otherwise by where it stands.
     """
-    depth = int(model.config.num_hidden_layers)
+    depth = int(getattr(model.config, "num_hidden_layers", 0))
     if count > depth:
         raise InputError(f"{count} layers are asked for of {depth}", "ask for fewer, or for none to keep all")
     lists = [
@@ -189,13 +191,26 @@ def keep_layers(model: PreTrainedModel, count: int) -> None:
         if isinstance(layers, nn.ModuleList) and len(layers) == depth
     ]
     if len(lists) != 1:
-        raise InputError(f"a {model.config.model_type} does not keep its layers in one list", "keep all of them")
+        raise InputError(f"{model.config.model_type}: its layers are not one list", "keep all of them")
     ((parent, name, layers),) = lists
-    kept = [round(depth - 1 - at * (depth - 1) / max(1, count - 1)) for at in reversed(range(count))]
+    kept = spread(depth, count)
     setattr(parent, name, nn.ModuleList([layers[at] for at in kept]))
     model.config.num_hidden_layers = count
     if getattr(model.config, "layer_types", None) is not None:
         model.config.layer_types = [model.config.layer_types[at] for at in kept]
+    with torch.device("meta"):
+        expected = type(model)(model.config).state_dict().keys()
+    if model.state_dict().keys() != expected:
+        raise InputError(
+            f"{model.config.model_type}: {count} of its {depth} layers make no model of {count} layers: one of them is "
+            "built otherwise by where it stands",
+            "ask for more layers, or keep all of them",
+        )
+
+
+def spread(depth: int, count: int) -> list[int]:
+    """`count` of the numbers below `depth`, evenly taken from the first to the last; of one, the last."""
+    return [round(depth - 1 - at * (depth - 1) / max(1, count - 1)) for at in reversed(range(count))]
 
 
 def set_dropout(model: nn.Module, share: float) -> None:

@@ -119,9 +119,18 @@ def save_config(config: Any, folder: Path, name: str = "training.yaml") -> Path:
 
 
 def fingerprint(*parts: Any) -> str:
-    """16 hex digits that change when any of `parts` (dataclasses or plain values) does."""
-    text = json.dumps([to_dict(part) for part in parts], sort_keys=True, default=str)
+    """16 hex digits that change when any of `parts` (dataclasses or plain values) does.
+
+    A field that is None counts as absent, so that settings which come later do not rename what was made without them.
+    """
+    text = json.dumps([_without_none(to_dict(part)) for part in parts], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_none(one) for key, one in value.items() if one is not None}
+    return [_without_none(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def config_options(

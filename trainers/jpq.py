@@ -18,6 +18,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -118,7 +119,7 @@ class JpqObjective:
     scores: "quantized" ones, or "uncompressed" ones (the ablation that trains the query encoder alone). scale: factor of
     the inner products; None is 20 where vectors have length 1, else 1. cutoff: reciprocal ranks beyond it count as 0;
     None is the negatives' depth. alignment: weight of 1 − cos(q, the start's vector of the same question), which brings a
-    query encoder that has lost layers back to where the documents are; None is 0 where it keeps all, else ALIGNMENT.
+    query encoder that has lost layers back to where the documents are; None is ALIGNMENT with query_layers, else 0.
     """
 
     labels: Literal["judged", "ranking"] | None = None
@@ -491,10 +492,32 @@ class QueryTower(nn.Module):
         vectors: Tensor = features["sentence_embedding"]
         return vectors
 
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        """Vectors as searches have them, (texts, D)."""
+        encoder = SentenceTransformer(modules=list(self.stages), device=str(next(self.parameters()).device))
+        vectors = encoder.encode(
+            [encodable(self.prompt + text) for text in texts], convert_to_tensor=True, show_progress_bar=False
+        )
+        return vectors.float()
+
     def in_order(self, parts: Sequence[Part]) -> Tensor:
         """The vectors of all parts, in the order of the queries."""
         vectors = torch.cat([self(part) for part in parts]).float()
         return vectors[torch.argsort(torch.cat([part["position"] for part in parts]))]
+
+
+def query_tower(start: TorchDenseEncoder, config: JpqConfig) -> QueryTower:
+    """The start's query encoder, as `config` has it. Raises InputError where it cannot be had so."""
+    query = stages_of(start.model, "query")
+    if not isinstance(query[0], Transformer):
+        raise ModelError(f"the start's first module is a {type(query[0]).__name__}; expected a Transformer")
+    return QueryTower(
+        query,
+        max_length=config.query_length,
+        prompt=directory.prompt(start.info.path, "query"),
+        dropout=config.dropout,
+        layers=config.query_layers,
+    )
 
 
 class Corpus(nn.Module):
@@ -524,22 +547,12 @@ class JpqModel(TrainingModel):
         super().__init__()
         # Not named `config`: the Trainer would take that for a transformer's.
         self.start, self.quantizer, self.settings = start, quantizer, config
-        folder = start.info.path
-        query, self.documents_stages = stages_of(start.model, "query"), stages_of(start.model, "document")
-        if not isinstance(query[0], Transformer):
-            raise ModelError(f"the start's first module is a {type(query[0]).__name__}; expected a Transformer")
-        self.query = QueryTower(
-            query,
-            max_length=config.query_length,
-            prompt=directory.prompt(folder, "query"),
-            dropout=config.dropout,
-            layers=config.query_layers,
-        )
+        self.query, self.documents_stages = query_tower(start, config), stages_of(start.model, "document")
         self.corpus = corpus
         learns = config.quantizer.train_centroids and config.objective.documents == "quantized"
         self.scoring = nn.Parameter(torch.from_numpy(quantizer.scoring.copy()), learns)
         self.register_buffer("rotation", torch.from_numpy(quantizer.rotation), persistent=False)
-        normalized = ends_normalized(folder)
+        normalized = ends_normalized(start.info.path)
         self.scale = config.objective.scale or (NORMALIZED_SCALE if normalized else 1.0)
         self.cutoff = config.objective.cutoff or config.negatives.depth
 
@@ -658,14 +671,6 @@ class JpqModel(TrainingModel):
 
     # ------------------------------------------------ use
 
-    def encode(self, texts: Sequence[str]) -> Tensor:
-        """The query encoder's vectors, (texts, D), as searches have them."""
-        encoder = SentenceTransformer(modules=list(self.query.stages), device=str(self.scoring.device))
-        vectors = encoder.encode(
-            [encodable(self.query.prompt + text) for text in texts], convert_to_tensor=True, show_progress_bar=False
-        )
-        return vectors.float()
-
     def retrieve_rows(self, queries: Tensor, k: int, corpus: Corpus, documents: Documents) -> tuple[Rows, Any]:
         """(rows, scores) of the k best documents of each of the vectors (n, D), (n, k), as in `search`."""
         parts = [self.search(block, k, corpus, documents) for block in queries.split(256)]
@@ -750,6 +755,7 @@ class Preparation:
         """documents: take so many of each corpus and what the questions need; all by default."""
         self.config = config
         self.start = _load_start(config)
+        query_tower(self.start, config)  # What cannot be had is refused before long work.
         self.data, self.dev_data = prepare(config, documents)
         check_fits(len(self.data.documents), self.start.dimension, config.quantizer)
         with main_process_first():
@@ -771,6 +777,12 @@ class Preparation:
         if cuda(config):  # Rankings are made before the loop has moved it.
             self.model.to(torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))))
 
+    @cached_property
+    def teacher(self) -> QueryTower:
+        """The whole query encoder, which says what is relevant, whatever is left of it to train."""
+        whole = query_tower(self.start, replace(self.config, query_layers=None))
+        return whole.to(self.model.scoring.device)
+
     def vectors_of(self, documents: TextStore) -> npt.NDArray[np.float32]:
         return document_vectors(self.start, documents, self.config.folder)
 
@@ -781,7 +793,7 @@ class Preparation:
         """The k best documents of each example by the start model, (examples, k)."""
         quantized = [self.config.quantizer, self.config.training.seed]
         searched = quantized if search == "quantized" else search
-        made_of = fingerprint(data.hash, self.start.info.hash, k, searched)
+        made_of = fingerprint(data.hash, self.start.info.hash, self.config.query_length, k, searched)
         file = self.config.folder / f"ranking-{made_of}.npy"
         if not file.exists():
             logger.info("ranking the %s documents for %d questions", search, len(data))
@@ -799,9 +811,9 @@ class Preparation:
 
     def taught(self, data: TrainingData) -> npt.NDArray[np.float32]:
         """The start model's vector of each example's question, (examples, D)."""
-        made_of = fingerprint(data.queries.hash, self.start.info.hash)
+        made_of = fingerprint(data.queries.hash, self.start.info.hash, self.config.query_length)
         vectors = dense_vectors(
-            self.start.encode_queries,
+            lambda texts: self.teacher.encode(texts).cpu().numpy(),
             data.queries,
             self.config.folder / f"questions-{made_of}",
             model=self.start.info,
@@ -887,7 +899,7 @@ def dev_measures(model: JpqModel, sets: Sequence[Dev]) -> dict[str, float]:
     found = []
     for one in sets:
         corpus = one.corpus.to(model.scoring.device)
-        queries = model.encode(list(one.queries.values()))
+        queries = model.query.encode(list(one.queries.values()))
         rows, scores = model.retrieve_rows(queries, DEPTH, corpus, model.settings.negatives.search)
         run = {
             query: {corpus.ids[row]: float(score) for row, score in zip(of_query, values, strict=True) if row >= 0}

@@ -572,6 +572,7 @@ class _Run:
     def __init__(self, output: Path, kind: str, config: Any, data_hash: str) -> None:
         self.output, self.kind, self.config, self.data_hash = output, kind, config, data_hash
         self.folder = output / ".training"
+        self._saved = output / "training.yaml"
         self.checkpoints = self.folder / "checkpoints"
         self.best = self.folder / "best"
         self.logs = self.folder / "logs"
@@ -589,8 +590,9 @@ class _Run:
         if identity.exists():
             other = json.loads(identity.read_text(encoding="utf-8"))
             changed = [name for name in self.identity if other.get(name) != self.identity[name]]
+            if "configuration" in changed and not (fields := self._other_fields()) and self._saved.exists():
+                changed.remove("configuration")  # Settings that came later, not given.
             if "configuration" in changed:
-                fields = self._other_fields()
                 shown = "; ".join(fields[:5]) + (f"; and {len(fields) - 5} more" if len(fields) > 5 else "")
                 raise InputError(
                     f"{self.output} holds a training run with another configuration"
@@ -611,8 +613,7 @@ class _Run:
 
     def _other_fields(self) -> list[str]:
         """The fields of the configuration beside the model that differ from this one's."""
-        saved = self.output / "training.yaml"
-        there = yaml.safe_load(saved.read_text(encoding="utf-8")) if saved.exists() else {}
+        there = yaml.safe_load(self._saved.read_text(encoding="utf-8")) if self._saved.exists() else {}
         return differing(_with_effect(there), _with_effect(to_dict(self.config)))
 
     def start(self) -> None:

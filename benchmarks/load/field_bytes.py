@@ -16,7 +16,7 @@ from opensearch_neural.cluster import translate_errors
 from opensearch_neural.corpus import Document
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.results import Row
-from opensearch_neural.schema import IndexMeta, index_body
+from opensearch_neural.schema import DenseMeta, IndexMeta, index_body
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -83,13 +83,14 @@ def _create(client: OpenSearch, index: str, part: Alone) -> None:
 
 def _write(client: OpenSearch, documents: Sequence[Document], parts: Mapping[str, Alone]) -> None:
     """Each document into all indexes; encoded once by each vectorizer, which is what takes the time."""
-    encoded: dict[int, list[tuple[str, dict[str, Any]]]] = {}
+    encoded: dict[tuple[int, DenseMeta | None], list[tuple[str, dict[str, Any]]]] = {}
     for index, (field, meta, vectorizer) in parts.items():
-        if id(vectorizer) not in encoded:
+        made_by = (id(vectorizer), meta.dense)
+        if made_by not in encoded:
             actions = prepare(documents, vectorizer, meta.dense).actions
-            encoded[id(vectorizer)] = [(action.id, orjson.loads(action.source)) for action in actions]
+            encoded[made_by] = [(action.id, orjson.loads(action.source)) for action in actions]
         lines: list[bytes] = []
-        for id_, source in encoded[id(vectorizer)]:
+        for id_, source in encoded[made_by]:
             lines += [orjson.dumps({"index": {"_id": id_}}), _only(source, field)]
         answer = client.bulk(index=index, body=b"\n".join(lines) + b"\n")
         if answer["errors"]:

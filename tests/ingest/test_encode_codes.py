@@ -25,6 +25,7 @@ from opensearch_neural.corpus import Document
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.dense import DenseEncoder, TorchDenseEncoder, load_dense
 from opensearch_neural.models.quantized import QUANTIZER_FILE, QuantizedModel, Quantizer, load_quantized
+from opensearch_neural.schema import PassageMeta
 
 
 @pytest.fixture(scope="module")
@@ -130,10 +131,36 @@ def test_codes_are_made_of_vectors_in_files_where_the_model_would_make_the_same(
         assert plan.meta.dense is not None and plan.meta.dense.hash == load_dense(model).info.hash
         hashes.add(plan.meta.quantized.hash)
     assert len(hashes) == 2
+    # Codes that are there serve where they are the model's; another model's take their place.
+    run_encode(EncodeJob(source, tmp_path / "w", sparse="none", dense=str(model), pq=str(model)), show_progress=False)
+    with_codes = StoredVectors(*find_manifest(tmp_path / "w"))
+    for pq in (model, other):
+        job = Job(None, "some", vectors=tmp_path / "w", pq=str(pq))
+        plan, loaded = with_vectors(job, with_codes, source.reader(str(corpus))), load_quantized(pq, device="cpu")
+        assert (plan.vectorizer is with_codes) == (pq == model)
+        found = plan.vectorizer.vectors(documents)
+        assert found.pq is not None and (found.pq == loaded.encode_documents(contents)).all()
+        assert plan.meta.quantized is not None and plan.meta.quantized.hash == loaded.info.hash
     stranger = quantized_model(tmp_path / "stranger", contents, seed=5)
     with pytest.raises(InputError, match="encodes documents otherwise") as caught:
         planned(stranger)
-    assert caught.value.remedy == f"`osn encode --pq {stranger}` writes its codes"
+    assert caught.value.remedy is not None and f"`osn encode --pq {stranger}`" in caught.value.remedy
+
+
+def test_codes_are_made_of_passages_in_files(tmp_path: Path, model: Path) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(20))
+    source = CorpusSource(str(corpus))
+    passages = PassageMeta(6, 3)
+    run_encode(
+        EncodeJob(source, tmp_path / "v", sparse="lexical", dense=str(model), passages=passages), show_progress=False
+    )
+    job = Job(None, "some", vectors=tmp_path / "v", pq=str(model))
+    plan = with_vectors(job, StoredVectors(*find_manifest(tmp_path / "v")), source.reader(str(corpus)))
+    documents = [one for one in plan.records(print) if isinstance(one, Document)]
+    assert len(documents) > 20
+    found = plan.vectorizer.vectors(documents).pq
+    expected = load_quantized(model, device="cpu").encode_documents([document.contents for document in documents])
+    assert found is not None and (found == expected).all()
 
 
 def test_what_cannot_be_encoded_so_is_named(tmp_path: Path, model: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from dataclasses import replace
@@ -241,10 +242,15 @@ def test_a_query_encoder_of_fewer_layers_is_brought_back_to_the_start_s_vectors(
     assert one.alignment > config.alignment == 0
     ready = Preparation(one)
     assert "aligned" in batch_of(ready, teacher=ready.taught(ready.data))
-    before = likeness(ready.model.eval().encode)
+    before = likeness(ready.model.query.encode)
     train_jpq(one)
     model = load_quantized(one.output, device="cpu")
-    assert likeness(model.encode_queries) > before + 0.2, before
+    after = likeness(model.encode_queries)
+    assert after > before + 0.2, before
+    # Not by what ranking alone would do.
+    unaligned = replace(one, output=tmp_path / "unaligned", objective=JpqObjective(alignment=0.0))
+    train_jpq(unaligned)
+    assert after > likeness(load_quantized(unaligned.output, device="cpu").encode_queries) + 0.1
     assert isinstance(model.dense, TorchDenseEncoder)
     depths = [len(stages_of(model.dense.model, "query")[0].auto_model.encoder.layer)]
     depths.append(len(stages_of(model.dense.model, "document")[0].auto_model.encoder.layer))
@@ -252,9 +258,44 @@ def test_a_query_encoder_of_fewer_layers_is_brought_back_to_the_start_s_vectors(
     assert documents_alike(model.dense, load_dense(config.start, device="cpu"))
 
 
-def test_more_layers_than_the_start_has_are_refused(config: JpqConfig) -> None:
+def test_the_layers_that_are_kept_lie_evenly_and_make_a_model_that_loads(tmp_path: Path) -> None:
+    from transformers import AutoModel, BertConfig, BertModel
+
+    assert backbones.spread(6, 6) == [0, 1, 2, 3, 4, 5]
+    assert backbones.spread(6, 1) == [5]
+    assert backbones.spread(6, 2) == [0, 5]
+    assert backbones.spread(12, 4) == [0, 4, 7, 11]
+    size = {"vocab_size": 30, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    model = BertModel(BertConfig(num_hidden_layers=5, **size)).eval()
+    before = list(model.encoder.layer)
+    backbones.keep_layers(model, 3)
+    assert [before.index(layer) for layer in model.encoder.layer] == [0, 2, 4]
+    model.save_pretrained(tmp_path / "three")
+    ids = torch.arange(12).reshape(2, 6)
+    with torch.no_grad():
+        expected = model(ids).last_hidden_state
+        found = AutoModel.from_pretrained(tmp_path / "three").eval()(ids).last_hidden_state
+    torch.testing.assert_close(found, expected)
+
+
+def test_layers_that_are_no_list_or_built_otherwise_are_refused() -> None:
+    from transformers import AlbertConfig, AlbertModel, ModernBertConfig, ModernBertModel
+
+    size = {"vocab_size": 30, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    with pytest.raises(InputError, match="albert: its layers are not one list"):
+        backbones.keep_layers(AlbertModel(AlbertConfig(num_hidden_layers=4, embedding_size=8, **size)), 2)
+    # The first layer of a ModernBERT has no norm before its attention.
+    modern = ModernBertModel(ModernBertConfig(num_hidden_layers=4, pad_token_id=0, **size))
+    with pytest.raises(InputError, match="modernbert: 1 of its 4 layers make no model of 1 layers"):
+        backbones.keep_layers(copy.deepcopy(modern), 1)
+    backbones.keep_layers(modern, 2)
+
+
+def test_more_layers_than_the_start_has_are_refused_before_anything_is_encoded(config: JpqConfig) -> None:
+    config = replace(config, query_layers=3, cache=None)
     with pytest.raises(InputError, match="3 layers are asked for of 2"):
-        Preparation(replace(config, query_layers=3))
+        Preparation(config)
+    assert not list(config.folder.glob("documents-*"))
 
 
 def test_the_step_searches_without_dropout_and_the_loss_keeps_it(config: JpqConfig) -> None:
@@ -335,6 +376,20 @@ def test_opq_reconstructs_better_than_pq_and_both_better_than_their_mean() -> No
         assert rotate != np.allclose(quantizer.rotation, np.eye(16))
         errors[rotate] = np.square(vectors - quantizer.reconstruct(quantizer.encode(vectors))).sum(1).mean()
     assert errors[True] < errors[False] < np.square(vectors - vectors.mean(0)).sum(1).mean()
+
+
+@pytest.mark.parametrize("m", [1, 6], ids=["one part", "a part for each coordinate"])
+def test_the_fewest_and_the_most_parts(m: int) -> None:
+    vectors = np.random.default_rng(0).normal(size=(300, 6)).astype(np.float32)
+    quantizer = fit_quantizer(vectors, QuantizerSettings(subvectors=m, rotation_iterations=2), seed=1)
+    assert quantizer.scoring.shape == (m, 256, 6 // m)
+    codes = quantizer.encode(vectors)
+    assert codes.shape == (300, m)
+    lost = np.square(vectors - quantizer.reconstruct(codes)).sum(axis=1).mean()
+    # 256 centroids for 300 vectors, or for 300 numbers: nearly all have their own.
+    assert lost < 0.1 * np.square(vectors).sum(axis=1).mean()
+    scores = quantizer.scores(vectors[:5], codes)
+    np.testing.assert_allclose(scores, vectors[:5] @ quantizer.reconstruct(codes).T, atol=1e-4)
 
 
 def test_what_cannot_be_quantized_is_named(config: JpqConfig) -> None:
