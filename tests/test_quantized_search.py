@@ -728,7 +728,7 @@ def test_judgements_that_a_model_was_trained_on_do_not_tune_it(
         (0.019, 0.001, (1.4, 1.5), [False, True, True, False]),
         (0.03, -0.001, (1.4, 1.5), [False, True, True, False]),
         (0.03, 0.001, (1.4, 1.6), [True, True, False, False]),
-        (0.03, 0.001, (), [True, False]),
+        (0.03, 0.001, (), [True, False, False]),
     ],
 )
 def test_the_cascades_goals_are_met_where_one_set_has_both(
@@ -741,11 +741,15 @@ def test_the_cascades_goals_are_met_where_one_set_has_both(
                 Row(f"{index}, {n} clients", "cascade", "P99 / sparse", value, None, None, 9)
                 for n, value in enumerate(ratios)
             ),
+            *(Row(f"{index}, {n} clients", "sparse", "P50 ms", 5.0, None, None, 9) for n in range(max(1, len(ratios)))),
         ]
 
     found: Any = [SimpleNamespace(index="one"), SimpleNamespace(index="other")]
     goals = cascade.goals(found, measured("one", gain, ratios) + measured("other", -0.01, (1.0,)))
     assert [goal.met for goal in goals] == [*met[:-1], False, True, met[-1]]
+    # What was refused, or asked too seldom for a P99, is neither met nor missed.
+    assert [goal.value is None for goal in goals] == [not ratios and n == 1 for n in range(len(goals))]
+    assert str(goals[1]).startswith("met: " if goals[1].met else "missed: " if ratios else "not measured: ")
 
 
 @pytest.mark.cluster
