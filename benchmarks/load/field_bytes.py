@@ -53,8 +53,10 @@ def bytes_by_field(
             for name, part in parts.items():
                 made[name] = f"osn-bench-field-{uuid.uuid4().hex[:8]}"
                 _create(client, made[name], part)
-            for at in range(0, len(documents), BATCH):
-                _write(client, documents[at : at + BATCH], {made[name]: part for name, part in parts.items()})
+            # At least two segments: of one, which merging leaves as it is, what OpenSearch keeps for replicas would stay.
+            size = min(BATCH, -(-len(documents) // 2))
+            for at in range(0, len(documents), size):
+                _write(client, documents[at : at + size], {made[name]: part for name, part in parts.items()})
             # All of them first: a merge waits for the half minute in which OpenSearch lets go of what it keeps.
             sizes = {name: _merged_size(client, index) for name, index in made.items()}
     finally:
@@ -92,7 +94,7 @@ def _write(client: OpenSearch, documents: Sequence[Document], parts: Mapping[str
         lines: list[bytes] = []
         for id_, source in encoded[made_by]:
             lines += [orjson.dumps({"index": {"_id": id_}}), _only(source, field)]
-        answer = client.bulk(index=index, body=b"\n".join(lines) + b"\n")
+        answer = client.bulk(index=index, body=b"\n".join(lines) + b"\n", params={"refresh": "true"})
         if answer["errors"]:
             raise ClusterError(f"the cluster did not take all documents of {index}")
 
