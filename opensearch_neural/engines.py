@@ -136,7 +136,8 @@ class Engines:
     are given when it is made: what follows from them and from the index's record is read once, not with every query.
 
     weights: of the two parts of hybrid, summing to 1; None: equal. backend: what runs the dense model for queries; "onnx"
-        and "onnx-int8" need no torch, and a model directory that was exported.
+        and "onnx-int8" need no torch, and a model directory that was exported; they encode on one thread, as applications
+        search by several.
     rare, window: of high-idf-first, and of the cascade; None: what `osn tune` stored in the index, else ratio:0.5 and 30
     exact, tokens: of high-idf-first, likewise (`TwoPhases`)
     dense_window, weight: of the cascade, likewise; the window of jpq-rescore too
@@ -232,7 +233,7 @@ class Engines:
             if meta is None:
                 raise ModelError(f"the index {self.index!r} holds no dense vectors", "ingest with --dense MODEL")
             place: str | Path = self.dense_model or registry.find(meta.hash, meta.name, "dense")
-            encoder = load_single_or_several(place, backend=self.backend)
+            encoder = load_single_or_several(place, backend=self.backend, threads=1)
             check_same_model(self.index, meta, "dense", self.dense_model or meta.name, encoder.info.hash)
             self._dense_encoder = encoder
         return self._dense_encoder
@@ -256,7 +257,7 @@ class Engines:
             if meta is None:
                 raise ModelError(f"the index {self.index!r} holds no quantized vectors", "ingest with --pq MODEL")
             place = self.pq_model or registry.find(meta.hash, meta.name, "quantized")
-            model = load_quantized(place, backend=self.backend)
+            model = load_quantized(place, backend=self.backend, threads=1)
             check_same_model(self.index, meta, "quantized", self.pq_model or meta.name, model.info.hash)
             self._quantized_model = model
         return self._quantized_model

@@ -176,7 +176,8 @@ def masked_language_model(
 
 
 def keep_layers(model: PreTrainedModel, count: int) -> None:
-    """Leave `count` of a transformer's layers, evenly taken from the first to the last; of one, the last.
+    """Leave `count` of a transformer's layers, evenly taken from the first to the last; of one, the last; of none, the
+    embeddings, with their positions and normalization.
 
     Raises InputError where it has fewer, or where fewer layers would not make a model of the same kind: kept in another way
     than one list, or a layer that is built otherwise by where it stands.

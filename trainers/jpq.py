@@ -170,10 +170,11 @@ class JpqConfig:
 
     start: any dense model directory; its document encoder stays as it is. The documents of all train sets make one
     index. query_length: tokens read of a query, None as the start has it. query_layers: layers of the start's transformer
-    that the query encoder keeps, evenly taken from the first to the last; None keeps all. A query costs what its layers
-    cost; documents are encoded by all. dropout: replaces the query encoder's own where given. cache: where document
-    vectors, codebooks and rankings lie, which other configurations may share; by default in the output, hidden. unseen:
-    sets whose questions are left out of train. onnx: write ONNX files, too.
+    that the query encoder keeps, evenly taken from the first to the last; None keeps all, 0 leaves a vector for each token,
+    and no transformer is run for a query. A query costs what its layers cost; documents are encoded by all. dropout:
+    replaces the query encoder's own where given. cache: where document vectors, codebooks and rankings lie, which other
+    configurations may share; by default in the output, hidden. unseen: sets whose questions are left out of train. onnx:
+    write ONNX files, too.
     """
 
     output: Path
@@ -197,8 +198,8 @@ class JpqConfig:
             raise ValueError("train names no data set")
         if self.query_length is not None and self.query_length < 3:
             raise ValueError("query_length must leave room for text: at least 3")
-        if self.query_layers is not None and self.query_layers < 1:
-            raise ValueError(f"query_layers must be at least 1, not {self.query_layers}")
+        if self.query_layers is not None and self.query_layers < 0:
+            raise ValueError(f"query_layers must be at least 0, not {self.query_layers}")
 
     @property
     def folder(self) -> Path:

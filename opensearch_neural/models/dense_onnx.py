@@ -61,10 +61,12 @@ class OnnxDenseEncoder:
     vectors: int = 1
 
     @classmethod
-    def load(cls, folder: Path, info: ModelInfo, max_length: int | None, *, int8: bool = False) -> OnnxDenseEncoder:
+    def load(
+        cls, folder: Path, info: ModelInfo, max_length: int | None, *, int8: bool = False, threads: int | None = None
+    ) -> OnnxDenseEncoder:
         modules = directory.routes(folder) or {"": [Module("Transformer", folder), Module("Pooling", folder)]}
         towers = {
-            route: _load_tower(folder, modules.get(route) or modules.get("", []), route, max_length, int8)
+            route: _load_tower(folder, modules.get(route) or modules.get("", []), route, max_length, int8, threads)
             for route in ("query", "document")
         }
         dimension = _encode(towers["query"], ["dimension"], 1).shape[1]
@@ -99,7 +101,9 @@ def _encode(tower: Tower, texts: Sequence[str], batch_size: int) -> Array:
     return np.concatenate(rows)[np.argsort(order)]
 
 
-def _load_tower(folder: Path, modules: list[Module], route: str, max_length: int | None, int8: bool) -> Tower:
+def _load_tower(
+    folder: Path, modules: list[Module], route: str, max_length: int | None, int8: bool, threads: int | None
+) -> Tower:
     try:
         from onnxruntime import InferenceSession, SessionOptions
     except ModuleNotFoundError:
@@ -116,6 +120,7 @@ def _load_tower(folder: Path, modules: list[Module], route: str, max_length: int
             f"export_onnx('{folder}'{', int8=True' * int8})\"",
         )
     options = SessionOptions()
+    options.intra_op_num_threads = threads or 0
     # Threads that spin between two queries take as much again of the processor as the queries do.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:

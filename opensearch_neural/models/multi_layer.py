@@ -253,9 +253,10 @@ class StackedEncoder:
 
 
 def load_single_or_several(
-    name_or_path: str | Path, *, device: str | None = None, backend: Backend = "torch"
+    name_or_path: str | Path, *, device: str | None = None, backend: Backend = "torch", threads: int | None = None
 ) -> DenseEncoder:
-    """A dense model as `load_dense` reads it, or a multi-layer model whose documents all have as many vectors.
+    """A dense model as `load_dense` reads it, or a multi-layer model whose documents all have as many vectors. threads: of a
+    dense model.
 
     Raises ModelError for one whose documents have not: an index has fields for a fixed number.
     """
@@ -263,7 +264,7 @@ def load_single_or_several(
         name_or_path, files=directory.ONNX_FILES if backend != "torch" else directory.DOCUMENT_FILES
     )
     if not (folder / FILE).exists():
-        return load_dense(name_or_path, device=device, backend=backend)
+        return load_dense(name_or_path, device=device, backend=backend, threads=threads)
     encoder = load_multi_layer(name_or_path, device=device, backend=backend)
     vectors = encoder.selection.size if encoder.mix is None else 1
     if vectors is None:

@@ -190,6 +190,7 @@ def load_quantized(
     device: str | None = None,
     backend: Backend = "torch",
     max_length: int | None = None,
+    threads: int | None = None,
 ) -> QuantizedModel:
     """The quantized model of a directory that `osn train jpq` wrote; the options are those of `load_dense`.
 
@@ -202,7 +203,7 @@ def load_quantized(
         kind = "no osn.json" if content is None else f"a {content['kind']} model"
         raise ModelError(f"{folder} is no quantized model ({kind})", "`osn train jpq` makes one from a dense model")
     quantizer = Quantizer.load(folder / QUANTIZER_FILE)
-    dense = load_dense(name_or_path, device=device, backend=backend, max_length=max_length)
+    dense = load_dense(name_or_path, device=device, backend=backend, max_length=max_length, threads=threads)
     if dense.dimension != quantizer.dimension:
         raise ModelError(
             f"{folder}: the encoder's vectors have {dense.dimension} dimensions, the quantizer's {quantizer.dimension}"

@@ -17,10 +17,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
 pytest.importorskip("faiss")
 
+from sentence_transformers.base.modules import Transformer  # noqa: E402
 from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
-from opensearch_neural.models.dense import documents_alike, load_dense  # noqa: E402
+from opensearch_neural.models.dense import TorchDenseEncoder, documents_alike, load_dense, stages_of  # noqa: E402
+from opensearch_neural.models.dense_onnx import export_onnx  # noqa: E402
 from opensearch_neural.models.quantized import load_quantized  # noqa: E402
 from trainers import backbones, jpq  # noqa: E402
 from trainers.jpq import (  # noqa: E402
@@ -218,8 +220,6 @@ def test_a_query_encoder_of_fewer_layers_is_brought_back_to_the_start_s_vectors(
 ) -> None:
     from transformers import AutoModel, AutoTokenizer
 
-    from opensearch_neural.models.dense import TorchDenseEncoder, stages_of
-
     # The layer that is left out changes much.
     strong = AutoModel.from_pretrained(backbone)
     with torch.no_grad():
@@ -265,6 +265,7 @@ def test_the_layers_that_are_kept_lie_evenly_and_make_a_model_that_loads(tmp_pat
     assert backbones.spread(6, 1) == [5]
     assert backbones.spread(6, 2) == [0, 5]
     assert backbones.spread(12, 4) == [0, 4, 7, 11]
+    assert backbones.spread(6, 0) == []
     size = {"vocab_size": 30, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
     model = BertModel(BertConfig(num_hidden_layers=5, **size)).eval()
     before = list(model.encoder.layer)
@@ -276,6 +277,33 @@ def test_the_layers_that_are_kept_lie_evenly_and_make_a_model_that_loads(tmp_pat
         expected = model(ids).last_hidden_state
         found = AutoModel.from_pretrained(tmp_path / "three").eval()(ids).last_hidden_state
     torch.testing.assert_close(found, expected)
+
+
+def test_a_query_encoder_without_layers_is_a_table_of_token_vectors(config: JpqConfig) -> None:
+    none = replace(config, query_layers=0, dev=[], onnx=True)
+    train_jpq(none)
+    model = load_quantized(none.output, device="cpu")
+    vectors = model.encode_queries(["ax bet cor", "cor ax bet", "ax bet"])
+    for backend in ("onnx", "onnx-int8"):
+        if backend == "onnx-int8":
+            export_onnx(none.output, int8=True)
+        written = load_quantized(none.output, backend=backend, threads=1)
+        np.testing.assert_allclose(written.encode_queries(["ax bet cor", "cor ax bet", "ax bet"]), vectors, atol=1e-4)
+    assert documents_alike(model.dense, load_dense(config.start, device="cpu"))
+    # Each position adds its own vector: what a token adds does not depend on those beside it.
+    stages = stages_of(model.dense.model, "query")
+    assert isinstance(stages[0], Transformer)
+    embed = stages[0].auto_model
+    with torch.no_grad():
+        first = embed(torch.tensor([[5, 6, 7]])).last_hidden_state[0]
+        second = embed(torch.tensor([[5, 9, 7]])).last_hidden_state[0]
+    torch.testing.assert_close(first[[0, 2]], second[[0, 2]])
+    assert not torch.allclose(first[1], second[1])
+
+
+def test_fewer_than_no_layers_are_refused(config: JpqConfig) -> None:
+    with pytest.raises(ValueError, match="query_layers must be at least 0, not -1"):
+        replace(config, query_layers=-1)
 
 
 def test_layers_that_are_no_list_or_built_otherwise_are_refused() -> None:
