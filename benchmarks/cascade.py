@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from benchmarks.load.command import load_settings, measuring_options, queries_of, run
 from opensearch_neural.cluster import ConnectionSettings, connection_options, translate_errors
@@ -58,7 +59,7 @@ MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("cascade"), show_default=True, help="Working folder."
 )
-@click.option("--restart", is_flag=True, help="Do not continue interrupted runs in --out.")
+@click.option("--restart", is_flag=True, help="Begin anew, indexes too; vectors in --out stay.")
 @click.option("--heap", default="2g", show_default=True, help="Of the local node, where no cluster is named.")
 @click.option("--keep-indexes", is_flag=True, help="Leave osn-cascade-SET there.")
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
@@ -101,6 +102,8 @@ def cascade(
         )
     if tune is not None and tune.resolve() not in {folder.resolve() for folder in data}:
         raise InputError(f"--tune {tune} is none of the sets", "name one of those given by --data")
+    if click.get_current_context().get_parameter_source("baseline") is ParameterSource.COMMANDLINE:
+        raise InputError("ratios are taken to sparse here", "leave --baseline out; `osn bench load` has it")
     settings = load_settings({**options, "baseline": SPARSE})
     variants = parse_variants(engines)
     if not {SPARSE, CASCADE} <= {variant.name for variant in variants}:
@@ -119,6 +122,8 @@ def cascade(
         indexes = {folder: f"osn-cascade-{folder.resolve().name}" for folder in data}
         try:
             for folder, model in zip(data, pq, strict=True):
+                if restart:
+                    client.indices.delete(index=indexes[folder], params={"ignore_unavailable": "true"})
                 ingest(client, folder, indexes[folder], sparse, dense, model, out)
             if tune is not None:
                 tuned = next(folder for folder in data if folder.resolve() == tune.resolve())

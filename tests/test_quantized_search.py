@@ -27,7 +27,7 @@ from benchmarks import cascade, jpq_table
 from benchmarks.load import tuning
 from benchmarks.load.measurement import prepare
 from benchmarks.load.target import Target
-from benchmarks.load.tuning import tune
+from benchmarks.load.tuning import Questions, Tried, asker, choose_cascade, tune
 from benchmarks.load.variants import parse_variants, spec_of
 from benchmarks.load.workload import body_builders
 from ingest.documents import Documents, delete_documents
@@ -579,6 +579,28 @@ def test_the_cascade_is_tuned_by_judgements_and_searches_so_from_then_on(
         put_meta(written.client, written.index, replace(stored.meta, extra={}))
     with pytest.raises(InputError, match="a cascade is chosen by judgements"):
         CliRunner().invoke(tune, [*asked, "--queries", str(judged / "queries.jsonl")], catch_exceptions=False)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("relevant", ["the first of all tokens", "the nearest"])
+def test_a_cascade_that_is_worse_on_held_back_queries_is_not_chosen(written: Written, relevant: str) -> None:
+    engines = written.engines()
+    engines.body_of("sparse")
+    random = np.random.default_rng(5)
+    texts = {f"q{number}": " ".join(random.choice(WORDS, size=3, replace=False)) for number in range(12)}
+    best = {}
+    for query, text in texts.items():
+        found = written.hits(engines.body("sparse", text, size=60))
+        inner = written.inner_products(text)
+        best[query] = max(found, key=found.__getitem__ if relevant == "the first of all tokens" else inner.__getitem__)
+    held_back = Questions(texts, {query: {document: 1} for query, document in best.items()})
+    heavy = Tried(Cascade(Rare("ratio", 0.0), 60, 60, 5.0), 1.0, 1.0, 1.0)
+    tried = [Tried(None, 2.0, 1.0, 1.0), heavy]
+    chosen = choose_cascade(asker(written.client, written.index), engines, tried, held_back, 0.99)
+    if relevant == "the nearest":
+        assert chosen is not None and chosen.setting == heavy.setting and chosen.kept > 1
+    else:
+        assert chosen is None
 
 
 @pytest.mark.cluster
