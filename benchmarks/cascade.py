@@ -280,8 +280,9 @@ def tune_all(
     from benchmarks.load.tuning import halves, store, tried_and_chosen
     from opensearch_neural.corpus import BeirData
 
-    indexes = list(indexes)
-    if all(TUNED_CASCADE in open_engines(client, each, backend=backend).meta.extra for each in indexes):
+    indexes, measure = list(indexes), f"nDCG@10 of {folder.name} ({split})"
+    stored = [open_engines(client, each, backend=backend).meta.extra.get(TUNED_CASCADE, {}) for each in indexes]
+    if all((each.get("measure"), each.get("keep")) == (measure, keep) for each in stored):
         return
     engines = open_engines(client, index, backend=backend)
     judged = BeirData.load(folder, split)
@@ -294,7 +295,7 @@ def tune_all(
         return
     print(f"cascade, tuned on {folder.name} ({split}): {chosen.setting}", file=sys.stderr)
     for each in indexes:
-        store(client, each, chosen, keep=keep, measure=f"nDCG@10 of {folder.name}", queries=len(held_back.texts))
+        store(client, each, chosen, keep=keep, measure=measure, queries=len(held_back.texts))
 
 
 def goals(found: Sequence[Measurement], rows: Sequence[Row]) -> list[Goal]:

@@ -4,8 +4,8 @@
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`, and is made from `benchmarks/results/NAME/summary.json`,
 with the goals and the command that made it; after `<!-- goals: NAME -->` the table is left out, after `<!-- gains: NAME -->`
-it is one of paired differences in nDCG@10, after `<!-- ratios: NAME -->` a load test is shown by its ratios to BM25. Nothing
-in between is typed by hand.
+it is one of paired differences in nDCG@10, after `<!-- ratios: NAME -->` a load test is shown by its ratios to its baseline.
+Nothing in between is typed by hand.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from opensearch_neural.tables import result_table, table
 
 RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parent.parent / "README.md"
-RATIOS = ("P99 / bm25", "requests/s / bm25")
+RATIOS = ("P99", "requests/s")
+"""Each over the baseline's."""
 
 _TABLE = re.compile(
     r"(<!-- (?P<what>table|goals|gains|ratios): (?P<name>[\w/-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL
@@ -48,10 +49,11 @@ def rendered(what: str, summary: Summary) -> str:
 
 def ratios(rows: list[Row]) -> str:
     """A line for each index and level, a column for each engine and ratio, with their intervals."""
-    chosen = [row for row in rows if row.measure in RATIOS]
+    chosen = [row for row in rows if row.measure.partition(" / ")[0] in RATIOS and " / " in row.measure]
     by_cell = {(row.set, row.engine, row.measure): row for row in chosen}
     engines = list(dict.fromkeys(row.engine for row in chosen))
-    columns = [(engine, measure) for measure in RATIOS for engine in engines]
+    measures = sorted({row.measure for row in chosen}, key=lambda measure: RATIOS.index(measure.partition(" / ")[0]))
+    columns = [(engine, measure) for measure in measures for engine in engines]
 
     return table(
         ["", *(f"{engine}: {measure}" for engine, measure in columns)],

@@ -270,7 +270,7 @@ def prepare_folder(folder: Path, chosen: Chosen) -> None:
     type=click.IntRange(min=1),
     default=None,
     metavar="N",
-    help="It scores N codes for each document asked for, found by a scan: faster, not exact, M more bytes.  [default: all]",
+    help="It scores N codes for each document asked for, found by a scan: not exact, M more bytes.  [default: all]",
 )
 @click.option("--tokenizer", default=None, help="Tokenizer of the lexical model.  [default: BERT's word pieces]")
 @click.option("--passages", default=None, metavar="TOKENS[:STRIDE]", help="Split documents into passages.")

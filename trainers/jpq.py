@@ -28,6 +28,7 @@ import numpy.typing as npt
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Router, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
 from torch import Tensor, nn
 from transformers import set_seed
 
@@ -170,11 +171,11 @@ class JpqConfig:
 
     start: any dense model directory; its document encoder stays as it is. The documents of all train sets make one
     index. query_length: tokens read of a query, None as the start has it. query_layers: layers of the start's transformer
-    that the query encoder keeps, evenly taken from the first to the last; None keeps all, 0 leaves a vector for each token,
-    and no transformer is run for a query. A query costs what its layers cost; documents are encoded by all. dropout:
-    replaces the query encoder's own where given. cache: where document vectors, codebooks and rankings lie, which other
-    configurations may share; by default in the output, hidden. unseen: sets whose questions are left out of train. onnx:
-    write ONNX files, too.
+    that the query encoder keeps, evenly taken from the first to the last; None keeps all, 0 leaves the embeddings of tokens
+    and positions, whose mean is the query whatever the start pools by, and no transformer is run for it. A query costs what
+    its layers cost; documents are encoded by all. dropout: replaces the query encoder's own where given. cache: where
+    document vectors, codebooks and rankings lie, which other configurations may share; by default in the output, hidden.
+    unseen: sets whose questions are left out of train. onnx: write ONNX files, too.
     """
 
     output: Path
@@ -472,6 +473,11 @@ class QueryTower(nn.Module):
         transformer: Any = self.stages[0]
         if layers is not None:
             backbones.keep_layers(transformer.auto_model, layers)
+        if layers == 0:
+            # Without layers the first token and the last are the same for every query.
+            for at, stage in enumerate(self.stages):
+                if isinstance(stage, Pooling):
+                    self.stages[at] = Pooling(stage.embedding_dimension, "mean", include_prompt=stage.include_prompt)
         self.tokenizer, self.prompt = transformer.tokenizer, prompt
         own = transformer.max_seq_length
         if max_length is not None and own is not None and max_length > own:

@@ -161,7 +161,8 @@ def quantized_index(quantizer: Quantizer, codes: Codes, *, candidates: int | Non
     """The faiss index, a rotation and then PQ by inner product, that scores as `Quantizer.scores` does.
 
     codes: (documents, M), of `Quantizer.encode`. candidates: score so many codes for each document asked for, those that a
-    scan finds first, in place of all of them: several times faster, M more bytes a document, and not exact any more.
+    scan finds first, in place of all of them: faster where documents are many (a million, not ten thousand), M more bytes a
+    document, and not exact any more.
     It holds the scoring centroids: to add documents later, code them with the quantizer and make the index anew, since
     faiss's own `add` would code them with these. Raises InputError for codes of another M, for less than 1 candidate, and
     for a scan of single bytes.

@@ -13,7 +13,7 @@ import pytest
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.models.dense import load_dense
-from opensearch_neural.models.dense_onnx import export_onnx
+from opensearch_neural.models.dense_onnx import OnnxDenseEncoder, export_onnx
 from opensearch_neural.models.directory import minilm_directory
 
 torch = pytest.importorskip("torch", reason="needs the extra [encode]")
@@ -123,6 +123,16 @@ def test_onnx_pools_projects_and_normalizes_as_the_directory_says(
     np.testing.assert_allclose(by_onnx.encode_documents(TEXTS, batch_size=2), expected, atol=1e-4)
     assert by_onnx.info.hash == by_torch.info.hash
     assert by_onnx.encode_documents([]).shape == (0, by_onnx.dimension)
+
+
+def test_onnx_takes_as_many_threads_as_it_is_told(minilm: Path, tmp_path: Path) -> None:
+    folder = small_bert(tmp_path / "plain", minilm)
+    export_onnx(folder)
+    for threads in (None, 1, 3):
+        encoder = load_dense(folder, backend="onnx", threads=threads)
+        assert isinstance(encoder, OnnxDenseEncoder)
+        for tower in (encoder.query, encoder.document):
+            assert tower.session.get_session_options().intra_op_num_threads == (threads or 0)
 
 
 def test_a_plain_transformers_folder_is_mean_pooled_and_says_so(
