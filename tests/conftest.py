@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 import uuid
 from collections.abc import Iterator
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 # As the `osn` command sets it, and before anything imports torch: see opensearch_neural/cli.py.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# A shell starts what runs in its background with interrupts ignored, and so would the commands that are interrupted here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run, so that a failure is a change's own; HYPOTHESIS_PROFILE=random looks for new ones.
 hypothesis.settings.register_profile("fixed", derandomize=True, database=None)

@@ -290,7 +290,7 @@ def test_a_query_encoder_without_layers_learns_the_start_s_vectors_by_tokens_alo
     stages[1] = Pooling(stages[1].embedding_dimension, "cls")
     SentenceTransformer(modules=stages).save_pretrained(str(tmp_path / "cls"))
     config = replace(config, start=str(tmp_path / "cls"), cache=None)
-    none = replace(config, query_layers=0, dev=[], onnx=True)
+    none = replace(config, query_layers=0, dev=[])
     texts = list(config.dev[0].load().query_texts().values())
     expected = load_dense(config.start, device="cpu").encode_queries(texts)
 
@@ -306,7 +306,7 @@ def test_a_query_encoder_without_layers_learns_the_start_s_vectors_by_tokens_alo
     assert likeness(vectors) > before + 0.1, before
     apart = np.linalg.norm(vectors - vectors[:1], axis=1)[1:] / np.linalg.norm(vectors[0])
     assert apart.min() > 0.01, "all queries are the same"
-    export_onnx(none.output, int8=True)  # without a matrix to round
+    export_onnx(none.output, int8=True)  # there is no matrix to round
     for backend in ("onnx", "onnx-int8"):
         written = load_quantized(none.output, backend=backend, threads=1)
         np.testing.assert_allclose(written.encode_queries(texts), vectors, atol=1e-4)
