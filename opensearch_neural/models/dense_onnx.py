@@ -297,6 +297,8 @@ def _export(model: PreTrainedModel, longest: int, file: Path) -> None:
         return ids, mask
 
     shape = {0: torch.export.Dim("batch", max=1 << 16), 1: torch.export.Dim("length", max=longest)}
+    # It warns of operators that no transformer has.
+    logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
     with torch.inference_mode(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
