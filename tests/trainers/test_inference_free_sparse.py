@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,7 @@ def test_each_part_is_one_command_that_writes_its_result(
         "CLAIMED": ("one", "two"),
         "GRID": ((0.9, 1.2), (0.5,)),
         "HOLD_BACK": 8,
+        "head_seconds": partial(inference_free_sparse.head_seconds, rounds=2, documents=4, length=16),
     }
     for name, value in small.items():
         monkeypatch.setattr(inference_free_sparse, name, value)
