@@ -27,7 +27,7 @@ from benchmarks import cascade, jpq_table
 from benchmarks.load import tuning
 from benchmarks.load.measurement import prepare
 from benchmarks.load.target import Target
-from benchmarks.load.tuning import Questions, Tried, asker, choose_cascade, tune
+from benchmarks.load.tuning import Chosen, Questions, Tried, asker, choose_cascade, tune
 from benchmarks.load.variants import parse_variants, spec_of
 from benchmarks.load.workload import body_builders
 from ingest.documents import Documents, delete_documents
@@ -721,6 +721,30 @@ def test_the_cascade_is_measured_against_sparse_alone(
     assert not client.indices.exists(index="osn-cascade-judged")
     with pytest.raises(InputError, match="1 sets and 2 quantized models"):
         CliRunner().invoke(cascade.cascade, [*command, "--pq", "another"], catch_exceptions=False)
+    with pytest.raises(InputError, match="ratios are taken to sparse here"):
+        CliRunner().invoke(cascade.cascade, [*command, "--baseline", "bm25"], catch_exceptions=False)
+
+
+@pytest.mark.cluster
+def test_the_cascades_benchmark_tunes_anew_where_another_set_or_share_is_asked_for(
+    written: Written, judged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = Cascade(Rare("count", 2), 80, 40, 0.25)
+    tuned: list[float] = []
+
+    def choose(*asked: Any, **named: Any) -> tuple[list[Tried], Chosen]:
+        tuned.append(asked[5])
+        one = Tried(setting, 1.0, 1.0, 1.0)
+        return [one], Chosen(setting, one, 1.0, None, None, 0)
+
+    monkeypatch.setattr(tuning, "tried_and_chosen", choose)
+    before = written.engines().meta
+    try:
+        for split, keep in (("train", 0.99), ("train", 0.99), ("train", 0.9), ("test", 0.9), ("test", 0.9)):
+            cascade.tune_all(written.client, judged, split, written.index, [written.index], keep, "torch", 0)
+    finally:
+        put_meta(written.client, written.index, before)
+    assert tuned == [0.99, 0.9, 0.9]
 
 
 @pytest.mark.parametrize(
