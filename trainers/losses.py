@@ -35,14 +35,14 @@ def info_nce(scores: Tensor, positives: Tensor, *, temperature: float = 1.0, exc
 def pair_targets(keys: Tensor, everyone: Tensor, first: int) -> tuple[Tensor, Tensor]:
     """What `info_nce` compares when both halves of a pair look for each other among all rows (context, eq. in 2.1).
 
-    keys: (pairs,), those of this process; everyone: (all pairs,), the keys of all processes, among which this one's begin
-    at `first`. Rows are first halves, then second ones; columns are all first halves, then all second ones. Returns the
+    keys: (pairs, kinds), those of this process; everyone: (all pairs, kinds), the keys of all processes, among which this
+    one's begin at `first`. Rows are first halves, then second ones; columns are all first halves, then all second ones. Returns the
     column of each row's partner, (2 · pairs,), and where a column is no negative, (2 · pairs, 2 · all pairs): the row
-    itself, and both halves of other pairs with the same key.
+    itself, and both halves of other pairs with the same key of any kind.
     """
     own = torch.arange(first, first + len(keys), device=keys.device)
     positives = torch.cat([own + len(everyone), own])
-    excluded = (keys[:, None] == everyone[None, :]).repeat(2, 2)
+    excluded = (keys[:, None] == everyone[None, :]).any(dim=-1).repeat(2, 2)
     excluded[torch.arange(2 * len(keys), device=keys.device), positives] = False
     return positives, excluded
 

@@ -100,12 +100,14 @@ def mask_tokens(
     special: npt.NDArray[np.bool_],
     rng: np.random.Generator,
     continuation: npt.NDArray[np.bool_] | None = None,
+    stays: float = 0.1,
 ) -> tuple[Ids, Ids]:
     """(input ids, labels) of one sequence, both (length,); labels are −100 where nothing is to be predicted.
 
     special: (vocabulary,), the ids that are never masked and never drawn. continuation: (vocabulary,), the pieces that
     continue a word; with it, words are masked whole. Of n maskable tokens, round(rate · n), at least one, are chosen
-    (the last word may exceed that); 80% become `mask_id`, 10% a random token, 10% stay (Devlin et al., section 3.1).
+    (the last word may exceed that); 10% become a random token, the share `stays` stays, the others, 80%, become `mask_id`
+    (Devlin et al., section 3.1).
     """
     inputs, labels = ids.copy(), np.full_like(ids, IGNORED)
     maskable = np.flatnonzero(~special[ids])
@@ -125,8 +127,8 @@ def mask_tokens(
         chosen = maskable[np.isin(word, order[: np.searchsorted(taken, wanted) + 1])]
     labels[chosen] = ids[chosen]
     fate = rng.random(len(chosen))
-    inputs[chosen[fate < 0.8]] = mask_id
-    replaced = chosen[(fate >= 0.8) & (fate < 0.9)]
+    inputs[chosen[fate < 0.9 - stays]] = mask_id
+    replaced = chosen[(fate >= 0.9 - stays) & (fate < 1 - stays)]
     inputs[replaced] = rng.choice(np.flatnonzero(~special), size=len(replaced))
     return inputs, labels
 

@@ -259,7 +259,8 @@ def read_passages(config: QueryAsContextConfig) -> Passages:
         own = TextStore(what="passage")
         first = len(texts)
         for document in read_documents(file):
-            own.add(document.id, document.contents)
+            if own.add(document.id, document.contents) < len(texts) - first:
+                continue  # A document that its corpus has twice.
             texts.add(f"{corpus.title}/{document.id}", document.contents)
             articles.append(numbers.setdefault(document.fields["article"], len(numbers)))
             found.append([])
@@ -419,13 +420,13 @@ def _queries(config: QueryAsContextConfig, corpus: CorpusSettings, passages: Pat
 
 
 class Drawn(NamedTuple):
-    """What one passage became at one visit: (input ids, labels) of it and of its context, and the key by which rows of a
-    batch that are no negatives of each other are known."""
+    """What one passage became at one visit: (input ids, labels) of it and of its context, and the keys by which rows of a
+    batch that are no negatives of each other are known, one of which they share."""
 
     name: str
     passage: tuple[Ids, Ids]
     context: tuple[Ids, Ids] | None
-    key: int
+    keys: tuple[int, int]
 
 
 class Pairs:
@@ -443,6 +444,7 @@ class Pairs:
         self.passage_tokens = TokenCache(tokenizer, passages.texts.text_at, max_length=config.passage_length)
         self.query_tokens = TokenCache(tokenizer, passages.queries.text_at, max_length=config.query_length)
         self.same_text = passages.texts.canonical()
+        self.same_query = passages.queries.canonical()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -452,18 +454,22 @@ class Pairs:
         # A passage of the same article is related where such pairs are learned from; elsewhere it is a negative.
         key = int(self.same_text[row] if self.config.context == "query" else self.passages.articles[row])
         passage = self._masked(self.passage_tokens, row, "passage", rng)
-        return Drawn(self.passages.texts.ids[row], passage, self._context(row, rng), key)
+        context, same = self._context(row, rng)
+        return Drawn(self.passages.texts.ids[row], passage, context, (key, same))
 
-    def _context(self, row: int, rng: np.random.Generator) -> tuple[Ids, Ids] | None:
+    def _context(self, row: int, rng: np.random.Generator) -> tuple[tuple[Ids, Ids] | None, int]:
+        """A context, and a number that contexts of the same text share: one question may have been written for several
+        passages."""
         context = self.config.context
         if context == "none":
-            return None
+            return None, -1
         if context == "query" or (context == "mixed" and rng.random() < 0.5):
             query = int(rng.choice(self.passages.candidates[row]))
-            return self._masked(self.query_tokens, query, "context", rng)
+            return self._masked(self.query_tokens, query, "context", rng), int(self.same_query[query])
         others = self.members[int(self.passages.articles[row])]
         other = int(rng.choice(others[others != row]))
-        return self._masked(self.passage_tokens, other, "context", rng)
+        same = len(self.same_query) + int(self.same_text[other])
+        return self._masked(self.passage_tokens, other, "context", rng), same
 
     def _masked(
         self, tokens: TokenCache, row: int, role: Literal["passage", "context"], rng: np.random.Generator
@@ -476,6 +482,8 @@ class Pairs:
             special=self.special,
             rng=rng,
             continuation=self.continuation,
+            # What its decoder is to predict from the passage's CLS, it must not read (section 2).
+            stays=0.0 if role == "context" and self.config.variant == "cot-mae" else 0.1,
         )
 
     def collate(self, items: Sequence[Drawn]) -> Batch:
@@ -491,7 +499,7 @@ class Pairs:
         return {
             "ids": [one.name for one in items],
             "parts": parts,
-            "targets": {"key": torch.tensor([one.key for one in items])},
+            "targets": {"keys": torch.tensor([one.keys for one in items])},
         }
 
     def _parts(self, rows: Sequence[tuple[Ids, Ids]]) -> list[Part]:
@@ -656,10 +664,10 @@ class CoCondenser(ContextModel):
         return Encoded(late[:, 0], {"masked_lm": total, "late_masked_lm": late_total}, self.counts(part))
 
     def losses(self, vectors: dict[str, Tensor], targets: dict[str, Tensor]) -> Losses:
-        """vectors: "passage" and "context", both (pairs, dimension), row by row partners; targets: "key" (pairs,)."""
+        """vectors: "passage" and "context", both (pairs, dimension), row by row partners; targets: "keys" (pairs, kinds)."""
         if not self.compares:
             return Losses({})
-        passages, contexts, keys = vectors["passage"], vectors["context"], targets["key"]
+        passages, contexts, keys = vectors["passage"], vectors["context"], targets["keys"]
         rows, columns = torch.cat([passages, contexts]), torch.cat([gather(passages), gather(contexts)])
         # Every process has as many pairs as the others.
         first = dist.get_rank() * len(keys) if processes() > 1 else 0
@@ -762,7 +770,7 @@ def held_back_loss(model: ContextModel, pairs: Pairs) -> dict[str, float]:
                     sums[name] = sums.get(name, 0.0) + float(total)
                     counts[name] = counts.get(name, 0.0) + float(one.counts[name])
         if isinstance(model, CoCondenser) and model.compares:
-            rows, keys = torch.cat([vectors["passage"], vectors["context"]]), batch["targets"]["key"]
+            rows, keys = torch.cat([vectors["passage"], vectors["context"]]), batch["targets"]["keys"]
             found = model.compared(rows, rows, keys, keys, first=0)
             sums["contrastive"] = sums.get("contrastive", 0.0) + len(visits) * float(found.terms["contrastive"])
             counts["contrastive"] = counts.get("contrastive", 0.0) + len(visits)

@@ -242,21 +242,92 @@ def test_a_masked_special_token_is_impossible(tmp_path: Path, backbone: Path) ->
                     assert (labels != IGNORED).any()
 
 
+@pytest.mark.parametrize("chunk", [None, 5])
+@pytest.mark.parametrize("variant", ["cocondenser", "cot-mae"])
+def test_rows_belong_together_whatever_their_lengths(
+    tmp_path: Path, backbone: Path, variant: Any, chunk: int | None
+) -> None:
+    corpus = tmp_path / "c.jsonl"
+    lines = [{"_id": f"{at}", "title": f"{at}", "text": " ".join(WORDS[at : at + 4 + at % 5])} for at in range(12)]
+    corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    config = settings(corpus, backbone, tmp_path / "out", variant=variant, dev_share=0.0, query_length=20)
+    config = replace(config, training=replace(config.training, chunk_size=chunk))
+    # One query for each, of 1 to 17 of its words, in another order of length than the passages; parts are as long as eights.
+    (file,) = write_passages(config)
+    texts = TextStore((document.id, document.contents) for document in read_documents(file))
+    queries = {
+        identifier: " ".join((4 * text.split())[: 1 + 4 * (3 * at % 5)])
+        for at, (identifier, text) in enumerate(texts.items())
+    }
+    header = {"osn": "generated-queries", "format": 1, "documents": texts.hash}
+    written = [{"_id": identifier, "queries": [{"text": query}]} for identifier, query in queries.items()]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [header, *written]))
+    config = replace(config, context="query", corpora=[replace(config.corpora[0], queries=tmp_path / "q.jsonl")])
+    pairs = pairs_of(config, build(config))
+
+    def words_of(part: Any, row: int, prefix: str = "") -> str:
+        inputs, labels = part[f"{prefix}input_ids"][row], part[f"{prefix}labels"][row]
+        tokens = torch.where(labels == IGNORED, inputs, labels)[part[f"{prefix}attention_mask"][row] == 1]
+        return str(pairs.tokenizer.decode(tokens[1:-1]))
+
+    batch = batch_of(pairs, 12)
+    seen: dict[str, list[tuple[int, str]]] = {"passage": [], "context": []}
+    for role, parts in batch["parts"].items():
+        for part in parts:
+            for row, position in enumerate(part["position"].tolist()):
+                seen[role].append((position, words_of(part, row)))
+                if variant == "cot-mae":
+                    seen["context"].append((position, words_of(part, row, "context_")))
+    names = [one.partition("/")[2] for one in batch["ids"]]
+    assert [text for _, text in sorted(seen["passage"])] == [texts.text_at(texts.row(one)) for one in names]
+    assert [text for _, text in sorted(seen["context"])] == [queries[one] for one in names]
+    assert len(batch["parts"]["passage"]) > 1
+
+
+def test_masked_words_of_passages_and_contexts_count_alike(backbone: Path, tmp_path: Path, corpus: Path) -> None:
+    config = with_queries(settings(corpus, backbone, tmp_path / "out"), tmp_path / "q.jsonl")
+    model = build(config).eval()
+    batch = batch_of(pairs_of(config, model), 8)
+    losses: list[Tensor] = []
+    numbers: dict[str, int] = {}
+    for role, parts in batch["parts"].items():
+        for part in parts:
+            logits = model_of(model)(part["input_ids"], attention_mask=part["attention_mask"]).logits
+            chosen = part["labels"] != IGNORED
+            losses.append(nn.functional.cross_entropy(logits[chosen], part["labels"][chosen], reduction="none"))
+            numbers[role] = numbers.get(role, 0) + int(chosen.sum())
+    assert numbers["passage"] != numbers["context"]
+    assert model(batch).terms["masked_lm"].item() == pytest.approx(torch.cat(losses).mean().item(), rel=1e-5)
+
+
+def test_a_document_that_a_corpus_has_twice_is_one(tmp_path: Path, backbone: Path) -> None:
+    once, twice = (write_corpus(tmp_path / f"{name}.jsonl") for name in ("once", "twice"))
+    lines = twice.read_text().splitlines()
+    twice.write_text("\n".join([lines[0], *lines]) + "\n")
+    first, second = (read_passages(settings(one, backbone, tmp_path / one.stem)) for one in (once, twice))
+    assert first.articles.tolist() == second.articles.tolist()
+    assert len(second.texts) == len(second.articles) == len(second.candidates)
+
+
 # ------------------------------------------------ losses
 
 
 def test_the_contrastive_target_is_the_pair_partner_by_hand(backbone: Path, tmp_path: Path, corpus: Path) -> None:
     model = build(settings(corpus, backbone, tmp_path / "out"))
     vectors = {"passage": torch.tensor([[1.0, 0.0], [0.0, 1.0]]), "context": torch.tensor([[2.0, 0.0], [0.0, 1.0]])}
-    found = model.losses(vectors, {"key": torch.tensor([5, 6])})
+    found = model.losses(vectors, {"keys": torch.tensor([[5, 0], [6, 1]])})
     # Pair 1: ⟨p, c⟩ = 2 against two negatives of 0, from both sides; pair 2: 1 against two of 0.
     expected = (math.log(1 + 2 * math.exp(-2)) + math.log(1 + 2 * math.exp(-1))) / 2
     assert found.terms["contrastive"].item() == pytest.approx(expected, rel=1e-6)
     assert found.measures["in_batch_accuracy"].item() == 1
-    # Both of one article: neither is a negative of the other, only the partner is left.
-    assert model.losses(vectors, {"key": torch.tensor([5, 5])}).terms["contrastive"].item() == 0
+    # Both of one article, or with the same question: neither is a negative of the other, only the partner is left.
+    for same in ([[5, 0], [5, 1]], [[5, 0], [6, 0]]):
+        assert model.losses(vectors, {"keys": torch.tensor(same)}).terms["contrastive"].item() == 0
+    # A number of one kind is none of the other.
+    found = model.losses(vectors, {"keys": torch.tensor([[5, 6], [6, 5]])})
+    assert found.terms["contrastive"].item() == pytest.approx(expected, rel=1e-6)
     swapped = {"passage": vectors["passage"], "context": vectors["context"].flip(0)}
-    crossed = model.losses(swapped, {"key": torch.tensor([5, 6])})
+    crossed = model.losses(swapped, {"keys": torch.tensor([[5, 0], [6, 1]])})
     # Partners score 0; p1 and c2 score 2 with each other, p2 and c1 score 1.
     expected = (math.log(2 + math.exp(2)) + math.log(2 + math.exp(1))) / 2
     assert crossed.terms["contrastive"].item() == pytest.approx(expected, rel=1e-6)
@@ -268,7 +339,7 @@ def test_temperature_divides_the_raw_inner_products(backbone: Path, tmp_path: Pa
     vectors = {"passage": torch.tensor([[4.0], [0.0]]), "context": torch.tensor([[1.0], [0.0]])}
     # p1: 4/2 against two of 0; c1: the same; p2 and c2: 0 against two of 0.
     expected = (math.log(1 + 2 * math.exp(-2)) + math.log(3)) / 2
-    found = model.losses(vectors, {"key": torch.tensor([0, 1])}).terms["contrastive"]
+    found = model.losses(vectors, {"keys": torch.tensor([[0, 0], [1, 1]])}).terms["contrastive"]
     assert found.item() == pytest.approx(expected, rel=1e-6)
 
 
@@ -359,8 +430,8 @@ def test_the_decoder_cannot_see_the_masked_words_of_the_context(
         words = np.where(labels == IGNORED, inputs, labels)
         tokens = pairs.passage_tokens
         (row,) = (at for at in range(len(pairs.passages.texts)) if tokens.rows([at])[0].tolist() == words.tolist())
-        hidden = (labels != IGNORED) & (inputs == MASK)
-        assert hidden.any()
+        hidden = labels != IGNORED
+        assert (hidden & (inputs == MASK)).any() and ((inputs == MASK) <= hidden).all()
         # Other words under the masks: the batch is the same but for what is to be predicted.
         tokens._ids[row] = np.where(hidden, (words - 5 + 7) % len(WORDS) + 5, words).astype(np.int32)
         other = pairs[visit]
@@ -491,8 +562,8 @@ def test_partners_are_found_among_the_rows_of_all_processes(
     model = build(settings(corpus, backbone, tmp_path / "out"))
     drawn = torch.Generator().manual_seed(0)
     whole = {role: torch.randn(6, 3, generator=drawn) for role in ("passage", "context")}
-    keys = torch.tensor([1, 2, 3, 1, 5, 6])
-    expected = model.losses(whole, {"key": keys}).terms["contrastive"]
+    keys = torch.tensor([[1, 0], [2, 1], [3, 2], [1, 3], [5, 1], [6, 4]])
+    expected = model.losses(whole, {"keys": keys}).terms["contrastive"]
     monkeypatch.setattr(query_as_context, "processes", lambda: 2)
     everything = {tuple(rows[half].flatten().tolist()): rows for rows in (*whole.values(), keys) for half in HALVES}
     monkeypatch.setattr(query_as_context, "gather", lambda rows: everything[tuple(rows.flatten().tolist())])
@@ -500,7 +571,7 @@ def test_partners_are_found_among_the_rows_of_all_processes(
     for rank, half in enumerate(HALVES):
         monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
         own = {role: rows[half] for role, rows in whole.items()}
-        each.append(model.losses(own, {"key": keys[half]}).terms["contrastive"])
+        each.append(model.losses(own, {"keys": keys[half]}).terms["contrastive"])
     torch.testing.assert_close(torch.stack(each).mean(), expected)
 
 
