@@ -28,6 +28,21 @@ def json_lines(file: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, lines)
 
 
+def articles(folder: Path) -> dict[str, str]:
+    """{document id: its article}: its title, or where it has none itself."""
+    return {line["_id"]: line.get("title") or line["_id"] for line in json_lines(folder / "corpus.jsonl.gz")}
+
+
+def by_article(qrels: Mapping[str, Mapping[str, int]], of_document: Mapping[str, str]) -> dict[str, str]:
+    """{question: the article of its first relevant document}: `clusters` of `evaluate.rows`. Questions about one article
+    are not independent of each other."""
+    return {
+        question: of_document[next(document for document, grade in judged.items() if grade > 0)]
+        for question, judged in qrels.items()
+        if any(grade > 0 for grade in judged.values())
+    }
+
+
 def write_judged(source: Path, folder: Path, splits: Mapping[str, list[str]], *, answers_only: bool = False) -> None:
     """`source` with other judgements; answers_only: and only the documents that these name."""
     if folder.exists():

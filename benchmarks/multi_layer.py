@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from benchmarks.beir_parts import json_lines, judgements, write_judged
+from benchmarks.beir_parts import articles, judgements, write_judged
 from opensearch_neural.cluster import ConnectionSettings, connection_options
 
 if TYPE_CHECKING:
@@ -193,10 +193,10 @@ class Ground:
         from trainers.data import load_training
         from trainers.schedules import with_mined
 
-        articles = _articles(self.squad)
+        of_document = articles(self.squad)
         parts: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
         for line in judgements(self.squad, "train"):
-            parts[_part(articles[line.split("\t")[1]])].append(line)
+            parts[_part(of_document[line.split("\t")[1]])].append(line)
         write_judged(self.squad, self.held, {"dev": parts["dev"], "test": parts["test"]})
         write_judged(self.squad, self.train(SQUAD), {"train": parts["train"]}, answers_only=True)
         wikiqa = self.data / WIKIQA
@@ -207,11 +207,6 @@ class Ground:
         for name in (SQUAD, WIKIQA):
             with_mined(load_training(self.train(name), name=name), "bm25", self.negatives(name), depth=DEPTH, keep=50)
         return self
-
-
-def _articles(folder: Path) -> dict[str, str]:
-    """{document id: its article}: its title, or where it has none itself."""
-    return {line["_id"]: line.get("title") or line["_id"] for line in json_lines(folder / "corpus.jsonl.gz")}
 
 
 def _part(article: str) -> str:
@@ -336,20 +331,10 @@ def cache_of(spec: str, test: TrainingData, ground: Ground) -> Path:
     return ground.work / "vectors" / spec.rpartition("/")[2] / test.documents.hash
 
 
-def averaged(seeds: Sequence[Measured]) -> Measured:
-    """Of each query the mean over several trainings: intervals are then over queries."""
-    per_query = {
-        name: {query: float(np.mean([one.per_query[name][query] for one in seeds])) for query in values}
-        for name, values in seeds[0].per_query.items()
-    }
-    mean = {name: float(np.mean(list(values.values()))) for name, values in per_query.items()}
-    return replace(seeds[0], per_query=per_query, mean=mean)
-
-
 def compared(outcomes: Sequence[Outcome], ground: Ground) -> list[Row]:
     """Every arm on every test set beside the dual encoder of its seed, the first among `outcomes`; arms of several seeds
     as their mean, too."""
-    from opensearch_neural.evaluate import rows
+    from opensearch_neural.evaluate import averaged, rows
 
     baselines: dict[int, Outcome] = {}
     for outcome in outcomes:

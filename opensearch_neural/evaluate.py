@@ -3,15 +3,16 @@
 Measures come from ir-measures, under its names (nDCG@10, RR@10, R@100, AP, P(rel=2)@5, …). A run is ranked by score,
 equal scores by document id, before any measure sees it, so that the number does not depend on how a provider breaks
 ties. Comparisons are paired by query: a percentile bootstrap interval of the mean difference (Sakai, SIGIR 2006) and a
-randomization test that flips the sign of each query's difference (Smucker, Allan & Carterette, CIKM 2007).
+randomization test that flips the sign of each query's difference (Smucker, Allan & Carterette, CIKM 2007). Where many
+queries ask for the same article they are not independent: given `clusters`, whole clusters are resampled, and flipped.
 """
 
 from __future__ import annotations
 
 import gzip
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,16 +146,41 @@ def measure(run: Mapping[str, Mapping[str, float]], qrels: Qrels, measures: Iter
     )
 
 
+def averaged(runs: Sequence[Measured]) -> Measured:
+    """Of each query the mean over several runs of the same queries, as those of models of several seeds. Intervals are then
+    over queries: how far seeds lie apart they do not hold."""
+    per_query = {
+        name: {query: math.fsum(one.per_query[name][query] for one in runs) / len(runs) for query in values}
+        for name, values in runs[0].per_query.items()
+    }
+    mean = {name: math.fsum(values.values()) / len(values) for name, values in per_query.items()}
+    return replace(runs[0], per_query=per_query, mean=mean)
+
+
 def interval(
-    values: Iterable[float], *, resamples: int = RESAMPLES, seed: int = 0, level: float = 0.95
+    values: Iterable[float],
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    level: float = 0.95,
+    clusters: Iterable[str] | None = None,
 ) -> tuple[float, float] | None:
-    """Percentile bootstrap interval of the mean of `values`, queries resampled; None for fewer than two values."""
+    """Percentile bootstrap interval of the mean of `values`, queries resampled; None for fewer than two values.
+
+    clusters: one for each value. Clusters are then resampled as a whole, and there must be two.
+    """
     array = np.fromiter(values, dtype=np.float64)
-    if len(array) < 2:
+    numbers = None if clusters is None else _numbered(clusters)
+    if len(array if numbers is None else np.unique(numbers)) < 2:
         return None
-    if _repeats(array):
+    means: npt.NDArray[np.float64] | None = None
+    if numbers is not None:
+        means = _clustered_means(array, numbers, resamples, seed)
+    elif _repeats(array):
+        means = _resampled_means(array, resamples, seed)
+    if means is not None:
         tail = 50 * (1 - level)
-        low, high = np.percentile(_resampled_means(array, resamples, seed), [tail, 100 - tail])
+        low, high = np.percentile(means, [tail, 100 - tail])
         return float(low), float(high)
     found = _scipy_stats().bootstrap(
         (array,),
@@ -170,11 +196,17 @@ def interval(
 
 
 def compare(
-    values: Mapping[str, float], baseline: Mapping[str, float], *, resamples: int = RESAMPLES, seed: int = 0
+    values: Mapping[str, float],
+    baseline: Mapping[str, float],
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    clusters: Mapping[str, str] | None = None,
 ) -> Comparison:
     """How `values` differ from `baseline`, both {query id: value} of one measure over the same queries.
 
-    The p-value comes from `resamples` random assignments of signs, or from all of them where there are fewer.
+    The p-value comes from `resamples` random assignments of signs, or from all of them where there are fewer. clusters:
+    {query id: what it shares with others}, as the article that answers it; whole clusters are resampled, and change signs.
     Raises InputError where the two do not hold the same queries, or hold none.
     """
     if values.keys() != baseline.keys():
@@ -185,12 +217,16 @@ def compare(
     if not values:
         raise InputError("a comparison needs at least one query")
     differences = np.array([values[query] - baseline[query] for query in values], dtype=np.float64)
-    spread = interval(differences.tolist(), resamples=resamples, seed=seed)
+    of_queries = None if clusters is None else [clusters[query] for query in values]
+    spread = interval(differences.tolist(), resamples=resamples, seed=seed, clusters=of_queries)
+    flipped = differences
+    if of_queries is not None:
+        flipped = np.bincount(_numbered(of_queries), weights=differences).astype(np.float64)
     return Comparison(
         difference=float(differences.mean()),
         low=spread[0] if spread else None,
         high=spread[1] if spread else None,
-        p=_sign_flip_p(differences, resamples, seed),
+        p=_sign_flip_p(flipped, resamples, seed),
         wins=int((differences > 0).sum()),
         losses=int((differences < 0).sum()),
         ties=int((differences == 0).sum()),
@@ -203,19 +239,21 @@ def rows(
     *,
     baseline: str | None = "bm25",
     seed: int = 0,
+    clusters: Mapping[str, str] | None = None,
 ) -> list[Row]:
     """Result rows of several engines on the set `data`: each mean with its interval, and its difference to `baseline`.
 
     measured: {engine: Measured}. For an engine other than the baseline, and each measure M, three rows: "M",
-    "M - baseline" with the interval of the paired difference, and "p(M - baseline)".
+    "M - baseline" with the interval of the paired difference, and "p(M - baseline)". clusters: as in `compare`.
     """
     result: list[Row] = []
     for engine, outcome in measured.items():
         for name, values in outcome.per_query.items():
-            low, high = interval(values.values(), seed=seed) or (None, None)
+            of_queries = None if clusters is None else [clusters[query] for query in values]
+            low, high = interval(values.values(), seed=seed, clusters=of_queries) or (None, None)
             result.append(Row(data, engine, label(name), outcome.mean[name], low, high, len(values)))
             if baseline is not None and baseline in measured and engine != baseline:
-                against = compare(values, measured[baseline].per_query[name], seed=seed)
+                against = compare(values, measured[baseline].per_query[name], seed=seed, clusters=clusters)
                 difference = difference_name(name, baseline)
                 result.append(Row(data, engine, difference, against.difference, against.low, against.high, len(values)))
                 result.append(Row(data, engine, f"p({difference})", against.p, None, None, len(values)))
@@ -297,6 +335,28 @@ def _lines(path: Path) -> Iterator[str]:
 def _repeats(values: npt.NDArray[np.float64]) -> bool:
     """Whether there are many values and few different ones: a success is 0 or 1, and its rank decides a query's nDCG@10."""
     return len(values) >= MANY and len(np.unique(values)) * 8 <= len(values)
+
+
+def _numbered(clusters: Iterable[str]) -> npt.NDArray[np.int64]:
+    """A number from 0 for each cluster."""
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(one, len(numbers)) for one in clusters], dtype=np.int64)
+
+
+def _clustered_means(
+    values: npt.NDArray[np.float64], numbers: npt.NDArray[np.int64], resamples: int, seed: int
+) -> npt.NDArray[np.float64]:
+    """The mean of each bootstrap sample of whole clusters, (resamples,): samples may hold different numbers of values."""
+    sums, sizes = np.bincount(numbers, weights=values), np.bincount(numbers)
+    generator = np.random.default_rng(seed)
+    at_once = max(1, _BATCH_VALUES // len(sums))
+    means: list[npt.NDArray[np.float64]] = []
+    for start in range(0, resamples, at_once):
+        drawn = generator.multinomial(
+            len(sums), np.full(len(sums), 1 / len(sums)), size=min(at_once, resamples - start)
+        )
+        means.append((drawn @ sums) / (drawn @ sizes))
+    return np.concatenate(means)
 
 
 def _resampled_means(values: npt.NDArray[np.float64], resamples: int, seed: int) -> npt.NDArray[np.float64]:

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from opensearch_neural.errors import InputError, MissingExtra
 from opensearch_neural.evaluate import (
+    Measured,
+    averaged,
     compare,
     cutoff,
     difference_name,
@@ -213,6 +215,42 @@ def test_one_query_has_no_interval() -> None:
     comparison = compare({"q": 0.7}, {"q": 0.5})
     assert (comparison.low, comparison.high, comparison.p) == (None, None, 1.0)
     assert interval([0.5]) is None
+
+
+def test_questions_about_one_article_count_as_one_where_clusters_are_given() -> None:
+    rng = np.random.default_rng(7)
+    of_article = rng.normal(0.02, 0.1, 30)
+    # Ten questions of each article, all with its difference: there are thirty differences, not three hundred.
+    values = {f"{at}-{number}": float(one) for at, one in enumerate(of_article) for number in range(10)}
+    baseline, clusters = dict.fromkeys(values, 0.0), {query: query.partition("-")[0] for query in values}
+    alone = compare({str(at): float(one) for at, one in enumerate(of_article)}, dict.fromkeys(map(str, range(30)), 0.0))
+    clustered, free = compare(values, baseline, clusters=clusters), compare(values, baseline)
+    assert clustered.difference == pytest.approx(alone.difference)
+    for found, expected in ((clustered.low, alone.low), (clustered.high, alone.high)):
+        assert found == pytest.approx(expected, abs=0.003)
+    assert clustered.p == pytest.approx(alone.p, abs=0.02) and clustered.p > free.p
+    assert free.high is not None and clustered.high is not None
+    assert clustered.high - clustered.difference > 2 * (free.high - free.difference)
+    measured = {
+        name: Measured({"RR@10": of}, {"RR@10": 0.0}, 300, 0, 0, 0) for name, of in (("a", values), ("b", baseline))
+    }
+    (row,) = (row for row in rows("s", measured, baseline="b", clusters=clusters) if row.measure == "MRR@10 - b")
+    assert (row.value, row.low, row.high) == (clustered.difference, clustered.low, clustered.high)
+
+
+def test_articles_of_unlike_size_weigh_as_much_as_they_have_questions() -> None:
+    values = {"a1": 1.0, "a2": 1.0, "a3": 1.0, "b1": 0.0}
+    clusters = {query: query[0] for query in values}
+    # Samples: a and a (mean 1), b and b (0), one of each (3/4, half of all samples).
+    assert interval(values.values(), clusters=clusters.values()) == (0.0, 1.0)
+    assert interval(values.values(), level=0.4, clusters=clusters.values()) == (0.75, 0.75)
+    assert interval(values.values(), clusters=["a"] * 4) is None
+
+
+def test_the_mean_of_several_runs_is_taken_query_by_query() -> None:
+    one, other = (Measured({"RR@10": {"q": value, "r": 0.0}}, {"RR@10": value / 2}, 2, 0, 0, 0) for value in (1.0, 0.5))
+    found = averaged([one, other])
+    assert found.per_query == {"RR@10": {"q": 0.75, "r": 0.0}} and found.mean == {"RR@10": 0.375}
 
 
 def test_a_comparison_of_different_queries_is_refused() -> None:

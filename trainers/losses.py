@@ -36,9 +36,9 @@ def pair_targets(keys: Tensor, everyone: Tensor, first: int) -> tuple[Tensor, Te
     """What `info_nce` compares when both halves of a pair look for each other among all rows (context, eq. in 2.1).
 
     keys: (pairs, kinds), those of this process; everyone: (all pairs, kinds), the keys of all processes, among which this
-    one's begin at `first`. Rows are first halves, then second ones; columns are all first halves, then all second ones. Returns the
-    column of each row's partner, (2 · pairs,), and where a column is no negative, (2 · pairs, 2 · all pairs): the row
-    itself, and both halves of other pairs with the same key of any kind.
+    one's begin at `first`. Rows are first halves, then second ones; columns are all first halves, then all second ones.
+    Returns the column of each row's partner, (2 · pairs,), and where a column is no negative, (2 · pairs, 2 · all pairs):
+    the row itself, and both halves of other pairs with the same key of any kind.
     """
     own = torch.arange(first, first + len(keys), device=keys.device)
     positives = torch.cat([own + len(everyone), own])
