@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -57,6 +58,9 @@ from trainers.model import Batch, Losses, Progress, TrainingModel
 from trainers.precision import Precision, computed_in
 
 logger = logging.getLogger(__name__)
+
+PATIENCE = timedelta(days=1)
+"""How long processes wait for the first one, which alone reads, mines, generates and measures."""
 
 Evaluate = Callable[[TrainingModel], dict[str, float]]
 
@@ -314,7 +318,9 @@ def main_process_first() -> Iterator[None]:
     the others then find done."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         cpu = not torch.cuda.is_available()
-        with PartialState(cpu=cpu, backend="gloo" if cpu else None).main_process_first():
+        # Whoever joins the group first says how long its processes wait for each other.
+        state = PartialState(cpu=cpu, backend="gloo" if cpu else None, timeout=PATIENCE)
+        with state.main_process_first():
             yield
     else:
         yield
@@ -756,7 +762,7 @@ def _arguments(settings: TrainingSettings, run: _Run, *, steps: int, measured: b
         # What buffers hold (a corpus's codes, say) is the same everywhere, and large.
         ddp_broadcast_buffers=False,
         # Other processes wait while the first one measures on dev.
-        ddp_timeout=6 * 3600,
+        ddp_timeout=int(PATIENCE.total_seconds()),
         average_tokens_across_devices=False,
     )
     # One process uses one GPU; several GPUs are for several processes (torchrun), not for threads of one.

@@ -23,6 +23,7 @@ import copy
 import hashlib
 import json
 import logging
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,7 +65,15 @@ from trainers.doc2query import generate_queries, sampling_for
 from trainers.encoder import Encoder, EncoderSettings, Role, write_sentence_transformer
 from trainers.formats import read_generated, read_header
 from trainers.grad_cache import CachedModel, Encoded, Part, gather, in_order, processes
-from trainers.loop import Trained, TrainingSettings, Visit, is_main_process, main_process_first, train
+from trainers.loop import (
+    Trained,
+    TrainingSettings,
+    Visit,
+    check_output,
+    is_main_process,
+    main_process_first,
+    train,
+)
 from trainers.masked_lm import continuations, in_dev, mask_tokens, special_ids
 from trainers.model import Batch, Losses, TrainingModel
 from trainers.precision import Precision, computed_in
@@ -318,6 +327,11 @@ def write_passages(config: QueryAsContextConfig) -> list[Path]:
     if not todo:
         return files
     articles = tested_articles(config.corpora, unseen)
+    if unseen:
+        logger.info(
+            "%d articles of the corpora hold a document that is tested on, title and text as they stand; they are left out",
+            len(articles),
+        )
     room = config.passage_length - tokenizer.num_special_tokens_to_add()
     for corpus, file, of_corpus in todo:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -328,8 +342,6 @@ def write_passages(config: QueryAsContextConfig) -> list[Path]:
                 target.write(json.dumps(line, ensure_ascii=False) + "\n")
         write_json(file.with_suffix(".json"), of_corpus)
         beside.replace(file)
-    if articles:
-        logger.info("%d articles that are tested on left out", len(articles))
     return files
 
 
@@ -382,7 +394,8 @@ def _documents_hash(corpus: CorpusSettings) -> str:
 
 def _others(config: QueryAsContextConfig, corpus: CorpusSettings) -> list[str]:
     """What else decides which articles are left out."""
-    return sorted(str(other.path) for other in config.corpora if other is not corpus) if config.unseen else []
+    others = [other for other in config.corpora if other is not corpus] if config.unseen else []
+    return sorted(f"{other.path} {other.article} {_documents_hash(other)}" for other in others)
 
 
 def _queries(config: QueryAsContextConfig, corpus: CorpusSettings, passages: Path) -> Path | None:
@@ -439,8 +452,6 @@ class Pairs:
         self.members = passages.members()
         self.special = special_ids(tokenizer)
         self.continuation = continuations(tokenizer) if config.masking.whole_word else None
-        if tokenizer.mask_token_id is None:
-            raise InputError(f"the tokenizer of {config.backbone} has no mask token")
         self.passage_tokens = TokenCache(tokenizer, passages.texts.text_at, max_length=config.passage_length)
         self.query_tokens = TokenCache(tokenizer, passages.queries.text_at, max_length=config.query_length)
         self.same_text = passages.texts.canonical()
@@ -828,6 +839,7 @@ def run(config: QueryAsContextConfig) -> list[Step]:
 
     Interrupted at any point, the same call goes on; what is done and current is not repeated.
     """
+    _refuse_early(config)
     passages = read_passages(config)
     dev = [
         dev_set(
@@ -858,6 +870,24 @@ def run(config: QueryAsContextConfig) -> list[Step]:
     return steps
 
 
+def _refuse_early(config: QueryAsContextConfig) -> None:
+    """Raises what later steps would raise after hours: for folders of something else, data sets that are not there, and a
+    backbone that the variant cannot be made of."""
+    check_output(config.output, KIND)
+    sets = [*config.unseen, *config.dev, *config.test]
+    if config.retriever is not None:
+        check_output(config.retriever.output, bi_encoder.KIND)
+        sets += [*config.retriever.train, *config.retriever.dev, *config.retriever.unseen]
+    for path in [corpus.path for corpus in config.corpora] + [one.path for one in sets]:
+        if not path.exists():
+            raise InputError(f"{path} does not exist")
+    model = build(config)
+    if model.tokenizer.mask_token_id is None:
+        raise InputError(f"the tokenizer of {config.backbone} has no mask token")
+    if isinstance(model, CoCondenser):
+        _ = model.middle
+
+
 def _measured(name: str, model: Path, config: QueryAsContextConfig) -> Step:
     """The model on each test set; kept beside it, and measured again where the model or the set has changed."""
     step = Step(name, model)
@@ -868,6 +898,9 @@ def _measured(name: str, model: Path, config: QueryAsContextConfig) -> Step:
         if is_main_process() and not file.exists():
             found = corpus_measures(f"dense:{model}", data, cache=folder)
             write_json(file, {"measures": found.mean})
+            for vectors in folder.iterdir():  # Of a large corpus more than everything else together.
+                if vectors != file:
+                    shutil.rmtree(vectors) if vectors.is_dir() else vectors.unlink()
         if is_main_process():
             step.measures[data.name] = read_json_object(file)["measures"]
     return step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -578,7 +579,59 @@ def test_partners_are_found_among_the_rows_of_all_processes(
 HALVES = (slice(0, 3), slice(3, 6))
 
 
+def _process(rank: int, port: int, configs: list[QueryAsContextConfig]) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    for config in configs:
+        query_as_context.pretrain(config, read_passages(config), [])
+
+
+@pytest.mark.parametrize("variant", ["cocondenser", "cot-mae"])
+def test_two_processes_pre_train_alike_whole_and_in_chunks(
+    variant: Any, tmp_path: Path, backbone: Path, corpus: Path
+) -> None:
+    import socket
+
+    import torch.multiprocessing as multiprocessing
+
+    first = settings(corpus, backbone, tmp_path / "whole", variant=variant, cache=tmp_path / "passages", dev_share=0.0)
+    chunked = replace(first.training, chunk_size=2)
+    configs = [first, replace(first, output=tmp_path / "chunked", training=chunked)]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    multiprocessing.spawn(_process, args=(port, configs), nprocs=2)
+    whole, parts, start = (
+        load_file(folder / "model.safetensors") for folder in (first.output, configs[1].output, backbone)
+    )
+    moved = 0.0
+    for name, weight in whole.items():
+        torch.testing.assert_close(parts[name], weight, atol=1e-5, rtol=1e-4)
+        moved = max(moved, float((weight - start[name]).abs().max())) if name in start else moved
+    assert moved > 1e-4
+
+
 # ------------------------------------------------ training
+
+
+def test_what_cannot_end_well_is_refused_before_anything_is_made(tmp_path: Path, backbone: Path, corpus: Path) -> None:
+    def refused(config: QueryAsContextConfig, words: str) -> None:
+        with pytest.raises(InputError, match=words):
+            query_as_context.run(config)
+        assert not (tmp_path / "cache").exists()
+
+    fine = settings(corpus, backbone, tmp_path / "out", cache=tmp_path / "cache")
+    missing = SetSettings(tmp_path / "nowhere", split="test")
+    refused(replace(fine, test=[missing]), "nowhere does not exist")
+    retriever = DenseConfig(output=tmp_path / "retriever", train=[missing])
+    refused(replace(fine, retriever=retriever), "nowhere does not exist")
+    refused(replace(fine, middle=9), "middle is 9")
+    refused(replace(fine, layers=9), "layers is 9")
+    (tmp_path / "retriever").mkdir()
+    (tmp_path / "retriever" / "thesis.txt").touch()
+    train = SetSettings(corpus)
+    refused(replace(fine, retriever=replace(retriever, train=[train])), r"something else \(thesis.txt\)")
 
 
 def measures(output: Path) -> dict[str, float]:
