@@ -704,8 +704,10 @@ def train_dense(config: DenseConfig, build: Build = build) -> Trained:
 
 
 def rehearsed(hold_back: float | int | None, rows: int) -> float | int | None:
-    """As much of `rows` as a dry run can hold back."""
-    return min(hold_back, rows // 4) if isinstance(hold_back, int) else hold_back
+    """As much of `rows` as a dry run can hold back: of few, a small share is none."""
+    if hold_back is None:
+        return None
+    return min(hold_back, rows // 4) if isinstance(hold_back, int) else max(hold_back, 0.1)
 
 
 def rehearse(config: DenseConfig, build: Build = build) -> Trained:
