@@ -143,7 +143,8 @@ class Engines:
     dense_window, weight: of the cascade, likewise; the window of jpq-rescore too
     connect: gives a client of the cluster; only the engine faiss, which reads the index's codes, calls it. faiss_index:
         where it reads them instead: what `osn encode --faiss` wrote
-    urls: the folder that `osn urls` wrote, for the engine tome; tome_model: its model, where it is not found by its hash
+    urls: the folder that `osn urls` wrote, for the engine tome; tome_model: its model, where it is not found by its
+        hash; beams: how many URLs are looked for side by side and found at most, 10 if None; 1 is greedy
     """
 
     index: str
@@ -164,6 +165,7 @@ class Engines:
     faiss_index: Path | None = None
     urls: Path | None = None
     tome_model: str | None = None
+    beams: int | None = None
     _query_encoder: QueryEncoder | None = None
     _dense_encoder: DenseEncoder | None = None
     _quantized_model: QuantizedModel | None = None
@@ -298,7 +300,7 @@ class Engines:
         if self._url_retriever is None:
             from opensearch_neural.models.generative import load_generative
             from opensearch_neural.models.url_trie import CorpusUrls
-            from opensearch_neural.retrievers.generative import GenerativeRetriever
+            from opensearch_neural.retrievers.generative import BEAMS, GenerativeRetriever
 
             if self.urls is None:
                 raise ModelError(
@@ -307,7 +309,7 @@ class Engines:
                 )
             urls = CorpusUrls.load(self.urls)
             place = self.tome_model or registry.find(urls.model["hash"], urls.model["name"], "generative")
-            self._url_retriever = GenerativeRetriever(load_generative(place), urls)
+            self._url_retriever = GenerativeRetriever(load_generative(place), urls, beams=self.beams or BEAMS)
         return self._url_retriever
 
     def serves(self, engine: str) -> bool:

@@ -125,6 +125,23 @@ def test_generated_and_sparse_hits_are_fused_by_rank(written: Written, client) -
     found = queries.best_passages(body, hits) if engines.meta.passages else [(hit["_id"], hit) for hit in hits]
     assert {id for id, _ in found} == set(written.by_id)
     assert "score-ranker-processor" in json.dumps(body)
+    if engines.meta.passages:
+        return  # There a document's rank is that of its best passage.
+    expected: dict[str, float] = {}
+    for engine in ("sparse", "tome"):
+        ranked = client.search(index=written.index, body=engines.body_of(engine)("the fish", 10))["hits"]["hits"]
+        for rank, hit in enumerate(ranked, start=1):
+            expected[hit["_id"]] = expected.get(hit["_id"], 0.0) + 1 / (60 + rank)
+    assert [hit["_score"] for hit in hits] == pytest.approx(sorted(expected.values(), reverse=True), rel=1e-4)
+    assert [expected[hit["_id"]] for hit in hits] == pytest.approx([hit["_score"] for hit in hits], rel=1e-4)
+
+
+@pytest.mark.cluster
+def test_beams_are_how_many_can_be_found(written: Written, cluster_url: str) -> None:
+    answer = searched(cluster_url, written, "--json", "--beams", "1", "the cat")
+    assert len(json.loads(answer.stdout)["hits"]) == 1
+    assert "1 URLs are written at most (--beams)" in answer.stderr
+    assert "at most" not in searched(cluster_url, written, "--json", "--beams", "10", "the cat").stderr
 
 
 @pytest.mark.cluster

@@ -32,6 +32,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.models.directory import hash_files, locate, read_osn_json, write_osn_json
 from opensearch_neural.models.generative import (
+    FILE,
     KIND,
     PASSAGE,
     URL,
@@ -41,7 +42,7 @@ from opensearch_neural.models.generative import (
     write_passages,
     write_settings,
 )
-from opensearch_neural.models.url_trie import CorpusUrls, shortened
+from opensearch_neural.models.url_trie import CorpusUrls
 from trainers import backbones
 from trainers.bi_encoder import SetSettings
 from trainers.config import config_options, fingerprint, save_config, to_dict
@@ -128,12 +129,18 @@ class Corpus:
 
 
 def tome_corpus(
-    documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase, settings: GenerativeSettings
+    documents: Iterable[Document],
+    tokenizer: PreTrainedTokenizerBase,
+    settings: GenerativeSettings,
+    *,
+    url_tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> Corpus:
-    """The corpus for a tokenizer. Raises InputError as `CorpusUrls.build` does, and warns of URLs that do not come back."""
+    """The corpus for a tokenizer, its URLs for another one if given. Raises InputError as `CorpusUrls.build` does, and
+    warns of URLs that do not come back."""
     contents, passages = TextStore(), TextStore()
     urls: list[tuple[str, str | None]] = []
-    codec = UrlTokenizer(tokenizer)
+    of_urls = url_tokenizer or tokenizer
+    codec = UrlTokenizer(of_urls)
     changed: list[str] = []
     for document in documents:
         contents.add(document.id, document.contents)
@@ -153,7 +160,7 @@ def tome_corpus(
     def encode(url: str) -> list[int]:
         return codec.encode(settings.identifier(url))
 
-    model = {"name": tokenizer.name_or_path, "hash": ""}
+    model = {"name": of_urls.name_or_path, "hash": ""}
     return Corpus(contents, passages, CorpusUrls.build(urls, encode, model=model, length=settings.url_length))
 
 
@@ -255,11 +262,12 @@ class ToUrl(ToPassage):
     """The single stage: a query (or a span) to the document's URL."""
 
     def __post_init__(self) -> None:
-        self.codec = UrlTokenizer(self.tokenizer)
+        codec = UrlTokenizer(self.tokenizer)
+        # What decoding is held to, token by token.
+        self.targets = self.corpus.urls.sequences(lambda url: codec.encode(self.settings.identifier(url)))
 
     def target(self, document: int) -> Sequence[int]:
-        url = self.settings.identifier(self.corpus.urls.urls[document])
-        return shortened(self.codec.encode(url), self.settings.url_length)
+        return self.targets[document]
 
 
 @dataclass
@@ -291,7 +299,7 @@ def train_tome(config: TomeConfig, *, limit: int | None = None) -> dict[str, Tra
     model (`load_generative`) once its stages are there. Raises InputError for a corpus whose URLs will not do, and where
     `output` holds another run.
     """
-    check_output(config.output, KIND, (PASSAGE, URL))
+    check_output(config.output, KIND, (PASSAGE, URL, FILE))
     single = config.stages == "single"
     settings = config.settings
     done = (read_osn_json(config.output) or {}).get("training", {}).get("stages")
@@ -303,17 +311,16 @@ def train_tome(config: TomeConfig, *, limit: int | None = None) -> dict[str, Tra
         raise InputError(f"{config.output} holds a model of two stages", "choose another --output for the single stage")
     tokenizers = {stage: backbones.load_tokenizer(locate(name)) for stage, name in backbone.items()}
     sets = [] if config.stages == "url" else read_sets(config, limit)
-    # A passage is text that both stages read; the first one, which has to write it, counts its tokens.
-    corpus = tome_corpus(_documents(config, sets, limit), tokenizers[URL if single else PASSAGE], settings)
-    if not single and backbone[URL] != backbone[PASSAGE]:
-        by_url = tome_corpus(_documents(config, sets, limit), tokenizers[URL], settings)
-        corpus = replace(corpus, urls=by_url.urls)
+    # A passage is text that both stages read; the first one, which has to write it, counts its tokens. URLs are the last's.
+    corpus = tome_corpus(
+        _documents(config, sets, limit), tokenizers[URL if single else PASSAGE], settings, url_tokenizer=tokenizers[URL]
+    )
     outcome: dict[str, Trained] = {}
     none = queries = Queries(TextStore(what="query"), np.empty((0, 2), dtype=np.int64))
     if config.stages != "url":
         first = URL if single else PASSAGE
         if config.generator is not None:
-            sets.append(fewer(_generated(config, corpus), config.candidates))
+            sets.append(fewer(_unseen(config, [_generated(config, corpus)])[0], config.candidates))
         every = gather(sets, corpus.contents)
         queries, dev = split(every, config.dev_share, config.training.seed)
         kind = ToUrl if single else ToPassage
@@ -322,7 +329,7 @@ def train_tome(config: TomeConfig, *, limit: int | None = None) -> dict[str, Tra
         held = kind(dev, corpus, tokenizers[first], settings) if len(dev.pairs) else None
         outcome[first] = _train_stage(config, first, backbone[first], config.training, data, held)
     if config.stages in ("both", "url"):
-        written = _written(config, queries, tokenizers[PASSAGE]) if config.written else none
+        written = _written(config, queries, corpus, tokenizers[PASSAGE]) if config.written else none
         data = PassageToUrl(written, corpus, tokenizers[URL], settings)
         outcome[URL] = _train_stage(config, URL, backbone[URL], config.url_training, data, None)
     with main_process_first():
@@ -341,13 +348,19 @@ def read_sets(config: TomeConfig, limit: int | None = None) -> list[TrainingData
     for one in config.queries:
         given = one if one.corpus is not None or one.path.is_dir() else replace(one, corpus=config.corpus)
         sets.append((replace(given, limit=limit) if limit is not None else given).load())
-    for one in config.unseen:
-        other = one.load()
-        sets = [without_leaks(data, find_leaks(data, other)) for data in sets]
+    sets = _unseen(config, sets)
     return [
         fewer(data, config.candidates) if (one.format or format_of(one.path)) == "generated" else data
         for one, data in zip(config.queries, sets, strict=True)
     ]
+
+
+def _unseen(config: TomeConfig, sets: list[TrainingData]) -> list[TrainingData]:
+    """`sets` without the questions of the sets that `unseen` names."""
+    for one in config.unseen:
+        other = one.load()
+        sets = [without_leaks(data, find_leaks(data, other)) for data in sets]
+    return sets
 
 
 def _documents(config: TomeConfig, sets: Sequence[TrainingData], limit: int | None) -> Iterator[Document]:
@@ -428,8 +441,9 @@ def _train_stage(
     )
 
 
-def _written(config: TomeConfig, queries: Queries, tokenizer: PreTrainedTokenizerBase) -> Queries:
-    """Passages that the trained stage 1 writes for `config.written` of the training queries, each with its document."""
+def _written(config: TomeConfig, queries: Queries, corpus: Corpus, tokenizer: PreTrainedTokenizerBase) -> Queries:
+    """Passages that the trained stage 1 writes for `config.written` of the training queries, each with its document, as far
+    as they are not a document's own."""
     order = np.random.default_rng([config.training.seed, 12]).permutation(len(queries.pairs))[: config.written]
     chosen = queries.pairs[np.sort(order)]
     path = config.output / FOLDER / "written.json"
@@ -443,8 +457,10 @@ def _written(config: TomeConfig, queries: Queries, tokenizer: PreTrainedTokenize
             write_json(path, {"made_by": made_by, "passages": passages}, indent=None)
     written = TextStore(what="passage")
     pairs: list[tuple[int, int]] = []
+    own = {corpus.passages.text_at(row): row for row in range(len(corpus.passages))}
     for at, passage in enumerate(read_json_object(path)["passages"]):
-        if passage:
+        # A document's own passage has that document's URL, whatever was asked; right ones are read anyway.
+        if passage and passage not in own:
             name = f"{queries.texts.ids[chosen[at, 0]]}/{at}"
             pairs.append((written.add(name, passage), int(chosen[at, 1])))
     return Queries(written, np.array(pairs, dtype=np.int64).reshape(-1, 2))

@@ -90,6 +90,13 @@ def engine_options(command: Command) -> Command:
             default=None,
             help="Generative model, where it is not found by the record of --urls.",
         ),
+        click.option(
+            "--beams",
+            "osn_beams",
+            type=click.IntRange(min=1),
+            default=None,
+            help="tome: URLs looked for side by side, and found at most; 1 is greedy.  [default: 10]",
+        ),
     ]
 
     @functools.wraps(command)
@@ -106,6 +113,7 @@ def engine_options(command: Command) -> Command:
         osn_faiss: Path | None,
         osn_urls_folder: Path | None,
         osn_tome: str | None,
+        osn_beams: int | None,
         **kwargs: Any,
     ) -> Any:
         try:
@@ -124,6 +132,7 @@ def engine_options(command: Command) -> Command:
             "faiss_index": osn_faiss,
             "urls": osn_urls_folder,
             "tome_model": osn_tome,
+            "beams": osn_beams,
         }
         return command(*args, how=how, **kwargs)
 

@@ -83,6 +83,8 @@ def search(
     found = answer["hits"]["hits"]
     if engine == "faiss" and not clauses and (gone := queries.listed_count(body) - answer["hits"]["total"]["value"]):
         click.echo(f"warning: {gone} of the nearest documents are not in {index!r} any more", err=True)
+    if engine == "tome" and from_ + size > (beams := engines.url_retriever.beams):
+        click.echo(f"warning: {beams} URLs are written at most (--beams)", err=True)
     if engine == "tome" and not clauses and not from_:
         shown = [hit["_source"].get("url") for hit in found]
         if unfound := queries.unfound_urls(body, shown):

@@ -221,13 +221,15 @@ class GenerativeModel:
             raise ModelError(f"{self.info.name} is a single-stage model: it writes no passages")
         return write_passages(*self.passage, queries, self.settings, batch_size=batch_size)
 
-    def find_urls(self, texts: Sequence[str], *, batch_size: int = 32) -> list[str]:
-        """Stage 2, free and greedy as in the paper: whatever the model writes for each text, be it a URL or not."""
+    def find_urls(self, texts: Sequence[str], *, length: int | None = None, batch_size: int = 32) -> list[str]:
+        """Stage 2, free and greedy as in the paper: whatever the model writes for each text, be it a URL or not. length:
+        tokens at most, `url_length` if None; of some corpora longer ones are learned (`CorpusUrls.sequences`)."""
         model, tokenizer = self.url
         codec = UrlTokenizer(tokenizer)
+        most = length or self.settings.url_length
         written: list[str] = []
         for batch in _batches(texts, tokenizer, self._read_length, batch_size, model):
-            ids = model.generate(**batch, do_sample=False, num_beams=1, max_new_tokens=self.settings.url_length)
+            ids = model.generate(**batch, do_sample=False, num_beams=1, max_new_tokens=most)
             # The first token starts every decoding; padding follows the end only.
             written += [codec.decode(row[1:]) for row in ids.tolist()]
         return written
@@ -257,6 +259,15 @@ class GenerativeModel:
         """The URLs of a corpus, (id, URL) of each document, as this model writes them. Raises as `CorpusUrls.build`."""
         model = {"name": self.info.name, "hash": self.info.hash}
         return CorpusUrls.build(documents, self.encode, model=model, length=self.settings.url_length)
+
+    def written(self, urls: CorpusUrls) -> list[str]:
+        """What the model writes when it writes each document's URL: the URL, or its beginning where that stands for it."""
+        codec = UrlTokenizer(self.url[1])
+        identifiers = [self.settings.identifier(url) for url in urls.urls]
+        return [
+            identifier if tokens == tuple(codec.encode(identifier)) else codec.decode(tokens)
+            for identifier, tokens in zip(identifiers, urls.sequences(self.encode), strict=True)
+        ]
 
     @property
     def encode(self) -> Callable[[str], list[int]]:

@@ -29,10 +29,11 @@ from safetensors.numpy import load_file, save_file
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, write_json
 
-FORMAT = 1
+FORMAT = 2
 OUTSIDE = -1
 """The node of a sequence that no URL begins with, and the document of a node where no URL ends."""
-FILE, TENSORS, DOCUMENTS = "urls.json", "trie.safetensors", "documents.jsonl"
+FILE, TENSORS, DOCUMENTS = "urls.json", "trie-{}.safetensors", "documents-{}.jsonl"
+"""The first names the others, which are called by what they hold."""
 
 Ids = NDArray[np.int64]
 Encode = Callable[[str], Sequence[int]]
@@ -186,12 +187,8 @@ class CorpusUrls:
             digest.update(json.dumps([identifier, url]).encode())
         if not ids:
             raise InputError("the corpus holds no document, so there is no URL")
-        sequences = [tuple(encode(url)) for url in urls]
-        short = [shortened(one, length) for one in sequences]
-        alike = Counter(short)
-        kept = [whole if alike[cut] > 1 else cut for whole, cut in zip(sequences, short, strict=True)]
         try:
-            trie = Trie.build(kept)
+            trie = Trie.build(_kept(urls, encode, length))
         except Repeated as error:
             one, other = error.first, error.second
             raise InputError(
@@ -220,30 +217,42 @@ class CorpusUrls:
             merged[identifier] = url
         return CorpusUrls.build(merged.items(), encode, model=self.model, length=self.length)
 
+    def sequences(self, encode: Encode) -> list[tuple[int, ...]]:
+        """The tokens that stand for each document in the trie, by the `encode` that it was built with: what a model is to
+        learn to write."""
+        return _kept(self.urls, encode, self.length)
+
     @cached_property
     def rows(self) -> dict[str, int]:
         """{URL: the number of its document}."""
         return {url: row for row, url in enumerate(self.urls)}
 
     def save(self, folder: Path) -> None:
-        """Write the folder; `urls.json` last: its presence says that the rest is there."""
+        """Write the folder; `urls.json` last, by which the others are found: until then what was there is, whole."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / FILE).unlink(missing_ok=True)
+        held = hashlib.sha256(f"{self.model['hash']} {self.length} {self.corpus}".encode()).hexdigest()[:16]
+        of_trie, of_documents = folder / TENSORS.format(held), folder / DOCUMENTS.format(held)
         tensors: dict[str, NDArray[Any]] = {
             "tokens": self.trie.tokens,
             "offsets": self.trie.offsets,
             "ends": self.trie.ends,
         }
-        beside = folder / f".{TENSORS}"
+        beside = folder / f".{of_trie.name}"
         save_file(tensors, beside)
-        beside.replace(folder / TENSORS)
-        beside = folder / f".{DOCUMENTS}"
+        beside.replace(of_trie)
+        beside = folder / f".{of_documents.name}"
         with beside.open("w", encoding="utf-8") as file:
             for identifier, url in self.documents():
                 file.write(json.dumps([identifier, url], ensure_ascii=True) + "\n")
-        beside.replace(folder / DOCUMENTS)
+        beside.replace(of_documents)
         about = {"format": FORMAT, "model": self.model, "corpus": self.corpus, "documents": len(self)}
-        write_json(folder / FILE, {**about, "length": self.length, "depth": self.trie.depth, "nodes": len(self.trie)})
+        files = {"files": {"trie": of_trie.name, "documents": of_documents.name}}
+        size = {"length": self.length, "depth": self.trie.depth, "nodes": len(self.trie)}
+        write_json(folder / FILE, about | size | files)
+        for pattern in (TENSORS, DOCUMENTS):
+            for other in folder.glob(pattern.format("*")):
+                if other not in (of_trie, of_documents):
+                    other.unlink()
 
     @classmethod
     def load(cls, folder: Path) -> CorpusUrls:
@@ -255,9 +264,9 @@ class CorpusUrls:
             if about["format"] != FORMAT:
                 raise ModelError(f"{folder / FILE}: format {about['format']}, expected {FORMAT}", "`osn urls` again")
             model = {key: str(about["model"][key]) for key in ("name", "hash")}
-            tensors = load_file(folder / TENSORS)
+            tensors = load_file(folder / about["files"]["trie"])
             trie = Trie(tensors["tokens"], tensors["offsets"], tensors["ends"], int(about["depth"]))
-            with (folder / DOCUMENTS).open(encoding="utf-8") as file:
+            with (folder / about["files"]["documents"]).open(encoding="utf-8") as file:
                 pairs: list[Any] = [json.loads(line) for line in file]
             ids, urls = [str(one) for one, _ in pairs], [str(url) for _, url in pairs]
             whole = len(trie) == len(trie.tokens) + 1 == len(trie.offsets) - 1
@@ -266,6 +275,14 @@ class CorpusUrls:
             return cls(ids, urls, trie, model, int(about["length"]), str(about["corpus"]))
         except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
             raise ModelError(f"{folder} cannot be read: {error}", "`osn urls` writes it again") from None
+
+
+def _kept(urls: Sequence[str], encode: Encode, length: int) -> list[tuple[int, ...]]:
+    """The tokens of each URL, shortened where no other's beginning is the same."""
+    whole = [tuple(encode(url)) for url in urls]
+    short = [shortened(one, length) for one in whole]
+    alike = Counter(short)
+    return [one if alike[cut] > 1 else cut for one, cut in zip(whole, short, strict=True)]
 
 
 def shortened(sequence: Sequence[int], length: int) -> tuple[int, ...]:

@@ -26,7 +26,8 @@ class GenerativeRetriever:
     """`model` over the documents of `urls`, which must have been made for it.
 
     decoding: "constrained", to the corpus's URLs, of which `beams` are found at most (one: greedily); or "free", the
-    paper's: one URL is written greedily, and is a hit if it is a document's exactly. Scores are natural logarithms of
+    paper's: one URL is written greedily, and is a hit if it is a document's exactly (of one longer than the model's
+    `url_length`, the beginning that was learned). Scores are natural logarithms of
     probabilities; of a free hit, 0. Raises ModelError for the URLs of another model.
     """
 
@@ -47,9 +48,9 @@ class GenerativeRetriever:
         self.name = f"tome {model.info.name} {model.info.hash} {urls.corpus} {decoding}" + (
             f" {beams}" if decoding == "constrained" else ""
         )
-        self.model, self.urls = model, urls
-        self._decoding, self._beams, self._batch_size = decoding, beams, batch_size
-        self._rows = {model.settings.identifier(url): row for row, url in enumerate(urls.urls)}
+        self.model, self.urls, self.beams = model, urls, beams
+        self._decoding, self._batch_size = decoding, batch_size
+        self._rows = {text: row for row, text in enumerate(model.written(urls))} if decoding == "free" else {}
 
     def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
         """The documents whose URLs are written for each query, at most `k` and at most as many as there are beams."""
@@ -69,6 +70,6 @@ class GenerativeRetriever:
     def decode(self, texts: Sequence[str]) -> list[list[tuple[int, float]]]:
         """(document's number, score) for each text that the last stage reads, best first."""
         if self._decoding == "free":
-            written = self.model.find_urls(texts, batch_size=self._batch_size)
+            written = self.model.find_urls(texts, length=self.urls.trie.depth, batch_size=self._batch_size)
             return [[(self._rows[url], 0.0)] if url in self._rows else [] for url in written]
-        return self.model.find_documents(texts, self.urls, beams=self._beams, batch_size=self._batch_size)
+        return self.model.find_documents(texts, self.urls, beams=self.beams, batch_size=self._batch_size)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.models import url_trie
 from opensearch_neural.models.url_trie import OUTSIDE, CorpusUrls, Repeated, Trie, shortened
 
 MODEL = {"name": "m", "hash": "0123456789abcdef"}
@@ -153,15 +154,47 @@ def test_added_documents_are_reached_and_changed_ones_replaced() -> None:
         urls.extended([("d", "https://x/8"), ("d", "https://x/9")], as_bytes)
 
 
+@pytest.mark.parametrize("killed_at", ["save_file", "write_json"])
+def test_a_folder_that_is_written_anew_is_whole_until_the_new_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: str
+) -> None:
+    urls = build(("a", "https://x/1"), ("b", "https://x/2"))
+    urls.save(tmp_path)
+    more = urls.extended([("c", "https://x/3")], as_bytes)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(url_trie, killed_at, killed)
+        with pytest.raises(KeyboardInterrupt):
+            more.save(tmp_path)
+    assert CorpusUrls.load(tmp_path).ids == ["a", "b"]
+    more.save(tmp_path)
+    assert CorpusUrls.load(tmp_path).ids == ["a", "b", "c"]
+    assert len(list(tmp_path.iterdir())) == 3, "nothing of the one before is left"
+
+
+def test_what_is_learned_is_what_decoding_is_held_to() -> None:
+    long = "https://x/" + "a" * 20
+    given_urls = [f"{long}#1", f"{long}#2", "https://y/" + "b" * 20, "https://z"]
+    urls = build(*((str(at), url) for at, url in enumerate(given_urls)), length=16)
+    sequences = urls.sequences(as_bytes)
+    assert [urls.trie.find(one) for one in sequences] == [0, 1, 2, 3]
+    assert [len(one) for one in sequences] == [33, 33, 16, 10]
+
+
 def test_damaged_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"urls\.json is missing"):
         CorpusUrls.load(tmp_path)
     build(("a", "https://x/1"), ("b", "https://x/2")).save(tmp_path)
-    documents = (tmp_path / "documents.jsonl").read_text()
-    (tmp_path / "documents.jsonl").write_text(documents.splitlines()[0] + "\n")
+    (file,) = tmp_path.glob("documents-*.jsonl")
+    documents = file.read_text()
+    file.write_text(documents.splitlines()[0] + "\n")
     with pytest.raises(ModelError, match="do not belong together"):
         CorpusUrls.load(tmp_path)
-    (tmp_path / "documents.jsonl").write_text(documents)
-    (tmp_path / "trie.safetensors").write_bytes(b"nothing")
+    file.write_text(documents)
+    (trie,) = tmp_path.glob("trie-*.safetensors")
+    trie.write_bytes(b"nothing")
     with pytest.raises(ModelError, match="cannot be read"):
         CorpusUrls.load(tmp_path)

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,16 +152,30 @@ def test_stage_two_reads_what_stage_one_wrote_where_asked(
 ) -> None:
     asked: list[str] = []
 
+    tokenizer = backbones.load_tokenizer(t5)
+    config = config_for(tmp_path / "tome", zoo, t5, written=5)
+    own = config.settings.passage(tokenizer, "dog", "the dog lives here and eats what it finds in the garden")
+
     def write(model: object, tokenizer: object, texts: list[str], settings: object) -> list[str]:
         asked.extend(texts)
-        return ["title: cat", ""] + ["title: x"] * (len(texts) - 2)
+        return ["title: cat", "", own] + ["title: x"] * (len(texts) - 3)
+
+    read: list[int] = []
+    train_stage = tome._train_stage
+
+    def trained(config: TomeConfig, stage: str, *others: Any) -> Any:
+        if stage == "url":
+            read.append(len(others[2].queries.pairs))
+        return train_stage(config, stage, *others)
 
     monkeypatch.setattr(tome, "write_passages", write)
-    config = config_for(tmp_path / "tome", zoo, t5, written=5)
+    monkeypatch.setattr(tome, "_train_stage", trained)
     train_tome(config)
     assert len(asked) == 5
     train_tome(config)
     assert len(asked) == 5  # kept beside the model
+    # Of nothing nothing is learned, and a document's own passage leads to that document, whoever asked.
+    assert read == [3, 3]
 
 
 def test_documents_that_share_a_url_are_refused(zoo: Path, t5: Path, tmp_path: Path) -> None:
@@ -180,6 +195,55 @@ def test_queries_of_other_documents_are_refused(zoo: Path) -> None:
 def test_questions_of_the_test_split_are_left_out_where_asked(zoo: Path, t5: Path, tmp_path: Path) -> None:
     config = config_for(tmp_path, zoo, t5, unseen=[SetSettings(zoo, name="same")])
     assert [len(one) for one in tome.read_sets(config)] == [0]
+
+
+def test_questions_of_the_test_split_are_left_out_of_what_a_generator_writes(
+    zoo: Path, t5: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(model: object, documents: TextStore, *, output: Path, sampling: object) -> None:
+        output.parent.mkdir(parents=True)
+        header = {"osn": "generated-queries", "format": 1, "documents": documents.hash}
+        lines = [header, {"_id": "d0", "queries": [{"text": "Cat food"}, {"text": "cats at home"}]}]
+        output.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    trained: list[list[str]] = []
+
+    def stage(config: TomeConfig, stage: str, *others: Any) -> Any:
+        trained.append([text for _, text in others[2].queries.texts.items()])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tome, "generate_queries", write)
+    monkeypatch.setattr(tome, "sampling_for", lambda *_, **__: None)
+    monkeypatch.setattr(tome, "_train_stage", stage)
+    test = SetSettings(zoo, split="test")
+    config = config_for(tmp_path / "tome", zoo, t5, queries=[], generator="some", unseen=[test])
+    with pytest.raises(KeyboardInterrupt):
+        train_tome(config)
+    assert trained == [["cats at home"]], "'cat food' is a question of the test split"
+
+
+def test_the_second_stage_may_have_another_tokenizer(zoo: Path, t5: Path, tmp_path: Path) -> None:
+    texts = [f"https://zoo.org/{one}" for one in ANIMALS] * 4
+    tokenizer = backbones.train_tokenizer(texts, "byte-level", 400)
+    torch.manual_seed(1)
+    new = backbones.NewBackbone("t5", layers=1, hidden=16, heads=2, dropout=0.0)
+    backbones.save(backbones.new_backbone(new, tokenizer), tokenizer, tmp_path / "small")
+    train_tome(config_for(tmp_path / "tome", zoo, t5, steps=120, url_backbone=str(tmp_path / "small")))
+    model = load_generative(tmp_path / "tome", device="cpu")
+    assert model.passage is not None and model.passage[1].get_vocab() != model.url[1].get_vocab()
+    texts = [model.settings.passage(model.passage[1], one, f"the {one} lives here and") for one in ANIMALS]
+    written = model.find_urls(texts)
+    assert sum(url == f"https://zoo.org/{one}" for url, one in zip(written, ANIMALS, strict=True)) >= 6
+
+
+def test_a_directory_whose_last_file_was_not_written_is_completed(zoo: Path, t5: Path, tmp_path: Path) -> None:
+    config = config_for(tmp_path / "tome", zoo, t5, stages="single")
+    train_tome(config)
+    for file in tmp_path.joinpath("tome").iterdir():
+        if file.is_file() and file.name != "generative.json":
+            file.unlink()
+    train_tome(config)
+    assert load_generative(tmp_path / "tome", device="cpu").passage is None
 
 
 def test_so_many_generated_queries_of_a_document_and_no_more(zoo: Path, t5: Path, tmp_path: Path) -> None:
