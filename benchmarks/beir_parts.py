@@ -10,6 +10,22 @@ from pathlib import Path
 from typing import Any
 
 
+def check_data(work: Path, folders: Sequence[Path]) -> None:
+    """Raises InputError where a folder of work was begun on other data sets than these."""
+    from opensearch_neural.errors import InputError
+    from opensearch_neural.files import read_json_object, write_json
+    from opensearch_neural.results import data_facts
+
+    file = work / "data.json"
+    facts = {folder.name: data_facts(folder).files for folder in folders}
+    if not file.exists():
+        write_json(file, facts)
+    known = read_json_object(file)
+    for folder in folders:
+        if folder.name in known and known[folder.name] != facts[folder.name]:
+            raise InputError(f"{work} holds work on another {folder.name} than {folder}", "give another --work")
+
+
 def evenly(ids: Sequence[str], count: int) -> list[str]:
     """`count` of the ids, or all of fewer, at equal distances."""
     if count >= len(ids):

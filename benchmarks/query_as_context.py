@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 import numpy as np
 
-from benchmarks.beir_parts import articles, by_article, evenly, judgements, write_judged
+from benchmarks.beir_parts import articles, by_article, check_data, evenly, judgements, write_judged
 from opensearch_neural import evaluate
 from opensearch_neural.errors import InputError
 
@@ -155,17 +155,7 @@ class Ground:
     made: dict[Arm, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raises InputError for a folder of work on other data."""
-        from opensearch_neural.files import read_json_object, write_json
-        from opensearch_neural.results import data_facts
-
-        file = self.work / "data.json"
-        facts = {name: data_facts(self.data / name).files for name in ARTICLES}
-        if not file.exists():
-            write_json(file, facts)
-        for name, known in read_json_object(file).items():
-            if known != facts[name]:
-                raise InputError(f"{self.work} holds work on another {name} than {self.data}'s", "give another --work")
+        check_data(self.work, [self.data / name for name in ARTICLES])
 
     @property
     def folder(self) -> Path:

@@ -3,36 +3,43 @@
     osn bench tome --data DIR --work DIR --record benchmarks/results/tome
 
 `--data` holds the BEIR folders tldr and wikiqa-doc, whose documents have URLs, and squad-mix, which the query generator is
-trained on too. From nothing: a T5 (d = 256, 4 + 4 layers) by span corruption on the corpora, a generator of queries (unless
---generator names one), and the arms of each set:
+trained on too. From nothing: a T5 (d = 256, 4 + 4 layers) by span corruption on the corpora and their URLs, a generator of
+queries (unless --generator names one), and the arms of each set:
     two-stage              query → passage → URL, each stage a T5 of its own
     single-stage           query → URL: one T5 of as many parameters, trained for as many updates as both stages
-    single-stage, half the updates    the same for as many as one stage: it reads each query as often as stage 1 does
+    single-stage, one T5   the same with a T5 as either stage is, for as many updates as both
     random ids             the single stage with 12 digits in place of a URL
     no prompts             the two stages without "title:" and "passage:"
     half the queries       stage 1 with half of the generated queries
+    written passages       stage 2 also reads what stage 1 writes for a query in five (not in the paper)
+    passages of 128        both stages with passages of 128 tokens instead of 32
     gold passages          stage 2 alone, given the passage of the relevant document: what is lost in stage 1
     added later            both stages without a tenth of the documents, which the trie then gets without training
-Each decodes freely (the paper's exact match), and held to the corpus's URLs, greedily and with 10 beams. Hits@k, the share
-of questions with a relevant document among the first k, on the test splits; BM25 (OpenSearch's, its analyzer, k1 and b
+Each decodes freely (the paper's exact match), and held to the corpus's URLs, greedily and with 10 beams. All 10 hits of two
+stages come of one passage. Hits@k, the share of questions with a relevant document among the first k, on the test splits;
+intervals resample the relevant documents, of which several questions may ask. BM25 (OpenSearch's, its analyzer, k1 and b
 chosen on train), all-MiniLM-L6-v2 as it is, and BM25 fused with the two stages beside them.
 
-All trainings lie in `--work`: interrupted, the same command goes on. On a GPU where there is one.
+Learning rate and schedule are the same for all arms; nothing is chosen by test questions. All trainings lie in `--work`, in
+folders named by their sizes: interrupted, the same command goes on. On a GPU where there is one.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import shutil
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from benchmarks.beir_parts import evenly, write_part
+from benchmarks.beir_parts import by_article, check_data, evenly, write_part
+from opensearch_neural import evaluate
 from opensearch_neural.cluster import ConnectionSettings, connection_options
 from opensearch_neural.errors import InputError
 from trainers.precision import PRECISIONS, Precision
@@ -53,51 +60,112 @@ PAIRS = ("squad-mix", *SETS)
 DENSE = "sentence-transformers/all-MiniLM-L6-v2"
 MEASURES = {"Success@1": "Hits@1", "Success@10": "Hits@10"}
 BM25, MINILM, FUSED = "BM25", "MiniLM", "BM25 and two-stage, RRF"
-TWO, SINGLE, SHORT, RANDOM, BARE, HALF, LATER = (
+TWO, SINGLE, SMALL, RANDOM, BARE, HALF, WRITTEN, LONG, LATER = (
     "two-stage",
     "single-stage",
-    "single-stage, half the updates",
+    "single-stage, one T5",
     "random ids",
     "no prompts",
     "half the queries",
+    "written passages",
+    "passages of 128",
     "added later",
 )
 GOLD = "gold passages"
-ARMS = (TWO, SINGLE, SHORT, RANDOM, BARE, HALF, LATER)
+ARMS = (TWO, SINGLE, SMALL, RANDOM, BARE, HALF, WRITTEN, LONG, LATER)
+REPEATED = (TWO, SINGLE, SMALL)
+"""Trained with every seed."""
 FREE, GREEDY = "free", "greedy"
 LAYERS, DEEPER = 4, 9
 """Of a stage, and of the single stage, which has one table of word embeddings instead of two."""
+MASKED = 0.5
+"""Of a window's tokens in span corruption; the T5's 15% are little to learn from in so few updates."""
+SPREAD = 0.05
+"""Of word embeddings at the start, a share of the library's: at 1 a rate of 0.001 hardly moves them in so few updates."""
+WRITTEN_SHARE = 5
+"""Of so many queries one has its passage written, for stage 2 to read."""
 ADDED = 0.1
 BEAMS = 10
 DEPTH = 10
-TIMED = 50
+TIMED = 200
 RRF_CONSTANT = 60
+SEED, MOST_SEEDS = 42, 5
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long each training is, in updates of 64 examples; of the single stage twice `steps`."""
+    """How long each training is, in updates of `batch_size` examples; of a single stage `steps` and `url_steps` together.
+    spans: random spans of a document that are queries too."""
 
     pretraining: int
     generator: int
     steps: int
+    url_steps: int
     candidates: int
     spans: int
     precision: Precision
     batch_size: int = 64
+    learning_rate: float = 1e-3
+    documents: int | None = None
+
+    @property
+    def backbones(self) -> str:
+        """The folder of what was trained before the arms."""
+        return f"pretrained-{self.pretraining}-{self.batch_size}"
+
+    @property
+    def queries(self) -> str:
+        """Names the documents and queries of a set."""
+        return f"{self.documents or 'all'}-documents-{self.candidates}-queries-{self.generator}"
+
+    @property
+    def arms(self) -> str:
+        """Names what else decides what an arm becomes."""
+        rate = f"{self.learning_rate:g}"
+        return f"{self.steps}-{self.url_steps}-{self.batch_size}-{rate}" + (f"-{self.spans}" if self.spans else "")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An arm with one seed."""
+
+    arm: str
+    seed: int = SEED
+
+    @property
+    def engine(self) -> str:
+        return self.arm + (f", seed {self.seed}" if self.seed != SEED else "")
 
 
 # ------------------------------------------------ what is trained
 
 
+def backbone(work: Path, effort: Effort, layers: int) -> Path:
+    return work / effort.backbones / f"t5-{layers}"
+
+
 def pretrained(data: Path, work: Path, effort: Effort, layers: int) -> Path:
     """A T5 of so many layers a side, by span corruption on the corpora; both sizes have the same tokenizer."""
+    from trainers import backbones
     from trainers.backbones import NewBackbone
+    from trainers.data import read_documents
     from trainers.loop import TrainingSettings
     from trainers.masked_lm import MaskedLmConfig, run
 
-    # Without dropout, in what follows too: its random numbers cost a processor a third of a step's time.
-    new = NewBackbone("t5", layers=layers, hidden=256, heads=4, vocabulary=8000, dropout=0.0)
+    corpora = [with_urls(data / one, work / "with-urls" / f"{one}.jsonl") for one in PAIRS]
+    start = work / effort.backbones / f"new-{layers}"
+    if not (start / "tokenizer.json").exists():
+        import torch
+
+        # Without dropout, in what follows too: its random numbers cost a processor a third of a step's time.
+        new = NewBackbone("t5", layers=layers, hidden=256, heads=4, vocabulary=8000, dropout=0.0)
+        texts = (document.contents for corpus in corpora for document in read_documents(corpus))
+        tokenizer = backbones.train_tokenizer(texts, "byte-level", new.vocabulary)
+        torch.manual_seed(SEED)
+        model: Any = backbones.new_backbone(new, tokenizer)
+        with torch.no_grad():
+            model.get_input_embeddings().weight.mul_(SPREAD)
+        backbones.save(model, tokenizer, start)
     settings = TrainingSettings(
         steps=effort.pretraining,
         batch_size=effort.batch_size,
@@ -105,8 +173,23 @@ def pretrained(data: Path, work: Path, effort: Effort, layers: int) -> Path:
         precision=effort.precision,
         bucket=16,
     )
-    corpora = [data / one for one in PAIRS]
-    return run(MaskedLmConfig(output=work / f"t5-{layers}", corpus=corpora, new=new, max_length=64, training=settings))
+    output = backbone(work, effort, layers)
+    return run(
+        MaskedLmConfig(
+            output=output, corpus=corpora, backbone=str(start), max_length=64, masked=MASKED, training=settings
+        )
+    )
+
+
+def with_urls(folder: Path, file: Path) -> Path:
+    """The documents of a set with their URLs behind their texts: what writes URLs should have read some."""
+    from opensearch_neural.files import write_text
+    from trainers.data import read_documents
+
+    if not file.exists():
+        documents = (replace(one, text=f"{one.text} {one.url or ''}".rstrip()) for one in read_documents(folder))
+        write_text(file, "".join(json.dumps(one.record(), ensure_ascii=False) + "\n" for one in documents))
+    return file
 
 
 def generator(data: Path, work: Path, effort: Effort) -> Path:
@@ -116,17 +199,17 @@ def generator(data: Path, work: Path, effort: Effort) -> Path:
 
     return run(
         Doc2QueryConfig(
-            output=work / "generator",
+            output=work / effort.backbones / f"generator-{effort.generator}",
             data=[data / one for one in PAIRS],
-            backbone=str(work / f"t5-{LAYERS}"),
-            passage_length=128,
+            backbone=str(backbone(work, effort, LAYERS)),
+            passage_length=96,
             query_length=32,
             training=TrainingSettings(
                 # By size alone three of four batches would be of squad-mix, for whose documents it writes nothing.
                 set_weights=0.3,
                 steps=effort.generator,
                 batch_size=effort.batch_size,
-                learning_rate=5e-4,
+                learning_rate=effort.learning_rate,
                 precision=effort.precision,
                 bucket=16,
             ),
@@ -134,105 +217,133 @@ def generator(data: Path, work: Path, effort: Effort) -> Path:
     )
 
 
-def generated(model: str | Path, data: Path, name: str, work: Path, effort: Effort) -> Path:
+def generated(model: str | Path, data: Path, work: Path, effort: Effort) -> Path:
     """Queries for every document of a set; the same for all arms."""
     from trainers.data import read_documents
     from trainers.doc2query import generate_queries, sampling_for
     from trainers.texts import TextStore
 
-    path = work / name / "queries.jsonl"
+    path = work / "queries.jsonl"
     sampling = sampling_for(str(model), candidates=effort.candidates, top_k=20, top_p=1.0)
-    documents = TextStore((one.id, one.contents) for one in read_documents(data / name))
+    documents = TextStore((one.id, one.contents) for one in read_documents(data))
     generate_queries(model, documents, output=path, sampling=sampling)
     return path
 
 
-def configuration(arm: str, data: Path, name: str, work: Path, effort: Effort) -> TomeConfig:
-    """What `osn train tome` is told for an arm."""
+def configuration(trial: Trial, data: Path, work: Path, start: Path, effort: Effort) -> TomeConfig:
+    """What `osn train tome` is told for an arm. data: the set; work: the folder of its trainings; start: of backbones."""
     from opensearch_neural.models.generative import GenerativeSettings
     from trainers.bi_encoder import SetSettings
     from trainers.loop import TrainingSettings
     from trainers.tome import TomeConfig
 
+    arm = trial.arm
     training = TrainingSettings(
         steps=effort.steps,
         batch_size=effort.batch_size,
-        learning_rate=1e-3,
+        learning_rate=effort.learning_rate,
         precision=effort.precision,
         weight_decay=0.0,
+        seed=trial.seed,
     )
     # Which state would be kept by the likelihood of dev questions says little of Hits@1, and stage 2 has none: the last
     # state of every stage is what is measured.
-    folder = work / name / "before" if arm == LATER else data / name
-    queries = work / name / ("before/queries-generated.jsonl" if arm == LATER else "queries.jsonl")
+    folder = work / "before" if arm == LATER else data
+    queries = work / ("before/queries-generated.jsonl" if arm == LATER else "queries.jsonl")
+    label = "".join(letter if letter.isalnum() else "-" for letter in trial.engine).replace("--", "-")
     config = TomeConfig(
-        output=work / name / arm.replace(",", "").replace(" ", "-"),
+        output=work / f"{label}-{effort.arms}",
         corpus=folder,
-        backbone=str(work / f"t5-{LAYERS}"),
+        backbone=str(start / f"t5-{LAYERS}"),
         queries=[SetSettings(folder, name="labelled"), SetSettings(queries, corpus=folder, name="generated")],
-        unseen=[SetSettings(data / name, split="test", name="test")],
+        unseen=[SetSettings(data, split="test", name="test")],
         spans=effort.spans,
         dev_share=0.0,
         training=training,
-        url_training=training,
+        url_training=replace(training, steps=effort.url_steps),
     )
-    if arm in (SINGLE, SHORT, RANDOM):
+    if arm in (SINGLE, SMALL, RANDOM):
         identifiers = GenerativeSettings(identifiers="random") if arm == RANDOM else config.settings
-        both = replace(training, steps=effort.steps if arm == SHORT else 2 * effort.steps)
-        deeper = str(work / f"t5-{DEEPER}")
-        return replace(config, stages="single", backbone=deeper, settings=identifiers, training=both)
+        both = replace(training, steps=effort.steps + effort.url_steps)
+        used = config.backbone if arm == SMALL else str(start / f"t5-{DEEPER}")
+        return replace(config, stages="single", backbone=used, settings=identifiers, training=both)
     if arm == BARE:
         return replace(config, settings=GenerativeSettings(prompts=False))
+    if arm == LONG:
+        return replace(config, settings=GenerativeSettings(passage_length=128))
     if arm == HALF:
         return replace(config, stages="passage", candidates=effort.candidates // 2)
     return config
 
 
-def trained(arm: str, data: Path, name: str, work: Path, effort: Effort) -> tuple[GenerativeModel, int]:
+def trained(trial: Trial, data: Path, work: Path, start: Path, effort: Effort) -> tuple[GenerativeModel, int]:
     """The model of an arm, trained where it is not yet, and the updates of its stages together."""
     from opensearch_neural.models.generative import PASSAGE, load_generative
     from opensearch_neural.models.pretrained import load_sequence_to_sequence
     from trainers.tome import train_tome
 
-    config = configuration(arm, data, name, work, effort)
+    config = configuration(trial, data, work, start, effort)
+    if trial.arm == WRITTEN:
+        share_first_stage(configuration(Trial(TWO, trial.seed), data, work, start, effort).output, config.output)
+        config = replace(config, written=count_queries(config) // WRITTEN_SHARE)
     stages = train_tome(config)
     for stage, found in stages.items():
-        logger.info("%s, %s, %s: %d steps, %s", name, arm, stage, found.steps, found.measures)
-    if arm != HALF:
+        logger.info("%s, %s: %d steps, %s", trial.engine, stage, found.steps, found.measures)
+    if trial.arm != HALF:
         return load_generative(config.output), sum(found.steps for found in stages.values())
     # Stage 2 never sees a query, so it is the same.
-    whole, updates = trained(TWO, data, name, work, effort)
+    whole, updates = trained(Trial(TWO, trial.seed), data, work, start, effort)
     model, tokenizer = load_sequence_to_sequence(config.output / PASSAGE)
     return replace(whole, passage=(model.to(whole.url[0].device).eval(), tokenizer)), updates
 
 
-def without_some(data: Path, name: str, work: Path) -> set[str]:
+def share_first_stage(trained: Path, output: Path) -> None:
+    """Stage 1 of one model as that of another one: it is trained alike."""
+    from opensearch_neural.models.generative import PASSAGE
+
+    if not (output / PASSAGE).exists():
+        output.mkdir(parents=True, exist_ok=True)
+        beside = output / f".{PASSAGE}"
+        shutil.rmtree(beside, ignore_errors=True)
+        shutil.copytree(trained / PASSAGE, beside)
+        beside.rename(output / PASSAGE)
+
+
+def count_queries(config: TomeConfig) -> int:
+    """The (query, document) pairs that stage 1 learns."""
+    from trainers.tome import read_sets
+
+    return sum(len(example.positives) for data in read_sets(config) for example in data.examples)
+
+
+def without_some(data: Path, work: Path) -> set[str]:
     """Write the set without a tenth of the documents that test questions ask for, and return these documents' ids. The T5
     and the generator have read them: what is measured is a model that never learned to lead a query there."""
     from opensearch_neural.corpus import BeirData
     from opensearch_neural.files import write_text
     from trainers.data import read_documents
 
-    folder = work / name / "before"
-    left_out = set(asked_for(BeirData.load(data / name, "test").qrels)[:: round(1 / ADDED)])
-    write_part(data / name, folder, {one.id for one in read_documents(data / name)} - left_out, ["train"])
-    written = [json.loads(line) for line in (work / name / "queries.jsonl").read_text().splitlines()]
+    folder = work / "before"
+    left_out = set(asked_for(BeirData.load(data, "test").qrels)[:: round(1 / ADDED)])
+    write_part(data, folder, {one.id for one in read_documents(data)} - left_out, ["train"])
+    written = [json.loads(line) for line in (work / "queries.jsonl").read_text().splitlines()]
     lines = [json.dumps(line) for line in written if "_id" in line and line["_id"] not in left_out]
     write_text(folder / "queries-generated.jsonl", "".join(f"{line}\n" for line in lines))
     return left_out
 
 
-def some_documents(data: Path, name: str, work: Path, count: int) -> Path:
-    """Write a set of so many documents, those that test questions ask for first, and return the folder that holds it."""
+def some_documents(data: Path, work: Path, count: int) -> Path:
+    """Write a set of so many documents, those that test questions ask for first, and return its folder."""
     from opensearch_neural.corpus import BeirData
     from trainers.data import read_documents
 
-    asked = asked_for(BeirData.load(data / name, "test").qrels)
+    asked = asked_for(BeirData.load(data, "test").qrels)
     known = set(asked)
-    others = [one.id for one in read_documents(data / name) if one.id not in known]
+    others = [one.id for one in read_documents(data) if one.id not in known]
     kept = evenly(asked, count)
-    write_part(data / name, work / "data" / name, {*kept, *evenly(others, count - len(kept))}, ["train", "test"])
-    return work / "data"
+    folder = work / "set" / data.name
+    write_part(data, folder, {*kept, *evenly(others, count - len(kept))}, ["train", "test"])
+    return folder
 
 
 def asked_for(qrels: Mapping[str, Mapping[str, int]]) -> list[str]:
@@ -250,22 +361,32 @@ class Arm:
     model: GenerativeModel
     corpus: Sequence[tuple[str, str | None]]
     read: dict[str, str]
+    kept: Path
+    """A folder for what was decoded."""
 
     @classmethod
-    def of(cls, model: GenerativeModel, corpus: Sequence[tuple[str, str | None]], queries: Mapping[str, str]) -> Arm:
+    def of(
+        cls, model: GenerativeModel, corpus: Sequence[tuple[str, str | None]], queries: Mapping[str, str], kept: Path
+    ) -> Arm:
         texts = model.stage_two_inputs(list(queries.values()))
-        return cls(model, corpus, dict(zip(queries, texts, strict=True)))
+        return cls(model, corpus, dict(zip(queries, texts, strict=True)), kept)
 
     def run(self, **options: Any) -> Run:
         """The hits for each text that the last stage reads; `options` of GenerativeRetriever."""
+        from opensearch_neural.files import read_json_object, write_json
         from opensearch_neural.retrievers.generative import GenerativeRetriever
+        from trainers.config import fingerprint
 
         retriever = GenerativeRetriever(self.model, self.model.index_urls(self.corpus), **options)
-        hits = retriever.decode(list(self.read.values()))
-        return {
-            query: {retriever.urls.ids[row]: score for row, score in found[:DEPTH]}
-            for query, found in zip(self.read, hits, strict=True)
-        }
+        file = self.kept / f"{fingerprint(retriever.name, self.read, DEPTH)}.json"
+        if not file.exists():
+            hits = retriever.decode(list(self.read.values()))
+            run = {
+                query: {retriever.urls.ids[row]: score for row, score in found[:DEPTH]}
+                for query, found in zip(self.read, hits, strict=True)
+            }
+            write_json(file, run, indent=None)
+        return read_json_object(file)
 
     def runs(self, name: str) -> dict[str, Run]:
         """{engine: run} for the three ways to decode."""
@@ -301,37 +422,57 @@ def fused(*runs: Run) -> Run:
     return {query: dict(rank(scores)) for query, scores in result.items()}
 
 
-def gold_texts(model: GenerativeModel, data: Path, name: str, test: TrainingData) -> dict[str, str]:
+def gold_texts(model: GenerativeModel, data: Path, test: TrainingData) -> dict[str, str]:
     """{question: the passage of its first relevant document, as stage 1 should write it}."""
     from trainers.data import read_documents
 
     tokenizer = (model.passage or model.url)[1]
-    passages = {one.id: model.settings.passage(tokenizer, one.title, one.text) for one in read_documents(data / name)}
+    passages = {one.id: model.settings.passage(tokenizer, one.title, one.text) for one in read_documents(data)}
     return {query: passages[next(iter(judged))] for query, judged in test.qrels().items()}
 
 
 def shares(arm: Arm, data: Path, name: str, test: TrainingData) -> list[Row]:
-    """Rows of what stage 1 wrote: the share of its passages that are in the corpus, and that are the relevant one's; and
-    of the URLs that stage 2 wrote freely, the share that are a document's."""
+    """Rows of where the loss arises. Of what stage 1 wrote: the share of passages that are in the corpus, that are a
+    relevant document's, and whose title is; of the URLs that stage 2 wrote freely, the share that are a document's. And
+    Hits@1 of questions whose passage is a relevant document's, another document's, and nobody's."""
     from opensearch_neural.results import Row
     from trainers.data import read_documents
 
     tokenizer = (arm.model.passage or arm.model.url)[1]
     passages: dict[str, set[str]] = {}
-    for one in read_documents(data / name):
-        passages.setdefault(arm.model.settings.passage(tokenizer, one.title, one.text), set()).add(one.id)
+    titles: dict[str, set[str]] = {}
+    for one in read_documents(data):
+        passage = arm.model.settings.passage(tokenizer, one.title, one.text)
+        passages.setdefault(passage, set()).add(one.id)
+        titles.setdefault(title_of(passage), set()).add(one.id)
     relevant = test.qrels()
-    there = [arm.read[query] in passages for query in arm.read]
-    right = [bool(passages.get(arm.read[query], set()) & set(relevant[query])) for query in arm.read]
-    free = [bool(found) for found in arm.run(decoding="free").values()]
+    free = arm.run(decoding="free")
+    of_passage = {query: passages.get(text, set()) for query, text in arm.read.items()}
+    right = {query: bool(of_passage[query] & set(relevant[query])) for query in arm.read}
+    titled = [bool(titles.get(title_of(text), set()) & set(relevant[query])) for query, text in arm.read.items()]
+    counted = {
+        "generated passages in the corpus": [bool(found) for found in of_passage.values()],
+        "generated passages of a relevant document": list(right.values()),
+        "generated titles of a relevant document": titled,
+        "freely written URLs in the corpus": [bool(free[query]) for query in arm.read],
+    }
+    hit = {query: bool(set(list(free[query])[:1]) & set(relevant[query])) for query in arm.read}
+    for kind, chosen in (
+        ("a relevant document", [query for query in arm.read if right[query]]),
+        ("another document", [query for query in arm.read if of_passage[query] and not right[query]]),
+        ("no document", [query for query in arm.read if not of_passage[query]]),
+    ):
+        if chosen:
+            counted[f"Hits@1, free, where the passage is of {kind}"] = [hit[query] for query in chosen]
     return [
         Row(name, TWO, measure, sum(values) / len(values), None, None, len(values))
-        for measure, values in (
-            ("generated passages in the corpus", there),
-            ("generated passages of a relevant document", right),
-            ("freely written URLs in the corpus", free),
-        )
+        for measure, values in counted.items()
     ]
+
+
+def title_of(passage: str) -> str:
+    """The title of a passage as stage 1 writes it, "title: … passage: …"; of one without prompts all of it."""
+    return passage.partition(" passage: ")[0]
 
 
 def latency(retriever: Any, queries: Sequence[str]) -> tuple[float, float]:
@@ -357,71 +498,94 @@ def parameters(model: GenerativeModel) -> int:
 
 
 def one_set(
-    data: Path, name: str, work: Path, effort: Effort, arms: Sequence[str], connection: ConnectionSettings
+    data: Path,
+    work: Path,
+    start: Path,
+    effort: Effort,
+    arms: Sequence[str],
+    connection: ConnectionSettings,
+    *,
+    seeds: int = 1,
 ) -> list[Row]:
-    """All rows of a set."""
-    from opensearch_neural.evaluate import only_differences, rows
+    """All rows of the set in `data`. work: the folder of its trainings; start: of backbones."""
+    from opensearch_neural.evaluate import averaged, only_differences
     from opensearch_neural.results import Row
     from opensearch_neural.retrievers.generative import GenerativeRetriever
     from trainers.data import load_training, read_documents
     from trainers.negatives import open_retriever
 
-    test = load_training(data / name, split="test", name=name)
+    name = data.name
+    test = load_training(data, split="test", name=name)
     queries = test.query_texts()
-    corpus = [(one.id, one.url) for one in read_documents(data / name)]
+    corpus = [(one.id, one.url) for one in read_documents(data)]
+    # Questions that ask for the same document are not independent.
+    rows = partial(evaluate.rows, clusters=by_article(test.qrels(), {one: one for one, _ in corpus}))
     found: list[Row] = []
     # First what needs a cluster and no training.
-    dense = open_retriever(f"dense:{DENSE}", test.documents, cache=work / name / "dense")
+    dense = open_retriever(f"dense:{DENSE}", test.documents, cache=work / "dense")
     runs: dict[str, Run] = {MINILM: dense.retrieve(queries, DEPTH)}
-    runs[BM25], times = bm25_run(data, name, queries, connection)
+    runs[BM25], times = bm25_run(data, queries, connection)
     found += latency_rows(name, BM25, times)
     timed = list(queries.values())[: TIMED + 5]
-    for arm in arms:
-        left_out = without_some(data, name, work) if arm == LATER else set()
-        model, updates = trained(arm, data, name, work, effort)
-        measured = Arm.of(model, corpus, queries)
+    trials = [Trial(arm) for arm in arms]
+    trials += [Trial(arm, SEED + at) for at in range(1, seeds) for arm in REPEATED if arm in arms]
+    for trial in trials:
+        arm = trial.arm
+        left_out = without_some(data, work) if arm == LATER else set()
+        model, updates = trained(trial, data, work, start, effort)
+        measured = Arm.of(model, corpus, queries, work / "runs")
         if arm == LATER:
             whole = runs.get(TWO)
-            found += added_rows(name, measured, test, left_out, whole)
+            found += added_rows(rows, name, measured, test, left_out, whole)
             continue
-        runs |= measured.runs(arm)
+        runs |= measured.runs(trial.engine)
+        if trial.seed != SEED:
+            continue
         found += [
             Row(name, arm, "parameters", parameters(model), None, None, 1),
             Row(name, arm, "updates", updates, None, None, 1),
         ]
         if arm in (TWO, SINGLE):
-            for beams in (1, BEAMS):
-                retriever = GenerativeRetriever(model, model.index_urls(corpus), beams=beams)
-                engine = arm if beams == BEAMS else f"{arm}, {GREEDY}"
+            for label, options in ((FREE, {"decoding": "free"}), (GREEDY, {"beams": 1}), ("", {"beams": BEAMS})):
+                retriever = GenerativeRetriever(model, model.index_urls(corpus), **options)
+                engine = f"{arm}, {label}" if label else arm
                 found += latency_rows(name, engine, latency(retriever, timed), on=model.url[0].device.type)
         if arm == TWO:
             found += shares(measured, data, name, test)
-            runs |= Arm(model, corpus, gold_texts(model, data, name, test)).runs(GOLD)
+            runs |= Arm(model, corpus, gold_texts(model, data, test), work / "runs").runs(GOLD)
     if TWO in runs:
         runs[FUSED] = fused(runs[BM25], runs[TWO])
     scored = {engine: hits(run, test) for engine, run in runs.items()}
+    if seeds > 1:
+        for arm in REPEATED:
+            for how in ("", f", {GREEDY}", f", {FREE}"):
+                of_seeds = [scored.get(f"{Trial(arm, SEED + at).engine}{how}") for at in range(seeds)]
+                if all(of_seeds):
+                    scored[f"{arm}, mean of {seeds} seeds{how}"] = averaged([one for one in of_seeds if one])
     found += rows(name, scored, baseline=None)
-    for engine, baseline in compared(scored):
+    for engine, baseline in compared(scored, seeds):
         pair = {baseline: scored[baseline], engine: scored[engine]}
         found += only_differences(rows(name, pair, baseline=baseline))
     return found
 
 
-def compared(scored: Collection[str]) -> list[tuple[str, str]]:
+def compared(scored: Collection[str], seeds: int = 1) -> list[tuple[str, str]]:
     """(engine, what it is compared with) of those that were measured: each ablation with two-stage, two-stage with its
     rivals, all decoded alike; and ways to decode with each other."""
-    alike = [(TWO, SINGLE), (TWO, SHORT), (RANDOM, SINGLE), (BARE, TWO), (HALF, TWO), (GOLD, TWO)]
+    alike = [(RANDOM, SINGLE), (GOLD, TWO), *((arm, TWO) for arm in (BARE, HALF, WRITTEN, LONG))]
+    for suffix in ["", *(f", seed {SEED + at}" for at in range(1, seeds)), f", mean of {seeds} seeds"]:
+        alike += [(f"{TWO}{suffix}", f"{rival}{suffix}") for rival in (SINGLE, SMALL)]
     pairs = [(f"{one}{how}", f"{other}{how}") for one, other in alike for how in ("", f", {GREEDY}", f", {FREE}")]
-    pairs += [(TWO, BM25), (TWO, MINILM), (FUSED, BM25)]
-    pairs += [(f"{TWO}, {GREEDY}", f"{TWO}, {FREE}"), (TWO, f"{TWO}, {GREEDY}")]
+    pairs += [(f"{TWO}{how}", other) for how in ("", f", {FREE}") for other in (BM25, MINILM)]
+    pairs += [(FUSED, BM25), (f"{TWO}, {GREEDY}", f"{TWO}, {FREE}"), (TWO, f"{TWO}, {GREEDY}")]
     return [pair for pair in pairs if set(pair) <= set(scored)]
 
 
-def added_rows(name: str, arm: Arm, test: TrainingData, left_out: set[str], whole: Run | None) -> list[Row]:
+def added_rows(
+    rows: Callable[..., list[Row]], name: str, arm: Arm, test: TrainingData, left_out: set[str], whole: Run | None
+) -> list[Row]:
     """Rows of the model that was trained without some documents, which the trie has: on questions for these, and others,
     each beside `whole`, the run of the model that was trained on all."""
-    from opensearch_neural.evaluate import rows
-
     relevant = test.qrels()
     run = arm.run(beams=BEAMS)
     found: list[Row] = []
@@ -440,9 +604,7 @@ def added_rows(name: str, arm: Arm, test: TrainingData, left_out: set[str], whol
     return found
 
 
-def bm25_run(
-    data: Path, name: str, queries: Mapping[str, str], connection: ConnectionSettings
-) -> tuple[Run, tuple[float, float]]:
+def bm25_run(data: Path, queries: Mapping[str, str], connection: ConnectionSettings) -> tuple[Run, tuple[float, float]]:
     """OpenSearch's BM25, tuned on train, and (P50, P99) of its searches in milliseconds."""
     from benchmarks.cluster_bm25 import cluster_bm25
     from benchmarks.inference_free_sparse import GRID, best_settings, some_questions
@@ -451,9 +613,10 @@ def bm25_run(
     from opensearch_neural.queries import bm25
     from opensearch_neural.retrievers.opensearch import time_queries
 
-    corpus = BeirData.load(data / name, "test").corpus_path
+    name = data.name
+    corpus = BeirData.load(data, "test").corpus_path
     with cluster_or_node(connection, "osn-bench-tome") as client, cluster_bm25(client, corpus) as engine:
-        scores = engine.scores(some_questions(data, name), GRID, measure="Success@1")
+        scores = engine.scores(some_questions(data.parent, name), GRID, measure="Success@1")
         chosen = best_settings({name: scores})[name]
         run = engine.run(queries, DEPTH, chosen)
         bodies = [bm25(text, size=DEPTH) for text in list(queries.values())[:TIMED]]
@@ -472,37 +635,58 @@ def latency_rows(name: str, engine: str, times: tuple[float, float], *, on: str 
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:
-    """The goals of the issue, in its words, as far as they were measured."""
+    """The goals of the issue, in its words: the first for each way to decode, the paper's free one first."""
     from opensearch_neural.results import Goal
 
     found: list[Goal] = []
-    gains: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.engine == TWO and row.measure in (f"Hits@1 - {SINGLE}", f"Hits@1 - {SHORT}"):
-            gains.setdefault(row.set, []).append(row)
-    if gains:
-        above = [name for name, each in gains.items() if all((row.low or 0) > 0 for row in each)]
+    by_key = {(row.set, row.engine, row.measure): row for row in rows}
+    sets = list(dict.fromkeys(row.set for row in rows))
+    first = {(row.set, row.engine): row.value for row in rows if row.measure == "Hits@1"}
+    seeds = max((at for at in range(1, MOST_SEEDS + 1) if any(_of(at) in engine for _, engine in first)), default=1)
+    for words, how in (
+        ("decoded freely, as in the paper", f", {FREE}"),
+        ("held to the corpus's URLs, greedily", f", {GREEDY}"),
+        (f"held to them, {BEAMS} beams", ""),
+    ):
+        said: list[str] = []
+        above: list[str] = []
+        for name in sets:
+            gains = {
+                rival: by_key.get((name, f"{TWO}{_of(seeds)}{how}", f"Hits@1 - {rival}{_of(seeds)}{how}"))
+                for rival in (SINGLE, SMALL)
+            }
+            known = {rival: row for rival, row in gains.items() if row is not None}
+            said += [
+                f"{name}: {row.value:+.3f} [{row.low:+.3f}, {row.high:+.3f}] to {rival}" for rival, row in known.items()
+            ]
+            if len(known) == len(gains) and all((row.low or 0) > 0 for row in known.values()):
+                above.append(name)
         found.append(
             Goal(
-                "two-stage above single-stage, however long that trained (Hits@1), on one set, interval above zero",
-                "1 of 2",
-                f"{len(above)} of {len(gains)}" + (f" ({', '.join(above)})" if above else ""),
+                f"two-stage above single-stage on one set, interval above zero (Hits@1, {words}; "
+                f"{seeds} seed{'s' * (seeds > 1)})",
+                "above both single stages on 1 set",
+                f"{len(above)} of {len(sets)} ({'; '.join(said)})" if said else None,
                 bool(above),
             )
         )
-    first = {(row.set, row.engine): row.value for row in rows if row.measure == "Hits@1"}
-    for how, suffix in (("greedy", f", {GREEDY}"), (f"{BEAMS} beams", "")):
+    for words, suffix in (("greedy", f", {GREEDY}"), (f"{BEAMS} beams", "")):
         differences = [
             held - value
             for (name, engine), value in first.items()
             if engine.endswith(f", {FREE}")
             and (held := first.get((name, f"{engine.removesuffix(f', {FREE}')}{suffix}"))) is not None
         ]
-        if differences:
-            worst = min(differences)
-            words = f"constrained, {how}, never below free, which is greedy (Hits@1, all arms)"
-            found.append(Goal(words, "at least 0", round(worst, 4), worst >= 0))
+        worst = min(differences, default=0.0)
+        said_of_all = f"constrained, {words}, never below free, which is greedy (Hits@1, all arms)"
+        found.append(
+            Goal(said_of_all, "at least 0", round(worst, 4) if differences else None, bool(differences) and worst >= 0)
+        )
     return found
+
+
+def _of(seeds: int) -> str:
+    return f", mean of {seeds} seeds" if seeds > 1 else ""
 
 
 @click.command("tome")
@@ -514,13 +698,23 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
 @click.option("--pretraining-steps", default=4000, show_default=True, help="Updates of span corruption, each size.")
 @click.option("--generator", "query_model", help="A model of `osn train doc2query`, which is then not trained here.")
 @click.option("--generator-steps", default=4000, show_default=True, help="Updates of the query generator.")
-@click.option("--steps", default=6000, show_default=True, help="Updates of each stage.")
+@click.option("--steps", default=6000, show_default=True, help="Updates of stage 1.")
+@click.option("--url-steps", default=3000, show_default=True, help="Updates of stage 2; single stages have both.")
+@click.option("--batch", default=64, show_default=True, help="Examples of an update.")
+@click.option("--learning-rate", default=1e-3, show_default=True, help="Of the generator and all arms.")
 @click.option("--candidates", default=10, show_default=True, help="Generated queries a document.")
 @click.option(
     "--spans", default=0, show_default=True, help="Random spans a document that are queries too, in all arms."
 )
 @click.option(
     "--documents", type=int, help="So many of each set, those that test questions ask for first.  [default: all]"
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, MOST_SEEDS),
+    default=1,
+    show_default=True,
+    help="Of two stages and the single ones.",
 )
 @click.option("--precision", type=click.Choice(PRECISIONS), default="auto", show_default=True)
 @connection_options
@@ -535,19 +729,24 @@ def tome(
     query_model: str | None,
     generator_steps: int,
     steps: int,
+    url_steps: int,
+    batch: int,
+    learning_rate: float,
     candidates: int,
     spans: int,
     documents: int | None,
+    seeds: int,
     precision: Precision,
 ) -> None:
     """Measure model-based retrieval in two stages against one, BM25 and a dense model.
 
-    All arms on all documents are work for a GPU; on a processor, some documents, the two main arms and fewer updates:
+    All arms on all documents are work for a GPU; on a processor, some documents, the main arms and fewer updates:
 
     \b
     osn bench tome --data DIR --work DIR --record benchmarks/results/tome
-    osn bench tome --data DIR --work DIR --only wikiqa-doc --documents 1000 --candidates 4 \\
-        --arm two-stage --arm single-stage --pretraining-steps 500 --generator-steps 500 --steps 1200
+    osn bench tome --data DIR --work DIR --only tldr --documents 1000 --batch 32 --pretraining-steps 1000 \\
+        --generator-steps 1000 --steps 2000 --url-steps 500 \\
+        --arm two-stage --arm single-stage --arm "single-stage, one T5"
     """
     from benchmarks.publish import publish
 
@@ -555,25 +754,39 @@ def tome(
         raise InputError(
             f"half of {candidates} generated queries is no whole number", "give --candidates an even number"
         )
-    effort = Effort(pretraining_steps, generator_steps, steps, candidates, spans, precision)
+    effort = Effort(
+        pretraining_steps,
+        generator_steps,
+        steps,
+        url_steps,
+        candidates,
+        spans,
+        precision,
+        batch_size=batch,
+        learning_rate=learning_rate,
+        documents=documents,
+    )
     chosen = [arm for arm in ARMS if not arms or arm in arms]
     sets = [name for name in SETS if not only or name in only]
-    sizes = {DEEPER if arm in (SINGLE, SHORT, RANDOM) else LAYERS for arm in chosen} | {LAYERS}
+    check_data(work, [data / name for name in PAIRS])
+    sizes = {DEEPER if arm in (SINGLE, RANDOM) else LAYERS for arm in chosen} | {LAYERS}
     for layers in sorted(sizes):
         pretrained(data, work, effort, layers)
     writer = query_model or generator(data, work, effort)
     found: list[Row] = []
     for name in sets:
-        held = data if documents is None else some_documents(data, name, work, documents)
+        of_set = work / name / effort.queries
+        held = data / name if documents is None else some_documents(data / name, of_set, documents)
+        generated(writer, held, of_set, effort)
+        rows = one_set(held, of_set, work / effort.backbones, effort, chosen, connection, seeds=seeds)
         label = name if documents is None else f"{name}, {documents:,} documents"
-        generated(writer, held, name, work, effort)
-        found += [replace(row, set=label) for row in one_set(held, name, work, effort, chosen, connection)]
+        found += [replace(row, set=label) for row in rows]
     publish(
         found,
         goals(found),
         title="Retrieval by writing URLs: two stages, one, and a search",
         data=[data / name for name in sorted({*sets, *PAIRS})],
-        seeds=[42],
+        seeds=[SEED + at for at in range(seeds)],
         shown=sorted({row.measure for row in found}),
         record=record,
     )
