@@ -438,6 +438,9 @@ def _faiss(engines: Engines, text: str, page: dict[str, Any]) -> Body:
 def _tome(engines: Engines, text: str, page: dict[str, Any]) -> Body:
     # All that were written, however few are shown: some may have been deleted since.
     found = engines.url_retriever.find_urls(text, queries.MOST_LISTED)
+    if engines.url_retriever.urls.numbered:
+        page.setdefault("track_total_hits", True)
+        return queries.listed(found, field="parent" if engines.meta.passages else "_id", **page)
     return queries.listed(found, field="url", **page)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -134,6 +135,25 @@ def test_generated_and_sparse_hits_are_fused_by_rank(written: Written, client) -
             expected[hit["_id"]] = expected.get(hit["_id"], 0.0) + 1 / (60 + rank)
     assert [hit["_score"] for hit in hits] == pytest.approx(sorted(expected.values(), reverse=True), rel=1e-4)
     assert [expected[hit["_id"]] for hit in hits] == pytest.approx([hit["_score"] for hit in hits], rel=1e-4)
+
+
+@pytest.mark.cluster
+def test_documents_whose_urls_were_numbered_are_found_by_their_ids(
+    written: Written, cluster_url: str, client, tmp_path: Path
+) -> None:
+    model = tmp_path / "tome"
+    shutil.copytree(written.model, model)
+    write_settings(model, GenerativeSettings(number_urls=True), single_stage=True)
+    loaded = load_generative(model)
+    urls = loaded.index_urls([*((id, "https://zoo.org/all") for id in written.by_id), ("gone", "https://zoo.org/all")])
+    urls.save(tmp_path / "urls")
+    numbered = Written(written.index, model, tmp_path / "urls", written.by_id)
+    answer = searched(cluster_url, numbered, "--json", "the cat")
+    (found,) = loaded.find_documents(["the cat"], urls, beams=10)
+    expected = [urls.ids[row] for row, _ in found]
+    assert [hit["id"] for hit in json.loads(answer.stdout)["hits"]] == [id for id in expected if id != "gone"]
+    passages = open_engines(client, written.index).meta.passages is not None
+    assert ("1 of the documents whose URLs were written are not in" in answer.stderr) == (not passages)
 
 
 @pytest.mark.cluster

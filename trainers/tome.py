@@ -161,7 +161,8 @@ def tome_corpus(
         return codec.encode(settings.identifier(url))
 
     model = {"name": of_urls.name_or_path, "hash": ""}
-    return Corpus(contents, passages, CorpusUrls.build(urls, encode, model=model, length=settings.url_length))
+    made = CorpusUrls.build(urls, encode, model=model, length=settings.url_length, numbered=settings.number_urls)
+    return Corpus(contents, passages, made)
 
 
 @dataclass(frozen=True, eq=False)

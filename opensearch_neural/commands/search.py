@@ -81,11 +81,14 @@ def search(
         body["explain"] = True
     answer = client.search(index=index, body=body)
     found = answer["hits"]["hits"]
-    if engine == "faiss" and not clauses and (gone := queries.listed_count(body) - answer["hits"]["total"]["value"]):
-        click.echo(f"warning: {gone} of the nearest documents are not in {index!r} any more", err=True)
+    by_id = engine == "faiss" or (engine == "tome" and engines.url_retriever.urls.numbered)
+    gone = queries.listed_count(body) - answer["hits"]["total"]["value"] if by_id and not clauses else 0
+    if gone > 0:
+        found_were = "nearest documents" if engine == "faiss" else "documents whose URLs were written"
+        click.echo(f"warning: {gone} of the {found_were} are not in {index!r} any more", err=True)
     if engine == "tome" and from_ + size > (beams := engines.url_retriever.beams):
         click.echo(f"warning: {beams} URLs are written at most (--beams)", err=True)
-    if engine == "tome" and not clauses and not from_:
+    if engine == "tome" and not by_id and not clauses and not from_:
         shown = [hit["_source"].get("url") for hit in found]
         if unfound := queries.unfound_urls(body, shown):
             gone = (

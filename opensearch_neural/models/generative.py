@@ -50,7 +50,8 @@ class GenerativeSettings:
 
     query_length, passage_length, url_length: 32, 32 and 80 in the paper (section 4.3). title_length: the title comes
     before the shortened passage; the paper gives it no length. prompts: "title:" and "passage:" stand before them.
-    identifiers: "random" writes 12 digits drawn for each URL in the URL's place, as DSI does: an ablation.
+    identifiers: "random" writes 12 digits drawn for each URL in the URL's place, as DSI does: an ablation. number_urls:
+    documents that share a URL are told apart by a number behind it, instead of being refused.
     """
 
     query_length: int = 32
@@ -59,6 +60,7 @@ class GenerativeSettings:
     url_length: int = 80
     prompts: bool = True
     identifiers: Identifiers = "url"
+    number_urls: bool = False
 
     def __post_init__(self) -> None:
         for name in ("query_length", "passage_length", "url_length"):
@@ -258,7 +260,13 @@ class GenerativeModel:
     def index_urls(self, documents: Iterable[tuple[str, str | None]]) -> CorpusUrls:
         """The URLs of a corpus, (id, URL) of each document, as this model writes them. Raises as `CorpusUrls.build`."""
         model = {"name": self.info.name, "hash": self.info.hash}
-        return CorpusUrls.build(documents, self.encode, model=model, length=self.settings.url_length)
+        return CorpusUrls.build(
+            documents,
+            self.encode,
+            model=model,
+            length=self.settings.url_length,
+            numbered=self.settings.number_urls,
+        )
 
     def written(self, urls: CorpusUrls) -> list[str]:
         """What the model writes when it writes each document's URL: the URL, or its beginning where that stands for it."""
@@ -356,6 +364,7 @@ def read_settings(folder: Path) -> tuple[list[str], GenerativeSettings]:
     try:
         if content["format"] != FORMAT or content["stages"] not in ([URL], [PASSAGE, URL]):
             raise ValueError(f"format {content['format']}, stages {content['stages']}")
+        content.setdefault("number_urls", False)  # Of models from before there was a choice.
         given = {field.name: content[field.name] for field in fields(GenerativeSettings)}
         return list(content["stages"]), GenerativeSettings(**given)
     except (KeyError, TypeError, ValueError) as error:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -150,6 +150,7 @@ class CorpusUrls:
 
     ids, urls: of each document, in the corpus's order; trie: numbers them alike. model: name and hash of the model
     whose tokens these are. corpus: a hash of ids and URLs. length: tokens after which a URL is cut off, its end counted.
+    numbered: a URL that several documents have got a number behind it, so that an index does not know it by that name.
     """
 
     ids: list[str]
@@ -158,12 +159,20 @@ class CorpusUrls:
     model: dict[str, str]
     length: int
     corpus: str
+    numbered: bool = False
 
     @classmethod
     def build(
-        cls, documents: Iterable[tuple[str, str | None]], encode: Encode, *, model: dict[str, str], length: int
+        cls,
+        documents: Iterable[tuple[str, str | None]],
+        encode: Encode,
+        *,
+        model: dict[str, str],
+        length: int,
+        numbered: bool = False,
     ) -> CorpusUrls:
-        """Of (id, URL) pairs, read once. encode: a URL's tokens, its end last. model: {"name", "hash"}.
+        """Of (id, URL) pairs, read once. encode: a URL's tokens, its end last. model: {"name", "hash"}. numbered: of
+        documents that share a URL, the second gets "#2" behind it, and so on.
 
         A URL of more than `length` tokens stands for its first length − 1 ones; where these are another's too, for all
         of them. Raises InputError for a document without a URL, for two with the same one (or whose URLs are the same
@@ -172,11 +181,14 @@ class CorpusUrls:
         ids: list[str] = []
         urls: list[str] = []
         known: dict[str, int] = {}
+        counts: Counter[str] = Counter()
         named: set[str] = set()
         digest = hashlib.sha256()
         for identifier, url in documents:
             if not url:
                 raise InputError(f"the document {identifier!r} has no URL", "every document needs one of its own")
+            if numbered:
+                url = _free(url, known, counts)
             if (other := known.setdefault(url, len(ids))) != len(ids):
                 raise _same_url(ids[other], identifier, url)
             if identifier in named:
@@ -196,7 +208,7 @@ class CorpusUrls:
                 f"tell apart: {urls[one]!r} and {urls[other]!r}",
                 "a byte-level tokenizer tells all apart: osn train mlm --set new.architecture=t5",
             ) from None
-        return cls(ids, urls, trie, dict(model), length, digest.hexdigest()[:16])
+        return cls(ids, urls, trie, dict(model), length, digest.hexdigest()[:16], numbered)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -215,7 +227,7 @@ class CorpusUrls:
                 raise InputError(f"two of the added documents have the id {identifier!r}")
             added.add(identifier)
             merged[identifier] = url
-        return CorpusUrls.build(merged.items(), encode, model=self.model, length=self.length)
+        return CorpusUrls.build(merged.items(), encode, model=self.model, length=self.length, numbered=self.numbered)
 
     def sequences(self, encode: Encode) -> list[tuple[int, ...]]:
         """The tokens that stand for each document in the trie, by the `encode` that it was built with: what a model is to
@@ -247,7 +259,7 @@ class CorpusUrls:
         beside.replace(of_documents)
         about = {"format": FORMAT, "model": self.model, "corpus": self.corpus, "documents": len(self)}
         files = {"files": {"trie": of_trie.name, "documents": of_documents.name}}
-        size = {"length": self.length, "depth": self.trie.depth, "nodes": len(self.trie)}
+        size = {"numbered": self.numbered, "length": self.length, "depth": self.trie.depth, "nodes": len(self.trie)}
         write_json(folder / FILE, about | size | files)
         for pattern in (TENSORS, DOCUMENTS):
             for other in folder.glob(pattern.format("*")):
@@ -272,7 +284,7 @@ class CorpusUrls:
             whole = len(trie) == len(trie.tokens) + 1 == len(trie.offsets) - 1
             if not whole or len(ids) != about["documents"] or int(trie.ends.max()) + 1 != len(ids):
                 raise ValueError("its parts do not belong together")
-            return cls(ids, urls, trie, model, int(about["length"]), str(about["corpus"]))
+            return cls(ids, urls, trie, model, int(about["length"]), str(about["corpus"]), bool(about["numbered"]))
         except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
             raise ModelError(f"{folder} cannot be read: {error}", "`osn urls` writes it again") from None
 
@@ -290,8 +302,17 @@ def shortened(sequence: Sequence[int], length: int) -> tuple[int, ...]:
     return tuple(sequence) if len(sequence) <= length else (*sequence[: length - 1], sequence[-1])
 
 
+def _free(url: str, known: Mapping[str, int], counts: Counter[str]) -> str:
+    """The URL, or with the least number behind it under which it is not known. counts: the last number of each."""
+    free = url
+    while free in known:
+        counts[url] += 1
+        free = f"{url}#{counts[url] + 1}"
+    return free
+
+
 def _same_url(one: str, other: str, url: str) -> InputError:
     return InputError(
         f"the documents {one!r} and {other!r} have the same URL {url!r}",
-        "give every document its own: an anchor or a number behind it tells passages of a page apart",
+        "give every document its own (an anchor), or have them numbered: osn train tome --set settings.number_urls=true",
     )

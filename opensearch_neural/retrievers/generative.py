@@ -62,10 +62,12 @@ class GenerativeRetriever:
         }
 
     def find_urls(self, query: str, k: int) -> dict[str, float]:
-        """{URL: score} of one query, as an index that holds the documents by their URLs is asked for them."""
+        """{URL: score} of one query, as an index that holds the documents by their URLs is asked for them; by their ids
+        where URLs were numbered (`CorpusUrls.numbered`)."""
         require_positive(k)
         (hits,) = self.decode(self.model.stage_two_inputs([query]))
-        return {self.urls.urls[row]: score for row, score in hits[:k]}
+        names = self.urls.ids if self.urls.numbered else self.urls.urls
+        return {names[row]: score for row, score in hits[:k]}
 
     def decode(self, texts: Sequence[str]) -> list[list[tuple[int, float]]]:
         """(document's number, score) for each text that the last stage reads, best first."""

@@ -89,6 +89,19 @@ def test_two_documents_with_the_same_url_are_refused_with_both_ids() -> None:
         build(("a", "https://x/1"), ("b", "https://x/2"), ("c", "https://x/1"))
 
 
+def test_documents_that_share_a_url_are_numbered_where_asked(tmp_path: Path) -> None:
+    shared = [("a", "https://x"), ("b", "https://x"), ("c", "https://x#2"), ("d", "https://x"), ("e", "https://y")]
+    urls = CorpusUrls.build(shared, as_bytes, model=MODEL, length=80, numbered=True)
+    assert urls.urls == ["https://x", "https://x#2", "https://x#2#2", "https://x#3", "https://y"]
+    urls.save(tmp_path)
+    more = CorpusUrls.load(tmp_path).extended([("f", "https://x"), ("e", "https://x")], as_bytes)
+    assert dict(more.documents()) == dict(zip("abcd", urls.urls[:4], strict=True)) | {
+        "e": "https://x#4",
+        "f": "https://x#5",
+    }
+    assert more.numbered and not build(("a", "https://x")).numbered
+
+
 def test_urls_that_only_the_tokenizer_confuses_are_refused_with_both_ids() -> None:
     with pytest.raises(InputError, match=r"'a' and 'b' have URLs that the tokenizer of m cannot tell apart"):
         CorpusUrls.build([("a", "x/A"), ("b", "x/a")], lambda url: as_bytes(url.lower()), model=MODEL, length=80)
