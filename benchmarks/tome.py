@@ -78,10 +78,8 @@ REPEATED = (TWO, SINGLE, SMALL)
 FREE, GREEDY = "free", "greedy"
 LAYERS, DEEPER = 4, 9
 """Of a stage, and of the single stage, which has one table of word embeddings instead of two."""
-MASKED = 0.5
+MASKED = 0.3
 """Of a window's tokens in span corruption; the T5's 15% are little to learn from in so few updates."""
-SPREAD = 0.05
-"""Of word embeddings at the start, a share of the library's: at 1 a rate of 0.001 hardly moves them in so few updates."""
 WRITTEN_SHARE = 5
 """Of so many queries one has its passage written, for stage 2 to read."""
 ADDED = 0.1
@@ -146,39 +144,22 @@ def backbone(work: Path, effort: Effort, layers: int) -> Path:
 
 def pretrained(data: Path, work: Path, effort: Effort, layers: int) -> Path:
     """A T5 of so many layers a side, by span corruption on the corpora; both sizes have the same tokenizer."""
-    from trainers import backbones
     from trainers.backbones import NewBackbone
-    from trainers.data import read_documents
     from trainers.loop import TrainingSettings
     from trainers.masked_lm import MaskedLmConfig, run
 
-    corpora = [with_urls(data / one, work / "with-urls" / f"{one}.jsonl") for one in PAIRS]
-    start = work / effort.backbones / f"new-{layers}"
-    if not (start / "tokenizer.json").exists():
-        import torch
-
-        # Without dropout, in what follows too: its random numbers cost a processor a third of a step's time.
-        new = NewBackbone("t5", layers=layers, hidden=256, heads=4, vocabulary=8000, dropout=0.0)
-        texts = (document.contents for corpus in corpora for document in read_documents(corpus))
-        tokenizer = backbones.train_tokenizer(texts, "byte-level", new.vocabulary)
-        torch.manual_seed(SEED)
-        model: Any = backbones.new_backbone(new, tokenizer)
-        with torch.no_grad():
-            model.get_input_embeddings().weight.mul_(SPREAD)
-        backbones.save(model, tokenizer, start)
+    # Without dropout, in what follows too: its random numbers cost a processor a third of a step's time.
+    new = NewBackbone("t5", layers=layers, hidden=256, heads=4, vocabulary=8000, dropout=0.0)
     settings = TrainingSettings(
         steps=effort.pretraining,
         batch_size=effort.batch_size,
-        learning_rate=1e-3,
+        learning_rate=2e-3,
         precision=effort.precision,
         bucket=16,
     )
+    corpora = [with_urls(data / one, work / "with-urls" / f"{one}.jsonl") for one in PAIRS]
     output = backbone(work, effort, layers)
-    return run(
-        MaskedLmConfig(
-            output=output, corpus=corpora, backbone=str(start), max_length=64, masked=MASKED, training=settings
-        )
-    )
+    return run(MaskedLmConfig(output=output, corpus=corpora, new=new, max_length=64, masked=MASKED, training=settings))
 
 
 def with_urls(folder: Path, file: Path) -> Path:
