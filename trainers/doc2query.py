@@ -26,12 +26,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.modeling_outputs import BaseModelOutput
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.models import directory
 from opensearch_neural.retrievers import Retriever
-from trainers import backbones, losses
+from trainers import backbones
 from trainers.chunks import Chunk, summary, write_in_chunks
 from trainers.config import config_options
 from trainers.data import GENERATED, TrainingData, hold_back, load_training, merge, read_documents
@@ -223,6 +222,32 @@ class TopKThenNucleus(LogitsProcessor):
         return torch.full_like(scores, float("-inf")).scatter(-1, tokens, kept)
 
 
+class Likelihoods(LogitsProcessor):
+    """Changes nothing, and keeps the natural logarithm of the probability of each token that is drawn. It comes first,
+    before anything is cut off."""
+
+    def __init__(self) -> None:
+        self._scores: Tensor | None = None
+        self._logs: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """scores: (rows, vocabulary); input_ids: (rows, length), of which the last was drawn by the scores before."""
+        self._take(input_ids)
+        self._scores = scores
+        return scores
+
+    def of(self, drawn: Tensor) -> Tensor:
+        """(rows, tokens) of all that was drawn, (rows, 1 + tokens): a start token first."""
+        self._take(drawn)
+        self._scores = None
+        return torch.stack(self._logs, dim=1)
+
+    def _take(self, ids: Tensor) -> None:
+        if self._scores is not None:
+            scores = self._scores.float()
+            self._logs.append(scores.gather(-1, ids[:, -1:]).squeeze(-1) - scores.logsumexp(dim=-1))
+
+
 def sample_queries(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -255,36 +280,29 @@ def _sample(
 ) -> list[list[Candidate]]:
     inputs = pad_rows(ids, int(tokenizer.pad_token_id or 0)).to(model.device)
     mask = pad_rows([[1] * len(row) for row in ids], 0).to(model.device)
-    # The passages are read once, for sampling and for the likelihoods of what was sampled.
-    encoded = model.get_encoder()(input_ids=inputs, attention_mask=mask).last_hidden_state
+    likelihoods = Likelihoods()
+    cut = TopKThenNucleus(sampling.top_k, sampling.top_p, sampling.temperature)
     drawn = model.generate(
-        encoder_outputs=BaseModelOutput(last_hidden_state=encoded),
+        input_ids=inputs,
         attention_mask=mask,
         do_sample=True,
         top_k=0,
         top_p=1.0,
         temperature=1.0,
-        logits_processor=LogitsProcessorList([TopKThenNucleus(sampling.top_k, sampling.top_p, sampling.temperature)]),
+        logits_processor=LogitsProcessorList([likelihoods, cut]),
         num_return_sequences=sampling.candidates,
         max_new_tokens=sampling.query_length,
         num_beams=1,
     )
-    drawn = drawn.view(len(ids), sampling.candidates, -1)  # (passages, candidates, 1 + tokens): a start token first
-    labels = _until_end(drawn[:, :, 1:], int(model.generation_config.eos_token_id or tokenizer.eos_token_id))
-    texts = tokenizer.batch_decode(drawn.flatten(0, 1), skip_special_tokens=True)
-    candidates: list[list[Candidate]] = [[] for _ in ids]
-    for number in range(sampling.candidates):
-        outputs = model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=encoded),
-            attention_mask=mask,
-            decoder_input_ids=drawn[:, number, :-1],
-            use_cache=False,
-        )
-        for row in range(len(ids)):
-            total, count = losses.masked_lm(outputs.logits[row], labels[row, number])
-            text = " ".join(texts[row * sampling.candidates + number].split())
-            candidates[row].append(Candidate(text, round(-float(total), 4), int(count)))
-    return candidates
+    tokens = _until_end(drawn[:, 1:], int(model.generation_config.eos_token_id or tokenizer.eos_token_id))
+    inside = tokens != IGNORED
+    totals = likelihoods.of(drawn).masked_fill(~inside, 0.0).sum(dim=1).tolist()
+    texts = tokenizer.batch_decode(drawn, skip_special_tokens=True)
+    found = [
+        Candidate(" ".join(text.split()), round(total, 4), count)
+        for text, total, count in zip(texts, totals, inside.sum(dim=1).tolist(), strict=True)
+    ]
+    return [found[at : at + sampling.candidates] for at in range(0, len(found), sampling.candidates)]
 
 
 def _until_end(tokens: Tensor, end: int) -> Tensor:
