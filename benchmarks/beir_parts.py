@@ -7,11 +7,13 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
-def evenly(ids: Sequence[str], count: int) -> list[str]:
-    """`count` of the ids, or all of fewer, at equal distances."""
+def evenly(ids: Sequence[T], count: int) -> list[T]:
+    """`count` of the ids, numbers or texts, or all of fewer, at equal distances."""
     if count >= len(ids):
         return list(ids)
     return [ids[at * len(ids) // count] for at in range(count)]
