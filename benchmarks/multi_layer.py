@@ -41,7 +41,7 @@ import numpy as np
 from benchmarks.beir_parts import articles, by_article, evenly, judgements, write_judged
 from opensearch_neural import evaluate
 from opensearch_neural.cluster import ConnectionSettings, connection_options
-from opensearch_neural.errors import InputError, MissingExtra
+from opensearch_neural.errors import InputError, MissingExtra, ModelError
 from opensearch_neural.models.pooling import Pooling
 from trainers.precision import PRECISIONS, Precision, computed_in
 
@@ -202,7 +202,11 @@ class Recipe:
 
         from trainers.encoder import read_start
 
-        return AutoConfig.from_pretrained(read_start(self.start).folders["document"], trust_remote_code=False)
+        folder = read_start(self.start).folders["document"]
+        try:
+            return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        except (OSError, ValueError, KeyError) as error:
+            raise ModelError(f"{folder} does not load as a transformer: {error}") from error
 
     @property
     def depth(self) -> int:
@@ -220,7 +224,7 @@ class Recipe:
         return hash_files(locate(self.start))
 
     def check(self) -> None:
-        """Raises InputError for a CLS that the start does not have, ModelError for a start that is not there."""
+        """Raises InputError for a CLS that the start does not have, ModelError for a start that is none."""
         from trainers.encoder import T5
 
         if self.pooling == "cls" and self.backbone.model_type in T5:
@@ -846,7 +850,13 @@ def lambdas(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Goa
     help="Of a layer's tokens; a T5 has no CLS.",
 )
 @click.option("--cosine", is_flag=True, help="Vectors of length 1 instead of the paper's raw inner products.")
-@click.option("--learning-rate", default=LEARNING_RATE, show_default=True, help="Of every training.")
+@click.option(
+    "--learning-rate",
+    type=click.FloatRange(0, min_open=True),
+    default=LEARNING_RATE,
+    show_default=True,
+    help="Of every training.",
+)
 @click.option("--batch", type=click.IntRange(2), default=BATCH, show_default=True, help="Questions of a step.")
 @click.option(
     "--document-length", type=click.IntRange(3), default=DOCUMENT_LENGTH, show_default=True, help="Tokens, at most."
@@ -856,7 +866,8 @@ def lambdas(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Goa
     type=click.Choice(PRECISIONS),
     default="auto",
     show_default=True,
-    help="What trainings compute in; auto: bfloat16 where the hardware multiplies in it.",
+    help="What trainings compute in; auto: bfloat16 where the hardware multiplies in it. Name it to go on with models that "
+    "were trained on another machine.",
 )
 @connection_options
 def multi_layer(

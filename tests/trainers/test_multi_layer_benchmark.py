@@ -64,7 +64,7 @@ from benchmarks.multi_layer_storage import (  # noqa: E402
     storage_arms,
 )
 from opensearch_neural import evaluate  # noqa: E402
-from opensearch_neural.errors import ClusterError, InputError  # noqa: E402
+from opensearch_neural.errors import ClusterError, InputError, ModelError  # noqa: E402
 from opensearch_neural.results import Row, Summary, read  # noqa: E402
 from trainers import bi_encoder, negatives  # noqa: E402
 from trainers import multi_layer as trainer  # noqa: E402
@@ -234,19 +234,36 @@ def test_only_what_is_asked_for_is_trained_in_every_part(
 ) -> None:
     asked: list[str] = []
 
-    def names(part: Any) -> list[str]:
-        asked.clear()
-        monkeypatch.setattr(
-            bench, "trained", lambda arm, *_, **__: asked.append(arm.name) or Outcome(arm, 42, tmp_path, [0])
-        )
-        for name in ("compared", "winner_rows", "half_rows", "against_others", "weight_rows"):
-            monkeypatch.setattr(bench, name, lambda *_, **__: [])
-        part(Ground(data, tmp_path, Recipe(str(start)), only=("ME-BERT",)), 2, 1)
-        return list(dict.fromkeys(asked))
+    def outcome(arm: Arm, ground: Ground, *, steps: int, seed: int) -> Outcome:
+        asked.append(arm.name)
+        return Outcome(arm, seed, tmp_path, [0.0])
 
-    assert names(bench.two_stages) == [f"{DUAL.name}, two stages", DUAL.name]
-    assert names(bench.lambdas) == [DUAL.name]
-    assert names(bench.layers) == [DUAL.name, "ME-BERT 4, average"]
+    @contextmanager
+    def cluster(*_: Any) -> Iterator[None]:
+        yield
+
+    for module in (bench, multi_layer_storage):
+        monkeypatch.setattr(module, "trained", outcome)
+    for name in ("compared", "winner_rows"):
+        monkeypatch.setattr(bench, name, lambda *_: [])
+    monkeypatch.setattr(local_cluster, "cluster_or_node", cluster)
+    for name, nothing in (
+        ("load", Outcome(DUAL, 42, tmp_path, [])),
+        ("encoding_rows", []),
+        ("faiss_rows", ([], {})),
+        ("opensearch_rows", []),
+    ):
+        monkeypatch.setattr(multi_layer_storage, name, lambda *_, nothing=nothing: nothing)
+
+    def names(part: Any, *more: Any) -> list[str]:
+        asked.clear()
+        part(Ground(data, tmp_path, Recipe(str(start)), only=("ME-BERT",)), 2, *more)
+        return asked
+
+    assert names(bench.two_stages, 1) == [f"{DUAL.name}, two stages", DUAL.name]
+    assert names(bench.lambdas, 1) == [DUAL.name]
+    assert names(bench.layers, 1) == [DUAL.name, "ME-BERT 4, average"]
+    assert names(multi_layer_storage.storage, None) == [DUAL.name, "ME-BERT 8, multi-vector"]
 
 
 def test_layers_and_lambda_leave_plots_and_without_matplotlib_their_numbers(
@@ -341,6 +358,8 @@ def test_a_t5_has_no_cls(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no CLS"):
         Recipe(t5).check()
     Recipe(t5, pooling="mean").check()
+    with pytest.raises(ModelError, match="does not load as a transformer"):
+        Recipe(str(tmp_path)).check()
 
 
 def test_work_on_other_data_is_refused(tmp_path: Path, data: Path) -> None:
