@@ -7,7 +7,9 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def check_data(work: Path, folders: Sequence[Path]) -> None:
@@ -26,8 +28,8 @@ def check_data(work: Path, folders: Sequence[Path]) -> None:
             raise InputError(f"{work} holds work on another {folder.name} than {folder}", "give another --work")
 
 
-def evenly(ids: Sequence[str], count: int) -> list[str]:
-    """`count` of the ids, or all of fewer, at equal distances."""
+def evenly(ids: Sequence[T], count: int) -> list[T]:
+    """`count` of the ids, numbers or texts, or all of fewer, at equal distances."""
     if count >= len(ids):
         return list(ids)
     return [ids[at * len(ids) // count] for at in range(count)]

@@ -12,8 +12,16 @@
 
 One model learns from both sets' questions, one hard negative of BM25's for each. It is tested on SQuAD's (squad-mix's test
 split, whose paragraphs no training question is about), on squad-mix's own kind of questions about articles that were held
-back, and on wikiqa-doc's. Similarities are raw inner products, as in the paper, or cosines (`--cosine`). Models and vectors
-stay in `--work`, shared by the parts: interrupted, the same command goes on.
+back, and on wikiqa-doc's. Intervals resample articles: many questions are about one.
+
+The λ of the self-contrastive arm is the best on dev with the first seed, which then does not count: dual encoder,
+self-contrastive and multi-vector are judged by the others. Arms of one seed have the first, beside the dual encoder's. The
+rivals' λ is not chosen here but the one that the paper found for them (appendix A: 1 for ME-BERT, 0.01 for all tokens).
+
+A vector is a layer's CLS, the paper's, or with `--pooling mean` the mean of its tokens: what a start was made with may be
+another pooling than is trained here, and a T5 has no CLS. Similarities are raw inner products, as in the paper, or cosines
+(`--cosine`). Models, vectors and measures stay in `--work`, shared by the parts: interrupted, the same command goes on, and
+with another option it trains other models beside them.
 """
 
 from __future__ import annotations
@@ -22,22 +30,26 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 import numpy as np
 
-from benchmarks.beir_parts import articles, judgements, write_judged
+from benchmarks.beir_parts import articles, by_article, evenly, judgements, write_judged
+from opensearch_neural import evaluate
 from opensearch_neural.cluster import ConnectionSettings, connection_options
+from opensearch_neural.errors import InputError, MissingExtra, ModelError
+from opensearch_neural.models.pooling import Pooling
+from trainers.precision import PRECISIONS, Precision, computed_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from opensearch_neural.evaluate import Measured
     from opensearch_neural.results import Goal, Row
-    from opensearch_neural.retrievers import Run
     from trainers.bi_encoder import DenseConfig
     from trainers.data import TrainingData
 
@@ -50,9 +62,12 @@ TESTS = (SQUAD, HELD, WIKIQA)
 MEASURES = ("Success@5", "Success@20", "Success@100", "nDCG@10")
 TOP_5 = MEASURES[0]
 DEPTH = 100
-SEEDS = (42, 43, 44)
+SEEDS = (42, 43, 44, 45)
+"""The first chooses λ, and is that of arms with one seed; the others judge."""
 STEPS = 200
 LEARNING_RATE = 2e-5
+BATCH = 32
+DOCUMENT_LENGTH = 128
 PARTS = ("variants", "two-stage", "layers", "lambda", "storage")
 DEV_SHARE, TEST_SHARE = 0.03, 0.12
 """Of squad-mix's training articles."""
@@ -61,7 +76,9 @@ HELD_QUERIES = 3000
 QUERIES_AT_ONCE = 64
 LAMBDAS = (0.01, 0.1, 1.0, 10.0)
 TOLERANCE = 0.01
-"""A gain in dev nDCG@10 over the last quarter of the steps below which an arm counts as converged."""
+"""In dev nDCG@10: an arm has converged that gains no more than this over a training of half the steps."""
+HALF = ", half the steps"
+NODE = "osn-bench-multi-layer"
 
 
 # ------------------------------------------------ arms
@@ -75,21 +92,38 @@ class Arm:
     representation: Mapping[str, Any] | None = None
     two_stage: bool = False
     repeated: bool = False
-    """Whether it is trained with every seed, or with the first alone."""
+    """Whether it is trained with the seeds that judge, too, or with the first alone."""
 
     def seeds(self, count: int) -> tuple[int, ...]:
-        return SEEDS[:count] if self.repeated else SEEDS[:1]
+        """count: of the seeds that judge."""
+        return SEEDS[: count + 1] if self.repeated else SEEDS[:1]
+
+    @property
+    def is_rival(self) -> bool:
+        return self.representation is not None and self.representation.get("source", "layers") != "layers"
 
     @property
     def slug(self) -> str:
-        parts = "".join(letter if letter.isalnum() else "-" for letter in self.name.lower())
-        return "-".join(part for part in parts.split("-") if part)
+        return slug(self.name)
 
 
-def mlr(layers: str, pooling: str, *, weight: float = 1.0, **more: Any) -> Arm:
+def slug(name: str) -> str:
+    """Letters and digits of a name, with a - for what is between them."""
+    parts = "".join(letter if letter.isalnum() else "-" for letter in name.lower())
+    return "-".join(part for part in parts.split("-") if part)
+
+
+def of_seeds(seeds: Sequence[int]) -> str:
+    """As engines name the mean over models of these seeds, or the only one."""
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+
+
+def mlr(layers: str | Sequence[int], pooling: str, *, weight: float = 1.0, **more: Any) -> Arm:
     """weight: λ, 1 in the paper for two layers and 0.1 for all (appendix A)."""
-    name = f"MLR {layers}, {pooling}" + (f", λ {weight:g}" if pooling == "self-contrastive" else "")
-    return Arm(name, {"layers": layers, "pooling": pooling, "regularization": weight}, **more)
+    said = layers if isinstance(layers, str) else ",".join(map(str, layers))
+    name = f"MLR {said}, {pooling}" + (f", λ {weight:g}" if pooling == "self-contrastive" else "")
+    chosen = layers if isinstance(layers, str) else list(layers)
+    return Arm(name, {"layers": chosen, "pooling": pooling, "regularization": weight}, **more)
 
 
 def me_bert(count: int, pooling: str) -> Arm:
@@ -129,15 +163,79 @@ def in_two_stages(arm: Arm) -> Arm:
 
 
 def layer_arms(depth: int) -> list[Arm]:
-    """m = 2, 4, 6, 8 of the last, first and uniform layers, as far as the backbone has them, and ME-BERT with as many."""
+    """m = 2, 4, 6, 8 of the last, first and uniform layers, as far as the backbone has them, what the paper's {10, 12} of 12
+    layers are here, and ME-BERT with as many. What chooses the same layers as another does is left out."""
+    from trainers.multi_layer import chosen_layers
+
     counts = [count for count in (2, 4, 6, 8) if count <= depth]
-    choices = [(choice, count) for count in counts for choice in ("last", "first", "uniform")]
-    # All layers are all of them, first or last.
-    arms = [mlr(f"{choice}:{count}", "multi-vector") for choice, count in choices if count < depth or choice == "last"]
-    return [*arms, *(me_bert(count, "multi-vector") for count in (2, 4, 8))]
+    choices: list[str | list[int]] = [
+        f"{choice}:{count}" for count in counts for choice in ("last", "first", "uniform")
+    ]
+    if depth >= 4:
+        choices.append([depth - 2, depth])
+    arms: dict[tuple[int, ...], Arm] = {}
+    for layers in choices:
+        arms.setdefault(chosen_layers(layers, depth), mlr(layers, "multi-vector"))
+    return [*arms.values(), *(me_bert(count, "multi-vector") for count in (2, 4, 8))]
 
 
 # ------------------------------------------------ the ground
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What the trainings of all arms have in common. pooling: of every layer; cosine: vectors of length 1 instead of the
+    paper's raw inner products; document_length: in tokens."""
+
+    start: str = START
+    pooling: Pooling = "cls"
+    cosine: bool = False
+    learning_rate: float = LEARNING_RATE
+    batch: int = BATCH
+    document_length: int = DOCUMENT_LENGTH
+    precision: Precision = "auto"
+
+    @cached_property
+    def backbone(self) -> Any:
+        """The configuration of the transformer that documents' towers start from."""
+        from transformers import AutoConfig
+
+        from trainers.encoder import read_start
+
+        folder = read_start(self.start).folders["document"]
+        try:
+            return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        except (OSError, ValueError, KeyError) as error:
+            raise ModelError(f"{folder} does not load as a transformer: {error}") from error
+
+    @property
+    def depth(self) -> int:
+        return int(self.backbone.num_hidden_layers)
+
+    @cached_property
+    def computed(self) -> Precision:
+        """What `precision` means here: a model that was trained in other numbers is another model."""
+        return computed_in(self.precision)
+
+    @cached_property
+    def start_hash(self) -> str:
+        from opensearch_neural.models.directory import hash_files, locate
+
+        return hash_files(locate(self.start))
+
+    def check(self) -> None:
+        """Raises InputError for a CLS that the start does not have, ModelError for a start that is none."""
+        from trainers.encoder import T5
+
+        if self.pooling == "cls" and self.backbone.model_type in T5:
+            raise InputError(f"{self.start} is a T5, which has no CLS", "give --pooling mean")
+
+    def fingerprint(self, *, steps: int, seed: int) -> str:
+        """Of everything that an option changes about a training: another one is another folder."""
+        from trainers.config import fingerprint
+
+        given = {**asdict(self), "precision": self.computed}
+        return fingerprint(given, self.start_hash, steps, seed)[:8]
 
 
 @dataclass
@@ -146,13 +244,12 @@ class Ground:
 
     data: Path
     work: Path
-    start: str
-    cosine: bool = False
-    """Vectors of length 1 instead of the paper's raw inner products."""
-    learning_rate: float = LEARNING_RATE
+    recipe: Recipe = field(default_factory=Recipe)
     only: tuple[str, ...] = ()
     """Parts of the names of the arms that are wanted; the dual encoder always is. All without any."""
     _tests: dict[str, TrainingData] = field(default_factory=dict)
+    _clusters: dict[str, dict[str, str]] = field(default_factory=dict)
+    _hashes: dict[str, str] = field(default_factory=dict)
 
     def wanted(self, arms: Iterable[Arm]) -> list[Arm]:
         return [
@@ -184,15 +281,46 @@ class Ground:
             folder = self.held if name == HELD else self.data / name
             loaded = load_training(folder, split="test", name=name)
             if name == HELD and len(loaded) > HELD_QUERIES:
-                loaded = loaded.take(range(0, len(loaded), -(-len(loaded) // HELD_QUERIES)))
+                loaded = loaded.take(evenly(range(len(loaded)), HELD_QUERIES))
             self._tests[name] = loaded
         return self._tests[name]
 
+    def clusters(self, name: str) -> dict[str, str]:
+        """Of a test set's questions the articles: questions about one are not independent of each other."""
+        if name not in self._clusters:
+            corpus = self.data / (WIKIQA if name == WIKIQA else SQUAD)
+            self._clusters[name] = by_article(self.test(name).qrels(), articles(corpus))
+        return self._clusters[name]
+
+    def measured_file(self, spec: str, name: str, what: str = "") -> Path:
+        """Where is kept what was measured of a model (as `open_retriever` names it) on a test set: by both hashes, so that
+        the parts do not search twice."""
+        from opensearch_neural.models.directory import hash_files, locate
+
+        if spec not in self._hashes:
+            self._hashes[spec] = hash_files(locate(spec.partition(":")[2]))
+        return self.work / "measured" / f"{slug(name)}-{self._hashes[spec]}-{self.test(name).hash}{what}.json"
+
+    def refuse_other_data(self) -> None:
+        """Raises InputError for a folder of work on other data."""
+        from opensearch_neural.files import read_json_object, write_json
+        from opensearch_neural.results import data_facts
+
+        file = self.work / "data.json"
+        facts = {name: data_facts(self.data / name).files for name in (SQUAD, WIKIQA)}
+        if not file.exists():
+            write_json(file, facts)
+        for name, known in read_json_object(file).items():
+            if known != facts[name]:
+                raise InputError(f"{self.work} holds work on another {name} than {self.data}'s", "give another --work")
+
     def prepare(self) -> Ground:
-        """Split by article, keep the documents of training questions, mine BM25's negatives, where that is not done."""
+        """Split by article, keep the documents of training questions, mine BM25's negatives, where that is not done. Raises
+        InputError for a folder of work on other data."""
         from trainers.data import load_training
         from trainers.schedules import with_mined
 
+        self.refuse_other_data()
         of_document = articles(self.squad)
         parts: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
         for line in judgements(self.squad, "train"):
@@ -224,9 +352,11 @@ def configuration(arm: Arm, ground: Ground, *, steps: int, seed: int) -> DenseCo
     from trainers.multi_layer import MlrConfig, RepresentationSettings, SeparateTowers
     from trainers.schedules import TwoStageSettings
 
+    recipe = ground.recipe
+    name = f"{arm.slug}-{steps}-{seed}-{recipe.fingerprint(steps=steps, seed=seed)}"
     common: dict[str, Any] = {
-        "output": ground.work / "models" / f"{arm.slug}{'-cosine' if ground.cosine else ''}-{steps}-{seed}",
-        "start": ground.start,
+        "output": ground.work / "models" / name,
+        "start": recipe.start,
         "train": [
             SetSettings(ground.train(name), name=name, negatives=ground.negatives(name)) for name in (SQUAD, WIKIQA)
         ],
@@ -240,22 +370,26 @@ def configuration(arm: Arm, ground: Ground, *, steps: int, seed: int) -> DenseCo
             SetSettings(ground.data / WIKIQA, split="test", name="wikiqa-test"),
         ],
         "encoder": SeparateTowers(
-            pooling="cls", query_length=48, document_length=128, normalize=ground.cosine, dropout=0.0
+            pooling=recipe.pooling,
+            query_length=48,
+            document_length=recipe.document_length,
+            normalize=recipe.cosine,
+            dropout=0.0,
         ),
         "candidates": CandidateSettings(negatives=1, depth=DEPTH),
         "two_stage": TwoStageSettings(depth=DEPTH, keep=50) if arm.two_stage else None,
         "selection": DevSettings(queries=500, documents=1000),
         "training": TrainingSettings(
             steps=steps,
-            batch_size=32,
-            learning_rate=ground.learning_rate,
+            batch_size=recipe.batch,
+            learning_rate=recipe.learning_rate,
             warmup=0.05,
             weight_decay=0.0,
             max_gradient_norm=2.0,
             set_weights=0.5,
             evaluate_every=-(-steps // 4),
             save_every=-(-steps // 4),
-            precision="auto",
+            precision=recipe.computed,
             seed=seed,
         ),
     }
@@ -307,7 +441,8 @@ def best_on_dev(ground: Ground, *, steps: int) -> Arm:
 
 
 def with_best(arms: Sequence[Arm], ground: Ground, *, steps: int) -> tuple[list[Arm], Arm]:
-    """`arms` with the best on dev in the place of SELF_CONTRASTIVE, and that; it is not looked for where that is none."""
+    """`arms` with the best on dev in the place of SELF_CONTRASTIVE, and that; it is not looked for where that is none of
+    them."""
     best = best_on_dev(ground, steps=steps) if SELF_CONTRASTIVE in arms else SELF_CONTRASTIVE
     return [best if arm == SELF_CONTRASTIVE else arm for arm in arms], best
 
@@ -317,13 +452,18 @@ def of_lambdas() -> list[Arm]:
 
 
 def searched(spec: str, name: str, ground: Ground) -> Measured:
-    """A model (as `open_retriever` names it) on a test set: exact search over the whole corpus."""
-    from opensearch_neural.evaluate import measure
+    """A model (as `open_retriever` names it) on a test set: exact search over the whole corpus; kept, query by query."""
+    from opensearch_neural.evaluate import Measured, measure
+    from opensearch_neural.files import read_json_object, write_json
     from trainers.negatives import open_retriever
 
-    test = ground.test(name)
-    engine = open_retriever(spec, test.documents, cache=cache_of(spec, test, ground))
-    return measure(engine.retrieve(test.query_texts(), DEPTH), test.qrels(), MEASURES)
+    file = ground.measured_file(spec, name)
+    if not file.exists():
+        test = ground.test(name)
+        engine = open_retriever(spec, test.documents, cache=cache_of(spec, test, ground))
+        found = measure(engine.retrieve(test.query_texts(), DEPTH), test.qrels(), MEASURES)
+        write_json(file, asdict(found), indent=None)
+    return Measured(**read_json_object(file))
 
 
 def cache_of(spec: str, test: TrainingData, ground: Ground) -> Path:
@@ -332,67 +472,107 @@ def cache_of(spec: str, test: TrainingData, ground: Ground) -> Path:
 
 
 def compared(outcomes: Sequence[Outcome], ground: Ground) -> list[Row]:
-    """Every arm on every test set beside the dual encoder of its seed, the first among `outcomes`; arms of several seeds
-    as their mean, too."""
-    from opensearch_neural.evaluate import averaged, rows
-
+    """Every arm on every test set beside the dual encoder of its seed, the first among `outcomes`; of arms of several seeds,
+    the mean over those that judge, too."""
     baselines: dict[int, Outcome] = {}
     for outcome in outcomes:
         if outcome.arm.representation is None:
             baselines.setdefault(outcome.seed, outcome)
-    seeds = len(baselines)
+    judging = [seed for seed in SEEDS[1:] if seed in baselines]
+    start = ground.recipe.start
     found: list[Row] = []
     for name in TESTS:
+        rows = partial(evaluate.rows, name, clusters=ground.clusters(name))
         measured = {outcome.name: searched(outcome.spec, name, ground) for outcome in outcomes}
-        as_published = {f"{ground.start.rpartition('/')[2]} as it is": searched(f"dense:{ground.start}", name, ground)}
+        as_published = {f"{start.rpartition('/')[2]} as it is": searched(f"dense:{start}", name, ground)}
         for seed, baseline in baselines.items():
             of_seed = {one.name: measured[one.name] for one in outcomes if one.seed == seed}
-            found += rows(name, of_seed | (as_published if seed == SEEDS[0] else {}), baseline=baseline.name)
-        repeated = {
-            f"{outcome.arm.name}, {seeds} seeds": averaged(
-                [measured[one.name] for one in outcomes if one.arm == outcome.arm]
-            )
-            for outcome in outcomes
-            if outcome.arm.repeated and seeds > 1
-        }
-        found += rows(name, repeated, baseline=f"{next(iter(baselines.values())).arm.name}, {seeds} seeds")
+            found += rows(of_seed | (as_published if seed == SEEDS[0] else {}), baseline=baseline.name)
+        if len(judging) > 1:
+            repeated = list(dict.fromkeys(one.arm.name for one in outcomes if one.seed in judging))
+            means = {
+                f"{arm}, {of_seeds(judging)}": evaluate.averaged(
+                    [measured[f"{arm}, seed {seed}"] for seed in judging if f"{arm}, seed {seed}" in measured]
+                )
+                for arm in repeated
+            }
+            found += rows(means, baseline=f"{baselines[judging[0]].arm.name}, {of_seeds(judging)}")
     return found
 
 
-def dev_rows(outcomes: Iterable[Outcome]) -> list[Row]:
-    """Where each arm started on dev, where it ended, and what the last evaluation added."""
+def against_others(outcomes: Sequence[Outcome], arm: Arm, ground: Ground) -> list[Row]:
+    """Of `arm`, trained with the first seed, the difference to every other variant and rival of that seed."""
+    first = [one for one in outcomes if one.seed == SEEDS[0] and one.arm.representation is not None]
+    found: list[Row] = []
+    for own in [one for one in first if one.arm == arm]:
+        for name in TESTS:
+            measured = {one.name: searched(one.spec, name, ground) for one in first}
+            for other in first:
+                if other is not own:
+                    pair = {one.name: measured[one.name] for one in (other, own)}
+                    rows = evaluate.rows(name, pair, baseline=other.name, clusters=ground.clusters(name))
+                    found += evaluate.only_differences(rows)
+    return found
+
+
+def dev_rows(outcomes: Iterable[Outcome], note: str = "") -> list[Row]:
+    """Where each arm started on dev, and where it ended; note: what tells them from others of the same name."""
     from opensearch_neural.results import Row
 
-    found = []
-    for outcome in outcomes:
-        dev = outcome.dev
-        for measure, value in (
-            ("nDCG@10 at the start", dev[0]),
-            ("nDCG@10", max(dev)),
-            ("gain of the last quarter", dev[-1] - dev[-2]),
-        ):
-            found.append(Row("dev", outcome.name, measure, value, None, None, len(dev)))
-    return found
+    return [
+        Row("dev", f"{outcome.name}{note}", measure, value, None, None, len(outcome.dev))
+        for outcome in outcomes
+        for measure, value in (("nDCG@10 at the start", outcome.dev[0]), ("nDCG@10", max(outcome.dev)))
+    ]
 
 
-def dev_goal(rows: Sequence[Row]) -> Goal:
-    """Each arm converged on dev and above its own start."""
+def half_rows(arms: Iterable[Arm], ground: Ground, steps: int) -> list[Row]:
+    """Where the arms end with half the steps, and a learning rate that has fallen to 0 by then: within one run the last
+    steps, whose rate is next to 0, always gain little."""
+    halves = [trained(arm, ground, steps=steps // 2, seed=SEEDS[0]) for arm in arms]
+    return dev_rows(halves, HALF)
+
+
+def start_goal(rows: Sequence[Row]) -> Goal:
+    """Each arm above its own start on dev."""
     from opensearch_neural.results import Goal
 
-    value = {(row.engine, row.measure): row.value for row in rows if row.set == "dev"}
-    arms = list(dict.fromkeys(engine for engine, _ in value))
-    failed = [
-        arm
-        for arm in arms
-        if value[arm, "nDCG@10"] <= value[arm, "nDCG@10 at the start"]
-        or value[arm, "gain of the last quarter"] > TOLERANCE
-    ]
+    value = _on_dev(rows)
+    arms = [arm for arm in dict.fromkeys(engine for engine, _ in value) if not arm.endswith(HALF)]
+    failed = [arm for arm in arms if value[arm, "nDCG@10"] <= value[arm, "nDCG@10 at the start"]]
     return Goal(
-        f"each arm converged on dev (the last quarter of the steps gains at most {TOLERANCE:g} nDCG@10) and above its start",
+        "each arm above its own start on dev (nDCG@10)",
         f"{len(arms)} of {len(arms)}",
-        f"{len(arms) - len(failed)} of {len(arms)}" + (f" (not: {'; '.join(failed)})" if failed else ""),
+        f"{len(arms) - len(failed)} of {len(arms)}" + (f" (not: {'; '.join(failed)})" if failed else "")
+        if arms
+        else None,
         bool(arms) and not failed,
     )
+
+
+def converged_goal(rows: Sequence[Row], arms: Sequence[Arm], steps: int) -> Goal:
+    """A run of twice the steps gains little. Of the two arms that the first goal is about; not measured where one is
+    missing."""
+    from opensearch_neural.results import Goal
+
+    value, measure = _on_dev(rows), "nDCG@10"
+    names = [f"{arm.name}, seed {SEEDS[0]}" for arm in arms]
+    gains = {
+        name: value[name, measure] - value[f"{name}{HALF}", measure]
+        for name in names
+        if (name, measure) in value and (f"{name}{HALF}", measure) in value
+    }
+    whole = bool(names) and len(gains) == len(names)
+    return Goal(
+        f"dual encoder and self-contrastive converged on dev: {steps} steps gain little nDCG@10 over {steps // 2}",
+        f"at most {TOLERANCE:g} each",
+        "; ".join(f"{name} {gain:+.4f}" for name, gain in gains.items()) if whole else None,
+        whole and max(gains.values()) <= TOLERANCE,
+    )
+
+
+def _on_dev(rows: Sequence[Row]) -> dict[tuple[str, str], float]:
+    return {(row.engine, row.measure): row.value for row in rows if row.set == "dev"}
 
 
 # ------------------------------------------------ which layer wins
@@ -401,16 +581,28 @@ def dev_goal(rows: Sequence[Row]) -> Goal:
 @dataclass(frozen=True)
 class Winners:
     """Of each query's answer, and of the document ranked first, which layer's vector is the nearest; shares sum to 1.
-    last_alone: the run over the last layer's vectors, of the same model."""
+    last_alone: what is found by the last layer's vectors alone, of the same model."""
 
-    layers: tuple[int, ...]
+    layers: list[int]
     of_answers: list[float]
     of_first: list[float]
-    last_alone: Run
+    last_alone: Measured
 
 
 def winners(outcome: Outcome, name: str, ground: Ground) -> Winners:
-    """Of a multi-vector arm over layers on a test set."""
+    """Of a multi-vector arm over layers on a test set; kept as measures are."""
+    from opensearch_neural.evaluate import Measured
+    from opensearch_neural.files import read_json_object, write_json
+
+    file = ground.measured_file(outcome.spec, name, "-winners")
+    if not file.exists():
+        write_json(file, asdict(_winners(outcome, name, ground)), indent=None)
+    content = read_json_object(file)
+    return Winners(**content | {"last_alone": Measured(**content["last_alone"])})
+
+
+def _winners(outcome: Outcome, name: str, ground: Ground) -> Winners:
+    from opensearch_neural.evaluate import measure
     from opensearch_neural.models.multi_layer import load_multi_layer
     from opensearch_neural.retrievers.faiss import FaissRetriever
     from trainers.embeddings import several_vectors
@@ -425,7 +617,8 @@ def winners(outcome: Outcome, name: str, ground: Ground) -> Winners:
         test.documents.ids, np.ascontiguousarray(vectors[:, encoder.selection.last]), lambda texts: queries
     )
     of_answers, of_first = shares_won(queries, vectors, answers).tolist()
-    return Winners(encoder.selection.layers, of_answers, of_first, alone.retrieve(texts, DEPTH))
+    measured = measure(alone.retrieve(texts, DEPTH), test.qrels(), MEASURES)
+    return Winners(list(encoder.selection.layers), of_answers, of_first, measured)
 
 
 def shares_won(
@@ -448,7 +641,6 @@ def shares_won(
 
 def winner_rows(outcomes: Iterable[Outcome], ground: Ground) -> list[Row]:
     """Shares by layer, and what the vectors of the other layers add to those of the last."""
-    from opensearch_neural.evaluate import measure, rows
     from opensearch_neural.results import Row
 
     found: list[Row] = []
@@ -461,27 +653,44 @@ def winner_rows(outcomes: Iterable[Outcome], ground: Ground) -> list[Row]:
                     for layer, share in zip(won.layers, shares, strict=True)
                 ]
             alone = f"{outcome.name}, the last layer's vectors alone"
-            measured = {
-                alone: measure(won.last_alone, test.qrels(), MEASURES),
-                outcome.name: searched(outcome.spec, name, ground),
-            }
-            found += [
-                row for row in rows(name, measured, baseline=alone) if row.engine == alone or alone in row.measure
-            ]
+            measured = {alone: won.last_alone, outcome.name: searched(outcome.spec, name, ground)}
+            rows = evaluate.rows(name, measured, baseline=alone, clusters=ground.clusters(name))
+            found += [row for row in rows if row.engine == alone or alone in row.measure]
     return found
 
 
 def weight_rows(outcome: Outcome) -> list[Row]:
-    """What a scalar mix has learned by the end of training: the weight of each vector of a document."""
+    """What the scalar mix of a written model has learned: the weight of each vector of a document."""
     from opensearch_neural.results import Row
 
-    history = (outcome.folder / ".training" / "history.jsonl").read_text(encoding="utf-8").splitlines()
-    logged = [line for line in map(json.loads, history) if "weight_1" in line]
+    mixes = (outcome.arm.representation or {}).get("pooling") == "scalar-mix"
+    weights = mixed_by(outcome.folder) if mixes else {}
     return [
-        Row("scalar mix", outcome.name, name.replace("_", " of vector "), value, None, None, 1)
-        for name, value in (logged[-1].items() if logged else ())
-        if name.startswith("weight_")
+        Row("scalar mix", outcome.name, f"weight of {vector}", weight, None, None, 1)
+        for vector, weight in weights.items()
     ]
+
+
+def mixed_by(model: Path) -> dict[str, float]:
+    """{"layer 5": its weight, …} of a directory that mixes layers, {"vector 1": …} of one that mixes tokens' vectors; their
+    sum is 1."""
+    from safetensors.numpy import load_file
+
+    from opensearch_neural.files import read_json_object
+    from opensearch_neural.models.dense_onnx import MIX
+    from opensearch_neural.models.directory import routes
+    from opensearch_neural.models.multi_layer import FILE, read_selection
+
+    if (model / FILE).exists():
+        weights = {f"vector {at}": one for at, one in enumerate(read_selection(model)[1] or (), start=1)}
+    else:
+        of_route = routes(model)
+        (module,) = [one.path for one in of_route.get("document") or of_route[""] if one.type == MIX]
+        first = int(read_json_object(module / "config.json")["layer_start"])
+        kept = load_file(module / "model.safetensors")["layer_weights"].tolist()
+        # Between the layers that are mixed stand others, with a weight of 0.
+        weights = {f"layer {at}": one for at, one in enumerate(kept, start=first) if one}
+    return {vector: weight / sum(weights.values()) for vector, weight in weights.items()}
 
 
 def last_layer_goal(rows: Sequence[Row]) -> Goal:
@@ -495,11 +704,13 @@ def last_layer_goal(rows: Sequence[Row]) -> Goal:
     last = [of_layer[max(of_layer)] for of_layer in shares.values()]
     gains = [row for row in rows if row.measure.startswith(f"{TOP_5} - ") and row.measure.endswith("alone")]
     above = [row for row in gains if (row.low or 0) > 0]
+    differences = [row.value for row in gains]
     return Goal(
         "how often the last layer wins after training, and what multi-vector storage buys beside its vectors alone",
         "measured",
-        f"the last layer wins {min(last):.1%} to {max(last):.1%}; top-5 accuracy above that of the last layer's vectors "
-        f"alone, interval above zero, in {len(above)} of {len(gains)} cases"
+        f"the last layer wins {min(last):.1%} to {max(last):.1%}; storage buys {float(np.mean(differences)):+.4f} of top-5 "
+        f"accuracy over the last layer's vectors alone, mean of {len(gains)} cases ({min(differences):+.4f} to "
+        f"{max(differences):+.4f}), interval above zero in {len(above)}"
         if last and gains
         else None,
         bool(last and gains),
@@ -512,136 +723,97 @@ def last_layer_goal(rows: Sequence[Row]) -> Goal:
 def variants(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Goal]]:
     wanted, best = with_best(ground.wanted(VARIANTS), ground, steps=steps)
     outcomes = [trained(arm, ground, steps=steps, seed=seed) for arm in wanted for seed in arm.seeds(seeds)]
-    rows = dev_rows(outcomes) + compared(outcomes, ground)
+    of_goal = [arm for arm in wanted if arm in (DUAL, best)]
+    rows = dev_rows(outcomes) + half_rows(of_goal, ground, steps)
+    rows += compared(outcomes, ground) + against_others(outcomes, best, ground)
     several = [outcome for outcome in outcomes if outcome.arm == MULTI_VECTOR]
     rows += winner_rows(several[:1], ground)
     rows += [row for outcome in outcomes for row in weight_rows(outcome)]
-    goal = self_contrastive_goal(rows, best, f"{seeds} seeds" if seeds > 1 else f"seed {SEEDS[0]}")
-    return rows, [goal, dev_goal(rows), last_layer_goal(rows)]
+    return rows, [
+        self_contrastive_goal(rows, best, SEEDS[1 : seeds + 1], steps),
+        rivals_goal(rows, best),
+        converged_goal(rows, (DUAL, best), steps),
+        start_goal(rows),
+        last_layer_goal(rows),
+    ]
 
 
-def self_contrastive_goal(rows: Sequence[Row], arm: Arm, of: str, baseline: Arm = DUAL) -> Goal:
-    """of: which seeds, as the rows' engines have it."""
+def self_contrastive_goal(
+    rows: Sequence[Row], arm: Arm, seeds: Sequence[int], steps: int, baseline: Arm = DUAL
+) -> Goal:
+    """By the mean over models of `seeds`, each seed's own difference beside it."""
     from opensearch_neural.results import Goal
 
-    engine, other = f"{arm.name}, {of}", f"{baseline.name}, {of}"
-    gains = [row for row in rows if row.engine == engine and row.measure == f"{TOP_5} - {other}"]
+    value = {(row.set, row.engine, row.measure): row for row in rows}
+    engine, difference = f"{arm.name}, {of_seeds(seeds)}", f"{TOP_5} - {baseline.name}, {of_seeds(seeds)}"
+    gains = [row for row in rows if (row.engine, row.measure) == (engine, difference)]
     above = [row.set for row in gains if (row.low or 0) > 0]
-    said = ", ".join(
-        f"{row.set} {row.value:+.4f} [{row.low:+.4f}, {row.high:+.4f}]" for row in gains if row.low is not None
-    )
+
+    def each(row: Row) -> str:
+        keys = [(row.set, f"{arm.name}, seed {seed}", f"{TOP_5} - {baseline.name}, seed {seed}") for seed in seeds]
+        own = ", ".join(f"{value[key].value:+.4f}" for key in keys if key in value)
+        return f"{_with_interval(row)}" + (f", by seed {own}" if len(seeds) > 1 else "")
+
+    stages = "two stages, " if arm.two_stage else ""
+    choice = "that λ was chosen with" if seeds[0] == SEEDS[0] else "λ chosen with another one"
     return Goal(
-        f"self-contrastive above the dual encoder in top-5 accuracy on at least one set, interval above zero"
-        f"{' (two stages)' if arm.two_stage else ''}",
+        "self-contrastive above the dual encoder in top-5 accuracy on at least one set, interval above zero "
+        f"({stages}{len(seeds)} seed{'s' * (len(seeds) > 1)}, {choice}, {steps} steps)",
         "at least 1 set",
-        f"{len(above)} of {len(gains)}" + (f" ({said})" if said else ""),
+        f"{len(above)} of {len(gains)} ({'; '.join(map(each, gains))})" if gains else None,
         bool(above),
     )
 
 
+def rivals_goal(rows: Sequence[Row], arm: Arm) -> Goal:
+    """Against every rival of VARIANTS, all trained with the first seed."""
+    from opensearch_neural.results import Goal
+
+    rivals = [rival.name for rival in VARIANTS if rival.is_rival]
+    gains: dict[str, list[Row]] = {}
+    for row in rows:
+        for rival in rivals:
+            if (row.engine, row.measure) == (f"{arm.name}, seed {SEEDS[0]}", f"{TOP_5} - {rival}, seed {SEEDS[0]}"):
+                gains.setdefault(rival, []).append(row)
+    above = [rival for rival, own in gains.items() if any((row.low or 0) > 0 for row in own)]
+    shown = "; ".join(f"{rival}: {', '.join(map(_with_interval, own))}" for rival, own in gains.items())
+    return Goal(
+        "self-contrastive above each rival (ME-BERT, token vectors) in top-5 accuracy on at least one set, interval above "
+        f"zero (seed {SEEDS[0]})",
+        f"{len(rivals)} of {len(rivals)}",
+        f"{len(above)} of {len(gains)} ({shown})" if gains else None,
+        bool(rivals) and len(above) == len(rivals),
+    )
+
+
+def _with_interval(row: Row) -> str:
+    interval = "" if row.low is None or row.high is None else f" [{row.low:+.4f}, {row.high:+.4f}]"
+    return f"{row.set} {row.value:+.4f}{interval}"
+
+
 def two_stages(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Goal]]:
-    best = best_on_dev(ground, steps=steps)
-    dual, contrastive = in_two_stages(DUAL), in_two_stages(best)
+    wanted, best = with_best(ground.wanted((DUAL, SELF_CONTRASTIVE)), ground, steps=steps)
     # The first dual encoder is what the others are compared with.
-    outcomes = [trained(arm, ground, steps=steps, seed=SEEDS[0]) for arm in (dual, contrastive, DUAL, best)]
+    arms = [*map(in_two_stages, wanted), *wanted]
+    outcomes = [trained(arm, ground, steps=steps, seed=SEEDS[0]) for arm in arms]
     rows = dev_rows(outcomes) + compared(outcomes, ground)
-    return rows, [self_contrastive_goal(rows, contrastive, f"seed {SEEDS[0]}", dual), dev_goal(rows)]
+    goal = self_contrastive_goal(rows, in_two_stages(best), SEEDS[:1], steps, in_two_stages(DUAL))
+    return rows, [goal, start_goal(rows)]
 
 
 def layers(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Goal]]:
-    from transformers import AutoConfig
-
-    from opensearch_neural.models.directory import locate
-
-    depth = int(AutoConfig.from_pretrained(locate(ground.start)).num_hidden_layers)
-    outcomes = [trained(arm, ground, steps=steps, seed=SEEDS[0]) for arm in ground.wanted((DUAL, *layer_arms(depth)))]
+    arms = ground.wanted((DUAL, *layer_arms(ground.recipe.depth)))
+    outcomes = [trained(arm, ground, steps=steps, seed=SEEDS[0]) for arm in arms]
     rows = dev_rows(outcomes) + compared(outcomes, ground)
     of_layers = [one for one in outcomes if one.arm.name.startswith("MLR")]
-    rows += [row for row in winner_rows(of_layers, ground) if row not in rows]
-    return rows, [dev_goal(rows), last_layer_goal(rows)]
+    rows += winner_rows(of_layers, ground)
+    return rows, [start_goal(rows), last_layer_goal(rows)]
 
 
 def lambdas(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Goal]]:
-    outcomes = [trained(arm, ground, steps=steps, seed=SEEDS[0]) for arm in (DUAL, *of_lambdas())]
+    outcomes = [trained(arm, ground, steps=steps, seed=SEEDS[0]) for arm in ground.wanted((DUAL, *of_lambdas()))]
     rows = dev_rows(outcomes) + compared(outcomes, ground)
-    return rows, [dev_goal(rows)]
-
-
-# ------------------------------------------------ plots
-
-
-def plots(part: str, rows: Sequence[Row], folder: Path) -> None:
-    """Top-5 accuracy against the number of vectors (part layers) or λ (part lambda), a panel for each set; and by which
-    layer a document is found."""
-    value = {(row.set, row.engine, row.measure): row.value for row in rows}
-    seed = f", seed {SEEDS[0]}"
-    if part == "layers":
-        curves = {
-            choice: [(count, f"MLR {choice}:{count}, multi-vector{seed}") for count in (2, 4, 6, 8)]
-            for choice in ("last", "first", "uniform")
-        }
-        curves["ME-BERT"] = [(count, f"ME-BERT {count}, multi-vector{seed}") for count in (2, 4, 8)]
-        _curves(value, curves, "vectors a document", folder / "layers.svg")
-        _shares(rows, folder / "winners.svg")
-    elif part == "lambda":
-        points = [(weight, f"MLR last:2, self-contrastive, λ {weight:g}{seed}") for weight in LAMBDAS]
-        _curves(value, {"self-contrastive": points}, "λ", folder / "lambda.svg", logarithmic=True)
-
-
-def _curves(
-    value: Mapping[tuple[str, str, str], float],
-    curves: Mapping[str, Sequence[tuple[float, str]]],
-    axis_name: str,
-    file: Path,
-    *,
-    logarithmic: bool = False,
-) -> None:
-    plt = _pyplot()
-    sets = [name for name in TESTS if any(of == name for of, _, _ in value)]
-    figure, axes = plt.subplots(1, len(sets), figsize=(4 * len(sets), 3.2), squeeze=False)
-    for axis, name in zip(axes[0], sets, strict=True):
-        for curve, points in curves.items():
-            known = [(at, value[name, engine, TOP_5]) for at, engine in points if (name, engine, TOP_5) in value]
-            if known:
-                axis.plot(*zip(*known, strict=True), marker="o", label=curve)
-        axis.axhline(value[name, f"{DUAL.name}, seed {SEEDS[0]}", TOP_5], linestyle="--", label=DUAL.name)
-        axis.set(title=name, xlabel=axis_name, ylabel="top-5 accuracy", xscale="log" if logarithmic else "linear")
-    axes[0][0].legend()
-    _save(figure, file)
-
-
-def _shares(rows: Sequence[Row], file: Path) -> None:
-    plt = _pyplot()
-    shown = [row for row in rows if row.set == SQUAD and row.measure.endswith("wins, documents ranked first")]
-    engines = list(dict.fromkeys(row.engine for row in shown))
-    if not engines:
-        return
-    figure, axis = plt.subplots(figsize=(7, 0.4 * len(engines) + 1.2))
-    left = dict.fromkeys(engines, 0.0)
-    numbers = sorted({int(row.measure.split()[1]) for row in shown})
-    for number in numbers:
-        shares = {row.engine: row.value for row in shown if row.measure.startswith(f"layer {number} ")}
-        axis.barh(engines, [shares.get(one, 0) for one in engines], left=list(left.values()), label=f"layer {number}")
-        left = {one: left[one] + shares.get(one, 0) for one in engines}
-    axis.set(xlabel=f"share of {SQUAD}'s questions whose first document is found by this layer")
-    axis.legend(ncols=len(numbers), fontsize="small")
-    _save(figure, file)
-
-
-def _pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
-    return plt
-
-
-def _save(figure: Any, file: Path) -> None:
-    figure.tight_layout()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, metadata={"Date": None})
-    _pyplot().close(figure)
+    return rows, [start_goal(rows)]
 
 
 # ------------------------------------------------ the command
@@ -656,16 +828,47 @@ def _save(figure: Any, file: Path) -> None:
 @click.option(
     "--part", "chosen", type=click.Choice(PARTS), multiple=True, help="Which evidence; repeatable.  [default: all]"
 )
-@click.option("--steps", default=STEPS, show_default=True, help="Optimizer steps of a training.")
 @click.option(
-    "--seeds", type=click.IntRange(1, len(SEEDS)), default=len(SEEDS), show_default=True, help="Of the main arms."
+    "--steps", type=click.IntRange(2), default=STEPS, show_default=True, help="Optimizer steps of a training."
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, len(SEEDS) - 1),
+    default=len(SEEDS) - 1,
+    show_default=True,
+    help="That judge the main arms, beside the one that chooses λ.",
 )
 @click.option(
     "--only", multiple=True, help="Arms whose name holds this, beside the dual encoder; repeatable.  [default: all]"
 )
 @click.option("--start", default=START, show_default=True, help="What every arm starts from.")
-@click.option("--learning-rate", default=LEARNING_RATE, show_default=True, help="Of every training.")
+@click.option(
+    "--pooling",
+    type=click.Choice(get_args(Pooling)),
+    default="cls",
+    show_default=True,
+    help="Of a layer's tokens; a T5 has no CLS.",
+)
 @click.option("--cosine", is_flag=True, help="Vectors of length 1 instead of the paper's raw inner products.")
+@click.option(
+    "--learning-rate",
+    type=click.FloatRange(0, min_open=True),
+    default=LEARNING_RATE,
+    show_default=True,
+    help="Of every training.",
+)
+@click.option("--batch", type=click.IntRange(2), default=BATCH, show_default=True, help="Questions of a step.")
+@click.option(
+    "--document-length", type=click.IntRange(3), default=DOCUMENT_LENGTH, show_default=True, help="Tokens, at most."
+)
+@click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default="auto",
+    show_default=True,
+    help="What trainings compute in; auto: bfloat16 where the hardware multiplies in it. Name it to go on with models that "
+    "were trained on another machine.",
+)
 @connection_options
 def multi_layer(
     connection: ConnectionSettings,
@@ -676,9 +879,7 @@ def multi_layer(
     steps: int,
     seeds: int,
     only: tuple[str, ...],
-    start: str,
-    learning_rate: float,
-    cosine: bool,
+    **recipe: Any,
 ) -> None:
     """Train multi-layer representations beside a dual encoder and its rivals, and measure quality and cost.
 
@@ -686,10 +887,19 @@ def multi_layer(
     osn bench multi-layer --data DIR --work DIR --part variants --record benchmarks/results/multi_layer
     osn bench multi-layer --data DIR --work DIR --part variants --only "last:2, self" --steps 100 --seeds 1
     """
+    from benchmarks.local_cluster import cluster_or_node
+    from benchmarks.multi_layer_plots import plots
     from benchmarks.multi_layer_storage import storage
     from benchmarks.publish import publish
 
-    ground = Ground(data, work, start, cosine, learning_rate, only).prepare()
+    ground = Ground(data, work, Recipe(**recipe), only)
+    ground.recipe.check()
+    wanted = chosen or PARTS
+    if "storage" in wanted:
+        # Hours of training come first: that there is no cluster is better known now.
+        with cluster_or_node(connection, NODE):
+            pass
+    ground.prepare()
     titles = {
         "variants": "Multi-layer representations against a dual encoder and its rivals",
         "two-stage": "Multi-layer representations in two stages",
@@ -698,17 +908,20 @@ def multi_layer(
         "storage": "What several vectors a document cost, and buy",
     }
     parts = {"variants": variants, "two-stage": two_stages, "layers": layers, "lambda": lambdas}
-    for part in chosen or PARTS:
+    for part in wanted:
         rows, goals = storage(ground, steps, connection) if part == "storage" else parts[part](ground, steps, seeds)
         measures = dict.fromkeys(row.measure for row in rows)
-        if record:
-            plots(part, rows, record / part)
         publish(
             rows,
             goals,
             title=titles[part],
             data=[data / name for name in (SQUAD, WIKIQA)],
-            seeds=SEEDS[: seeds if part == "variants" else 1],
-            shown=[one for one in measures if one in MEASURES or one.startswith(f"{TOP_5} - ")],
+            seeds=SEEDS[: seeds + 1 if part == "variants" else 1],
+            shown=[one for one in measures if one in MEASURES or one.startswith(f"{TOP_5} - {DUAL.name}")],
             record=record and record / part,
         )
+        if record:
+            try:
+                plots(part, rows, record / part)
+            except MissingExtra as error:
+                logger.warning("no plots: %s", error)

@@ -26,6 +26,8 @@ from trainers import backbones
 
 Role = Literal["query", "document"]
 ROLES: tuple[Role, ...] = ("query", "document")
+T5 = ("t5", "mt5", "umt5")
+"""Model types of transformers whose folder may hold a decoder, and whose texts begin with no CLS."""
 
 
 @dataclass(slots=True)
@@ -255,7 +257,7 @@ def _load_backbone(folder: Path, dropout: float | None) -> PreTrainedModel:
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         # Of a T5, whose configuration does not tell whether its folder holds a decoder too, the encoder alone.
-        loader = AutoModelForTextEncoding if config.model_type in ("t5", "mt5", "umt5") else AutoModel
+        loader = AutoModelForTextEncoding if config.model_type in T5 else AutoModel
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{folder} does not load as a transformer: {error}") from error
     backbone: PreTrainedModel

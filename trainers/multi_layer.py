@@ -97,9 +97,6 @@ class MlrConfig(DenseConfig):
         DenseConfig.__post_init__(self)
         if self.objective.symmetric:
             raise ValueError("objective.symmetric compares single vectors, and a document may have several here")
-        mixes = self.representation.source == "layers" and self.representation.pooling in ("average", "scalar-mix")
-        if self.onnx and mixes:
-            raise ValueError("onnx: the ONNX encoder mixes no layers; leave it out, or take another pooling")
 
 
 def _parsed(layers: str) -> tuple[str, int]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 Array = NDArray[np.float32]
 
 FILE, INT8_FILE = "model.onnx", "model_int8.onnx"
+MIX = "WeightedLayerPooling"
+"""The module that mixes layers: the exported graph has the last one only."""
 LEAST_COSINE = 0.9
 """Of a token's last hidden state, int8 with float32. MiniLM's pooled vectors agree to 0.99."""
 
@@ -51,26 +54,32 @@ class Tower:
 
 @dataclass(frozen=True)
 class OnnxDenseEncoder:
-    """A DenseEncoder (see `dense`) without torch."""
+    """A DenseEncoder (see `dense`) without torch. An application encodes queries: the documents' tower is loaded when the
+    first document is encoded, which raises ModelError where that tower needs torch."""
 
     info: ModelInfo
     dimension: int
     normalized: bool
     query: Tower
-    document: Tower
+    load_document: Callable[[], Tower] = field(repr=False)
     vectors: int = 1
+
+    @cached_property
+    def document(self) -> Tower:
+        return self.load_document()
 
     @classmethod
     def load(
         cls, folder: Path, info: ModelInfo, max_length: int | None, *, int8: bool = False, threads: int | None = None
     ) -> OnnxDenseEncoder:
         modules = directory.routes(folder) or {"": [Module("Transformer", folder), Module("Pooling", folder)]}
-        towers = {
-            route: _load_tower(folder, modules.get(route) or modules.get("", []), route, max_length, int8, threads)
-            for route in ("query", "document")
-        }
-        dimension = _encode(towers["query"], ["dimension"], 1).shape[1]
-        return cls(info, dimension, ends_normalized(folder), towers["query"], towers["document"])
+
+        def load(route: str) -> Tower:
+            return _load_tower(folder, modules.get(route) or modules.get("", []), route, max_length, int8, threads)
+
+        query = load("query")
+        dimension = _encode(query, ["dimension"], 1).shape[1]
+        return cls(info, dimension, ends_normalized(folder), query, lambda: load("document"))
 
     def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> Array:
         return finite(_encode(self.document, texts, batch_size), self.dimension, self.info)
@@ -110,6 +119,10 @@ def _load_tower(
         raise MissingExtra("encoding with ONNX Runtime", "onnx") from None
     if not modules or modules[0].type not in ("Transformer", "MLMTransformer"):
         raise ModelError(f"{folder}: the ONNX backend needs a directory whose first module is a Transformer")
+    if any(module.type == MIX for module in modules):
+        raise ModelError(
+            f"{folder}: the ONNX backend mixes no layers, as a {route}'s vector needs", "use the torch backend"
+        )
     transformer = modules[0].path
     name = INT8_FILE if int8 else FILE
     file = next((f for f in (transformer / "onnx" / name, transformer / name) if f.exists()), None)
@@ -206,12 +219,14 @@ def _projection(folder: Path) -> Callable[[Array, Array], Array]:
 
 
 def export_onnx(path: str | Path, *, int8: bool = False) -> list[Path]:
-    """Write `onnx/model.onnx` beside every transformer of a model directory, and check it against torch within 1e-4.
+    """Write `onnx/model.onnx` beside every transformer of a model directory, and check it against torch within 1e-4. A route
+    that mixes layers, as documents' does where queries' is a plain one, is left to torch.
 
     int8: `onnx/model_int8.onnx` too, in which matrices are multiplied in 8-bit integers, activations rounded as they come:
     less than half of the time of a short query, other vectors by a little; what that costs in quality is to be measured.
 
-    Returns the files written. Needs torch and the package `onnxscript`. Raises ModelError where the outputs differ.
+    Returns the files written. Needs torch and the package `onnxscript`. Raises ModelError where the outputs differ, and
+    where every route mixes layers.
     """
     try:
         import onnxscript  # noqa: F401
@@ -221,8 +236,11 @@ def export_onnx(path: str | Path, *, int8: bool = False) -> list[Path]:
     folder = directory.locate(path)
     refuse_unsafe(folder)
     modules = directory.routes(folder) or {"": [Module("Transformer", folder)]}
+    plain = [route for route in modules.values() if route and all(module.type != MIX for module in route)]
+    if not plain:
+        raise ModelError(f"{folder}: the ONNX backend mixes no layers, as every vector needs", "use the torch backend")
     written = []
-    for transformer in dict.fromkeys(route[0].path for route in modules.values() if route):
+    for transformer in dict.fromkeys(route[0].path for route in plain):
         with quiet_loading():
             try:
                 model = AutoModel.from_pretrained(

@@ -255,8 +255,7 @@ class StackedEncoder:
 def load_single_or_several(
     name_or_path: str | Path, *, device: str | None = None, backend: Backend = "torch", threads: int | None = None
 ) -> DenseEncoder:
-    """A dense model as `load_dense` reads it, or a multi-layer model whose documents all have as many vectors. threads: of a
-    dense model.
+    """A dense model as `load_dense` reads it, or a multi-layer model whose documents all have as many vectors.
 
     Raises ModelError for one whose documents have not: an index has fields for a fixed number.
     """
@@ -265,7 +264,7 @@ def load_single_or_several(
     )
     if not (folder / FILE).exists():
         return load_dense(name_or_path, device=device, backend=backend, threads=threads)
-    encoder = load_multi_layer(name_or_path, device=device, backend=backend)
+    encoder = load_multi_layer(name_or_path, device=device, backend=backend, threads=threads)
     vectors = encoder.selection.size if encoder.mix is None else 1
     if vectors is None:
         raise ModelError(
@@ -308,13 +307,14 @@ def load_multi_layer(
     device: str | None = None,
     backend: Backend = "torch",
     max_length: int | None = None,
+    threads: int | None = None,
 ) -> MultiLayerEncoder:
-    """The multi-vector model of a directory that `osn train mlr` wrote. backend: what encodes queries, as in `load_dense`;
-    documents are encoded by torch. Raises ModelError where the directory holds another kind of model.
+    """The multi-vector model of a directory that `osn train mlr` wrote. backend, threads: what encodes queries, as in
+    `load_dense`; documents are encoded by torch. Raises ModelError where the directory holds another kind of model.
     """
     files = directory.ONNX_FILES if backend != "torch" else directory.DOCUMENT_FILES
     folder = directory.locate(name_or_path, files=files)
     selection, mix = read_selection(folder)
-    query = load_dense(folder / QUERY, device=device, backend=backend, max_length=max_length)
+    query = load_dense(folder / QUERY, device=device, backend=backend, max_length=max_length, threads=threads)
     info = directory.model_info(folder, name=name_or_path, kind=KIND)
     return MultiLayerEncoder(info, selection, mix, query, device, max_length)

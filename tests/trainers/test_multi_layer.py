@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,16 @@ pytest.importorskip("sentence_transformers")
 from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
+from opensearch_neural.evaluate import rank  # noqa: E402
 from opensearch_neural.models.dense import load_dense  # noqa: E402
-from opensearch_neural.models.multi_layer import Selection, load_multi_layer  # noqa: E402
+from opensearch_neural.models.dense_onnx import OnnxDenseEncoder, export_onnx  # noqa: E402
+from opensearch_neural.models.multi_layer import (  # noqa: E402
+    Selection,
+    StackedEncoder,
+    load_multi_layer,
+    load_single_or_several,
+)
+from opensearch_neural.retrievers import Run  # noqa: E402
 from trainers import bi_encoder, multi_layer  # noqa: E402
 from trainers.bi_encoder import (  # noqa: E402
     CandidateSettings,
@@ -27,7 +37,7 @@ from trainers.bi_encoder import (  # noqa: E402
     SetSettings,
     train_dense,
 )
-from trainers.data import load_training  # noqa: E402
+from trainers.data import TrainingData, load_training  # noqa: E402
 from trainers.encoder import EncoderSettings  # noqa: E402
 from trainers.grad_cache import cached_backward  # noqa: E402
 from trainers.loop import TrainingSettings, Visit  # noqa: E402
@@ -39,6 +49,7 @@ from trainers.multi_layer import (  # noqa: E402
     build,
     chosen_layers,
 )
+from trainers.negatives import open_retriever  # noqa: E402
 from trainers.schedules import TwoStageSettings  # noqa: E402
 
 TEXTS = ["bab dek", "fin gol kuz lab mek nin pol ruz", "sab", " ".join(WORDS[:50])]
@@ -364,17 +375,63 @@ def test_first_tokens_pooled_into_one_vector_are_read_back(
     np.testing.assert_allclose(vectors.values, model.vectors("document", TEXTS), atol=1e-5)
 
 
-def test_queries_of_a_multi_vector_model_need_their_tower_alone(
-    tmp_path: Path, backbone: Path, beir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    exported: list[Path] = []
-    monkeypatch.setattr("opensearch_neural.models.dense_onnx.export_onnx", exported.append)
-    model = built(backbone, beir, pooling="multi-vector", onnx=True)
+def test_queries_of_a_multi_vector_model_need_their_tower_alone(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    model = built(backbone, beir, pooling="multi-vector")
     model.export(tmp_path)
-    assert exported == [tmp_path / "query"]
     loaded = load_multi_layer(tmp_path)
     np.testing.assert_allclose(loaded.encode_queries(TEXTS[:3]), model.vectors("query", TEXTS[:3]), atol=1e-5)
     assert "document" not in vars(loaded)
+
+
+@pytest.mark.parametrize(
+    ("settings", "file"),
+    [
+        ({"pooling": "multi-vector"}, "query/onnx/model.onnx"),
+        ({"pooling": "average", "source": "first-tokens", "count": 3}, "query/onnx/model.onnx"),
+        ({"pooling": "average"}, "query_0_Transformer/onnx/model.onnx"),
+        (
+            {"pooling": "scalar-mix", "encoder": {"tied": True, "normalize": True}},
+            "query_0_Transformer/onnx/model.onnx",
+        ),
+    ],
+    ids=["multi-vector", "first tokens averaged", "average", "scalar mix, tied"],
+)
+def test_an_application_encodes_queries_without_torch(
+    tmp_path: Path, backbone: Path, beir: Path, settings: dict[str, Any], file: str
+) -> None:
+    model = built(backbone, beir, onnx=True, **settings)
+    model.export(tmp_path)
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.onnx")] == [file]
+    script = (
+        "import json, sys\n"
+        "from opensearch_neural.models.multi_layer import load_single_or_several\n"
+        "encoder = load_single_or_several(sys.argv[1], backend='onnx', threads=1)\n"
+        "vectors = encoder.encode_queries(json.loads(sys.argv[2]))\n"
+        "assert not {'torch', 'transformers', 'sentence_transformers'} & sys.modules.keys()\n"
+        "print(json.dumps(vectors.tolist()))\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path), json.dumps(TEXTS[:3])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    np.testing.assert_allclose(json.loads(done.stdout), model.vectors("query", TEXTS[:3]), atol=1e-4)
+    if settings["pooling"] == "multi-vector" or "source" in settings:
+        several = load_single_or_several(tmp_path, backend="onnx", threads=3)
+        assert isinstance(several, StackedEncoder) and isinstance(several.encoder.query, OnnxDenseEncoder)
+        assert several.encoder.query.query.session.get_session_options().intra_op_num_threads == 3
+    else:
+        with pytest.raises(ModelError, match="a document's vector"):
+            load_dense(tmp_path, backend="onnx").encode_documents(TEXTS)
+
+
+def test_a_model_that_mixes_layers_for_queries_too_is_not_exported(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    built(backbone, beir, pooling="average").export(tmp_path)
+    document = next(path for path in tmp_path.iterdir() if path.name.startswith("document_1"))
+    router = tmp_path / "router_config.json"
+    router = router if router.exists() else tmp_path / "config.json"
+    content = json.loads(router.read_text())
+    content["structure"]["query"].insert(1, document.name)
+    router.write_text(json.dumps(content))
+    with pytest.raises(ModelError, match="mixes no layers"):
+        export_onnx(tmp_path)
 
 
 def test_a_directory_that_is_none_is_named(tmp_path: Path, backbone: Path, beir: Path) -> None:
@@ -422,7 +479,7 @@ def test_the_command_raises_dev_ndcg_and_leaves_a_model_directory(
 
 @pytest.mark.parametrize("pooling", ["self-contrastive", "multi-vector"])
 def test_two_stages_mine_with_the_first_retriever_and_start_anew(
-    tmp_path: Path, backbone: Path, beir: Path, pooling: str
+    tmp_path: Path, backbone: Path, beir: Path, pooling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = configuration(
         backbone,
@@ -431,20 +488,45 @@ def test_two_stages_mine_with_the_first_retriever_and_start_anew(
         pooling=pooling,
         candidates=CandidateSettings(negatives=1, depth=10, mine="bm25"),
         two_stage=TwoStageSettings(depth=10, keep=4),
-        training=TrainingSettings(steps=3, batch_size=8, learning_rate=1e-3),
+        training=TrainingSettings(steps=3, batch_size=8, learning_rate=1e-2),
     )
+    starts: list[dict[str, Any]] = []
+    sets: list[TrainingData] = []
+    train = bi_encoder.train
+
+    def watched(model: Any, data: Any, *arguments: Any, **named: Any) -> Any:
+        starts.append({name: weight.clone() for name, weight in model.state_dict().items()})
+        sets.append(data.parts[0])
+        return train(model, data, *arguments, **named)
+
+    monkeypatch.setattr(bi_encoder, "train", watched)
     train_dense(config, build)
-    first = json.loads((tmp_path / "model/.stages/retriever-1/osn.json").read_text())
-    assert first["kind"] == ("dense" if pooling == "self-contrastive" else "multi-layer")
-    assert (tmp_path / "model/osn.json").exists()
+    output, first = tmp_path / "model", tmp_path / "model/.stages/retriever-1"
+    kind = "dense" if pooling == "self-contrastive" else "multi-layer"
+    assert json.loads((first / "osn.json").read_text())["kind"] == kind
+    # The same weights before the first step of both, which the first retriever no longer has.
+    assert len(starts) == 2 and starts[0].keys() == starts[1].keys()
+    assert all(torch.equal(weight, starts[1][name]) for name, weight in starts[0].items())
+    # What the second learns from is what the first retriever ranks high, beside what BM25 had found.
+    data = sets[0]
+    by_bm25, both = ({one.query_id: set(one.negatives) for one in of_stage.examples} for of_stage in sets)
+    asked, documents = data.query_texts(), dict(zip(data.documents.ids, data.documents.values(), strict=True))
+
+    def wrong(run: Run) -> dict[str, set[str]]:
+        ranked = {query: [one for one, _ in rank(hits)[:10]] for query, hits in run.items()}
+        return {
+            query: set([one for one in of if one not in data.known_positives(query)][:4])
+            for query, of in ranked.items()
+        }
+
+    mined = wrong(open_retriever(f"{kind}:{first}", data.documents).retrieve(asked, 10))
+    assert both == {query: by_bm25[query] | mined[query] for query in asked}
+    assert both != by_bm25 and mined != wrong(build(config).eval().retrieve(asked, documents)), "the data shows nothing"
+    assert (output / "osn.json").exists()
 
 
 def test_a_symmetric_loss_is_refused_and_plain_settings_are_separate_towers() -> None:
     with pytest.raises(ValueError, match="symmetric"):
         MlrConfig(Path("x"), [SetSettings(Path("y"))], objective=ObjectiveSettings(symmetric=True))
-    with pytest.raises(ValueError, match="mixes no layers"):
-        MlrConfig(
-            Path("x"), [SetSettings(Path("y"))], representation=RepresentationSettings(pooling="average"), onnx=True
-        )
     assert MlrConfig(Path("x"), [SetSettings(Path("y"))]).encoder.tied is False
     assert EncoderSettings().tied is True

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,29 +21,54 @@ pytest.importorskip("sentence_transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402
 from tiny import tiny_backbone, tiny_beir  # noqa: E402
 
+from benchmarks import local_cluster, multi_layer_storage  # noqa: E402
 from benchmarks import multi_layer as bench  # noqa: E402
 from benchmarks.multi_layer import (  # noqa: E402
     DUAL,
+    HALF,
     HELD,
     MULTI_VECTOR,
     SELF_CONTRASTIVE,
     SQUAD,
+    TESTS,
     TOP_5,
     WIKIQA,
     Arm,
     Ground,
     Outcome,
+    Recipe,
     best_on_dev,
     colbert,
-    dev_goal,
+    configuration,
+    converged_goal,
     last_layer_goal,
     layer_arms,
     me_bert,
+    mixed_by,
     mlr,
+    rivals_goal,
     self_contrastive_goal,
     shares_won,
+    start_goal,
 )
-from opensearch_neural.results import Row, read  # noqa: E402
+from benchmarks.multi_layer_storage import (  # noqa: E402
+    ENCODING,
+    ONE_QUERY,
+    SEARCH,
+    SIZE,
+    alike_goal,
+    cost_goal,
+    in_opensearch,
+    in_turn,
+    layout_goal,
+    storage_arms,
+)
+from opensearch_neural import evaluate  # noqa: E402
+from opensearch_neural.errors import ClusterError, InputError, ModelError  # noqa: E402
+from opensearch_neural.results import Row, Summary, read  # noqa: E402
+from trainers import bi_encoder, negatives  # noqa: E402
+from trainers import multi_layer as trainer  # noqa: E402
+from trainers.config import to_dict  # noqa: E402
 
 OTHERS = tuple(arm for arm in bench.VARIANTS if arm not in (SELF_CONTRASTIVE, MULTI_VECTOR))[:6]
 """The dual encoder, and arms that no other test has."""
@@ -45,9 +76,13 @@ OTHERS = tuple(arm for arm in bench.VARIANTS if arm not in (SELF_CONTRASTIVE, MU
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Articles of six documents, one or two of them asked for by test questions."""
     folder = tmp_path_factory.mktemp("data")
     for at, name in enumerate((SQUAD, WIKIQA)):
-        beir = tiny_beir(folder / name, seed=at)
+        beir = tiny_beir(folder / name, documents=120, seed=at)
+        lines = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
+        titled = [line | {"title": f"article {number // 6}"} for number, line in enumerate(lines)]
+        (beir / "corpus.jsonl").write_text("".join(json.dumps(line) + "\n" for line in titled))
         qrels = beir / "qrels"
         (qrels / "dev.tsv").rename(qrels / "test.tsv")
         with (qrels / "train.tsv").open("a") as train:
@@ -80,14 +115,20 @@ def start(work: Path) -> Path:
     return folder
 
 
-def ran(part: str, data: Path, start: Path, record: Path) -> dict[tuple[str, str, str], float]:
-    work = start.parent
-    arguments = ["--data", str(data), "--work", str(work), "--part", part, "--steps", "1", "--seeds", "2"]
-    arguments += ["--start", str(start), "--record", str(record)]
-    result = CliRunner().invoke(bench.multi_layer, arguments, catch_exceptions=False)
+def command(data: Path, start: Path, *more: str, work: Path | None = None) -> Any:
+    arguments = ["--data", str(data), "--work", str(work or start.parent), "--start", str(start), "--steps", "2", *more]
+    return CliRunner().invoke(bench.multi_layer, arguments, catch_exceptions=False)
+
+
+def summary_of(part: str, data: Path, start: Path, record: Path, *more: str) -> Summary:
+    result = command(data, start, "--part", part, "--seeds", "2", "--record", str(record), *more)
     assert result.exit_code == 0, result.output
     summary = read(record / part)
     assert summary.goals
+    return summary
+
+
+def values_of(summary: Summary) -> dict[tuple[str, str, str], float]:
     return {(row.set, row.engine, row.measure): row.value for row in summary.rows}
 
 
@@ -107,22 +148,65 @@ def test_the_weight_is_chosen_on_dev(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return Outcome(arm, seed, tmp_path, dev[arm.representation["regularization"]])
 
     monkeypatch.setattr(bench, "trained", outcome)
-    best = best_on_dev(Ground(tmp_path, tmp_path, ""), steps=1)
+    best = best_on_dev(Ground(tmp_path, tmp_path), steps=1)
     assert best == mlr("last:2", "self-contrastive", weight=0.01, repeated=True)
     assert SELF_CONTRASTIVE.repeated
 
 
-def test_the_variants_are_compared_seed_by_seed_and_on_average(tmp_path: Path, data: Path, start: Path) -> None:
-    value = ran("variants", data, start, tmp_path)
-    best = chosen(value)
-    for name in (SQUAD, HELD, WIKIQA):
-        seeds = [value[name, f"{best}, seed {seed}", TOP_5] for seed in (42, 43)]
-        duals = [value[name, f"{DUAL.name}, seed {seed}", TOP_5] for seed in (42, 43)]
-        mean = f"{best}, 2 seeds"
+def test_the_variants_are_judged_by_seeds_that_chose_nothing(tmp_path: Path, data: Path, start: Path) -> None:
+    summary = summary_of("variants", data, start, tmp_path)
+    value, best = values_of(summary), chosen(values_of(summary))
+    mean, single = f"{best}, seeds 43 to 44", f"{DUAL.name}, seeds 43 to 44"
+    for name in TESTS:
+        seeds = [value[name, f"{best}, seed {seed}", TOP_5] for seed in (43, 44)]
+        duals = [value[name, f"{DUAL.name}, seed {seed}", TOP_5] for seed in (43, 44)]
         assert value[name, mean, TOP_5] == pytest.approx(sum(seeds) / 2)
-        assert value[name, mean, f"{TOP_5} - {DUAL.name}, 2 seeds"] == pytest.approx((sum(seeds) - sum(duals)) / 2)
+        assert value[name, mean, f"{TOP_5} - {single}"] == pytest.approx((sum(seeds) - sum(duals)) / 2)
         wins = [share for (of, _, measure), share in value.items() if of == name and measure.endswith("wins, answers")]
         assert sum(wins) == pytest.approx(1)
+        # Beside the other variants it stands with the seed that they have.
+        own, other = f"{best}, seed 42", f"{MULTI_VECTOR.name}, seed 42"
+        assert value[name, own, f"{TOP_5} - {other}"] == pytest.approx(
+            value[name, own, TOP_5] - value[name, other, TOP_5]
+        )
+    dev = {engine for of, engine, _ in value if of == "dev"}
+    assert {engine for engine in dev if engine.endswith(HALF)} == {
+        f"{DUAL.name}, seed 42{HALF}",
+        f"{best}, seed 42{HALF}",
+    }
+    halves = sorted(path.name for path in (start.parent / "models").iterdir() if "-1-42-" in path.name)
+    assert len(halves) == 2, "two arms with one step"
+    goals = {goal.goal: goal for goal in summary.goals}
+    (of_goal,) = (goal for words, goal in goals.items() if words.startswith("self-contrastive above the dual encoder"))
+    assert "2 seeds" in of_goal.goal and "2 steps" in of_goal.goal and str(of_goal.value).count("by seed") == 3
+    (rivals,) = (goal for words, goal in goals.items() if "rival" in words)
+    assert rivals.value is None and not rivals.met, "none was trained"
+
+
+def test_intervals_resample_articles(tmp_path: Path, data: Path, start: Path) -> None:
+    summary = summary_of("lambda", data, start, tmp_path)
+    engine = f"{DUAL.name}, seed 42"
+    ground = Ground(data, start.parent, Recipe(str(start))).prepare()
+    titles = {
+        name: {
+            line["_id"]: line["title"]
+            for line in map(json.loads, (data / name / "corpus.jsonl").read_text().splitlines())
+        }
+        for name in (SQUAD, WIKIQA)
+    }
+    outcome = bench.trained(DUAL, ground, steps=2, seed=42)
+    others = 0
+    for name in TESTS:
+        of_document = titles[WIKIQA if name == WIKIQA else SQUAD]
+        qrels = ground.test(name).qrels()
+        of_question = {question: of_document[next(iter(judged))] for question, judged in qrels.items()}
+        assert len(set(of_question.values())) < len(of_question), "the data would show nothing"
+        values = bench.searched(outcome.spec, name, ground).per_query["nDCG@10"]
+        (row,) = (one for one in summary.rows if (one.set, one.engine, one.measure) == (name, engine, "nDCG@10"))
+        clustered = evaluate.interval(values.values(), clusters=[of_question[question] for question in values])
+        assert (row.low, row.high) == clustered
+        others += clustered != evaluate.interval(values.values())
+    assert others
 
 
 def test_other_arms_and_both_stages_run_from_one_command(
@@ -130,49 +214,222 @@ def test_other_arms_and_both_stages_run_from_one_command(
 ) -> None:
     monkeypatch.setattr(bench, "PARTS", ("variants", "two-stage"))
     monkeypatch.setattr(bench, "VARIANTS", OTHERS)
-    arguments = ["--data", str(data), "--work", str(start.parent), "--steps", "10", "--seeds", "1"]
-    arguments += ["--start", str(start), "--record", str(tmp_path)]
-    result = CliRunner().invoke(bench.multi_layer, arguments, catch_exceptions=False)
+    result = command(data, start, "--steps", "10", "--seeds", "1", "--record", str(tmp_path))
     assert result.exit_code == 0, result.output
     rows = read(tmp_path / "variants").rows
     assert {f"{arm.name}, seed 42" for arm in OTHERS} <= {row.engine for row in rows}
     mixed = [row for row in rows if row.set == "scalar mix" and row.engine.startswith("MLR")]
     assert sum(row.value for row in mixed) == pytest.approx(1)
+    assert [row.measure for row in mixed] == ["weight of layer 2", "weight of layer 3"]
     two = read(tmp_path / "two-stage")
     against = f"{TOP_5} - {DUAL.name}, two stages, seed 42"
     gained = {row.engine for row in two.rows if row.measure == against}
     (gain,) = {engine for engine in gained if "two stages" in engine}
     assert "self-contrastive" in gain
-    assert "(two stages)" in two.goals[0].goal and two.goals[0].value is not None
+    assert "two stages" in two.goals[0].goal and two.goals[0].value is not None
 
 
-def test_layers_and_lambda_leave_plots(tmp_path: Path, data: Path, start: Path) -> None:
-    ran("layers", data, start, tmp_path)
-    ran("lambda", data, start, tmp_path)
+def test_only_what_is_asked_for_is_trained_in_every_part(
+    tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def outcome(arm: Arm, ground: Ground, *, steps: int, seed: int) -> Outcome:
+        asked.append(arm.name)
+        return Outcome(arm, seed, tmp_path, [0.0])
+
+    @contextmanager
+    def cluster(*_: Any) -> Iterator[None]:
+        yield
+
+    for module in (bench, multi_layer_storage):
+        monkeypatch.setattr(module, "trained", outcome)
+    for name in ("compared", "winner_rows"):
+        monkeypatch.setattr(bench, name, lambda *_: [])
+    monkeypatch.setattr(local_cluster, "cluster_or_node", cluster)
+    for name, nothing in (
+        ("load", Outcome(DUAL, 42, tmp_path, [])),
+        ("encoding_rows", []),
+        ("faiss_rows", ([], {})),
+        ("opensearch_rows", []),
+    ):
+        monkeypatch.setattr(multi_layer_storage, name, lambda *_, nothing=nothing: nothing)
+
+    def names(part: Any, *more: Any) -> list[str]:
+        asked.clear()
+        part(Ground(data, tmp_path, Recipe(str(start)), only=("ME-BERT",)), 2, *more)
+        return asked
+
+    assert names(bench.two_stages, 1) == [f"{DUAL.name}, two stages", DUAL.name]
+    assert names(bench.lambdas, 1) == [DUAL.name]
+    assert names(bench.layers, 1) == [DUAL.name, "ME-BERT 4, average"]
+    assert names(multi_layer_storage.storage, None) == [DUAL.name, "ME-BERT 8, multi-vector"]
+
+
+def test_layers_and_lambda_leave_plots_and_without_matplotlib_their_numbers(
+    tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary_of("layers", data, start, tmp_path)
+    summary_of("lambda", data, start, tmp_path)
     assert {path.name for path in tmp_path.rglob("*.svg")} == {"layers.svg", "winners.svg", "lambda.svg"}
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    again = tmp_path / "again"
+    summary_of("lambda", data, start, again)
+    assert not list(again.rglob("*.svg")) and (again / "lambda" / "summary.json").exists()
+
+
+def test_an_interrupted_command_goes_on_without_training_again(
+    tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Path] = []
+    train = bi_encoder.train
+
+    def watched(*arguments: Any, output: Path, **named: Any) -> Any:
+        if not (output / "osn.json").exists():
+            begun.append(output)
+            if len(begun) == 3:
+                raise KeyboardInterrupt
+        return train(*arguments, output=output, **named)
+
+    def files() -> dict[Path, tuple[int, bytes]]:
+        return {
+            path: (path.stat().st_mtime_ns, path.read_bytes())
+            for folder in begun[:2]
+            for path in folder.rglob("model.safetensors")
+        }
+
+    monkeypatch.setattr(bi_encoder, "train", watched)
+    assert command(data, start, "--part", "lambda", work=tmp_path).exit_code != 0
+    before = files()
+    assert len(begun) == 3 and before
+    assert command(data, start, "--part", "lambda", work=tmp_path).exit_code == 0
+    assert begun[3:] == begun[2:3] and files() == before, "what was interrupted, and nothing else"
+    # Once measured, nothing is searched again.
+    monkeypatch.setattr(negatives, "open_retriever", lambda *_, **__: pytest.fail("searched again"))
+    assert command(data, start, "--part", "lambda", work=tmp_path).exit_code == 0
+    assert len(begun) == 4
+
+
+def test_another_option_trains_other_models_beside_the_first(tmp_path: Path, data: Path, start: Path) -> None:
+    def ran(*more: str) -> set[str]:
+        assert command(data, start, "--part", "lambda", "--only", "nothing", *more, work=tmp_path).exit_code == 0
+        return {path.name for path in (tmp_path / "models").iterdir()}
+
+    first = ran()
+    more = ["--pooling", "mean", "--cosine", "--batch", "4", "--document-length", "16", "--learning-rate", "1e-3"]
+    assert len(first) == 1 and len(ran(*more) - first) == 1 and ran() == ran(*more)
+    (made,) = {path.name for path in (tmp_path / "models").iterdir()} - first
+    content = json.loads((tmp_path / "models" / made / "osn.json").read_text())["training"]
+    assert (content["encoder"]["pooling"], content["encoder"]["document_length"]) == ("mean", 16)
+    assert (content["encoder"]["normalize"], content["training"]["batch_size"]) == (True, 4)
+
+
+def test_each_option_is_in_a_models_folder(tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "computed_in", lambda precision: "float32" if precision == "auto" else precision)
+    recipe = Recipe(str(start))
+
+    def folder(recipe: Recipe, *, steps: int = 2, seed: int = 42) -> Path:
+        return configuration(DUAL, Ground(tmp_path, tmp_path, recipe), steps=steps, seed=seed).output
+
+    others: list[dict[str, Any]] = [
+        {"pooling": "mean"},
+        {"cosine": True},
+        {"learning_rate": 1e-3},
+        {"batch": 8},
+        {"document_length": 64},
+        {"precision": "bfloat16"},
+        {"start": str(tiny_backbone(tmp_path / "other", layers=3, seed=2))},
+    ]
+    assert all(set(other) <= set(to_dict(recipe)) for other in others) and len(others) == len(to_dict(recipe))
+    folders = {folder(recipe), *(folder(replace(recipe, **other)) for other in others)}
+    folders |= {folder(recipe, steps=4), folder(recipe, seed=43)}
+    assert len(folders) == len(others) + 3
+    assert folder(replace(recipe, precision="float32")) == folder(recipe), "the same numbers, the same model"
+    # Another backbone under the same name, too.
+    before = folder(recipe)
+    recipe_of_moved = Recipe(str(tmp_path / "other"))
+    first = folder(recipe_of_moved)
+    (tmp_path / "other" / "config.json").write_text((tmp_path / "other" / "config.json").read_text() + " ")
+    assert folder(Recipe(str(tmp_path / "other"))) not in (first, before)
+
+
+def test_a_t5_has_no_cls(tmp_path: Path) -> None:
+    t5 = str(tiny_backbone(tmp_path / "t5", kind="t5"))
+    with pytest.raises(InputError, match="no CLS"):
+        Recipe(t5).check()
+    Recipe(t5, pooling="mean").check()
+    with pytest.raises(ModelError, match="does not load as a transformer"):
+        Recipe(str(tmp_path)).check()
+
+
+def test_work_on_other_data_is_refused(tmp_path: Path, data: Path) -> None:
+    Ground(data, tmp_path / "work").prepare()
+    other = tmp_path / "data"
+    for at, name in enumerate((SQUAD, WIKIQA)):
+        tiny_beir(other / name, seed=at + 7)
+    with pytest.raises(InputError, match=f"another {SQUAD}"):
+        Ground(other, tmp_path / "work").prepare()
+
+
+def test_a_cluster_that_is_not_there_is_met_before_training(
+    tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def none(*_: Any) -> Iterator[None]:
+        raise ClusterError("nothing answers")
+        yield
+
+    monkeypatch.setattr(local_cluster, "cluster_or_node", none)
+    with pytest.raises(ClusterError, match="nothing answers"):
+        command(data, start, work=tmp_path / "work")
+    assert not (tmp_path / "work").exists()
 
 
 def test_storage_measures_faiss_and_both_layouts_of_opensearch(
     tmp_path: Path, data: Path, start: Path, cluster_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from benchmarks import multi_layer_storage
-
     monkeypatch.setenv("OSN_URL", cluster_url)
     tokens = colbert("multi-vector")
-    monkeypatch.setattr(multi_layer_storage, "ARMS", (DUAL, MULTI_VECTOR, tokens))
-    value = ran("storage", data, start, tmp_path)
+    monkeypatch.setattr(
+        multi_layer_storage, "storage_arms", lambda depth: [DUAL, SELF_CONTRASTIVE, MULTI_VECTOR, tokens]
+    )
+    summary = summary_of("storage", data, start, tmp_path)
+    value = values_of(summary)
     single, several = (f"faiss, {arm.name}" for arm in (DUAL, MULTI_VECTOR))
-    assert value[SQUAD, several, "index MiB"] == pytest.approx(2 * value[SQUAD, single, "index MiB"])
-    assert value[SQUAD, f"faiss, {tokens.name}", "index MiB"] > value[SQUAD, several, "index MiB"]
+    assert value[SQUAD, several, SIZE] == pytest.approx(2 * value[SQUAD, single, SIZE])
+    assert value[SQUAD, f"faiss, {tokens.name}", SIZE] > value[SQUAD, several, SIZE]
     for layout in ("fields", "nested"):
         engine = f"OpenSearch, {MULTI_VECTOR.name}, {layout}"
         # So few documents are searched exactly.
         assert value[SQUAD, engine, "of the exact top 10"] == 1
         assert value[SQUAD, engine, "nDCG@10"] == pytest.approx(value[SQUAD, several, "nDCG@10"])
+    rates = [row for row in summary.rows if row.measure == ENCODING]
+    assert len(rates) == 4 and all(row.low is not None and row.low <= row.value <= row.high for row in rates)
+    assert [goal.value is None for goal in summary.goals] == [False, False, False]
+
+
+def test_an_index_of_vectors_keeps_nothing_for_replicas(data: Path, tmp_path: Path, client: Any, start: Path) -> None:
+    from benchmarks.load.growth import merge_clean
+    from benchmarks.load.server import index_facts
+    from opensearch_neural.models.multi_layer import MultiVectors
+
+    ground = Ground(data, tmp_path)
+    # Vectors that are longer as text than as numbers, as the document that would be kept has them.
+    vectors = np.random.default_rng(1).standard_normal((len(ground.test(SQUAD).documents), 2, 64)).astype(np.float32)
+    model = multi_layer_storage.Model(MULTI_VECTOR, len, len, MultiVectors.of(vectors), {}, False)
+    sizes = []
+    with multi_layer_storage.written(client, model, "fields", ground) as index:
+        assert index_facts(client, index).segments >= 2
+        client.indices.forcemerge(index=index, params={"max_num_segments": 1})
+        sizes.append(index_facts(client, index).bytes)
+    with multi_layer_storage.written(client, model, "fields", ground) as index:
+        merge_clean(client, index, 1)
+        sizes.append(index_facts(client, index).bytes)
+    assert sizes[1] < 0.7 * sizes[0]
 
 
 def test_what_is_tested_is_not_trained_on(tmp_path: Path, data: Path) -> None:
-    ground = Ground(data, tmp_path, "unused").prepare()
+    ground = Ground(data, tmp_path).prepare()
 
     def judged(folder: Path, split: str) -> set[str]:
         return {line.split("\t")[1] for line in (folder / "qrels" / f"{split}.tsv").read_text().splitlines()[1:]}
@@ -187,22 +444,55 @@ def test_what_is_tested_is_not_trained_on(tmp_path: Path, data: Path) -> None:
     assert judged(wikiqa, "train") & judged(wikiqa, "test"), "the data would show nothing"
     # Once made it stays, whatever the shares are then.
     before = (ground.held / "qrels/test.tsv").read_bytes()
-    Ground(data, tmp_path, "unused").prepare()
+    Ground(data, tmp_path).prepare()
     assert (ground.held / "qrels/test.tsv").read_bytes() == before
 
 
-def test_the_papers_studies_as_far_as_six_layers_go() -> None:
+def test_the_papers_studies_as_far_as_a_backbone_goes() -> None:
     names = [arm.name for arm in layer_arms(6)]
-    assert [arm.name for arm in Ground(Path(), Path(), "", only=("average", "all")).wanted(bench.VARIANTS)] == [
-        DUAL.name
-    ]
+    assert [arm.name for arm in Ground(Path(), Path(), only=("average", "all")).wanted(bench.VARIANTS)] == [DUAL.name]
     assert "MLR uniform:4, multi-vector" in names and "MLR last:6, multi-vector" in names
     assert "MLR first:6, multi-vector" not in names and not any(
         "8, multi-vector" in name and "MLR" in name for name in names
     )
-    assert len({arm.slug for arm in (*layer_arms(12), *bench.VARIANTS, colbert("multi-vector"))}) == len(
-        {arm.name for arm in (*layer_arms(12), *bench.VARIANTS, colbert("multi-vector"))}
+    # {10, 12} of 12 layers; of 4 layers uniform:2 are these.
+    assert "MLR 4,6, multi-vector" in names and "MLR 10,12, multi-vector" in [arm.name for arm in layer_arms(12)]
+    assert [arm.name for arm in layer_arms(4) if arm.name.startswith("MLR")] == [
+        f"MLR {chosen}, multi-vector" for chosen in ("last:2", "first:2", "uniform:2", "last:4")
+    ]
+    assert trainer.chosen_layers("uniform:2", 4) == (2, 4)
+    arms = (*layer_arms(12), *bench.VARIANTS, *storage_arms(12), colbert("multi-vector"))
+    assert len({arm.slug for arm in arms}) == len({arm.name for arm in arms})
+    stored = [arm.name for arm in storage_arms(6) if in_opensearch(arm)]
+    assert stored == [DUAL.name, *(f"MLR last:{count}, multi-vector" for count in (2, 4, 6))]
+    assert not any("last:6" in arm.name for arm in storage_arms(4))
+
+
+def test_held_back_questions_are_taken_from_all_over(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = list(Ground(data, tmp_path).prepare().test(HELD).query_texts())
+    monkeypatch.setattr(bench, "HELD_QUERIES", len(whole) - 2)
+    some = list(Ground(data, tmp_path).test(HELD).query_texts())
+    assert len(some) == len(whole) - 2 and some[: len(some) - 1] != whole[: len(some) - 1]
+
+
+@pytest.mark.parametrize("source", ["layers", "first-tokens"])
+def test_the_weights_of_a_mix_are_those_of_the_written_model(tmp_path: Path, start: Path, source: Any) -> None:
+    representation = trainer.RepresentationSettings(source=source, layers=[1, 3], count=2, pooling="scalar-mix")
+    config = trainer.MlrConfig(
+        output=tmp_path,
+        train=[bi_encoder.SetSettings(tmp_path)],
+        start=str(start),
+        encoder=trainer.SeparateTowers(document_length=64),
+        representation=representation,
     )
+    model = trainer.build(config).eval()
+    with torch.no_grad():
+        model.document.mix.copy_(torch.tensor([0.0, math.log(3)]))
+    model.export(tmp_path)
+    first, second = ("layer 1", "layer 3") if source == "layers" else ("vector 1", "vector 2")
+    assert mixed_by(tmp_path) == {first: pytest.approx(0.25), second: pytest.approx(0.75)}
 
 
 def test_which_layer_wins_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,38 +510,116 @@ def test_which_layer_wins_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("recall", "ms", "met"), [(0.9, 2.0, True), (0.9, 3.1, False), (0.8, 2.0, False)])
 def test_fields_are_the_better_layout_if_they_find_no_less_and_no_later(recall: float, ms: float, met: bool) -> None:
-    from benchmarks.multi_layer_storage import layout_goal
-
     measured = {"fields": (recall, ms, 20.0), "nested": (0.9, 3.0, 10.0)}
     value = {
         (f"OpenSearch, {MULTI_VECTOR.name}, {layout}", measure): one
         for layout, values in measured.items()
-        for measure, one in zip(("of the exact top 10", "P50 ms", "index MiB"), values, strict=True)
+        for measure, one in zip(("of the exact top 10", SEARCH, SIZE), values, strict=True)
     }
     goal = layout_goal(value)
     assert goal.met == met and "bytes 2.00 times" in str(goal.value)
+    assert layout_goal({}).value is None and not layout_goal({}).met
+
+
+@pytest.mark.parametrize(
+    ("rate", "query", "search", "met"),
+    [(100.0, 2.0, 1.0, True), (90.0, 2.0, 1.0, False), (100.0, 2.2, 1.0, False), (100.0, 2.0, 1.1, False)],
+)
+def test_a_self_contrastive_model_must_cost_what_the_dual_encoder_does_everywhere(
+    rate: float, query: float, search: float, met: bool
+) -> None:
+    value = {(DUAL.name, ENCODING): 100.0, (DUAL.name, ONE_QUERY): 2.0, (f"faiss, {DUAL.name}", SEARCH): 1.0}
+    assert alike_goal(value, SELF_CONTRASTIVE).value is None and not alike_goal(value, SELF_CONTRASTIVE).met
+    name = SELF_CONTRASTIVE.name
+    value |= {(name, ENCODING): rate, (name, ONE_QUERY): query, (f"faiss, {name}", SEARCH): search}
+    assert alike_goal(value, SELF_CONTRASTIVE).met == met
+
+
+def test_what_storage_costs_is_said_by_engine_or_not_measured() -> None:
+    several = MULTI_VECTOR.name
+    value = {
+        (engine, measure): one
+        for engine, values in {
+            f"faiss, {DUAL.name}": (10.0, 2.0, 0.5),
+            f"faiss, {several}": (20.0, 6.0, 0.6),
+            f"OpenSearch, {several}, nested": (30.0, 1.0, 0.6),
+        }.items()
+        for measure, one in zip((SIZE, SEARCH, TOP_5), values, strict=True)
+    }
+    goal = cost_goal(value)
+    assert (
+        goal.met and str(goal.value) == f"faiss, {several}: 2.0 times the bytes, 3.0 times the latency, top-5 +0.1000"
+    )
+    alone = cost_goal({key: one for key, one in value.items() if DUAL.name in key[0]})
+    assert alone.value is None and not alone.met
+
+
+def test_engines_are_timed_in_turn() -> None:
+    assert [in_turn(["a", "b", "c"], at) for at in range(4)] == [
+        ["a", "b", "c"],
+        ["b", "c", "a"],
+        ["c", "a", "b"],
+        ["a", "b", "c"],
+    ]
 
 
 def test_the_goals_are_what_the_rows_say() -> None:
-    def gain(of: str, low: float) -> Row:
-        return Row(of, f"{SELF_CONTRASTIVE.name}, 3 seeds", f"{TOP_5} - {DUAL.name}, 3 seeds", 0.02, low, 0.03, 100)
+    def gain(of: str, low: float, seeds: str = "seeds 43 to 45", value: float = 0.02) -> Row:
+        engine, other = f"{SELF_CONTRASTIVE.name}, {seeds}", f"{TOP_5} - {DUAL.name}, {seeds}"
+        return Row(of, engine, other, value, low, 0.03, 100)
 
-    def met(*gains: Row) -> bool:
-        return self_contrastive_goal(gains, SELF_CONTRASTIVE, "3 seeds").met
+    def goal(*gains: Row) -> Any:
+        return self_contrastive_goal(gains, SELF_CONTRASTIVE, (43, 44, 45), 200)
 
-    assert met(gain("a", -0.01), gain("b", 0.01))
-    assert not met(gain("a", -0.01)) and not met()
+    assert goal(gain("a", -0.01), gain("b", 0.01)).met
+    assert not goal(gain("a", -0.01)).met and not goal().met and goal().value is None
+    # Another seed's interval counts for nothing.
+    assert not goal(gain("a", -0.01), gain("a", 0.01, "seed 43")).met
+    shown = goal(gain("a", 0.01), *(gain("a", 0.0, f"seed {seed}", seed / 1000) for seed in (43, 44, 45)))
+    assert "by seed +0.0430, +0.0440, +0.0450" in str(shown.value) and "[+0.0100, +0.0300]" in str(shown.value)
+    assert "3 seeds" in shown.goal and "200 steps" in shown.goal
 
-    def dev(start: float, end: float, last: float) -> list[Row]:
-        values = (("nDCG@10 at the start", start), ("nDCG@10", end), ("gain of the last quarter", last))
-        return [Row("dev", "arm", measure, value, None, None, 7) for measure, value in values]
+    def dev(engine: str, start: float, end: float) -> list[Row]:
+        values = (("nDCG@10 at the start", start), ("nDCG@10", end))
+        return [Row("dev", engine, measure, value, None, None, 7) for measure, value in values]
 
-    assert dev_goal(dev(0.5, 0.6, 0.001)).met
-    assert not dev_goal(dev(0.5, 0.6, 0.05)).met and not dev_goal(dev(0.6, 0.6, 0.0)).met
+    assert start_goal(dev("arm", 0.5, 0.6)).met and not start_goal(dev("arm", 0.6, 0.6)).met
+    # What half the steps come to is no arm of its own.
+    assert start_goal([*dev("arm", 0.5, 0.6), *dev(f"arm{HALF}", 0.5, 0.5)]).met
+    assert not start_goal([]).met and start_goal([]).value is None
+
+    def converged(of_half: float, *, both: bool = True) -> Any:
+        rows = []
+        for arm in (DUAL, SELF_CONTRASTIVE)[: 1 + both]:
+            rows += dev(f"{arm.name}, seed 42", 0.5, 0.6) + dev(f"{arm.name}, seed 42{HALF}", 0.5, of_half)
+        return converged_goal(rows, (DUAL, SELF_CONTRASTIVE), 200)
+
+    assert converged(0.595).met and not converged(0.58).met
+    assert not converged(0.595, both=False).met and converged(0.595, both=False).value is None
+    assert "200 steps" in converged(0.595).goal and "over 100" in converged(0.595).goal
 
     shares = [Row("a", "arm", f"layer {layer} wins, documents ranked first", 0.5, None, None, 9) for layer in (5, 6)]
-    bought = Row("a", "arm", f"{TOP_5} - arm, the last layer's vectors alone", 0.01, 0.001, 0.02, 9)
-    assert "50.0%" in str(last_layer_goal([*shares, bought]).value) and "1 of 1" in str(
-        last_layer_goal([*shares, bought]).value
-    )
-    assert not last_layer_goal([]).met
+    bought = [
+        Row(of, "arm", f"{TOP_5} - arm, the last layer's vectors alone", value, low, 0.02, 9)
+        for of, value, low in (("a", 0.01, 0.001), ("b", 0.002, -0.001))
+    ]
+    said = str(last_layer_goal([*shares, *bought]).value)
+    assert "50.0%" in said and "+0.0060" in said and "above zero in 1" in said
+    assert not last_layer_goal([]).met and last_layer_goal([]).value is None
+
+
+def test_rivals_are_beaten_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    rivals = (me_bert(8, "average"), colbert("multi-vector"))
+    monkeypatch.setattr(bench, "VARIANTS", (DUAL, SELF_CONTRASTIVE, MULTI_VECTOR, *rivals))
+
+    def gain(of: str, other: Arm, low: float) -> Row:
+        engine, measure = f"{SELF_CONTRASTIVE.name}, seed 42", f"{TOP_5} - {other.name}, seed 42"
+        return Row(of, engine, measure, 0.02, low, 0.03, 9)
+
+    won = [gain("a", rivals[0], 0.01), gain("b", rivals[0], -0.01)]
+    one = rivals_goal([*won, gain("a", rivals[1], -0.01)], SELF_CONTRASTIVE)
+    assert not one.met and str(one.value).startswith("1 of 2") and one.target == "2 of 2"
+    assert rivals_goal([*won, gain("b", rivals[1], 0.01)], SELF_CONTRASTIVE).met
+    # Another variant is no rival, and one of two rivals not all of them.
+    assert rivals_goal([gain("a", MULTI_VECTOR, 0.01)], SELF_CONTRASTIVE).value is None
+    assert not rivals_goal(won, SELF_CONTRASTIVE).met

@@ -1,0 +1,89 @@
+"""The plots of `osn bench multi-layer`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.multi_layer import DUAL, LAMBDAS, SEEDS, SQUAD, TESTS, TOP_5
+from opensearch_neural.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from opensearch_neural.results import Row
+
+
+def plots(part: str, rows: Sequence[Row], folder: Path) -> None:
+    """Top-5 accuracy against the number of vectors (part layers) or λ (part lambda), a panel for each set; and by which
+    layer a document is found. Raises MissingExtra without matplotlib."""
+    value = {(row.set, row.engine, row.measure): row.value for row in rows}
+    seed = f", seed {SEEDS[0]}"
+    if part == "layers":
+        curves = {
+            choice: [(count, f"MLR {choice}:{count}, multi-vector{seed}") for count in (2, 4, 6, 8)]
+            for choice in ("last", "first", "uniform")
+        }
+        curves["ME-BERT"] = [(count, f"ME-BERT {count}, multi-vector{seed}") for count in (2, 4, 8)]
+        _curves(value, curves, "vectors a document", folder / "layers.svg")
+        _shares(rows, folder / "winners.svg")
+    elif part == "lambda":
+        points = [(weight, f"MLR last:2, self-contrastive, λ {weight:g}{seed}") for weight in LAMBDAS]
+        _curves(value, {"self-contrastive": points}, "λ", folder / "lambda.svg", logarithmic=True)
+
+
+def _curves(
+    value: Mapping[tuple[str, str, str], float],
+    curves: Mapping[str, Sequence[tuple[float, str]]],
+    axis_name: str,
+    file: Path,
+    *,
+    logarithmic: bool = False,
+) -> None:
+    plt = _pyplot()
+    sets = [name for name in TESTS if any(of == name for of, _, _ in value)]
+    figure, axes = plt.subplots(1, len(sets), figsize=(4 * len(sets), 3.2), squeeze=False)
+    for axis, name in zip(axes[0], sets, strict=True):
+        for curve, points in curves.items():
+            known = [(at, value[name, engine, TOP_5]) for at, engine in points if (name, engine, TOP_5) in value]
+            if known:
+                axis.plot(*zip(*known, strict=True), marker="o", label=curve)
+        axis.axhline(value[name, f"{DUAL.name}, seed {SEEDS[0]}", TOP_5], linestyle="--", label=DUAL.name)
+        axis.set(title=name, xlabel=axis_name, ylabel="top-5 accuracy", xscale="log" if logarithmic else "linear")
+    axes[0][0].legend()
+    _save(figure, file)
+
+
+def _shares(rows: Sequence[Row], file: Path) -> None:
+    plt = _pyplot()
+    shown = [row for row in rows if row.set == SQUAD and row.measure.endswith("wins, documents ranked first")]
+    engines = list(dict.fromkeys(row.engine for row in shown))
+    if not engines:
+        return
+    figure, axis = plt.subplots(figsize=(7, 0.4 * len(engines) + 1.2))
+    left = dict.fromkeys(engines, 0.0)
+    numbers = sorted({int(row.measure.split()[1]) for row in shown})
+    for number in numbers:
+        shares = {row.engine: row.value for row in shown if row.measure.startswith(f"layer {number} ")}
+        axis.barh(engines, [shares.get(one, 0) for one in engines], left=list(left.values()), label=f"layer {number}")
+        left = {one: left[one] + shares.get(one, 0) for one in engines}
+    axis.set(xlabel=f"share of {SQUAD}'s questions whose first document is found by this layer")
+    axis.legend(ncols=len(numbers), fontsize="small")
+    _save(figure, file)
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+    except ModuleNotFoundError:
+        raise MissingExtra("drawing plots", "bench") from None
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def _save(figure: Any, file: Path) -> None:
+    figure.tight_layout()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, metadata={"Date": None})
+    _pyplot().close(figure)
