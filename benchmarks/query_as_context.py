@@ -65,6 +65,8 @@ WRITERS = {
 """Whose pairs train the generator that writes for a corpus."""
 DEV = "wikiqa-doc"
 """Whose dev split retrieval is watched on; its articles train nothing before fine-tuning."""
+MASKED = 0.3
+"""Of a window's tokens, for the small BERT: BERT's 15% are little to learn from in so few updates."""
 LEAST_PASSAGES = 4
 """Of an article that trains."""
 PASSAGE_LENGTH = 144
@@ -257,6 +259,7 @@ class Ground:
                     dropout=0.0,
                 ),
                 max_length=PASSAGE_LENGTH,
+                masked=MASKED,
                 whole_word=True,
                 training=TrainingSettings(
                     steps=steps,
