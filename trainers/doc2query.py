@@ -8,8 +8,11 @@ docT5query (Nogueira & Lin, 2019): a sequence-to-sequence model reads a passage 
 and nucleus 0.95, several candidates a passage (`query-as-context-pretraining`, section 3.1; `tome-model-based-retrieval`,
 section 3.3). The generator need not have seen the corpus: one trained on pairs of another serves.
 
+What a small generator writes is often fluent and about nothing: `trainers.copying` makes the words of the passage likelier,
+by a weight that training fits on the pairs it holds back, and records in osn.json.
+
 A line of the output is {"_id": document, "queries": [{"text", "log_probability", "tokens"}, …]}: the natural logarithm of
-the query's probability under the model, its end included, before top-k and nucleus cut anything off.
+the query's probability under the model, copying and its end included, before top-k and nucleus cut anything off.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.modeling_outputs import BaseModelOutput
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.models import directory
@@ -33,6 +37,7 @@ from opensearch_neural.retrievers import Retriever
 from trainers import backbones
 from trainers.chunks import Chunk, summary, write_in_chunks
 from trainers.config import config_options
+from trainers.copying import Copying, CopyingScores, fitted
 from trainers.data import GENERATED, TrainingData, hold_back, load_training, merge, read_documents
 from trainers.formats import read_header, read_json_lines
 from trainers.loop import TrainingSettings, Visit, train
@@ -43,8 +48,11 @@ from trainers.sequence_to_sequence import IGNORED, Row, SequenceToSequence, coll
 from trainers.texts import TextStore, normalised
 
 KIND = "doc2query"
+COPYING = "copying"
 CHUNK = 256
 """Passages generated for between two writes."""
+COUNTED = 20_000
+"""Documents in which a token's rarity is counted, at most."""
 
 # ---------------------------------------------------------------- training
 
@@ -56,7 +64,8 @@ class Doc2QueryConfig:
     data: training data as `load_training` reads it. backbone: a T5 or another sequence-to-sequence model, by directory
     or hub id; a BERT-like encoder is taken twice, to read and to write. prefix: what is put before every passage (and by
     `osn generate-queries` again). passage_length, query_length: in tokens, special ones included. dev_share: the part of
-    the pairs, split by document, that measures and does not train.
+    the pairs, split by document, that measures and does not train. copying: fit the weight of the passage's words on it; not
+    in docT5query.
     """
 
     output: Path
@@ -67,6 +76,7 @@ class Doc2QueryConfig:
     passage_length: int = 384
     query_length: int = 64
     dev_share: float = 0.02
+    copying: bool = True
     training: TrainingSettings = field(
         default_factory=lambda: TrainingSettings(epochs=4, learning_rate=3e-4, batch_size=32, bucket=16)
     )
@@ -127,9 +137,16 @@ def run(config: Doc2QueryConfig, *, limit: int | None = None) -> Path:
     def pairs(part: TrainingData) -> Pairs:
         return Pairs(part, tokenizer, config.prefix, config.passage_length, config.query_length)
 
+    copying: Copying | None = None
+    if config.copying and dev is not None:
+        copying = copying_of(data.documents, tokenizer, config.passage_length)
+
     def evaluate(training_model: TrainingModel) -> dict[str, float]:
         assert dev is not None
-        return {"log_likelihood": log_likelihood(training_model, pairs(dev))}
+        if copying is None:
+            return {"log_likelihood": log_likelihood(training_model, pairs(dev))}
+        weight, likelihood = fitted(training_model.model, pairs(dev), copying)
+        return {"log_likelihood": likelihood, COPYING: weight}
 
     train(
         SequenceToSequence(model, tokenizer),
@@ -169,12 +186,14 @@ def doc2query_command(config: Doc2QueryConfig, dry_run: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How queries are drawn. Lengths in tokens. The same settings, seed included, give the same queries."""
+    """How queries are drawn. Lengths in tokens; copying: the weight of the passage's words (`trainers.copying`). The same
+    settings, seed included, give the same queries."""
 
     candidates: int = 5
     top_k: int = 25
     top_p: float = 0.95
     temperature: float = 1.0
+    copying: float = 0.0
     query_length: int = 64
     passage_length: int = 384
     prefix: str = ""
@@ -184,14 +203,17 @@ class Sampling:
     def __post_init__(self) -> None:
         if min(self.candidates, self.top_k, self.query_length, self.passage_length, self.batch_size) < 1:
             raise InputError("candidates, top_k, query_length, passage_length and batch_size must be at least 1")
+        if self.copying < 0:
+            raise InputError(f"copying must be 0 or more, not {self.copying}")
         if not 0 < self.top_p <= 1 or self.temperature <= 0:
             raise InputError(f"top_p must be in (0, 1] and temperature above 0: {self.top_p}, {self.temperature}")
 
 
 def sampling_for(model: str | Path, **given: Any) -> Sampling:
     """Settings for a model of queries: what is not given, or None, is as it was trained, else the default."""
-    trained = (directory.read_osn_json(directory.locate(model)) or {}).get("training", {})
-    told = {name: trained[name] for name in ("query_length", "passage_length", "prefix") if name in trained}
+    info = directory.read_osn_json(directory.locate(model)) or {}
+    trained = info.get("training", {}) | info.get("measures", {})
+    told = {name: trained[name] for name in ("query_length", "passage_length", "prefix", COPYING) if name in trained}
     return Sampling(**told | {name: value for name, value in given.items() if value is not None})
 
 
@@ -215,11 +237,28 @@ class TopKThenNucleus(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """scores: (rows, vocabulary), before the softmax; −∞ in the result where a token is not drawn."""
+        kept, tokens = self.kept(scores)
+        return torch.full_like(scores, float("-inf")).scatter(-1, tokens, kept)
+
+    def kept(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """(rows, k): scores of the k likeliest tokens, −∞ for those that are not drawn, and the tokens."""
         values, tokens = (scores / self.temperature).topk(min(self.top_k, scores.shape[-1]), dim=-1)
         probabilities = values.softmax(dim=-1)
         likelier = probabilities.cumsum(dim=-1) - probabilities
-        kept = values.masked_fill(likelier >= self.top_p, float("-inf"))
-        return torch.full_like(scores, float("-inf")).scatter(-1, tokens, kept)
+        return values.masked_fill(likelier >= self.top_p, float("-inf")), tokens
+
+
+class Draw(LogitsProcessor):
+    """Draws a token from what `cut` keeps; it alone has a score that is not −∞, so that decoding greedily takes it."""
+
+    def __init__(self, cut: TopKThenNucleus) -> None:
+        self.cut = cut
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """scores: (rows, vocabulary), before the softmax."""
+        values, tokens = self.cut.kept(scores)
+        drawn = tokens.gather(-1, torch.multinomial(values.float().softmax(dim=-1), 1))
+        return torch.full_like(scores, float("-inf")).scatter(-1, drawn, 0.0)
 
 
 class Likelihoods(LogitsProcessor):
@@ -255,12 +294,16 @@ def sample_queries(
     sampling: Sampling,
     *,
     seed: int,
+    copying: Copying | None = None,
 ) -> list[list[Candidate]]:
-    """`sampling.candidates` queries for each passage. Passages of like length share a batch; the order is kept."""
+    """`sampling.candidates` queries for each passage. Passages of like length share a batch; the order is kept. copying:
+    what sampling.copying is the weight of; by default, of these passages."""
     ids = [
         tokenizer(sampling.prefix + passage, truncation=True, max_length=sampling.passage_length)["input_ids"]
         for passage in passages
     ]
+    if sampling.copying and copying is None:
+        copying = Copying.of(ids, tokenizer)
     order = sorted(range(len(ids)), key=lambda at: -len(ids[at]))
     found: list[list[Candidate]] = [[] for _ in ids]
     devices = [model.device] if model.device.type == "cuda" else []
@@ -269,28 +312,33 @@ def sample_queries(
         for start in range(0, len(order), sampling.batch_size):
             batch = order[start : start + sampling.batch_size]
             for at, candidates in zip(
-                batch, _sample(model, tokenizer, [ids[at] for at in batch], sampling), strict=True
+                batch, _sample(model, tokenizer, [ids[at] for at in batch], sampling, copying), strict=True
             ):
                 found[at] = candidates
     return found
 
 
 def _sample(
-    model: Any, tokenizer: PreTrainedTokenizerBase, ids: Sequence[list[int]], sampling: Sampling
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    ids: Sequence[list[int]],
+    sampling: Sampling,
+    copying: Copying | None,
 ) -> list[list[Candidate]]:
     inputs = pad_rows(ids, int(tokenizer.pad_token_id or 0)).to(model.device)
     mask = pad_rows([[1] * len(row) for row in ids], 0).to(model.device)
     likelihoods = Likelihoods()
-    cut = TopKThenNucleus(sampling.top_k, sampling.top_p, sampling.temperature)
+    draw = Draw(TopKThenNucleus(sampling.top_k, sampling.top_p, sampling.temperature))
+    processors = LogitsProcessorList([likelihoods, draw])
+    if sampling.copying and copying is not None:
+        read = inputs.repeat_interleave(sampling.candidates, dim=0)
+        processors.insert(0, CopyingScores(copying, sampling.copying, read))
+    states = model.get_encoder()(input_ids=inputs, attention_mask=mask).last_hidden_state
     drawn = model.generate(
-        input_ids=inputs,
-        attention_mask=mask,
-        do_sample=True,
-        top_k=0,
-        top_p=1.0,
-        temperature=1.0,
-        logits_processor=LogitsProcessorList([likelihoods, cut]),
-        num_return_sequences=sampling.candidates,
+        encoder_outputs=BaseModelOutput(states.repeat_interleave(sampling.candidates, dim=0)),
+        attention_mask=mask.repeat_interleave(sampling.candidates, dim=0),
+        do_sample=False,  # It would draw from the whole vocabulary, which costs about as much as a small model.
+        logits_processor=processors,
         max_new_tokens=sampling.query_length,
         num_beams=1,
     )
@@ -309,6 +357,13 @@ def _until_end(tokens: Tensor, end: int) -> Tensor:
     """`tokens` with −100 behind the first end token, so that padding has no likelihood."""
     ended = (tokens == end).int().cumsum(dim=-1) - (tokens == end).int() > 0
     return tokens.masked_fill(ended, IGNORED)
+
+
+def copying_of(documents: TextStore, tokenizer: PreTrainedTokenizerBase, passage_length: int) -> Copying:
+    """Of a corpus, or of COUNTED documents evenly taken where it has more. passage_length: tokens read of each."""
+    rows = range(0, len(documents), max(1, -(-len(documents) // COUNTED)))
+    read = (tokenizer(documents.text_at(row), truncation=True, max_length=passage_length)["input_ids"] for row in rows)
+    return Copying.of(read, tokenizer)
 
 
 def generate_queries(
@@ -338,18 +393,20 @@ def generate_queries(
         "precision": computed,
         "chunk": chunk,
     }
-    loaded: list[tuple[Any, PreTrainedTokenizerBase]] = []
+    loaded: list[tuple[Any, PreTrainedTokenizerBase, Copying | None]] = []
 
     def work(number: int) -> Chunk:
         if not loaded:
-            generator: Any
-            generator, tokenizer = backbones.sequence_to_sequence(model)
+            read: Any
+            read, words = backbones.sequence_to_sequence(model)
             place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-            loaded.append((generator.to(place, dtype=getattr(torch, computed)).eval(), tokenizer))
+            copies = copying_of(documents, words, sampling.passage_length) if sampling.copying else None
+            loaded.append((read.to(place, dtype=getattr(torch, computed)).eval(), words, copies))
+        generator, tokenizer, copying = loaded[0]
         rows = range(number * chunk, min((number + 1) * chunk, len(documents)))
         passages = [documents.text_at(row) for row in rows]
         seed = sampling.seed * 1_000_003 + number
-        queries = sample_queries(*loaded[0], passages, sampling, seed=seed)
+        queries = sample_queries(generator, tokenizer, passages, sampling, seed=seed, copying=copying)
         lines = [
             {"_id": documents.ids[row], "queries": [asdict(candidate) for candidate in candidates]}
             for row, candidates in zip(rows, queries, strict=True)
@@ -431,6 +488,7 @@ def filter_generated(
 @click.option("--top-k", default=25, show_default=True, help="Only the k likeliest tokens are drawn from.")
 @click.option("--top-p", default=0.95, show_default=True, help="Of these, the likeliest that have this mass.")
 @click.option("--temperature", default=1.0, show_default=True)
+@click.option("--copying", type=float, help="Weight of the passage's own words.  [default: as fitted, or 0]")
 @click.option("--query-length", type=int, help="Tokens of a query at most.  [default: as trained, or 64]")
 @click.option("--passage-length", type=int, help="Tokens read of a passage.  [default: as trained, or 384]")
 @click.option("--prefix", help="What is put before a passage.  [default: as trained, or nothing]")
@@ -450,6 +508,7 @@ def generate_queries_command(
     top_k: int,
     top_p: float,
     temperature: float,
+    copying: float | None,
     query_length: int | None,
     passage_length: int | None,
     prefix: str | None,
@@ -479,6 +538,7 @@ def generate_queries_command(
         top_k=top_k,
         top_p=top_p,
         temperature=temperature,
+        copying=copying,
         query_length=query_length,
         passage_length=passage_length,
         prefix=prefix,

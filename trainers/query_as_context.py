@@ -130,6 +130,7 @@ class GenerationSettings:
     candidates: int = 5
     top_k: int = 25
     top_p: float = 0.95
+    copying: float | None = None
     query_length: int | None = None
     passage_length: int | None = None
     prefix: str | None = None
@@ -416,6 +417,7 @@ def _queries(config: QueryAsContextConfig, corpus: CorpusSettings, passages: Pat
         candidates=settings.candidates,
         top_k=settings.top_k,
         top_p=settings.top_p,
+        copying=settings.copying,
         query_length=settings.query_length,
         passage_length=settings.passage_length,
         prefix=settings.prefix,
