@@ -449,16 +449,16 @@ class Ground:
                 pooling="cls", normalize=False, query_length=QUERY_LENGTH, document_length=PASSAGE_LENGTH
             ),
             objective=ObjectiveSettings(temperature=1.0),
-            candidates=CandidateSettings(negatives=3, depth=200, mine="bm25"),
+            candidates=CandidateSettings(negatives=1, depth=200, mine="bm25"),
             two_stage=TwoStageSettings(depth=200),
-            selection=DevSettings(hold_back=0.05, queries=300, documents=1000),
+            selection=DevSettings(hold_back=0.05, queries=300, documents=500),
             training=TrainingSettings(
                 steps=steps,
                 batch_size=32,
                 learning_rate=1e-4,
                 precision="auto",
                 set_weights=0.5,
-                evaluate_every=max(1, steps // 5),
+                evaluate_every=max(1, steps // 2),
             ),
         )
 
