@@ -9,6 +9,9 @@ documents (masked LM, then Condenser); from it every arm takes the same steps on
     coCondenser with a generated query of 1; and, as an upper bound, with the questions that people asked of the passages,
     where they did, and generated ones elsewhere
 
+coCondenser's contexts differ in their negatives, too: with random passages all passages of an article belong together, with
+queries they are negatives of each other. The result file says how many a batch has of them.
+
 Passages are those of articles that have four at least, so that a random one is mostly another than the neighbour. Whatever
 article holds a relevant document of a test or dev split trains nothing before fine-tuning. Queries for squad-mix are written
 by a generator trained on the pairs of the other two corpora, queries for these by one trained on squad-mix's. Generators
@@ -496,6 +499,8 @@ def zero_shot(ground: Ground) -> list[Row]:
                 found += rows(f"{of_set}, upper bound", {five: machine[five], **human}, baseline=five)
             if ground.scale.seeds > 1 and five in machine:
                 found += seed_rows(ground, variant, test, rows, of_set)
+    others = [of_seeds(variant, label, ground.scale.seeds)[1:] for variant in VARIANTS for label in (RANDOM, QUERY)]
+    models |= {arm: ground.pretrained(arm) for of in others for arm in of}
     for arm, model in models.items():
         found += dev_rows(arm, model)
         if (rate := steps_per_second(model)) is not None:
@@ -627,6 +632,11 @@ def question_rows(ground: Ground) -> list[Row]:
         trained, _ = usable_rows(passages_read, config)
         visits = ground.scale.steps * ground.scale.batch / len(trained)
         found.append(Row("questions", arm.engine, "visits of a passage", visits, None, None, len(trained)))
+        counts = np.bincount(passages_read.articles[trained])
+        of_article = float((counts * (counts - 1)).sum() / len(trained) / (len(trained) - 1)) * (ground.scale.batch - 1)
+        found.append(
+            Row("questions", arm.engine, "negatives of its article, a passage", of_article, None, None, len(trained))
+        )
         for corpus, (passages, questions) in zip(corpora, files, strict=True):
             assert questions is not None
             data = load_training(questions, corpus=passages, format="generated", name=corpus.title)

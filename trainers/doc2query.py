@@ -212,8 +212,11 @@ class Sampling:
 def sampling_for(model: str | Path, **given: Any) -> Sampling:
     """Settings for a model of queries: what is not given, or None, is as it was trained, else the default."""
     info = directory.read_osn_json(directory.locate(model)) or {}
-    trained = info.get("training", {}) | info.get("measures", {})
-    told = {name: trained[name] for name in ("query_length", "passage_length", "prefix", COPYING) if name in trained}
+    # `copying` among the settings says whether a weight was to be fitted: the weight itself is a measure.
+    measured = {COPYING: info.get("measures", {}).get(COPYING)}
+    trained = info.get("training", {}) | measured
+    told = {name: trained.get(name) for name in ("query_length", "passage_length", "prefix", COPYING)}
+    told = {name: value for name, value in told.items() if value is not None}
     return Sampling(**told | {name: value for name, value in given.items() if value is not None})
 
 

@@ -166,7 +166,7 @@ class QueryAsContextConfig:
     passage, each half of the time; "none" leaves the pair out (masked LM, with the Condenser head: Condenser pre-training).
     unseen: sets (test splits) whose relevant documents, and the articles that these belong to, train nothing.
     passage_length, query_length: tokens, special ones included. titles: passages begin with their document's title.
-    least_passages: articles of fewer are left out. candidates: of the queries of a passage the first so many.
+    least_passages: articles of fewer in a corpus are left out. candidates: of the queries of a passage the first so many.
     layers: of the Condenser head, or of the decoder. middle: whose tokens the head reads; None is the middle layer.
     dev_share: the part of the articles that measures and does not train. dev: sets whose questions are searched for with
     the model as it stands. condenser: pre-training with context "none" before, for a backbone that had none.
@@ -210,17 +210,36 @@ class QueryAsContextConfig:
             raise ValueError(f"temperature {self.temperature} and candidates {self.candidates} must be above 0")
         if self.variant == "cot-mae" and self.condenser is not None:
             raise ValueError("condenser is a step before coCondenser: CoT-MAE has no Condenser head")
-        if self.retriever is not None and self.retriever.output == self.output:
-            raise ValueError("retriever.output must be another folder than output")
+        if self.retriever is not None and _nested(self.output, self.retriever.output):
+            raise ValueError("retriever.output must be another folder than output, neither inside the other")
+        if self.cache is not None and self.cache != self.own_folder and _nested(self.output, self.cache):
+            raise ValueError(f"cache must not be inside output ({self.own_folder} is, where none is given)")
+        if self.asks and (self.candidates or 0) > self.generation.candidates and not self.queries_are_given:
+            raise ValueError(f"candidates is {self.candidates}, but generation.candidates {self.generation.candidates}")
+
+    @property
+    def own_folder(self) -> Path:
+        return self.output / FOLDER
 
     @property
     def folder(self) -> Path:
-        return self.cache or self.output / FOLDER
+        """Of passages and queries."""
+        return self.cache or self.own_folder
+
+    @property
+    def queries_are_given(self) -> bool:
+        return all(corpus.queries is not None for corpus in self.corpora)
 
     @property
     def asks(self) -> bool:
         """Whether queries are contexts."""
         return self.context in ("query", "mixed")
+
+
+def _nested(one: Path, other: Path) -> bool:
+    """Whether two folders are the same, or one lies inside the other."""
+    first, second = one.absolute(), other.absolute()
+    return first.is_relative_to(second) or second.is_relative_to(first)
 
 
 # ------------------------------------------------ documents → passages → queries
@@ -283,10 +302,9 @@ def read_passages(config: QueryAsContextConfig) -> Passages:
             )
         for record in read_generated(query_file):
             assert record.query_id is not None
-            number = int(record.query_id.rpartition("#")[2])
-            if config.candidates is None or number < config.candidates:
-                row = queries.add(f"{corpus.title}/{record.query_id}", record.query or "")
-                found[first + own.row(record.positives[0].id or "")].append(row)
+            of_passage = found[first + own.row(record.positives[0].id or "")]
+            if config.candidates is None or len(of_passage) < config.candidates:
+                of_passage.append(queries.add(f"{corpus.title}/{record.query_id}", record.query or ""))
     passages = Passages(texts, np.array(articles, dtype=np.int64), list(numbers), queries, Ragged(found))
     logger.info("%d passages of %d articles, %d queries", len(texts), len(numbers), len(queries))
     return passages
@@ -399,19 +417,24 @@ def _others(config: QueryAsContextConfig, corpus: CorpusSettings) -> list[str]:
     return sorted(f"{other.path} {other.article} {_documents_hash(other)}" for other in others)
 
 
+def _generator(config: QueryAsContextConfig, corpus: CorpusSettings) -> str:
+    """What writes the queries of a corpus. Raises InputError where nothing does."""
+    model = corpus.generator or config.generation.model
+    if model is None:
+        raise InputError(
+            f"context {config.context}: nothing says where the queries of {corpus.title} come from",
+            "--set generation.model=MODEL (osn train doc2query), or corpora[…].queries (osn generate-queries)",
+        )
+    return model
+
+
 def _queries(config: QueryAsContextConfig, corpus: CorpusSettings, passages: Path) -> Path | None:
     """The file of queries of a corpus' passages, generated where it is not there; None where no context needs one."""
     if not config.asks:
         return None
     if corpus.queries is not None:
         return corpus.queries
-    settings = config.generation
-    model = corpus.generator or settings.model
-    if model is None:
-        raise InputError(
-            f"context {config.context}: nothing says where the queries of {corpus.title} come from",
-            "--set generation.model=MODEL (osn train doc2query), or corpora[…].queries (osn generate-queries)",
-        )
+    settings, model = config.generation, _generator(config, corpus)
     sampling = sampling_for(
         model,
         candidates=settings.candidates,
@@ -435,8 +458,9 @@ def _queries(config: QueryAsContextConfig, corpus: CorpusSettings, passages: Pat
 
 
 class Drawn(NamedTuple):
-    """What one passage became at one visit: (input ids, labels) of it and of its context, and the keys by which rows of a
-    batch that are no negatives of each other are known, one of which they share."""
+    """What one passage became at one visit: (input ids, labels) of it and of its context. keys: of the passage (its article,
+    with the context "query" its text) and of the context's text; rows of a batch that have a key in common are no negatives
+    of each other."""
 
     name: str
     passage: tuple[Ids, Ids]
@@ -480,7 +504,7 @@ class Pairs:
             query = int(rng.choice(self.passages.candidates[row]))
             return self._masked(self.query_tokens, query, "context", rng), int(self.same_query[query])
         others = self.members[int(self.passages.articles[row])]
-        other = int(rng.choice(others[others != row]))
+        other = int(rng.choice(others[self.same_text[others] != self.same_text[row]]))
         same = len(self.same_query) + int(self.same_text[other])
         return self._masked(self.passage_tokens, other, "context", rng), same
 
@@ -551,8 +575,10 @@ def _filled(labels: Sequence[Ids], width: int) -> Tensor:
 def usable_rows(passages: Passages, config: QueryAsContextConfig) -> tuple[list[int], list[int]]:
     """(train, dev): the passages that have the context asked for, split by article. Raises InputError for none at all."""
     counts = np.bincount(passages.articles, minlength=len(passages.keys))
-    least = max(config.least_passages, 2 if config.context in ("random-passage", "mixed") else 1)
-    usable = counts[passages.articles] >= least
+    usable = counts[passages.articles] >= config.least_passages
+    if config.context in ("random-passage", "mixed"):
+        different = np.unique(np.stack([passages.articles, passages.texts.canonical()]), axis=1)
+        usable &= np.bincount(different[0], minlength=len(passages.keys))[passages.articles] >= 2
     if config.asks:
         usable &= np.diff(passages.candidates.offsets) > 0
     held = np.array([in_dev(key, config.dev_share) for key in passages.keys], dtype=bool)
@@ -565,7 +591,7 @@ def usable_rows(passages: Passages, config: QueryAsContextConfig) -> tuple[list[
     if not rows[0]:
         raise InputError(
             f"no passage has a context ({config.context})",
-            "random passages need articles of two passages at least (corpora[…].article), queries a generator",
+            "random passages need articles of two different ones at least (corpora[…].article), queries a generator",
         )
     return rows
 
@@ -880,14 +906,33 @@ def _refuse_early(config: QueryAsContextConfig) -> None:
     if config.retriever is not None:
         check_output(config.retriever.output, bi_encoder.KIND)
         sets += [*config.retriever.train, *config.retriever.dev, *config.retriever.unseen]
-    for path in [corpus.path for corpus in config.corpora] + [one.path for one in sets]:
+    files = [corpus.queries for corpus in config.corpora if config.asks and corpus.queries is not None]
+    for path in [corpus.path for corpus in config.corpora] + files + [one.path for one in sets]:
         if not path.exists():
             raise InputError(f"{path} does not exist")
+    if config.asks:
+        for generator in {_generator(config, corpus) for corpus in config.corpora if corpus.queries is None}:
+            if not backbones.is_sequence_to_sequence(generator):
+                raise ModelError(
+                    f"{generator} is no sequence-to-sequence model", "a generator is made by osn train doc2query"
+                )
     model = build(config)
     if model.tokenizer.mask_token_id is None:
         raise InputError(f"the tokenizer of {config.backbone} has no mask token")
     if isinstance(model, CoCondenser):
         _ = model.middle
+    masked_lm_head(model.model)
+    try:
+        with torch.no_grad():
+            hidden = torch.zeros(1, 2, int(model.model.config.hidden_size))
+            passed: Any = model.through(hidden, torch.ones(1, 2, dtype=torch.long))
+        if not isinstance(passed, Tensor):
+            raise TypeError(f"they return a {type(passed).__name__}")
+    except (TypeError, AttributeError, RuntimeError) as error:
+        raise ModelError(
+            f"the layers of {type(model.model).__name__} are not called as BERT's ({error})",
+            "start from a BERT-like backbone",
+        ) from None
 
 
 def _measured(name: str, model: Path, config: QueryAsContextConfig) -> Step:
@@ -916,6 +961,8 @@ def rehearse(config: QueryAsContextConfig) -> list[Step]:
             training, steps=2, batch_size=min(training.batch_size, 8), evaluate_every=1, save_every=1, log_every=1
         )
 
+    for settings in config.unseen:
+        settings.load()
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / config.output.name
         small = replace(
@@ -927,6 +974,8 @@ def rehearse(config: QueryAsContextConfig) -> list[Step]:
                 one if one.queries is not None else replace(one, limit=min(one.limit or 64, 64))
                 for one in config.corpora
             ],
+            # All of the first documents may be tested on. Queries that are given are for what is left of the whole corpus.
+            unseen=config.unseen if any(one.queries for one in config.corpora) else [],
             dev=[replace(one, limit=min(one.limit or 8, 8)) for one in config.dev],
             test=[replace(one, limit=min(one.limit or 8, 8)) for one in config.test],
             dev_share=max(config.dev_share, 0.1),

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch import Tensor
 
 from trainers import copying
 from trainers.copying import Copying, CopyingScores, fitted
+from trainers.doc2query import sampling_for
 from trainers.sequence_to_sequence import Row, collate_rows
 
 # A vocabulary of 8: 0 pads, 1 starts and ends, 5 and 6 continue words.
@@ -114,3 +117,14 @@ def test_who_copies_nothing_gets_no_weight() -> None:
     weight, likelihood = fitted(Indifferent(), Pairs(copied=False), Copying(RARITY, CONTINUATION))
     assert weight == 0
     assert likelihood == pytest.approx(-math.log(8) / 2, abs=1e-5)
+
+
+def test_a_generator_whose_weight_was_not_fitted_copies_nothing(tmp_path: Path) -> None:
+    def told(**measures: float) -> float:
+        info = {"format": 1, "kind": "doc2query", "training": {"copying": True, "query_length": 9}, "measures": measures}
+        (tmp_path / "osn.json").write_text(json.dumps(info))
+        assert sampling_for(tmp_path).query_length == 9
+        return sampling_for(tmp_path).copying
+
+    assert told() == 0.0 and not isinstance(told(), bool)
+    assert told(copying=3.0) == 3.0

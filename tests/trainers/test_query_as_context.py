@@ -22,7 +22,7 @@ from safetensors.torch import load_file  # noqa: E402
 from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
-from opensearch_neural.errors import InputError  # noqa: E402
+from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from trainers import backbones, query_as_context  # noqa: E402
 from trainers.bi_encoder import DenseConfig, SetSettings  # noqa: E402
 from trainers.data import read_documents  # noqa: E402
@@ -199,6 +199,53 @@ def test_one_of_the_first_candidates_is_drawn_at_each_visit(tmp_path: Path, back
             assert context is not None
             drawn.add(tuple(np.where(context[1] == IGNORED, context[0], context[1]).tolist()))
         assert len(drawn) == expected
+
+
+def test_a_passage_with_the_same_text_is_no_other_one(tmp_path: Path, backbone: Path) -> None:
+    corpus = tmp_path / "c.jsonl"
+    words = " ".join(WORDS[:8])
+    other = " ".join(WORDS[8:16])
+    texts = [("a", words), ("a", words), ("a", other), ("b", words), ("b", words)]
+    lines = [{"_id": f"d{at}", "title": title, "text": text} for at, (title, text) in enumerate(texts)]
+    corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    config = settings(corpus, backbone, tmp_path / "out", dev_share=0.0)
+    model = build(config)
+    pairs = pairs_of(config, model)
+    assert pairs.rows == [0, 1, 2]  # The other article has one text only.
+    for visit in range(20):
+        assert pairs._context(0, np.random.default_rng(visit))[1] == len(pairs.same_query) + 2
+
+
+def test_rows_that_share_an_article_or_a_text_have_a_key_in_common(tmp_path: Path, backbone: Path) -> None:
+    corpus = write_corpus(tmp_path / "c.jsonl", articles=3)
+    config = settings(corpus, backbone, tmp_path / "out", dev_share=0.0)
+    asked = with_queries(config, tmp_path / "q.jsonl")
+    model = build(config)
+
+    def keys(config: QueryAsContextConfig) -> list[tuple[int, int]]:
+        pairs = pairs_of(config, model)
+        return [pairs[Visit(at, visit, 0, 1)].keys for at in range(9) for visit in range(4)]
+
+    # Passages of one article are each other's contexts: none is a negative. Of a query they are.
+    assert [article for article, _ in keys(config)] == [at // 12 for at in range(36)]
+    assert [passage for passage, _ in keys(asked)] == [at // 4 for at in range(36)]
+    assert {passage for passage, _ in keys(replace(asked, context="mixed"))} == {0, 1, 2}
+    # Contexts of the same text share a number, which no context of another text has.
+    queries = 18
+    assert all(context < queries for _, context in keys(asked))
+    assert all(0 <= context < 9 for _, context in keys(config))
+    mixed = [context for _, context in keys(replace(asked, context="mixed"))]
+    assert {context < queries for context in mixed} == {True, False} and max(mixed) < queries + 9
+
+
+def test_of_a_passage_the_first_queries_that_are_not_empty_count(tmp_path: Path, backbone: Path, corpus: Path) -> None:
+    config = with_queries(settings(corpus, backbone, tmp_path / "out", dev_share=0.0), tmp_path / "q.jsonl")
+    header, *lines = map(json.loads, (tmp_path / "q.jsonl").read_text().splitlines())
+    for line in lines:
+        line["queries"][0]["text"] = " "
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [header, *lines]))
+    passages = read_passages(replace(config, candidates=1))
+    assert [len(of) for of in passages.candidates] == [1] * 36
 
 
 def test_mixed_contexts_are_queries_and_passages(tmp_path: Path, backbone: Path, corpus: Path) -> None:
@@ -617,7 +664,7 @@ def test_two_processes_pre_train_alike_whole_and_in_chunks(
 
 def test_what_cannot_end_well_is_refused_before_anything_is_made(tmp_path: Path, backbone: Path, corpus: Path) -> None:
     def refused(config: QueryAsContextConfig, words: str) -> None:
-        with pytest.raises(InputError, match=words):
+        with pytest.raises((InputError, ModelError), match=words):
             query_as_context.run(config)
         assert not (tmp_path / "cache").exists()
 
@@ -627,6 +674,12 @@ def test_what_cannot_end_well_is_refused_before_anything_is_made(tmp_path: Path,
     retriever = DenseConfig(output=tmp_path / "retriever", train=[missing])
     refused(replace(fine, retriever=retriever), "nowhere does not exist")
     refused(replace(fine, middle=9), "middle is 9")
+    asking = replace(fine, context="query")
+    refused(asking, "nothing says where the queries of articles come from")
+    refused(
+        replace(asking, corpora=[CorpusSettings(corpus, queries=tmp_path / "none.jsonl")]), "none.jsonl does not exist"
+    )
+    refused(replace(asking, generation=GenerationSettings(str(backbone))), "no sequence-to-sequence model")
     refused(replace(fine, layers=9), "layers is 9")
     (tmp_path / "retriever").mkdir()
     (tmp_path / "retriever" / "thesis.txt").touch()
@@ -684,10 +737,39 @@ def test_the_checkpoint_is_a_backbone_that_every_trainer_takes(tmp_path: Path, b
     of_sparse += ["objective.kl=0", "objective.info_nce=1"]
     for method, more in {"dense": lengths, "mlr": lengths, "sparse": of_sparse}.items():
         arguments = ["train", method, "--dry-run", "--output", str(tmp_path / method)]
-        for one in (f"start={config.output}", f"train=[{{path: {beir}}}]", "training.batch_size=4", *more):
+        arguments += ["--backbone", str(config.output)]
+        for one in (f"train=[{{path: {beir}}}]", "training.batch_size=4", *more):
             arguments += ["--set", one]
         result = CliRunner().invoke(osn, arguments, catch_exceptions=False)
         assert result.exit_code == 0, result.output
+
+
+def test_a_backbone_whose_layers_are_called_otherwise_is_refused(tmp_path: Path, backbone: Path, corpus: Path) -> None:
+    from transformers import AutoTokenizer, MPNetConfig, MPNetForMaskedLM
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(backbone)
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 16}
+    backbones.save(MPNetForMaskedLM(MPNetConfig(vocab_size=len(tokenizer), **sizes)), tokenizer, tmp_path / "mpnet")
+    with pytest.raises(ModelError, match="MPNetForMaskedLM are not called as BERT's"):
+        run(settings(corpus, tmp_path / "mpnet", tmp_path / "out"))
+
+
+def test_a_rehearsal_does_without_the_documents_that_are_tested_on(
+    tmp_path: Path, backbone: Path, corpus: Path
+) -> None:
+    corpus = write_corpus(tmp_path / "long.jsonl", articles=80)
+    beir = tmp_path / "beir"
+    (beir / "qrels").mkdir(parents=True)
+    documents = list(read_documents(corpus))
+    (beir / "corpus.jsonl").write_text("".join(json.dumps(one.record()) + "\n" for one in documents))
+    (beir / "queries.jsonl").write_text(
+        "".join(json.dumps({"_id": f"q{at}", "text": "bab"}) + "\n" for at in range(64))
+    )
+    judged = "".join(f"q{at}\t{one.id}\t1\n" for at, one in enumerate(documents[:64]))
+    (beir / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    config = settings(corpus, backbone, tmp_path / "out", unseen=[SetSettings(beir, split="test")])
+    query_as_context.rehearse(config)
+    assert not config.output.exists()
 
 
 def test_the_condenser_head_is_warm(tmp_path: Path, backbone: Path, corpus: Path) -> None:
@@ -809,6 +891,46 @@ def test_the_whole_paper_runs_and_repeats_nothing(
     assert [step.measures for step in again] == [step.measures for step in steps]
 
 
+def test_a_schedule_that_was_interrupted_between_steps_goes_on(
+    tmp_path: Path, backbone: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = TrainingSettings(steps=2, batch_size=8, device="cpu")
+    config = settings(
+        corpus,
+        backbone,
+        tmp_path / "pretrained",
+        context="query",
+        generation=GenerationSettings(str(tiny_generator(tmp_path / "t5")), candidates=2, query_length=6),
+        training=two,
+        retriever=DenseConfig(
+            output=tmp_path / "retriever",
+            train=[SetSettings(tiny_beir(tmp_path / "beir", documents=24))],
+            start="replaced by the checkpoint",
+            training=two,
+            two_stage=TwoStageSettings(depth=10),
+        ),
+    )
+    config.retriever.encoder.document_length = config.retriever.encoder.query_length = 16  # type: ignore[union-attr]
+
+    def killed(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("done already")
+
+    done: list[str] = []
+    for step in ("query_as_context.pretrain", "query_as_context.train_dense", "schedules.with_mined"):
+        with monkeypatch.context() as patch:
+            for earlier in done:
+                patch.setattr(earlier, never)
+            patch.setattr(f"trainers.{step}", killed)
+            with pytest.raises(KeyboardInterrupt):
+                run(config)
+        done = ["trainers.doc2query.sample_queries"]
+    steps = run(config)
+    assert [step.name for step in steps] == ["pre-trained", "retriever 1", "retriever 2"]
+
+
 def test_a_corpus_that_changed_is_cut_and_asked_about_anew(tmp_path: Path, backbone: Path, corpus: Path) -> None:
     config = settings(corpus, backbone, tmp_path / "out")
     (before,) = write_passages(config)
@@ -828,6 +950,9 @@ def test_a_corpus_that_changed_is_cut_and_asked_about_anew(tmp_path: Path, backb
         (["passage_length=4"], "at least 8"),
         (["masking.passage=1.5"], "shares between 0 and 1"),
         (["retriever={output: out, train: [{path: x}]}"], "retriever.output must be another folder"),
+        (["retriever={output: out/retriever, train: [{path: x}]}"], "neither inside the other"),
+        (["cache=out/passages"], "cache must not be inside output"),
+        (["candidates=6"], "candidates is 6, but generation.candidates 5"),
     ],
 )
 def test_a_configuration_that_cannot_be_meant_is_refused(changes: list[str], message: str) -> None:
