@@ -121,7 +121,12 @@ def test_who_copies_nothing_gets_no_weight() -> None:
 
 def test_a_generator_whose_weight_was_not_fitted_copies_nothing(tmp_path: Path) -> None:
     def told(**measures: float) -> float:
-        info = {"format": 1, "kind": "doc2query", "training": {"copying": True, "query_length": 9}, "measures": measures}
+        info = {
+            "format": 1,
+            "kind": "doc2query",
+            "training": {"copying": True, "query_length": 9},
+            "measures": measures,
+        }
         (tmp_path / "osn.json").write_text(json.dumps(info))
         assert sampling_for(tmp_path).query_length == 9
         return sampling_for(tmp_path).copying
