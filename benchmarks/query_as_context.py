@@ -412,7 +412,9 @@ class Ground:
 
         file = self.work / "measured" / f"{test.name}-{hash_files(model)}-{test.hash}.json"
         if not file.exists():
-            found = corpus_measures(f"dense:{model}", test)
+            # Where this model has mined among the same documents, their vectors are there.
+            mined = model.parent / f"{test.name}.vectors"
+            found = corpus_measures(f"dense:{model}", test, cache=mined if mined.exists() else None)
             write_json(file, {name: getattr(found, name) for name in Measured.__dataclass_fields__}, indent=None)
         return Measured(**read_json_object(file))
 
