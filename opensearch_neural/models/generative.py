@@ -145,16 +145,15 @@ def search_trie(
     import torch
     from transformers.modeling_outputs import BaseModelOutput
 
-    encoded = model.get_encoder()(**batch).last_hidden_state.repeat_interleave(beams, dim=0)
-    mask = batch["attention_mask"].repeat_interleave(beams, dim=0)
-    rows = len(batch["input_ids"])
+    encoded, mask = model.get_encoder()(**batch).last_hidden_state, batch["attention_mask"]
+    found: list[dict[int, float]] = [{} for _ in range(len(mask))]
+    rows = np.arange(len(mask))  # Those that are not at their end.
+    width = 1  # Beams of a row: one that reads the opening, which then spreads.
     opening = trie.opening(end)
     tokens = torch.tensor([model.generation_config.decoder_start_token_id, *opening], device=mask.device)
-    tokens = tokens.expand(rows * beams, -1)
-    node = trie.child_by(opening)
-    nodes = np.where(np.arange(rows * beams) % beams == 0, node, OUTSIDE)  # One beam a row, which then spreads.
-    totals = np.zeros(rows * beams)
-    found: list[dict[int, float]] = [{} for _ in range(rows)]
+    tokens = tokens.expand(len(rows), -1)
+    nodes = np.full(len(rows), trie.child_by(opening))
+    totals = np.zeros(len(rows))
     cache = None
     for step in range(trie.depth - len(opening)):
         output = model(
@@ -165,17 +164,17 @@ def search_trie(
             use_cache=True,
         )
         cache = output.past_key_values
-        logs = output.logits.float().log_softmax(dim=-1)  # (rows · beams, 1 + opening at first and then 1, vocabulary)
+        logs = output.logits.float().log_softmax(dim=-1)  # (rows · width, 1 + opening at first and then 1, vocabulary)
         if step == 0 and opening:
             totals += logs[:, :-1].gather(-1, tokens[:, 1:, None]).sum(dim=(1, 2)).cpu().numpy()
         of, continuations = trie.children(nodes)
         scores = totals[of] + logs[:, -1][torch.from_numpy(of), torch.from_numpy(continuations)].cpu().numpy()
-        taken = np.zeros(rows * beams, dtype=np.int64)  # Which beam, and with what token, each beam goes on from.
-        written = np.zeros(rows * beams, dtype=np.int64)
-        going = np.full(rows * beams, -np.inf)
-        bounds = np.searchsorted(of, np.arange(0, rows * beams + 1, beams))
-        for row in range(rows):
-            first, last = bounds[row : row + 2]
+        taken = np.repeat(np.arange(len(rows)) * width, beams)  # Which beam, and with what token, each beam goes on from.
+        written = np.zeros(len(rows) * beams, dtype=np.int64)
+        going = np.full(len(rows) * beams, -np.inf)
+        bounds = np.searchsorted(of, np.arange(0, len(nodes) + 1, width))
+        for at_row, row in enumerate(rows.tolist()):
+            first, last = bounds[at_row : at_row + 2]
             order = first + np.lexsort((continuations[first:last], -scores[first:last]))[: 2 * beams]
             for at in order[:beams][continuations[order[:beams]] == end]:
                 (leaf,) = trie.child(nodes[of[at : at + 1]], continuations[at : at + 1])
@@ -184,16 +183,24 @@ def search_trie(
             order = order[continuations[order] != end][:beams]
             worst = sorted(found[row].values(), reverse=True)[beams - 1 : beams]
             if len(order) and not (worst and scores[order[0]] <= worst[0]):
-                here = slice(row * beams, row * beams + len(order))
+                here = slice(at_row * beams, at_row * beams + len(order))
                 taken[here], written[here], going[here] = of[order], continuations[order], scores[order]
-            taken[row * beams + len(order) : (row + 1) * beams] = row * beams
         alive = np.isfinite(going)
-        if not alive.any():
+        left = np.flatnonzero(alive.reshape(-1, beams).any(axis=1))
+        if not len(left):
             break
-        nodes = np.where(alive, trie.child(nodes[taken], written), OUTSIDE)
-        totals = going
-        tokens = torch.from_numpy(written)[:, None].to(mask.device)
-        cache.reorder_cache(torch.from_numpy(taken).to(mask.device))
+        kept = (left[:, None] * beams + np.arange(beams)).ravel()
+        nodes = np.where(alive, trie.child(nodes[taken], written), OUTSIDE)[kept]
+        totals = going[kept]
+        tokens = torch.from_numpy(written[kept])[:, None].to(mask.device)
+        chosen = torch.from_numpy(taken[kept]).to(mask.device)
+        if width != beams or len(left) < len(rows):
+            cache.reorder_cache(chosen)
+            encoded, mask = encoded[chosen], mask[chosen]
+        elif beams > 1:
+            # A row's beams read the same text: what they have read of it stays where it is.
+            cache.self_attention_cache.reorder_cache(chosen)
+        rows, width = rows[left], beams
     return [sorted(one.items(), key=lambda hit: (-hit[1], hit[0]))[:beams] for one in found]
 
 
