@@ -4,7 +4,8 @@
 
 `--data` holds the BEIR folders tldr and wikiqa-doc, whose documents have URLs, and squad-mix, which the query generator is
 trained on too. From nothing: a T5 (d = 256, 4 + 4 layers) by span corruption on the corpora and their URLs, a generator of
-queries (unless --generator names one), and the arms of each set:
+queries (unless --generator names one; it copies words with the weight that was fitted on pairs held back), and the arms of
+each set:
     two-stage              query → passage → URL, each stage a T5 of its own
     single-stage           query → URL: one T5 of as many parameters, trained for as many updates as both stages
     single-stage, one T5   the same with a T5 as either stage is, for as many updates as both
@@ -14,7 +15,8 @@ queries (unless --generator names one), and the arms of each set:
     written passages       stage 2 also reads what stage 1 writes for a query in five (not in the paper)
     passages of 128        both stages with passages of 128 tokens instead of 32
     gold passages          stage 2 alone, given the passage of the relevant document: what is lost in stage 1
-    added later            both stages without a tenth of the documents, which the trie then gets without training
+    added later            both stages without a tenth of the documents that test questions ask for, which the trie then
+                           gets without training
 Each decodes freely (the paper's exact match), and held to the corpus's URLs, greedily and with 10 beams. All 10 hits of two
 stages come of one passage. Hits@k, the share of questions with a relevant document among the first k, on the test splits;
 intervals resample the relevant documents, of which several questions may ask. BM25 (OpenSearch's, its analyzer, k1 and b
@@ -32,7 +34,7 @@ import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +49,7 @@ from trainers.precision import PRECISIONS, Precision
 if TYPE_CHECKING:
     from opensearch_neural.evaluate import Measured
     from opensearch_neural.models.generative import GenerativeModel
+    from opensearch_neural.models.url_trie import CorpusUrls
     from opensearch_neural.results import Goal, Row
     from opensearch_neural.retrievers import Run
     from trainers.data import TrainingData
@@ -85,7 +88,7 @@ WRITTEN_SHARE = 5
 ADDED = 0.1
 BEAMS = 10
 DEPTH = 10
-TIMED = 200
+TIMED, UNTIMED = 200, 5
 RRF_CONSTANT = 60
 SEED, MOST_SEEDS = 42, 5
 
@@ -105,6 +108,8 @@ class Effort:
     batch_size: int = 64
     learning_rate: float = 1e-3
     documents: int | None = None
+    writer: str = ""
+    """Hash of the model that writes queries."""
 
     @property
     def backbones(self) -> str:
@@ -114,13 +119,13 @@ class Effort:
     @property
     def queries(self) -> str:
         """Names the documents and queries of a set."""
-        return f"{self.documents or 'all'}-documents-{self.candidates}-queries-{self.generator}"
+        return f"{self.documents or 'all'}-documents-{self.candidates}-queries-{self.writer}"
 
     @property
     def arms(self) -> str:
         """Names what else decides what an arm becomes."""
-        rate = f"{self.learning_rate:g}"
-        return f"{self.steps}-{self.url_steps}-{self.batch_size}-{rate}" + (f"-{self.spans}" if self.spans else "")
+        sizes = f"{self.pretraining}-{self.steps}-{self.url_steps}-{self.batch_size}-{self.learning_rate:g}"
+        return sizes + (f"-{self.spans}" if self.spans else "")
 
 
 @dataclass(frozen=True)
@@ -180,7 +185,7 @@ def generator(data: Path, work: Path, effort: Effort) -> Path:
 
     return run(
         Doc2QueryConfig(
-            output=work / effort.backbones / f"generator-{effort.generator}",
+            output=work / effort.backbones / f"generator-{effort.generator}-{effort.learning_rate:g}",
             data=[data / one for one in PAIRS],
             backbone=str(backbone(work, effort, LAYERS)),
             passage_length=96,
@@ -265,6 +270,7 @@ def trained(trial: Trial, data: Path, work: Path, start: Path, effort: Effort) -
 
     config = configuration(trial, data, work, start, effort)
     if trial.arm == WRITTEN:
+        trained(Trial(TWO, trial.seed), data, work, start, effort)
         share_first_stage(configuration(Trial(TWO, trial.seed), data, work, start, effort).output, config.output)
         config = replace(config, written=count_queries(config) // WRITTEN_SHARE)
     stages = train_tome(config)
@@ -322,7 +328,7 @@ def some_documents(data: Path, work: Path, count: int) -> Path:
     known = set(asked)
     others = [one.id for one in read_documents(data) if one.id not in known]
     kept = evenly(asked, count)
-    folder = work / "set" / data.name
+    folder = work / data.name
     write_part(data, folder, {*kept, *evenly(others, count - len(kept))}, ["train", "test"])
     return folder
 
@@ -347,10 +353,30 @@ class Arm:
 
     @classmethod
     def of(
-        cls, model: GenerativeModel, corpus: Sequence[tuple[str, str | None]], queries: Mapping[str, str], kept: Path
+        cls,
+        model: GenerativeModel,
+        corpus: Sequence[tuple[str, str | None]],
+        queries: Mapping[str, str],
+        kept: Path,
+        *,
+        stage_one: Path,
     ) -> Arm:
-        texts = model.stage_two_inputs(list(queries.values()))
-        return cls(model, corpus, dict(zip(queries, texts, strict=True)), kept)
+        """stage_one: the directory of the model's first stage, which a single stage has not."""
+        from opensearch_neural.files import read_json_object, write_json
+        from opensearch_neural.models.directory import hash_files
+        from trainers.config import fingerprint
+
+        if model.passage is None:
+            return cls(model, corpus, dict(queries), kept)
+        file = kept / f"passages-{fingerprint(hash_files(stage_one), dict(queries), model.settings)}.json"
+        if not file.exists():
+            texts = model.stage_two_inputs(list(queries.values()))
+            write_json(file, dict(zip(queries, texts, strict=True)), indent=None)
+        return cls(model, corpus, read_json_object(file), kept)
+
+    @cached_property
+    def urls(self) -> CorpusUrls:
+        return self.model.index_urls(self.corpus)
 
     def run(self, **options: Any) -> Run:
         """The hits for each text that the last stage reads; `options` of GenerativeRetriever."""
@@ -358,7 +384,7 @@ class Arm:
         from opensearch_neural.retrievers.generative import GenerativeRetriever
         from trainers.config import fingerprint
 
-        retriever = GenerativeRetriever(self.model, self.model.index_urls(self.corpus), **options)
+        retriever = GenerativeRetriever(self.model, self.urls, **options)
         file = self.kept / f"{fingerprint(retriever.name, self.read, DEPTH)}.json"
         if not file.exists():
             hits = retriever.decode(list(self.read.values()))
@@ -461,10 +487,10 @@ def latency(retriever: Any, queries: Sequence[str]) -> tuple[float, float]:
     import numpy as np
 
     times = []
-    for at, query in enumerate(queries):
+    for at, query in enumerate([*queries[:UNTIMED], *queries]):
         start = time.perf_counter()
         retriever.retrieve({"q": query}, DEPTH)
-        if at >= 5:
+        if at >= min(UNTIMED, len(queries)):
             times.append((time.perf_counter() - start) * 1000)
     return float(np.percentile(times, 50)), float(np.percentile(times, 99))
 
@@ -484,12 +510,13 @@ def one_set(
     start: Path,
     effort: Effort,
     arms: Sequence[str],
-    connection: ConnectionSettings,
+    searched: tuple[Run, tuple[float, float]],
     *,
     seeds: int = 1,
 ) -> list[Row]:
-    """All rows of the set in `data`. work: the folder of its trainings; start: of backbones."""
+    """All rows of the set in `data`. work: the folder of its trainings; start: of backbones; searched: by `bm25_run`."""
     from opensearch_neural.evaluate import averaged, only_differences
+    from opensearch_neural.models.generative import PASSAGE
     from opensearch_neural.results import Row
     from opensearch_neural.retrievers.generative import GenerativeRetriever
     from trainers.data import load_training, read_documents
@@ -502,19 +529,19 @@ def one_set(
     # Questions that ask for the same document are not independent.
     rows = partial(evaluate.rows, clusters=by_article(test.qrels(), {one: one for one, _ in corpus}))
     found: list[Row] = []
-    # First what needs a cluster and no training.
     dense = open_retriever(f"dense:{DENSE}", test.documents, cache=work / "dense")
     runs: dict[str, Run] = {MINILM: dense.retrieve(queries, DEPTH)}
-    runs[BM25], times = bm25_run(data, queries, connection)
-    found += latency_rows(name, BM25, times)
-    timed = list(queries.values())[: TIMED + 5]
+    runs[BM25], times = searched
+    timed = list(queries.values())[:TIMED]
+    found += latency_rows(name, BM25, times, len(timed))
     trials = [Trial(arm) for arm in arms]
     trials += [Trial(arm, SEED + at) for at in range(1, seeds) for arm in REPEATED if arm in arms]
     for trial in trials:
         arm = trial.arm
         left_out = without_some(data, work) if arm == LATER else set()
         model, updates = trained(trial, data, work, start, effort)
-        measured = Arm.of(model, corpus, queries, work / "runs")
+        stage_one = configuration(trial, data, work, start, effort).output / PASSAGE
+        measured = Arm.of(model, corpus, queries, work / "runs", stage_one=stage_one)
         if arm == LATER:
             whole = runs.get(TWO)
             found += added_rows(rows, name, measured, test, left_out, whole)
@@ -528,9 +555,10 @@ def one_set(
         ]
         if arm in (TWO, SINGLE):
             for label, options in ((FREE, {"decoding": "free"}), (GREEDY, {"beams": 1}), ("", {"beams": BEAMS})):
-                retriever = GenerativeRetriever(model, model.index_urls(corpus), **options)
+                retriever = GenerativeRetriever(model, measured.urls, **options)
                 engine = f"{arm}, {label}" if label else arm
-                found += latency_rows(name, engine, latency(retriever, timed), on=model.url[0].device.type)
+                times = latency(retriever, timed)
+                found += latency_rows(name, engine, times, len(timed), on=model.url[0].device.type)
         if arm == TWO:
             found += shares(measured, data, name, test)
             runs |= Arm(model, corpus, gold_texts(model, data, test), work / "runs").runs(GOLD)
@@ -585,32 +613,40 @@ def added_rows(
     return found
 
 
-def bm25_run(data: Path, queries: Mapping[str, str], connection: ConnectionSettings) -> tuple[Run, tuple[float, float]]:
-    """OpenSearch's BM25, tuned on train, and (P50, P99) of its searches in milliseconds."""
+def bm25_run(
+    data: Path, test: TrainingData, file: Path, connection: ConnectionSettings
+) -> tuple[Run, tuple[float, float]]:
+    """OpenSearch's BM25, tuned on train, and (P50, P99) of its searches in milliseconds; kept in `file`."""
     from benchmarks.cluster_bm25 import cluster_bm25
     from benchmarks.inference_free_sparse import GRID, best_settings, some_questions
     from benchmarks.local_cluster import cluster_or_node
     from opensearch_neural.corpus import BeirData
+    from opensearch_neural.files import read_json_object, write_json
     from opensearch_neural.queries import bm25
     from opensearch_neural.retrievers.opensearch import time_queries
 
-    name = data.name
-    corpus = BeirData.load(data, "test").corpus_path
-    with cluster_or_node(connection, "osn-bench-tome") as client, cluster_bm25(client, corpus) as engine:
-        scores = engine.scores(some_questions(data.parent, name), GRID, measure="Success@1")
-        chosen = best_settings({name: scores})[name]
-        run = engine.run(queries, DEPTH, chosen)
-        bodies = [bm25(text, size=DEPTH) for text in list(queries.values())[:TIMED]]
-        times = time_queries(client, engine.indexes[chosen.analyzer], bodies)
-    return run, (times.p50, times.p99)
+    if not file.exists():
+        name, queries = data.name, test.query_texts()
+        corpus = BeirData.load(data, "test").corpus_path
+        with cluster_or_node(connection, "osn-bench-tome") as client, cluster_bm25(client, corpus) as engine:
+            scores = engine.scores(some_questions(data.parent, name), GRID, measure="Success@1")
+            chosen = best_settings({name: scores})[name]
+            run = engine.run(queries, DEPTH, chosen)
+            bodies = [bm25(text, size=DEPTH) for text in list(queries.values())[:TIMED]]
+            times = time_queries(client, engine.indexes[chosen.analyzer], bodies)
+        write_json(file, {"test": test.hash, "run": run, "ms": [times.p50, times.p99]}, indent=None)
+    kept = read_json_object(file)
+    if kept["test"] != test.hash:
+        raise InputError(f"{file} holds the searches of other questions", "give another --work")
+    return kept["run"], (kept["ms"][0], kept["ms"][1])
 
 
-def latency_rows(name: str, engine: str, times: tuple[float, float], *, on: str = "cpu") -> list[Row]:
-    """on: the device; it stands in the measure where it is not a processor."""
+def latency_rows(name: str, engine: str, times: tuple[float, float], count: int, *, on: str = "cpu") -> list[Row]:
+    """count: queries that were timed; on: the device, which stands in the measure where it is not a processor."""
     from opensearch_neural.results import Row
 
     return [
-        Row(name, engine, measure if on == "cpu" else f"{measure}, {on}", value, None, None, TIMED)
+        Row(name, engine, measure if on == "cpu" else f"{measure}, {on}", value, None, None, count)
         for measure, value in zip(("P50 ms", "P99 ms"), times, strict=True)
     ]
 
@@ -674,7 +710,7 @@ def _of(seeds: int) -> str:
 @click.option("--data", required=True, type=click.Path(path_type=Path, exists=True), help="Holds the BEIR folders.")
 @click.option("--work", required=True, type=click.Path(path_type=Path), help="Models and queries are kept there.")
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
-@click.option("--only", multiple=True, help="A set by name; repeatable. All by default.")
+@click.option("--only", multiple=True, type=click.Choice(SETS), help="A set; repeatable. All by default.")
 @click.option("--arm", "arms", multiple=True, type=click.Choice(ARMS), help="Repeatable. All by default.")
 @click.option("--pretraining-steps", default=4000, show_default=True, help="Updates of span corruption, each size.")
 @click.option("--generator", "query_model", help="A model of `osn train doc2query`, which is then not trained here.")
@@ -730,6 +766,8 @@ def tome(
         --arm two-stage --arm single-stage --arm "single-stage, one T5"
     """
     from benchmarks.publish import publish
+    from opensearch_neural.models.directory import hash_files, locate
+    from trainers.data import load_training
 
     if candidates % 2:
         raise InputError(
@@ -750,16 +788,23 @@ def tome(
     chosen = [arm for arm in ARMS if not arms or arm in arms]
     sets = [name for name in SETS if not only or name in only]
     check_data(work, [data / name for name in PAIRS])
+    held = {name: some_documents(data / name, work / f"{documents}-documents", documents) for name in sets if documents}
+    searched: dict[str, tuple[Run, tuple[float, float]]] = {}
+    for name in sets:
+        # What needs a cluster and no training comes first.
+        folder = held.setdefault(name, data / name)
+        test = load_training(folder, split="test", name=name)
+        searched[name] = bm25_run(folder, test, work / name / f"bm25-{documents or 'all'}.json", connection)
     sizes = {DEEPER if arm in (SINGLE, RANDOM) else LAYERS for arm in chosen} | {LAYERS}
     for layers in sorted(sizes):
         pretrained(data, work, effort, layers)
     writer = query_model or generator(data, work, effort)
+    effort = replace(effort, writer=hash_files(locate(writer))[:8])
     found: list[Row] = []
     for name in sets:
         of_set = work / name / effort.queries
-        held = data / name if documents is None else some_documents(data / name, of_set, documents)
-        generated(writer, held, of_set, effort)
-        rows = one_set(held, of_set, work / effort.backbones, effort, chosen, connection, seeds=seeds)
+        generated(writer, held[name], of_set, effort)
+        rows = one_set(held[name], of_set, work / effort.backbones, effort, chosen, searched[name], seeds=seeds)
         label = name if documents is None else f"{name}, {documents:,} documents"
         found += [replace(row, set=label) for row in rows]
     publish(

@@ -209,6 +209,22 @@ class Sampling:
             raise InputError(f"top_p must be in (0, 1] and temperature above 0: {self.top_p}, {self.temperature}")
 
 
+@dataclass(slots=True)
+class SamplingSettings:
+    """`Sampling` as a configuration gives it: what is None is as the generator was trained, else the default."""
+
+    candidates: int | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    temperature: float | None = None
+    copying: float | None = None
+    query_length: int | None = None
+    passage_length: int | None = None
+    prefix: str | None = None
+    batch_size: int | None = None
+    seed: int | None = None
+
+
 def sampling_for(model: str | Path, **given: Any) -> Sampling:
     """Settings for a model of queries: what is not given, or None, is as it was trained, else the default."""
     info = directory.read_osn_json(directory.locate(model)) or {}

@@ -47,7 +47,7 @@ from trainers import backbones
 from trainers.bi_encoder import SetSettings
 from trainers.config import config_options, fingerprint, save_config, to_dict
 from trainers.data import TrainingData, format_of, read_documents
-from trainers.doc2query import Sampling, generate_queries, sampling_for
+from trainers.doc2query import SamplingSettings, generate_queries, sampling_for
 from trainers.leaks import find_leaks, without_leaks
 from trainers.loop import (
     Trained,
@@ -62,6 +62,7 @@ from trainers.loop import (
 from trainers.model import Batch, TrainingModel
 from trainers.sequence_to_sequence import Row, SequenceToSequence, collate_rows, log_likelihood
 from trainers.texts import TextStore
+from trainers.tokenized import TokenCache
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class TomeConfig:
     queries: list[SetSettings] = field(default_factory=list)
     unseen: list[SetSettings] = field(default_factory=list)
     generator: str | None = None
-    sampling: Sampling = field(default_factory=lambda: Sampling(candidates=20))
+    sampling: SamplingSettings = field(default_factory=lambda: SamplingSettings(candidates=20))
     candidates: int | None = None
     spans: int = 0
     stages: Literal["both", "passage", "url", "single"] = "both"
@@ -224,6 +225,13 @@ class ToPassage:
     settings: GenerativeSettings
     spans: int = 0
 
+    def __post_init__(self) -> None:
+        self.query_tokens = self.tokens(self.queries.texts, self.settings.query_length)
+        self.passage_tokens = self.tokens(self.corpus.passages, self.settings.written_length)
+
+    def tokens(self, texts: TextStore, length: int) -> TokenCache:
+        return TokenCache(self.tokenizer, texts.text_at, max_length=length)
+
     def __len__(self) -> int:
         return len(self.queries.pairs) + self.spans * len(self.corpus.contents)
 
@@ -231,19 +239,14 @@ class ToPassage:
         at = visit.index
         if at < len(self.queries.pairs):
             query, document = self.queries.pairs[at].tolist()
-            name, text = self.queries.texts.ids[query], self.queries.texts.text_at(query)
-        else:
-            document = (at - len(self.queries.pairs)) % len(self.corpus.contents)
-            name = f"span of {self.corpus.contents.ids[document]}"
-            text = span(self.corpus.contents.text_at(document), visit)
+            return self.queries.texts.ids[query], self.query_tokens.rows([query])[0], self.target(document)
+        document = (at - len(self.queries.pairs)) % len(self.corpus.contents)
+        text = span(self.corpus.contents.text_at(document), visit)
         inputs = self.tokenizer(text, truncation=True, max_length=self.settings.query_length)["input_ids"]
-        return name, inputs, self.target(document)
+        return f"span of {self.corpus.contents.ids[document]}", inputs, self.target(document)
 
     def target(self, document: int) -> Sequence[int]:
-        text = self.corpus.passages.text_at(document)
-        ids: Sequence[int] = self.tokenizer(text_target=text, truncation=True, max_length=self.settings.written_length)[
-            "input_ids"
-        ]
+        ids: list[int] = self.passage_tokens.rows([document])[0].tolist()
         return ids
 
     def collate(self, items: Sequence[Row]) -> Batch:
@@ -263,6 +266,7 @@ class ToUrl(ToPassage):
     """The single stage: a query (or a span) to the document's URL."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         codec = UrlTokenizer(self.tokenizer)
         # What decoding is held to, token by token.
         self.targets = self.corpus.urls.sequences(lambda url: codec.encode(self.settings.identifier(url)))
@@ -275,19 +279,20 @@ class ToUrl(ToPassage):
 class PassageToUrl(ToUrl):
     """Stage 2: each passage of the corpus to its URL; `queries` holds what stage 1 wrote, as further passages."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.query_tokens = self.tokens(self.queries.texts, self.settings.written_length)
+
     def __len__(self) -> int:
         return len(self.corpus.passages) + len(self.queries.pairs)
 
     def __getitem__(self, visit: Visit) -> Row:
         document = visit.index
-        name, text = "", ""
         if document < len(self.corpus.passages):
-            name, text = self.corpus.passages.ids[document], self.corpus.passages.text_at(document)
-        else:
-            query, document = self.queries.pairs[document - len(self.corpus.passages)].tolist()
-            name, text = f"written for {self.queries.texts.ids[query]}", self.queries.texts.text_at(query)
-        inputs = self.tokenizer(text, truncation=True, max_length=self.settings.written_length)["input_ids"]
-        return name, inputs, self.target(document)
+            return self.corpus.passages.ids[document], self.passage_tokens.rows([document])[0], self.target(document)
+        query, document = self.queries.pairs[document - len(self.corpus.passages)].tolist()
+        name = f"written for {self.queries.texts.ids[query]}"
+        return name, self.query_tokens.rows([query])[0], self.target(document)
 
 
 # ---------------------------------------------------------------- training
@@ -316,6 +321,7 @@ def train_tome(config: TomeConfig, *, limit: int | None = None) -> dict[str, Tra
     corpus = tome_corpus(
         _documents(config, sets, limit), tokenizers[URL if single else PASSAGE], settings, url_tokenizer=tokenizers[URL]
     )
+    _check_corpus(config, corpus)
     outcome: dict[str, Trained] = {}
     none = queries = Queries(TextStore(what="query"), np.empty((0, 2), dtype=np.int64))
     if config.stages != "url":
@@ -378,12 +384,8 @@ def _generated(config: TomeConfig, corpus: Corpus) -> TrainingData:
     path = config.output / FOLDER / "queries.jsonl"
     assert config.generator is not None
     with main_process_first():
-        # The lengths and prefix that the generator was trained with, unless told otherwise.
-        usual = asdict(Sampling())
-        given = {name: value for name, value in asdict(config.sampling).items() if value != usual[name]}
-        generate_queries(
-            config.generator, corpus.contents, output=path, sampling=sampling_for(config.generator, **given)
-        )
+        sampling = sampling_for(config.generator, **asdict(config.sampling))
+        generate_queries(config.generator, corpus.contents, output=path, sampling=sampling)
     return SetSettings(path, corpus=config.corpus, name="generated").load()
 
 
@@ -424,6 +426,7 @@ def _train_stage(
 
     # A stage is known by what it is trained on, so that both together and one after the other come to the same.
     about = {"stage": "single" if config.stages == "single" else stage, "backbone": backbone, "spans": data.spans}
+    about["corpus"] = data.corpus.hash
     return train(
         SequenceToSequence(model, tokenizer),
         data,
@@ -479,6 +482,18 @@ def _check_stages(config: TomeConfig) -> None:
             )
 
 
+def _check_corpus(config: TomeConfig, corpus: Corpus) -> None:
+    """Raises InputError where a stage that is there was trained on another corpus, or on its passages cut otherwise."""
+    for stage in _stages(config.stages == "single"):
+        content = read_osn_json(config.output / stage)
+        there = {} if content is None else content.get("training", {})
+        if there.get("corpus", corpus.hash) != corpus.hash:
+            raise InputError(
+                f"{config.output / stage} was trained on another corpus, or on passages that another tokenizer cut",
+                "both stages need the same corpus and 'backbone': train one of them again, to another --output",
+            )
+
+
 def _complete(config: TomeConfig, corpus: Corpus) -> None:
     """`generative.json`, and last `osn.json`: the directory is a model then.
 
@@ -515,7 +530,7 @@ def tome_command(config: TomeConfig, dry_run: bool) -> None:
             tried = replace(
                 config,
                 output=Path(folder) / "model",
-                sampling=replace(config.sampling, candidates=min(2, config.sampling.candidates), query_length=8),
+                sampling=replace(config.sampling, candidates=2, query_length=8),
                 written=min(config.written, 4),
                 training=_two_steps(config.training),
                 url_training=_two_steps(config.url_training),

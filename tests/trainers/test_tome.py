@@ -178,6 +178,40 @@ def test_stage_two_reads_what_stage_one_wrote_where_asked(
     assert read == [3, 3]
 
 
+def test_stages_of_different_corpora_are_not_joined(zoo: Path, t5: Path, tmp_path: Path) -> None:
+    train_tome(config_for(tmp_path / "tome", zoo, t5, stages="url"))
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(line + "\n" for line in (zoo / "corpus.jsonl").read_text().splitlines()[:-1]))
+    with pytest.raises(InputError, match="was trained on another corpus"):
+        train_tome(config_for(tmp_path / "tome", zoo, t5, stages="passage", corpus=other, queries=[]))
+    assert not (tmp_path / "tome" / "passage").exists()
+
+
+def test_what_the_configuration_says_of_sampling_counts_also_where_it_is_the_default(
+    zoo: Path, t5: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = tmp_path / "generator"
+    generator.mkdir()
+    trained = {"training": {"query_length": 9, "prefix": "ask: "}, "measures": {"copying": 8.0}}
+    (generator / "osn.json").write_text(json.dumps({"format": 1, "kind": "doc2query", **trained}))
+    found: list[Any] = []
+
+    def write(model: object, documents: TextStore, *, output: Path, sampling: Any) -> None:
+        found.append(sampling)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tome, "generate_queries", write)
+    told = tome.SamplingSettings(candidates=3, copying=0.0, prefix="")
+    for sampling in (tome.SamplingSettings(candidates=3), told):
+        config = config_for(tmp_path / "tome", zoo, t5, queries=[], generator=str(generator), sampling=sampling)
+        with pytest.raises(KeyboardInterrupt):
+            train_tome(config)
+    assert [(one.candidates, one.query_length, one.copying, one.prefix) for one in found] == [
+        (3, 9, 8.0, "ask: "),
+        (3, 9, 0.0, ""),
+    ]
+
+
 def test_documents_that_share_a_url_are_refused(zoo: Path, t5: Path, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
     lines = (zoo / "corpus.jsonl").read_text().splitlines()

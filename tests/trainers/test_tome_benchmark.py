@@ -112,13 +112,13 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     assert by_engine[(BM25, "P50 ms")].value > 0 and by_engine[(f"{TWO}, free", "P50 ms")].value > 0
     assert len(read(tmp_path / "out").goals) == 5
 
-    of_set = tmp_path / "work" / "wikiqa-doc" / "20-documents-2-queries-1"
+    (of_set,) = (tmp_path / "work" / "wikiqa-doc").glob("20-documents-2-queries-*")
     before = (of_set / "before" / "corpus.jsonl").read_text().splitlines()
     assert len(before) == 18
     (bare,) = of_set.glob("no-prompts-*/generative.json")
     assert json.loads(bare.read_text())["prompts"] is False
     (written,) = of_set.glob("written-passages-*")
-    (two,) = of_set.glob("two-stage-2*")
+    (two,) = of_set.glob("two-stage-1-2*")
     stages = [folder / "passage" / "model.safetensors" for folder in (written, two)]
     assert stages[0].read_bytes() == stages[1].read_bytes()
     assert (written / ".stages" / "written.json").exists()
@@ -128,12 +128,34 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
         pytest.fail("done already")
 
     monkeypatch.setattr(loop.LoopTrainer, "train", never)
-    monkeypatch.setattr(GenerativeModel, "find_documents", never)
+    for decode in ("find_documents", "find_urls", "write_passages"):
+        monkeypatch.setattr(GenerativeModel, decode, never)
     monkeypatch.setattr(tome, "latency", lambda *_: (1.0, 1.0))
     again = [*arguments[: arguments.index("--record")], "--record", str(tmp_path / "again"), "--url", cluster_url]
     assert CliRunner().invoke(tome.tome, again, catch_exceptions=False).exit_code == 0
     hits = [[row for row in read(tmp_path / name).rows if row.measure.startswith("Hits")] for name in ("out", "again")]
     assert hits[0] == hits[1]
+
+
+def test_stage_1_is_trained_where_another_arm_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    effort = Effort(1, 1, steps=10, url_steps=4, candidates=4, spans=0, precision="float32")
+    asked: list[Path] = []
+
+    def train(config: Any) -> dict[str, Any]:
+        asked.append(config.output)
+        (config.output / "passage").mkdir(parents=True, exist_ok=True)
+        return {}
+
+    monkeypatch.setattr("trainers.tome.train_tome", train)
+    monkeypatch.setattr("opensearch_neural.models.generative.load_generative", lambda _: None)
+    monkeypatch.setattr(tome, "count_queries", lambda _: 10)
+    tome.trained(Trial(WRITTEN), tmp_path / "tldr", tmp_path / "work", tmp_path / "start", effort)
+    assert [folder.name.partition("-1-")[0] for folder in asked] == [TWO, "written-passages"]
+
+
+def test_an_unknown_set_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    result = CliRunner().invoke(tome.tome, ["--data", str(tmp_path), "--work", str(tmp_path / "w"), "--only", "tlrd"])
+    assert result.exit_code == 2 and "'tlrd' is not one of" in result.output
 
 
 def small_backbone(architecture: Any, *, layers: int, **_: Any) -> NewBackbone:
@@ -238,11 +260,13 @@ def test_each_arm_is_told_what_its_name_says(tmp_path: Path) -> None:
         assert [given.path for given in one.unseen] == [tmp_path / "tldr"]
     outputs = {one.output for one in of.values()}
     # Other sizes and seeds are other folders.
-    for other in (replace(effort, steps=11), replace(effort, batch_size=8), replace(effort, learning_rate=1e-4)):
+    changes: list[dict[str, Any]] = [{"steps": 11}, {"batch_size": 8}, {"learning_rate": 1e-4}, {"pretraining": 2}]
+    for other in (replace(effort, **change) for change in changes):
         outputs.add(configuration(Trial(TWO), tmp_path / "tldr", work, start, other).output)
     another = configuration(Trial(TWO, 43), tmp_path / "tldr", work, start, effort)
     assert another.training.seed == another.url_training.seed == 43
-    assert len({*outputs, another.output}) == len(ARMS) + 4
+    assert len({*outputs, another.output}) == len(ARMS) + 5
+    assert replace(effort, writer="a").queries != replace(effort, writer="b").queries
 
 
 def test_where_the_loss_arises_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
