@@ -12,7 +12,8 @@
 
 One model learns from both sets' questions, one hard negative of BM25's for each. It is tested on SQuAD's (squad-mix's test
 split, whose paragraphs no training question is about), on squad-mix's own kind of questions about articles that were held
-back, and on wikiqa-doc's. Intervals resample articles: many questions are about one.
+back, and on wikiqa-doc's. Intervals resample articles: many questions are about one. A start that was pre-trained on these
+corpora has read the documents that are held back here, and no question about them.
 
 The λ of the self-contrastive arm is the best on dev with the first seed, which then does not count: dual encoder,
 self-contrastive and multi-vector are judged by the others. Arms of one seed have the first, beside the dual encoder's. The
@@ -74,6 +75,8 @@ DEV_SHARE, TEST_SHARE = 0.03, 0.12
 HELD_QUERIES = 3000
 """Questions about held-back articles that are tested, at most."""
 QUERIES_AT_ONCE = 64
+CHOICES, COUNTS = ("last", "first", "uniform"), (2, 4, 6, 8)
+"""Of layers, and how many; where two are the same layers, the first is trained for both."""
 LAMBDAS = (0.01, 0.1, 1.0, 10.0)
 TOLERANCE = 0.01
 """In dev nDCG@10: an arm has converged that gains no more than this over a training of half the steps."""
@@ -167,10 +170,7 @@ def layer_arms(depth: int) -> list[Arm]:
     layers are here, and ME-BERT with as many. What chooses the same layers as another does is left out."""
     from trainers.multi_layer import chosen_layers
 
-    counts = [count for count in (2, 4, 6, 8) if count <= depth]
-    choices: list[str | list[int]] = [
-        f"{choice}:{count}" for count in counts for choice in ("last", "first", "uniform")
-    ]
+    choices: list[str | list[int]] = [f"{choice}:{count}" for count in COUNTS if count <= depth for choice in CHOICES]
     if depth >= 4:
         choices.append([depth - 2, depth])
     arms: dict[tuple[int, ...], Arm] = {}
@@ -223,6 +223,16 @@ class Recipe:
 
         return hash_files(locate(self.start))
 
+    @property
+    def start_name(self) -> str:
+        return self.start.rstrip("/").rpartition("/")[2]
+
+    @property
+    def described(self) -> str:
+        """The start as a result names it."""
+        width = int(self.backbone.hidden_size)
+        return f"{self.start_name} ({self.start_hash}, {self.depth} layers × {width})"
+
     def check(self) -> None:
         """Raises InputError for a CLS that the start does not have, ModelError for a start that is none."""
         from trainers.encoder import T5
@@ -234,7 +244,8 @@ class Recipe:
         """Of everything that an option changes about a training: another one is another folder."""
         from trainers.config import fingerprint
 
-        given = {**asdict(self), "precision": self.computed}
+        # Not where the start lies, but what it is.
+        given = {**asdict(self), "start": "", "precision": self.computed}
         return fingerprint(given, self.start_hash, steps, seed)[:8]
 
 
@@ -248,6 +259,7 @@ class Ground:
     only: tuple[str, ...] = ()
     """Parts of the names of the arms that are wanted; the dual encoder always is. All without any."""
     _tests: dict[str, TrainingData] = field(default_factory=dict)
+    _outcomes: dict[Path, Outcome] = field(default_factory=dict)
     _clusters: dict[str, dict[str, str]] = field(default_factory=dict)
     _hashes: dict[str, str] = field(default_factory=dict)
 
@@ -295,11 +307,15 @@ class Ground:
     def measured_file(self, spec: str, name: str, what: str = "") -> Path:
         """Where is kept what was measured of a model (as `open_retriever` names it) on a test set: by both hashes, so that
         the parts do not search twice."""
+        return self.work / "measured" / f"{slug(name)}-{self.hash_of(spec)}-{self.test(name).hash}{what}.json"
+
+    def hash_of(self, spec: str) -> str:
+        """Of a model as `open_retriever` names it."""
         from opensearch_neural.models.directory import hash_files, locate
 
         if spec not in self._hashes:
             self._hashes[spec] = hash_files(locate(spec.partition(":")[2]))
-        return self.work / "measured" / f"{slug(name)}-{self._hashes[spec]}-{self.test(name).hash}{what}.json"
+        return self._hashes[spec]
 
     def refuse_other_data(self) -> None:
         """Raises InputError for a folder of work on other data."""
@@ -361,8 +377,8 @@ def configuration(arm: Arm, ground: Ground, *, steps: int, seed: int) -> DenseCo
             SetSettings(ground.train(name), name=name, negatives=ground.negatives(name)) for name in (SQUAD, WIKIQA)
         ],
         "dev": [
-            # Of wikiqa-doc's few questions nearly all are answered by what is ranked first, before any training.
             SetSettings(ground.held, split="dev", name="squad-mix-dev"),
+            SetSettings(ground.data / WIKIQA, split="dev", name="wikiqa-dev"),
         ],
         "unseen": [
             SetSettings(ground.squad, split="test", name="squad-mix-test"),
@@ -378,7 +394,7 @@ def configuration(arm: Arm, ground: Ground, *, steps: int, seed: int) -> DenseCo
         ),
         "candidates": CandidateSettings(negatives=1, depth=DEPTH),
         "two_stage": TwoStageSettings(depth=DEPTH, keep=50) if arm.two_stage else None,
-        "selection": DevSettings(queries=500, documents=1000),
+        "selection": DevSettings(queries=300, documents=500),
         "training": TrainingSettings(
             steps=steps,
             batch_size=recipe.batch,
@@ -425,11 +441,15 @@ def trained(arm: Arm, ground: Ground, *, steps: int, seed: int) -> Outcome:
     from trainers.multi_layer import MlrConfig, build
 
     config = configuration(arm, ground, steps=steps, seed=seed)
+    if config.output in ground._outcomes:
+        return ground._outcomes[config.output]
     found = train_dense(config, build) if isinstance(config, MlrConfig) else train_dense(config)
     logger.info("%s, seed %d: %d steps, %s", arm.name, seed, found.steps, found.measures)
     history = (config.output / ".training" / "history.jsonl").read_text(encoding="utf-8").splitlines()
     evaluated = {one["step"]: one["eval_nDCG@10"] for one in map(json.loads, history) if "eval_nDCG@10" in one}
-    return Outcome(arm, seed, config.output, [evaluated[step] for step in sorted(evaluated)])
+    outcome = Outcome(arm, seed, config.output, [evaluated[step] for step in sorted(evaluated)])
+    ground._outcomes[config.output] = outcome
+    return outcome
 
 
 def best_on_dev(ground: Ground, *, steps: int) -> Arm:
@@ -452,23 +472,26 @@ def of_lambdas() -> list[Arm]:
 
 
 def searched(spec: str, name: str, ground: Ground) -> Measured:
-    """A model (as `open_retriever` names it) on a test set: exact search over the whole corpus; kept, query by query."""
+    """A model (as `open_retriever` names it) on a test set: exact search over the whole corpus; kept, query by query. Sets
+    of the same documents are searched together."""
     from opensearch_neural.evaluate import Measured, measure
     from opensearch_neural.files import read_json_object, write_json
     from trainers.negatives import open_retriever
 
     file = ground.measured_file(spec, name)
     if not file.exists():
-        test = ground.test(name)
-        engine = open_retriever(spec, test.documents, cache=cache_of(spec, test, ground))
-        found = measure(engine.retrieve(test.query_texts(), DEPTH), test.qrels(), MEASURES)
-        write_json(file, asdict(found), indent=None)
+        documents = ground.test(name).documents
+        engine = open_retriever(spec, documents, cache=cache_of(spec, ground.test(name), ground))
+        for one in [one for one in TESTS if ground.test(one).documents.hash == documents.hash]:
+            test = ground.test(one)
+            found = measure(engine.retrieve(test.query_texts(), DEPTH), test.qrels(), MEASURES)
+            write_json(ground.measured_file(spec, one), asdict(found), indent=None)
     return Measured(**read_json_object(file))
 
 
 def cache_of(spec: str, test: TrainingData, ground: Ground) -> Path:
     """Where the vectors of a test set's corpus are kept; the two sets of squad-mix share theirs."""
-    return ground.work / "vectors" / spec.rpartition("/")[2] / test.documents.hash
+    return ground.work / "vectors" / ground.hash_of(spec) / test.documents.hash
 
 
 def compared(outcomes: Sequence[Outcome], ground: Ground) -> list[Row]:
@@ -484,7 +507,7 @@ def compared(outcomes: Sequence[Outcome], ground: Ground) -> list[Row]:
     for name in TESTS:
         rows = partial(evaluate.rows, name, clusters=ground.clusters(name))
         measured = {outcome.name: searched(outcome.spec, name, ground) for outcome in outcomes}
-        as_published = {f"{start.rpartition('/')[2]} as it is": searched(f"dense:{start}", name, ground)}
+        as_published = {f"{ground.recipe.start_name} as it is": searched(f"dense:{start}", name, ground)}
         for seed, baseline in baselines.items():
             of_seed = {one.name: measured[one.name] for one in outcomes if one.seed == seed}
             found += rows(of_seed | (as_published if seed == SEEDS[0] else {}), baseline=baseline.name)
@@ -779,7 +802,7 @@ def rivals_goal(rows: Sequence[Row], arm: Arm) -> Goal:
     shown = "; ".join(f"{rival}: {', '.join(map(_with_interval, own))}" for rival, own in gains.items())
     return Goal(
         "self-contrastive above each rival (ME-BERT, token vectors) in top-5 accuracy on at least one set, interval above "
-        f"zero (seed {SEEDS[0]})",
+        f"zero (seed {SEEDS[0]}, which its λ was chosen with; the rivals have the paper's)",
         f"{len(rivals)} of {len(rivals)}",
         f"{len(above)} of {len(gains)} ({shown})" if gains else None,
         bool(rivals) and len(above) == len(rivals),
@@ -914,7 +937,7 @@ def multi_layer(
         publish(
             rows,
             goals,
-            title=titles[part],
+            title=f"{titles[part]}; start: {ground.recipe.described}",
             data=[data / name for name in (SQUAD, WIKIQA)],
             seeds=SEEDS[: seeds + 1 if part == "variants" else 1],
             shown=[one for one in measures if one in MEASURES or one.startswith(f"{TOP_5} - {DUAL.name}")],

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.multi_layer import DUAL, LAMBDAS, SEEDS, SQUAD, TESTS, TOP_5
+from benchmarks.multi_layer import CHOICES, COUNTS, DUAL, LAMBDAS, SEEDS, SQUAD, TESTS, TOP_5
 from opensearch_neural.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -19,16 +19,28 @@ def plots(part: str, rows: Sequence[Row], folder: Path) -> None:
     value = {(row.set, row.engine, row.measure): row.value for row in rows}
     seed = f", seed {SEEDS[0]}"
     if part == "layers":
-        curves = {
-            choice: [(count, f"MLR {choice}:{count}, multi-vector{seed}") for count in (2, 4, 6, 8)]
-            for choice in ("last", "first", "uniform")
-        }
+        curves = {choice: _layer_points(rows, choice) for choice in CHOICES}
         curves["ME-BERT"] = [(count, f"ME-BERT {count}, multi-vector{seed}") for count in (2, 4, 8)]
         _curves(value, curves, "vectors a document", folder / "layers.svg")
         _shares(rows, folder / "winners.svg")
     elif part == "lambda":
         points = [(weight, f"MLR last:2, self-contrastive, λ {weight:g}{seed}") for weight in LAMBDAS]
         _curves(value, {"self-contrastive": points}, "λ", folder / "lambda.svg", logarithmic=True)
+
+
+def _layer_points(rows: Sequence[Row], choice: str) -> list[tuple[int, str]]:
+    """(layers, engine) of the arms that `choice` names. What is the same layers as another choice was trained once."""
+    from trainers.multi_layer import chosen_layers
+
+    depth = max((int(row.measure.split()[1]) for row in rows if row.measure.startswith("layer ")), default=0)
+    counts = [count for count in COUNTS if count <= depth]
+    names: dict[tuple[int, ...], str] = {}
+    for count in counts:
+        for one in CHOICES:
+            names.setdefault(chosen_layers(f"{one}:{count}", depth), f"{one}:{count}")
+    engines = [names[chosen_layers(f"{choice}:{count}", depth)] for count in counts]
+    named = [f"MLR {layers}, multi-vector, seed {SEEDS[0]}" for layers in engines]
+    return list(zip(counts, named, strict=True))
 
 
 def _curves(

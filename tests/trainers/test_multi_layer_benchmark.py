@@ -21,7 +21,7 @@ pytest.importorskip("sentence_transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402
 from tiny import tiny_backbone, tiny_beir  # noqa: E402
 
-from benchmarks import local_cluster, multi_layer_storage  # noqa: E402
+from benchmarks import local_cluster, multi_layer_plots, multi_layer_storage  # noqa: E402
 from benchmarks import multi_layer as bench  # noqa: E402
 from benchmarks.multi_layer import (  # noqa: E402
     DUAL,
@@ -264,6 +264,14 @@ def test_only_what_is_asked_for_is_trained_in_every_part(
     assert names(bench.lambdas, 1) == [DUAL.name]
     assert names(bench.layers, 1) == [DUAL.name, "ME-BERT 4, average"]
     assert names(multi_layer_storage.storage, None) == [DUAL.name, "ME-BERT 8, multi-vector"]
+
+
+def test_curves_share_what_was_trained_once() -> None:
+    rows = [Row("squad-mix", "any", f"layer {layer} wins, answers", 0.5, None, None, 1) for layer in (2, 4)]
+    points = {choice: multi_layer_plots._layer_points(rows, choice) for choice in bench.CHOICES}
+    of_two = {"last": "last:2", "first": "first:2", "uniform": "uniform:2"}
+    for choice, own in of_two.items():
+        assert points[choice] == [(2, f"MLR {own}, multi-vector, seed 42"), (4, "MLR last:4, multi-vector, seed 42")]
 
 
 def test_layers_and_lambda_leave_plots_and_without_matplotlib_their_numbers(
