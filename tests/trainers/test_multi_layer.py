@@ -238,12 +238,16 @@ def _plain(model: MultiLayerModel) -> Any:
     return Encoder(one.backbone, pooling=one.pooling, normalize=one.normalize)
 
 
-@pytest.mark.parametrize("source", ["layers", "tokens"])
+@pytest.mark.parametrize(
+    ("kind", "source"), [("bert", "layers"), ("bert", "first-tokens"), ("bert", "tokens"), ("t5", "layers")]
+)
 @pytest.mark.parametrize("pooling", ["multi-vector", "self-contrastive", "average"])
-def test_chunks_have_the_gradient_of_the_whole_batch(backbone: Path, beir: Path, source: str, pooling: str) -> None:
+def test_chunks_have_the_gradient_of_the_whole_batch(
+    backbone: Path, t5: Path, beir: Path, kind: str, source: str, pooling: str
+) -> None:
     gradients = []
     for chunk_size in (None, 4):
-        model = built(backbone, beir, source=source, pooling=pooling)
+        model = built(backbone if kind == "bert" else t5, beir, source=source, count=3, pooling=pooling)
         batch = batch_of(model, beir, chunk_size=chunk_size)
         if chunk_size is None:
             model(batch).total.backward()
@@ -256,7 +260,7 @@ def test_chunks_have_the_gradient_of_the_whole_batch(backbone: Path, beir: Path,
         torch.testing.assert_close(gradient, gradients[1][name], atol=2e-6, rtol=1e-3)
 
 
-@pytest.mark.parametrize("source", ["layers", "tokens"])
+@pytest.mark.parametrize("source", ["layers", "first-tokens", "tokens"])
 def test_two_processes_see_the_loss_of_one(
     backbone: Path, beir: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
