@@ -29,7 +29,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.models.directory import hash_files, locate
 from opensearch_neural.retrievers import Run
 from trainers import losses
-from trainers.config import BACKBONE, config_options, fingerprint
+from trainers.config import backbone_option, config_options, fingerprint
 from trainers.data import SetRange, TrainingData, fewer_documents, hold_back, load_training, sample_candidates
 from trainers.dev import DEPTH, DevSet, dev_measures, dev_set
 from trainers.encoder import (
@@ -729,7 +729,7 @@ def rehearse(config: DenseConfig, build: Build = build) -> Trained:
 
 
 @click.command("dense")
-@config_options(DenseConfig, shortcuts=BACKBONE)
+@config_options(DenseConfig, shortcuts=backbone_option("start"))
 def dense(config: DenseConfig, dry_run: bool) -> None:
     """Train a bi-encoder: one vector a text, from questions and the passages that answer them.
 

@@ -185,8 +185,9 @@ def config_options(
     return decorate
 
 
-BACKBONE = {"backbone": ("start", "Directory or hub id to start from; of pre-training, too.")}
-"""The shortcut of trainings that start from a backbone."""
+def backbone_option(field: str) -> dict[str, tuple[str, str]]:
+    """The shortcut --backbone of trainings that start from one, which is `field` of their configuration."""
+    return {"backbone": (field, "Directory or hub id to start from; of pre-training, too.")}
 
 
 def recipe(name: str) -> Path:

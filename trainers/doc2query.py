@@ -1,6 +1,6 @@
 """Queries for passages: train a generator on pairs, generate, keep what is consistent.
 
-    osn train doc2query --set backbone=models/t5 --set data=[squad-mix] --output models/doc2query
+    osn train doc2query --backbone models/t5 --set data=[squad-mix] --output models/doc2query
     osn generate-queries scifact --model models/doc2query --candidates 5 --output queries.jsonl
     osn generate-queries scifact --model models/doc2query --consistency 10 --retriever bm25 --output queries.jsonl
 
@@ -36,7 +36,7 @@ from opensearch_neural.models import directory
 from opensearch_neural.retrievers import Retriever
 from trainers import backbones
 from trainers.chunks import Chunk, summary, write_in_chunks
-from trainers.config import config_options
+from trainers.config import backbone_option, config_options
 from trainers.copying import Copying, CopyingScores, fitted
 from trainers.data import GENERATED, TrainingData, hold_back, load_training, merge, read_documents
 from trainers.formats import read_header, read_json_lines
@@ -163,14 +163,14 @@ def run(config: Doc2QueryConfig, *, limit: int | None = None) -> Path:
 
 
 @click.command("doc2query")
-@config_options(Doc2QueryConfig)
+@config_options(Doc2QueryConfig, shortcuts=backbone_option("backbone"))
 def doc2query_command(config: Doc2QueryConfig, dry_run: bool) -> None:
     """Train a model that writes queries for passages, on pairs of both.
 
     Interrupted, the same command goes on.
 
     \b
-    osn train doc2query --set backbone=models/t5 --set "data=[squad-mix]" --output models/doc2query
+    osn train doc2query --backbone models/t5 --set "data=[squad-mix]" --output models/doc2query
     """
     if dry_run:
         with tempfile.TemporaryDirectory() as folder:

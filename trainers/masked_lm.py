@@ -2,7 +2,7 @@
 
     osn train mlm --output models/base --set corpus=[squad-mix,tldr] --set new.architecture=bert
     osn train mlm --output models/minilm-mlm --set corpus=[scifact] --set head_steps=500 \\
-        --set backbone=sentence-transformers/all-MiniLM-L6-v2
+        --backbone sentence-transformers/all-MiniLM-L6-v2
     osn train mlm --output models/t5 --set corpus=[tldr] --set new.architecture=t5
 
 BERT (Devlin et al., 2019, section 3.1): of the tokens, or whole words, that are chosen, 80% become [MASK], 10% a random
@@ -37,7 +37,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.files import read_json_object, write_json
 from trainers import backbones, losses
 from trainers.backbones import HEAD_BIAS, NewBackbone
-from trainers.config import config_options, fingerprint
+from trainers.config import backbone_option, config_options, fingerprint
 from trainers.data import read_documents
 from trainers.loop import TrainingSettings, Visit, train
 from trainers.model import Batch, Losses, TrainingModel
@@ -510,7 +510,7 @@ def _starting_point(
 
 
 @click.command("mlm")
-@config_options(MaskedLmConfig)
+@config_options(MaskedLmConfig, shortcuts=backbone_option("backbone"))
 def mlm_command(config: MaskedLmConfig, dry_run: bool) -> None:
     """Train a masked language model (BERT-like) or by span corruption (T5) on a corpus.
 

@@ -35,7 +35,7 @@ from opensearch_neural.models.pooling import Pooling
 from opensearch_neural.retrievers import Run
 from trainers import losses
 from trainers.bi_encoder import BiEncoder, DenseConfig, rehearse, report, towers, train_dense
-from trainers.config import BACKBONE, config_options
+from trainers.config import backbone_option, config_options
 from trainers.dev import DEPTH
 from trainers.encoder import Encoder, EncoderSettings, Role, write_sentence_transformer
 from trainers.grad_cache import Encoded, Part, gather
@@ -346,7 +346,7 @@ def build(config: MlrConfig) -> MultiLayerModel:
 @config_options(
     MlrConfig,
     shortcuts={
-        **BACKBONE,
+        **backbone_option("start"),
         "layers": ("representation.layers", "Numbers (4,6), all, or last:M, first:M, uniform:M.  [default: last:2]"),
         "pooling": (
             "representation.pooling",

@@ -1,7 +1,7 @@
 """Query-as-context pre-training: an encoder learns from a passage and a query that was written for it.
 
     osn train query-as-context --variant cocondenser --context query --output models/pretrained \\
-        --set 'corpora=[{path: squad-mix}]' --set backbone=models/mlm --set generation.model=models/doc2query
+        --set 'corpora=[{path: squad-mix}]' --backbone models/mlm --set generation.model=models/doc2query
     osn train query-as-context --config query-as-context --output models/pretrained      the whole paper
 
 "Query-as-context Pre-training for Dense Passage Retrieval". Documents become passages of whole sentences, each passage gets
@@ -58,7 +58,7 @@ from trainers.bi_encoder import (
     padding_id,
     train_dense,
 )
-from trainers.config import config_options, fingerprint
+from trainers.config import backbone_option, config_options, fingerprint
 from trainers.data import GENERATED, TrainingData, read_documents
 from trainers.dev import DevSet, corpus_measures, dev_measures, dev_set
 from trainers.doc2query import generate_queries, sampling_for
@@ -995,6 +995,7 @@ def rehearse(config: QueryAsContextConfig) -> list[Step]:
 @config_options(
     QueryAsContextConfig,
     shortcuts={
+        **backbone_option("backbone"),
         "variant": ("variant", "cocondenser or cot-mae.  [default: cocondenser]"),
         "context": ("context", "query, random-passage, mixed or none.  [default: query]"),
     },
@@ -1003,10 +1004,10 @@ def query_as_context_command(config: QueryAsContextConfig, dry_run: bool) -> Non
     """Pre-train an encoder on passages and the queries written for them (coCondenser or CoT-MAE).
 
     \b
-    osn train query-as-context --set 'corpora=[{path: squad-mix}]' --set backbone=models/mlm \\
+    osn train query-as-context --set 'corpora=[{path: squad-mix}]' --backbone models/mlm \\
         --set generation.model=models/doc2query --output models/pretrained
     osn train query-as-context --variant cot-mae --context random-passage --set 'corpora=[{path: squad-mix}]' \\
-        --set backbone=models/mlm --output models/random
+        --backbone models/mlm --output models/random
     osn train query-as-context --config query-as-context --output models/pretrained
 
     Then: osn train dense --set start=models/pretrained … (CLS and raw inner products are the default there). With

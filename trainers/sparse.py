@@ -32,7 +32,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.idf import load_idf
 from opensearch_neural.models.directory import hash_files, locate
 from trainers.bi_encoder import DenseConfig, Prepared, RetrievalData, prepare, rehearsed
-from trainers.config import BACKBONE, config_options, fingerprint
+from trainers.config import backbone_option, config_options, fingerprint
 from trainers.data import TrainingData
 from trainers.loop import Trained, check_output, is_main_process, main_process_first, train
 from trainers.model import TrainingModel
@@ -296,7 +296,7 @@ def rehearse(config: SparseConfig) -> Trained:
 
 
 @click.command("sparse")
-@config_options(SparseConfig, shortcuts=BACKBONE)
+@config_options(SparseConfig, shortcuts=backbone_option("start"))
 def sparse_command(config: SparseConfig, dry_run: bool) -> None:
     """Train an inference-free sparse model: documents are encoded, queries only tokenized.
 

@@ -1,6 +1,6 @@
 """TOME: a query becomes a passage, the passage becomes a URL, by two models trained apart.
 
-    osn train tome --set corpus=tldr --set 'queries=[{path: queries.jsonl}]' --set backbone=models/t5 --output models/tome
+    osn train tome --set corpus=tldr --set 'queries=[{path: queries.jsonl}]' --backbone models/t5 --output models/tome
     osn train tome --config tome.yaml --set stages=single --output models/single-stage
 
 (`tome-model-based-retrieval`, section 3.) Stage 1 learns to write "title: … passage: …" of a document for a query of it,
@@ -45,7 +45,7 @@ from opensearch_neural.models.generative import (
 from opensearch_neural.models.url_trie import CorpusUrls
 from trainers import backbones
 from trainers.bi_encoder import SetSettings
-from trainers.config import config_options, fingerprint, save_config, to_dict
+from trainers.config import backbone_option, config_options, fingerprint, save_config, to_dict
 from trainers.data import TrainingData, format_of, read_documents
 from trainers.doc2query import SamplingSettings, generate_queries, sampling_for
 from trainers.leaks import find_leaks, without_leaks
@@ -512,7 +512,7 @@ def _complete(config: TomeConfig, corpus: Corpus) -> None:
 
 
 @click.command("tome")
-@config_options(TomeConfig)
+@config_options(TomeConfig, shortcuts=backbone_option("backbone"))
 def tome_command(config: TomeConfig, dry_run: bool) -> None:
     """Train two models that find by writing: a passage for a query, then the URL of that passage.
 
@@ -521,7 +521,7 @@ def tome_command(config: TomeConfig, dry_run: bool) -> None:
 
     \b
     osn train mlm --set new.architecture=t5 --set "corpus=[tldr]" --output models/t5
-    osn train tome --set corpus=tldr --set "queries=[{path: tldr}]" --set spans=5 --set backbone=models/t5 \\
+    osn train tome --set corpus=tldr --set "queries=[{path: tldr}]" --set spans=5 --backbone models/t5 \\
         --output models/tome
     osn train tome --config tome --set stages=url --output models/tome          a stage of its own
     """

@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from opensearch_neural.cli import osn
 from opensearch_neural.errors import InputError
 from trainers.config import (
     config_options,
@@ -204,3 +205,11 @@ sources:
 more: []
 """
     )
+
+
+@pytest.mark.parametrize("method", ["dense", "sparse", "mlr", "mlm", "doc2query", "query-as-context", "tome"])
+def test_whatever_starts_from_a_backbone_is_told_it_alike(method: str) -> None:
+    arguments = ["train", method, "--output", "out", "--backbone", "a", "--set", "nothing=1"]
+    result = CliRunner().invoke(osn, arguments)
+    assert result.exit_code != 0 and "nothing" in str(result.exception or result.output)
+    assert "No such option" not in result.output
