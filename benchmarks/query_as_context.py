@@ -501,8 +501,10 @@ def zero_shot(ground: Ground) -> list[Row]:
                 found += rows(f"{of_set}, upper bound", {five: machine[five], **human}, baseline=five)
             if ground.scale.seeds > 1 and five in machine:
                 found += seed_rows(ground, variant, test, rows, of_set)
-    others = [of_seeds(variant, label, ground.scale.seeds)[1:] for variant in VARIANTS for label in (RANDOM, QUERY)]
-    models |= {arm: ground.pretrained(arm) for of in others for arm in of}
+    asked = {arm.variant for arm in models if arm.label == QUERY}
+    repeated = [arm for arm in models if arm.label in (RANDOM, QUERY) and arm.variant in asked]
+    others = [replace(arm, seed=SEED + at) for arm in repeated for at in range(1, ground.scale.seeds)]
+    models |= {arm: ground.pretrained(arm) for arm in others}
     for arm, model in models.items():
         found += dev_rows(arm, model)
         if (rate := steps_per_second(model)) is not None:

@@ -125,8 +125,8 @@ def test_each_part_runs_and_records(part: str, data: Path, work: Path, tmp_path:
         assert [goal.target for goal in summary.goals] == [
             "1 variant",
             "1 variant",
-            "6 of 6",
-            "6 of 6",
+            "8 of 8",
+            "8 of 8",
             "at most 0.031, half of that",
         ]
     elif part == "fine-tuning":
