@@ -14,9 +14,9 @@ from opensearch_neural.retrievers.generative import GenerativeRetriever
 class Writer:
     """A model that writes what it is told to: what is tested is what becomes of it."""
 
-    def __init__(self, written: dict[str, str], identifiers: Any = "url") -> None:
+    def __init__(self, says: dict[str, str], identifiers: Any = "url") -> None:
         self.settings = GenerativeSettings(identifiers=identifiers)
-        self.written = written
+        self.says = says
         self.beams = 0
 
         class Info:
@@ -30,8 +30,11 @@ class Writer:
     def stage_two_inputs(self, queries: Sequence[str], *, batch_size: int = 32) -> list[str]:
         return [f"passage of {query}" for query in queries]
 
-    def find_urls(self, texts: Sequence[str], *, batch_size: int = 32) -> list[str]:
-        return [self.written[text] for text in texts]
+    def written(self, urls: CorpusUrls) -> list[str]:
+        return [self.settings.identifier(url) for url in urls.urls]
+
+    def find_urls(self, texts: Sequence[str], *, length: int | None = None, batch_size: int = 32) -> list[str]:
+        return [self.says[text] for text in texts]
 
     def find_documents(
         self, texts: Sequence[str], urls: CorpusUrls, *, beams: int = 1, batch_size: int = 32
