@@ -168,15 +168,20 @@ def in_two_stages(arm: Arm) -> Arm:
 def layer_arms(depth: int) -> list[Arm]:
     """m = 2, 4, 6, 8 of the last, first and uniform layers, as far as the backbone has them, what the paper's {10, 12} of 12
     layers are here, and ME-BERT with as many. What chooses the same layers as another does is left out."""
+    arms = {layers: mlr(name, "multi-vector") for layers, name in named_layers(depth).items()}
+    if depth >= 4:
+        arms.setdefault((depth - 2, depth), mlr([depth - 2, depth], "multi-vector"))
+    return [*arms.values(), *(me_bert(count, "multi-vector") for count in (2, 4, 8))]
+
+
+def named_layers(depth: int) -> dict[tuple[int, ...], str]:
+    """{layers: what chose them first} for all CHOICES and COUNTS that a backbone of this depth has."""
     from trainers.multi_layer import chosen_layers
 
-    choices: list[str | list[int]] = [f"{choice}:{count}" for count in COUNTS if count <= depth for choice in CHOICES]
-    if depth >= 4:
-        choices.append([depth - 2, depth])
-    arms: dict[tuple[int, ...], Arm] = {}
-    for layers in choices:
-        arms.setdefault(chosen_layers(layers, depth), mlr(layers, "multi-vector"))
-    return [*arms.values(), *(me_bert(count, "multi-vector") for count in (2, 4, 8))]
+    found: dict[tuple[int, ...], str] = {}
+    for choice in (f"{choice}:{count}" for count in COUNTS if count <= depth for choice in CHOICES):
+        found.setdefault(chosen_layers(choice, depth), choice)
+    return found
 
 
 # ------------------------------------------------ the ground
@@ -775,7 +780,7 @@ def self_contrastive_goal(
     def each(row: Row) -> str:
         keys = [(row.set, f"{arm.name}, seed {seed}", f"{TOP_5} - {baseline.name}, seed {seed}") for seed in seeds]
         own = ", ".join(f"{value[key].value:+.4f}" for key in keys if key in value)
-        return f"{_with_interval(row)}" + (f", by seed {own}" if len(seeds) > 1 else "")
+        return f"{_of_set(row)}" + (f", by seed {own}" if len(seeds) > 1 else "")
 
     stages = "two stages, " if arm.two_stage else ""
     choice = "that λ was chosen with" if seeds[0] == SEEDS[0] else "λ chosen with another one"
@@ -799,7 +804,7 @@ def rivals_goal(rows: Sequence[Row], arm: Arm) -> Goal:
             if (row.engine, row.measure) == (f"{arm.name}, seed {SEEDS[0]}", f"{TOP_5} - {rival}, seed {SEEDS[0]}"):
                 gains.setdefault(rival, []).append(row)
     above = [rival for rival, own in gains.items() if any((row.low or 0) > 0 for row in own)]
-    shown = "; ".join(f"{rival}: {', '.join(map(_with_interval, own))}" for rival, own in gains.items())
+    shown = "; ".join(f"{rival}: {', '.join(map(_of_set, own))}" for rival, own in gains.items())
     return Goal(
         "self-contrastive above each rival (ME-BERT, token vectors) in top-5 accuracy on at least one set, interval above "
         f"zero (seed {SEEDS[0]}, which its λ was chosen with; the rivals have the paper's)",
@@ -809,9 +814,10 @@ def rivals_goal(rows: Sequence[Row], arm: Arm) -> Goal:
     )
 
 
-def _with_interval(row: Row) -> str:
-    interval = "" if row.low is None or row.high is None else f" [{row.low:+.4f}, {row.high:+.4f}]"
-    return f"{row.set} {row.value:+.4f}{interval}"
+def _of_set(row: Row) -> str:
+    from benchmarks.publish import signed
+
+    return f"{row.set} {signed(row, 4)}"
 
 
 def two_stages(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Goal]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.multi_layer import CHOICES, COUNTS, DUAL, LAMBDAS, SEEDS, SQUAD, TESTS, TOP_5
+from benchmarks.multi_layer import CHOICES, COUNTS, DUAL, LAMBDAS, SEEDS, SQUAD, TESTS, TOP_5, named_layers
 from opensearch_neural.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -33,14 +33,9 @@ def _layer_points(rows: Sequence[Row], choice: str) -> list[tuple[int, str]]:
     from trainers.multi_layer import chosen_layers
 
     depth = max((int(row.measure.split()[1]) for row in rows if row.measure.startswith("layer ")), default=0)
-    counts = [count for count in COUNTS if count <= depth]
-    names: dict[tuple[int, ...], str] = {}
-    for count in counts:
-        for one in CHOICES:
-            names.setdefault(chosen_layers(f"{one}:{count}", depth), f"{one}:{count}")
-    engines = [names[chosen_layers(f"{choice}:{count}", depth)] for count in counts]
-    named = [f"MLR {layers}, multi-vector, seed {SEEDS[0]}" for layers in engines]
-    return list(zip(counts, named, strict=True))
+    names = named_layers(depth)
+    chosen = {count: names[chosen_layers(f"{choice}:{count}", depth)] for count in COUNTS if count <= depth}
+    return [(count, f"MLR {layers}, multi-vector, seed {SEEDS[0]}") for count, layers in chosen.items()]
 
 
 def _curves(

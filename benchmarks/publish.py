@@ -8,6 +8,12 @@ from pathlib import Path
 from opensearch_neural.results import Goal, Row, Summary, code_commit, command_line, data_facts, machine_facts
 
 
+def signed(row: Row, digits: int = 3) -> str:
+    """A paired difference as goals show it: "+0.045 [+0.036, +0.055]", without the interval where there is none."""
+    interval = "" if row.low is None or row.high is None else f" [{row.low:+.{digits}f}, {row.high:+.{digits}f}]"
+    return f"{row.value:+.{digits}f}{interval}"
+
+
 def publish(
     rows: list[Row],
     goals: list[Goal],

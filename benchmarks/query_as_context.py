@@ -501,11 +501,8 @@ def zero_shot(ground: Ground) -> list[Row]:
                 found += rows(f"{of_set}, upper bound", {five: machine[five], **human}, baseline=five)
             if ground.scale.seeds > 1 and five in machine:
                 found += seed_rows(ground, variant, test, rows, of_set)
-    asked = {arm.variant for arm in models if arm.label == QUERY}
-    repeated = [arm for arm in models if arm.label in (RANDOM, QUERY) and arm.variant in asked]
-    others = [replace(arm, seed=SEED + at) for arm in repeated for at in range(1, ground.scale.seeds)]
-    models |= {arm: ground.pretrained(arm) for arm in others}
-    for arm, model in models.items():
+    # Those of further seeds, too.
+    for arm, model in ground.made.items():
         found += dev_rows(arm, model)
         if (rate := steps_per_second(model)) is not None:
             found.append(
@@ -714,6 +711,7 @@ def sparse_student(ground: Ground, start: Path) -> SparseConfig:
 
 def goals(rows: Sequence[Row]) -> list[Goal]:
     """The goals of the issue, in its words, as far as they were measured."""
+    from benchmarks.publish import signed
     from opensearch_neural.evaluate import difference_name
     from opensearch_neural.results import Goal
 
@@ -731,12 +729,12 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
             continue
         most = max(name.partition(",")[2] for name in differences)  # The mean where there are several seeds.
         counted = {name: own for name, own in differences.items() if name.partition(",")[2] == most}
-        shown = "; ".join(f"{name} {', '.join(map(_with_interval, own))}" for name, own in differences.items())
+        shown = "; ".join(f"{name} {', '.join(map(signed, own))}" for name, own in differences.items())
         if stage == STAGES[0]:
             words = "query-as-context above random passage zero-shot, interval above zero, for at least one variant"
             for at, one in enumerate(TESTED):
                 above = [name for name, own in counted.items() if (own[at].low or 0) > 0]
-                each = "; ".join(f"{name} {_with_interval(own[at])}" for name, own in differences.items())
+                each = "; ".join(f"{name} {signed(own[at])}" for name, own in differences.items())
                 found.append(Goal(f"{words} (MRR@10 on {one})", "1 variant", each, bool(above)))
         else:
             words = "Paper: +1.4 MRR@10 for CoT-MAE (38.8 → 40.2), +0.6 for coCondenser"
@@ -771,10 +769,6 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
             )
         )
     return found
-
-
-def _with_interval(row: Row) -> str:
-    return f"{row.value:+.3f}" + ("" if row.low is None else f" [{row.low:+.3f}, {row.high:+.3f}]")
 
 
 # ------------------------------------------------ the command

@@ -270,8 +270,9 @@ def trained(trial: Trial, data: Path, work: Path, start: Path, effort: Effort) -
 
     config = configuration(trial, data, work, start, effort)
     if trial.arm == WRITTEN:
-        trained(Trial(TWO, trial.seed), data, work, start, effort)
-        share_first_stage(configuration(Trial(TWO, trial.seed), data, work, start, effort).output, config.output)
+        two = configuration(Trial(TWO, trial.seed), data, work, start, effort)
+        train_tome(two)
+        share_first_stage(two.output, config.output)
         config = replace(config, written=count_queries(config) // WRITTEN_SHARE)
     stages = train_tome(config)
     for stage, found in stages.items():
@@ -486,12 +487,13 @@ def latency(retriever: Any, queries: Sequence[str]) -> tuple[float, float]:
     """(P50, P99) in milliseconds of one query after the other, the first few untimed."""
     import numpy as np
 
+    for query in queries[:UNTIMED]:
+        retriever.retrieve({"q": query}, DEPTH)
     times = []
-    for at, query in enumerate([*queries[:UNTIMED], *queries]):
+    for query in queries:
         start = time.perf_counter()
         retriever.retrieve({"q": query}, DEPTH)
-        if at >= min(UNTIMED, len(queries)):
-            times.append((time.perf_counter() - start) * 1000)
+        times.append((time.perf_counter() - start) * 1000)
     return float(np.percentile(times, 50)), float(np.percentile(times, 99))
 
 
@@ -653,6 +655,7 @@ def latency_rows(name: str, engine: str, times: tuple[float, float], count: int,
 
 def goals(rows: Sequence[Row]) -> list[Goal]:
     """The goals of the issue, in its words: the first for each way to decode, the paper's free one first."""
+    from benchmarks.publish import signed
     from opensearch_neural.results import Goal
 
     found: list[Goal] = []
@@ -673,9 +676,7 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
                 for rival in (SINGLE, SMALL)
             }
             known = {rival: row for rival, row in gains.items() if row is not None}
-            said += [
-                f"{name}: {row.value:+.3f} [{row.low:+.3f}, {row.high:+.3f}] to {rival}" for rival, row in known.items()
-            ]
+            said += [f"{name}: {signed(row)} to {rival}" for rival, row in known.items()]
             if len(known) == len(gains) and all((row.low or 0) > 0 for row in known.values()):
                 above.append(name)
         found.append(
@@ -788,11 +789,13 @@ def tome(
     chosen = [arm for arm in ARMS if not arms or arm in arms]
     sets = [name for name in SETS if not only or name in only]
     check_data(work, [data / name for name in PAIRS])
-    held = {name: some_documents(data / name, work / f"{documents}-documents", documents) for name in sets if documents}
+    held = {
+        name: some_documents(data / name, work / f"{documents}-documents", documents) if documents else data / name
+        for name in sets
+    }
     searched: dict[str, tuple[Run, tuple[float, float]]] = {}
-    for name in sets:
+    for name, folder in held.items():
         # What needs a cluster and no training comes first.
-        folder = held.setdefault(name, data / name)
         test = load_training(folder, split="test", name=name)
         searched[name] = bm25_run(folder, test, work / name / f"bm25-{documents or 'all'}.json", connection)
     sizes = {DEEPER if arm in (SINGLE, RANDOM) else LAYERS for arm in chosen} | {LAYERS}

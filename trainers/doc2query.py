@@ -228,11 +228,10 @@ class SamplingSettings:
 def sampling_for(model: str | Path, **given: Any) -> Sampling:
     """Settings for a model of queries: what is not given, or None, is as it was trained, else the default."""
     info = directory.read_osn_json(directory.locate(model)) or {}
-    # `copying` among the settings says whether a weight was to be fitted: the weight itself is a measure.
-    measured = {COPYING: info.get("measures", {}).get(COPYING)}
-    trained = info.get("training", {}) | measured
-    told = {name: trained.get(name) for name in ("query_length", "passage_length", "prefix", COPYING)}
-    told = {name: value for name, value in told.items() if value is not None}
+    trained, measured = info.get("training", {}), info.get("measures", {})
+    told = {name: trained[name] for name in ("query_length", "passage_length", "prefix") if name in trained}
+    # Among the settings, `copying` says whether a weight was to be fitted.
+    told |= {COPYING: measured[COPYING]} if COPYING in measured else {}
     return Sampling(**told | {name: value for name, value in given.items() if value is not None})
 
 

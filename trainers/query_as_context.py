@@ -210,25 +210,21 @@ class QueryAsContextConfig:
             raise ValueError(f"temperature {self.temperature} and candidates {self.candidates} must be above 0")
         if self.variant == "cot-mae" and self.condenser is not None:
             raise ValueError("condenser is a step before coCondenser: CoT-MAE has no Condenser head")
-        if self.retriever is not None and _nested(self.output, self.retriever.output):
+        own = self.output / FOLDER
+        if self.retriever is not None and (
+            _inside(self.retriever.output, self.output) or _inside(self.output, self.retriever.output)
+        ):
             raise ValueError("retriever.output must be another folder than output, neither inside the other")
-        if self.cache is not None and self.cache != self.own_folder and _nested(self.output, self.cache):
-            raise ValueError(f"cache must not be inside output ({self.own_folder} is, where none is given)")
-        if self.asks and (self.candidates or 0) > self.generation.candidates and not self.queries_are_given:
+        if _inside(self.folder, self.output) and not _inside(self.folder, own):
+            raise ValueError(f"cache must not be inside output ({own} is, where none is given)")
+        written_here = any(corpus.queries is None for corpus in self.corpora)
+        if self.asks and written_here and (self.candidates or 0) > self.generation.candidates:
             raise ValueError(f"candidates is {self.candidates}, but generation.candidates {self.generation.candidates}")
-
-    @property
-    def own_folder(self) -> Path:
-        return self.output / FOLDER
 
     @property
     def folder(self) -> Path:
         """Of passages and queries."""
-        return self.cache or self.own_folder
-
-    @property
-    def queries_are_given(self) -> bool:
-        return all(corpus.queries is not None for corpus in self.corpora)
+        return self.cache or self.output / FOLDER
 
     @property
     def asks(self) -> bool:
@@ -236,10 +232,9 @@ class QueryAsContextConfig:
         return self.context in ("query", "mixed")
 
 
-def _nested(one: Path, other: Path) -> bool:
-    """Whether two folders are the same, or one lies inside the other."""
-    first, second = one.absolute(), other.absolute()
-    return first.is_relative_to(second) or second.is_relative_to(first)
+def _inside(one: Path, other: Path) -> bool:
+    """Whether a folder is another one, or lies in it."""
+    return one.absolute().is_relative_to(other.absolute())
 
 
 # ------------------------------------------------ documents → passages → queries

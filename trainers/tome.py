@@ -321,7 +321,7 @@ def train_tome(config: TomeConfig, *, limit: int | None = None) -> dict[str, Tra
     corpus = tome_corpus(
         _documents(config, sets, limit), tokenizers[URL if single else PASSAGE], settings, url_tokenizer=tokenizers[URL]
     )
-    _check_corpus(config, corpus)
+    _check_stages(config, corpus)
     outcome: dict[str, Trained] = {}
     none = queries = Queries(TextStore(what="query"), np.empty((0, 2), dtype=np.int64))
     if config.stages != "url":
@@ -425,8 +425,12 @@ def _train_stage(
         return {"log_likelihood": log_likelihood(current, dev)}
 
     # A stage is known by what it is trained on, so that both together and one after the other come to the same.
-    about = {"stage": "single" if config.stages == "single" else stage, "backbone": backbone, "spans": data.spans}
-    about["corpus"] = data.corpus.hash
+    about = {
+        "stage": "single" if config.stages == "single" else stage,
+        "backbone": backbone,
+        "spans": data.spans,
+        "corpus": data.corpus.hash,
+    }
     return train(
         SequenceToSequence(model, tokenizer),
         data,
@@ -470,24 +474,18 @@ def _written(config: TomeConfig, queries: Queries, corpus: Corpus, tokenizer: Pr
     return Queries(written, np.array(pairs, dtype=np.int64).reshape(-1, 2))
 
 
-def _check_stages(config: TomeConfig) -> None:
-    """Raises InputError where a stage that is there was trained with other settings: stages then do not read each other."""
+def _check_stages(config: TomeConfig, corpus: Corpus | None = None) -> None:
+    """Raises InputError where a stage that is there was trained with other settings, or on another corpus, or on its
+    passages cut otherwise: stages then do not read each other."""
     for stage in _stages(config.stages == "single"):
-        content = read_osn_json(config.output / stage)
-        there = {} if content is None else content.get("training", {}).get("settings", {})
+        trained = (read_osn_json(config.output / stage) or {}).get("training", {})
+        there = trained.get("settings", {})
         if there and (fields := differing(there, to_dict(config.settings), "settings")):
             raise InputError(
                 f"{config.output / stage} was trained with other settings ({'; '.join(fields)})",
                 "both stages need the same: train one of them again, to another --output",
             )
-
-
-def _check_corpus(config: TomeConfig, corpus: Corpus) -> None:
-    """Raises InputError where a stage that is there was trained on another corpus, or on its passages cut otherwise."""
-    for stage in _stages(config.stages == "single"):
-        content = read_osn_json(config.output / stage)
-        there = {} if content is None else content.get("training", {})
-        if there.get("corpus", corpus.hash) != corpus.hash:
+        if corpus is not None and trained.get("corpus", corpus.hash) != corpus.hash:
             raise InputError(
                 f"{config.output / stage} was trained on another corpus, or on passages that another tokenizer cut",
                 "both stages need the same corpus and 'backbone': train one of them again, to another --output",

@@ -169,9 +169,8 @@ def search_trie(
             totals += logs[:, :-1].gather(-1, tokens[:, 1:, None]).sum(dim=(1, 2)).cpu().numpy()
         of, continuations = trie.children(nodes)
         scores = totals[of] + logs[:, -1][torch.from_numpy(of), torch.from_numpy(continuations)].cpu().numpy()
-        taken = np.repeat(
-            np.arange(len(rows)) * width, beams
-        )  # Which beam, and with what token, each beam goes on from.
+        # Which beam, and with what token, each beam goes on from.
+        taken = np.repeat(np.arange(len(rows)) * width, beams)
         written = np.zeros(len(rows) * beams, dtype=np.int64)
         going = np.full(len(rows) * beams, -np.inf)
         bounds = np.searchsorted(of, np.arange(0, len(nodes) + 1, width))

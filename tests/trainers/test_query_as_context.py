@@ -847,30 +847,36 @@ def tiny_generator(folder: Path) -> Path:
     return folder
 
 
-def test_the_whole_paper_runs_and_repeats_nothing(
-    tmp_path: Path, backbone: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    beir = tiny_beir(tmp_path / "beir", documents=24)
-    corpus = write_corpus(tmp_path / "c.jsonl")
+def schedule(tmp_path: Path, backbone: Path, beir: Path, **changes: Any) -> QueryAsContextConfig:
+    """The paper's steps, two updates each, queries written by a tiny model."""
     two = TrainingSettings(steps=2, batch_size=8, device="cpu")
-    config = settings(
-        corpus,
+    retriever = DenseConfig(
+        output=tmp_path / "retriever",
+        train=[SetSettings(beir)],
+        start="replaced by the checkpoint",
+        training=two,
+        two_stage=TwoStageSettings(depth=10),
+    )
+    retriever.encoder.document_length = retriever.encoder.query_length = 16
+    return settings(
+        write_corpus(tmp_path / "c.jsonl"),
         backbone,
         tmp_path / "pretrained",
         context="query",
         generation=GenerationSettings(str(tiny_generator(tmp_path / "t5")), candidates=2, query_length=6),
-        condenser=two,
         training=two,
-        test=[SetSettings(beir, split="dev", name="tested")],
-        retriever=DenseConfig(
-            output=tmp_path / "retriever",
-            train=[SetSettings(beir)],
-            start="replaced by the checkpoint",
-            training=two,
-            two_stage=TwoStageSettings(depth=10),
-        ),
+        retriever=retriever,
+        **changes,
     )
-    config.retriever.encoder.document_length = config.retriever.encoder.query_length = 16  # type: ignore[union-attr]
+
+
+def test_the_whole_paper_runs_and_repeats_nothing(
+    tmp_path: Path, backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beir = tiny_beir(tmp_path / "beir", documents=24)
+    tested = [SetSettings(beir, split="dev", name="tested")]
+    config = schedule(tmp_path, backbone, beir, test=tested)
+    config.condenser = config.training
     steps = run(config)
     assert [step.name for step in steps] == ["Condenser", "pre-trained", "retriever 1", "retriever 2"]
     assert all("nDCG@10" in step.measures["tested"] for step in steps)
@@ -892,25 +898,9 @@ def test_the_whole_paper_runs_and_repeats_nothing(
 
 
 def test_a_schedule_that_was_interrupted_between_steps_goes_on(
-    tmp_path: Path, backbone: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    two = TrainingSettings(steps=2, batch_size=8, device="cpu")
-    config = settings(
-        corpus,
-        backbone,
-        tmp_path / "pretrained",
-        context="query",
-        generation=GenerationSettings(str(tiny_generator(tmp_path / "t5")), candidates=2, query_length=6),
-        training=two,
-        retriever=DenseConfig(
-            output=tmp_path / "retriever",
-            train=[SetSettings(tiny_beir(tmp_path / "beir", documents=24))],
-            start="replaced by the checkpoint",
-            training=two,
-            two_stage=TwoStageSettings(depth=10),
-        ),
-    )
-    config.retriever.encoder.document_length = config.retriever.encoder.query_length = 16  # type: ignore[union-attr]
+    config = schedule(tmp_path, backbone, tiny_beir(tmp_path / "beir", documents=24))
 
     def killed(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
@@ -952,6 +942,7 @@ def test_a_corpus_that_changed_is_cut_and_asked_about_anew(tmp_path: Path, backb
         (["retriever={output: out, train: [{path: x}]}"], "retriever.output must be another folder"),
         (["retriever={output: out/retriever, train: [{path: x}]}"], "neither inside the other"),
         (["cache=out/passages"], "cache must not be inside output"),
+        (["cache=out"], "cache must not be inside output"),
         (["candidates=6"], "candidates is 6, but generation.candidates 5"),
     ],
 )
@@ -972,3 +963,11 @@ def test_lengths_and_layers_beyond_the_backbone_are_refused(tmp_path: Path, back
     assert isinstance(model, CoCondenser)
     with pytest.raises(InputError, match="middle is 4, but the backbone has 4 layers"):
         _ = model.middle
+
+
+@pytest.mark.parametrize("cache", ["work", "work/passages", "work/model/.stages"])
+def test_passages_may_lie_where_the_model_does_not(cache: str) -> None:
+    config = QueryAsContextConfig(
+        output=Path("work/model"), corpora=[CorpusSettings(Path("c"))], backbone="b", cache=Path(cache)
+    )
+    assert config.folder == Path(cache)
