@@ -1,6 +1,6 @@
-"""Write the README's tables from the result files they belong to.
+"""Write the tables of the README and docs/ from the result files they belong to.
 
-    python -m benchmarks.readme
+    python -m benchmarks.pages
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`, and is made from `benchmarks/results/NAME/summary.json`,
 with the goals and the command that made it; after `<!-- goals: NAME -->` the table is left out, after `<!-- gains: NAME -->`
@@ -21,6 +21,7 @@ from opensearch_neural.tables import result_table, table
 
 RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parent.parent / "README.md"
+PAGES = (README, *sorted((README.parent / "docs").glob("*.md")))
 RATIOS = ("P99", "requests/s")
 """Each over the baseline's."""
 
@@ -30,7 +31,7 @@ _TABLE = re.compile(
 
 
 def rendered(what: str, summary: Summary) -> str:
-    """A result file as the README shows it: the table unless `what` is "goals", the goals, the command.
+    """A result file as a page shows it: the table unless `what` is "goals", the goals, the command.
 
     Of a load test ("ratios"), whose goals are one for each cell, the ratios and the command.
     """
@@ -88,7 +89,7 @@ def gains(rows: list[Row]) -> str:
 
 
 def with_tables(text: str, results: Path = RESULTS) -> str:
-    """The README's text with every table as its result file has it."""
+    """A page's text with every table as its result file has it."""
 
     def block(match: re.Match[str]) -> str:
         summary = read(results / match["name"] / "summary.json")
@@ -98,4 +99,5 @@ def with_tables(text: str, results: Path = RESULTS) -> str:
 
 
 if __name__ == "__main__":
-    write_text(README, with_tables(README.read_text(encoding="utf-8")))
+    for page in PAGES:
+        write_text(page, with_tables(page.read_text(encoding="utf-8")))
