@@ -40,6 +40,7 @@ import click
 import numpy as np
 
 from benchmarks.beir_parts import articles, by_article, evenly, judgements, write_judged
+from benchmarks.stages import share_stage
 from opensearch_neural import evaluate
 from opensearch_neural.cluster import ConnectionSettings, connection_options
 from opensearch_neural.errors import InputError, MissingExtra, ModelError
@@ -457,6 +458,15 @@ def trained(arm: Arm, ground: Ground, *, steps: int, seed: int) -> Outcome:
     return outcome
 
 
+def trained_on(first: Outcome, ground: Ground, *, steps: int) -> Outcome:
+    """An arm in two stages, of which the first is what was trained in one."""
+    from trainers.schedules import FIRST, FOLDER
+
+    arm = in_two_stages(first.arm)
+    share_stage(first.folder, configuration(arm, ground, steps=steps, seed=first.seed).output / FOLDER / FIRST)
+    return trained(arm, ground, steps=steps, seed=first.seed)
+
+
 def best_on_dev(ground: Ground, *, steps: int) -> Arm:
     """SELF_CONTRASTIVE with that λ of LAMBDAS whose model, of the first seed, is the best on dev."""
     outcomes = [trained(arm, ground, steps=steps, seed=SEEDS[0]) for arm in of_lambdas()]
@@ -822,9 +832,9 @@ def _of_set(row: Row) -> str:
 
 def two_stages(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Goal]]:
     wanted, best = with_best(ground.wanted((DUAL, SELF_CONTRASTIVE)), ground, steps=steps)
+    alone = [trained(arm, ground, steps=steps, seed=SEEDS[0]) for arm in wanted]
     # The first dual encoder is what the others are compared with.
-    arms = [*map(in_two_stages, wanted), *wanted]
-    outcomes = [trained(arm, ground, steps=steps, seed=SEEDS[0]) for arm in arms]
+    outcomes = [trained_on(one, ground, steps=steps) for one in alone] + alone
     rows = dev_rows(outcomes) + compared(outcomes, ground)
     goal = self_contrastive_goal(rows, in_two_stages(best), SEEDS[:1], steps, in_two_stages(DUAL))
     return rows, [goal, start_goal(rows)]

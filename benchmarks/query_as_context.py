@@ -430,11 +430,11 @@ class Ground:
     def fine_tuned(self, name: str, start: Path) -> dict[str, Path]:
         """Both retrievers of what is called `name`, trained where they are not there yet: {stage: model}."""
         from trainers.bi_encoder import train_dense
-        from trainers.schedules import FOLDER
+        from trainers.schedules import FIRST, FOLDER
 
         config = self.fine_tuning(name, start)
         train_dense(config)
-        return {STAGES[1]: config.output / FOLDER / "retriever-1", STAGES[2]: config.output}
+        return {STAGES[1]: config.output / FOLDER / FIRST, STAGES[2]: config.output}
 
     def fine_tuning(self, name: str, start: Path) -> DenseConfig:
         """The paper's two stages at this size: CLS, raw inner products, BM25's negatives, then mined ones beside them."""

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,6 +40,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.beir_parts import by_article, check_data, evenly, write_part
+from benchmarks.stages import share_stage
 from opensearch_neural import evaluate
 from opensearch_neural.cluster import ConnectionSettings, connection_options
 from opensearch_neural.errors import InputError
@@ -272,7 +272,7 @@ def trained(trial: Trial, data: Path, work: Path, start: Path, effort: Effort) -
     if trial.arm == WRITTEN:
         two = configuration(Trial(TWO, trial.seed), data, work, start, effort)
         train_tome(two)
-        share_first_stage(two.output, config.output)
+        share_stage(two.output / PASSAGE, config.output / PASSAGE)
         config = replace(config, written=count_queries(config) // WRITTEN_SHARE)
     stages = train_tome(config)
     for stage, found in stages.items():
@@ -283,18 +283,6 @@ def trained(trial: Trial, data: Path, work: Path, start: Path, effort: Effort) -
     whole, updates = trained(Trial(TWO, trial.seed), data, work, start, effort)
     model, tokenizer = load_sequence_to_sequence(config.output / PASSAGE)
     return replace(whole, passage=(model.to(whole.url[0].device).eval(), tokenizer)), updates
-
-
-def share_first_stage(trained: Path, output: Path) -> None:
-    """Stage 1 of one model as that of another one: it is trained alike."""
-    from opensearch_neural.models.generative import PASSAGE
-
-    if not (output / PASSAGE).exists():
-        output.mkdir(parents=True, exist_ok=True)
-        beside = output / f".{PASSAGE}"
-        shutil.rmtree(beside, ignore_errors=True)
-        shutil.copytree(trained / PASSAGE, beside)
-        beside.rename(output / PASSAGE)
 
 
 def count_queries(config: TomeConfig) -> int:

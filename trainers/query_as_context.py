@@ -77,7 +77,7 @@ from trainers.loop import (
 from trainers.masked_lm import continuations, in_dev, mask_tokens, special_ids
 from trainers.model import Batch, Losses, TrainingModel
 from trainers.precision import Precision, computed_in
-from trainers.schedules import FOLDER
+from trainers.schedules import FIRST, FOLDER
 from trainers.sequence_to_sequence import IGNORED
 from trainers.texts import Ragged, TextStore, normalised
 from trainers.tokenized import TokenCache, padded_parts
@@ -886,7 +886,7 @@ def run(config: QueryAsContextConfig) -> list[Step]:
         fine_tuning = replace(config.retriever, start=str(config.output))
         train_dense(fine_tuning)
         if fine_tuning.two_stage is not None:
-            steps.append(_measured("retriever 1", fine_tuning.output / FOLDER / "retriever-1", config))
+            steps.append(_measured("retriever 1", fine_tuning.output / FOLDER / FIRST, config))
             steps.append(_measured("retriever 2", fine_tuning.output, config))
         else:
             steps.append(_measured("retriever", fine_tuning.output, config))

@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 FOLDER = ".stages"
 """Where intermediate results lie in an output directory; hidden, since they are no part of the model."""
+FIRST = "retriever-1"
+"""What the first of two stages trains, there."""
 
 TrainRetriever = Callable[[Literal[1, 2], Sequence[TrainingData], Path], Trained]
 """(stage, train sets, output) → a model directory at `output` whose kind names a retriever ("dense", "multi-layer"; see
@@ -52,14 +54,14 @@ def two_stage(
     Interrupted at any point, the same call goes on: each training resumes, mining too, and what is done is not repeated.
     """
     folder = output / FOLDER
-    first = folder / "retriever-1"
+    first = folder / FIRST
     train_retriever(1, sets, first)
     kind = (read_osn_json(first) or {})["kind"]
     mined = [
         with_mined(
             one,
             f"{kind}:{first}",
-            folder / f"{one.name}.retriever-1.jsonl",
+            folder / f"{one.name}.{FIRST}.jsonl",
             depth=settings.depth,
             keep=settings.keep,
             cache=folder / f"{one.name}.vectors",

@@ -227,16 +227,22 @@ def test_other_arms_and_both_stages_run_from_one_command(
     (gain,) = {engine for engine in gained if "two stages" in engine}
     assert "self-contrastive" in gain
     assert "two stages" in two.goals[0].goal and two.goals[0].value is not None
+    # The first stage is what was trained in one: the history with its times is the same.
+    (folder,) = (path for path in (start.parent / "models").glob("dual-encoder-two-stages-10-*") if path.is_dir())
+    (alone,) = (path for path in (start.parent / "models").glob("dual-encoder-10-42-*") if path.is_dir())
+    histories = [one / ".training" / "history.jsonl" for one in (folder / ".stages" / "retriever-1", alone)]
+    assert histories[0].read_bytes() == histories[1].read_bytes()
 
 
 def test_only_what_is_asked_for_is_trained_in_every_part(
     tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
+    (model := tmp_path / "model").mkdir()
 
     def outcome(arm: Arm, ground: Ground, *, steps: int, seed: int) -> Outcome:
         asked.append(arm.name)
-        return Outcome(arm, seed, tmp_path, [0.0])
+        return Outcome(arm, seed, model, [0.0])
 
     @contextmanager
     def cluster(*_: Any) -> Iterator[None]:
@@ -260,7 +266,7 @@ def test_only_what_is_asked_for_is_trained_in_every_part(
         part(Ground(data, tmp_path, Recipe(str(start)), only=("ME-BERT",)), 2, *more)
         return asked
 
-    assert names(bench.two_stages, 1) == [f"{DUAL.name}, two stages", DUAL.name]
+    assert names(bench.two_stages, 1) == [DUAL.name, f"{DUAL.name}, two stages"]
     assert names(bench.lambdas, 1) == [DUAL.name]
     assert names(bench.layers, 1) == [DUAL.name, "ME-BERT 4, average"]
     assert names(multi_layer_storage.storage, None) == [DUAL.name, "ME-BERT 8, multi-vector"]
