@@ -19,10 +19,11 @@ The λ of the self-contrastive arm is the best on dev with the first seed, which
 self-contrastive and multi-vector are judged by the others. Arms of one seed have the first, beside the dual encoder's. The
 rivals' λ is not chosen here but the one that the paper found for them (appendix A: 1 for ME-BERT, 0.01 for all tokens).
 
-A vector is a layer's CLS, the paper's, or with `--pooling mean` the mean of its tokens: what a start was made with may be
-another pooling than is trained here, and a T5 has no CLS. Similarities are raw inner products, as in the paper, or cosines
-(`--cosine`). Models, vectors and measures stay in `--work`, shared by the parts: interrupted, the same command goes on, and
-with another option it trains other models beside them.
+A vector is the mean of a layer's tokens, compared by cosine: what the default start was made with. The paper's are a layer's
+CLS (`--pooling cls`, which a T5 has not) and raw inner products (`--inner-products`). By these that start's fifth layer lies
+nearer to a query than its last one, and self-contrastive training begins with unlearning. Models, vectors and measures stay
+in `--work`, shared by the parts: interrupted, the same command goes on, and with another option it trains other models
+beside them.
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ TOP_5 = MEASURES[0]
 DEPTH = 100
 SEEDS = (42, 43, 44, 45)
 """The first chooses λ, and is that of arms with one seed; the others judge."""
-STEPS = 200
-LEARNING_RATE = 2e-5
+STEPS = 60
+LEARNING_RATE = 5e-5
 BATCH = 32
-DOCUMENT_LENGTH = 128
+DOCUMENT_LENGTH = 96
 PARTS = ("variants", "two-stage", "layers", "lambda", "storage")
 DEV_SHARE, TEST_SHARE = 0.03, 0.12
 """Of squad-mix's training articles."""
@@ -194,8 +195,8 @@ class Recipe:
     paper's raw inner products; document_length: in tokens."""
 
     start: str = START
-    pooling: Pooling = "cls"
-    cosine: bool = False
+    pooling: Pooling = "mean"
+    cosine: bool = True
     learning_rate: float = LEARNING_RATE
     batch: int = BATCH
     document_length: int = DOCUMENT_LENGTH
@@ -243,7 +244,7 @@ class Recipe:
         """Raises InputError for a CLS that the start does not have, ModelError for a start that is none."""
         from trainers.encoder import T5
 
-        if self.pooling == "cls" and self.backbone.model_type in T5:
+        if self.backbone.model_type in T5 and self.pooling == "cls":
             raise InputError(f"{self.start} is a T5, which has no CLS", "give --pooling mean")
 
     def fingerprint(self, *, steps: int, seed: int) -> str:
@@ -884,11 +885,16 @@ def lambdas(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Goa
 @click.option(
     "--pooling",
     type=click.Choice(get_args(Pooling)),
-    default="cls",
+    default="mean",
     show_default=True,
-    help="Of a layer's tokens; a T5 has no CLS.",
+    help="Of a layer's tokens; the paper's is CLS, which a T5 has not.",
 )
-@click.option("--cosine", is_flag=True, help="Vectors of length 1 instead of the paper's raw inner products.")
+@click.option(
+    "--cosine/--inner-products",
+    default=True,
+    show_default=True,
+    help="Vectors of length 1, or the paper's raw inner products.",
+)
 @click.option(
     "--learning-rate",
     type=click.FloatRange(0, min_open=True),

@@ -330,12 +330,22 @@ def test_another_option_trains_other_models_beside_the_first(tmp_path: Path, dat
         return {path.name for path in (tmp_path / "models").iterdir()}
 
     first = ran()
-    more = ["--pooling", "mean", "--cosine", "--batch", "4", "--document-length", "16", "--learning-rate", "1e-3"]
+    more = [
+        "--pooling",
+        "cls",
+        "--inner-products",
+        "--batch",
+        "4",
+        "--document-length",
+        "16",
+        "--learning-rate",
+        "1e-3",
+    ]
     assert len(first) == 1 and len(ran(*more) - first) == 1 and ran() == ran(*more)
     (made,) = {path.name for path in (tmp_path / "models").iterdir()} - first
     content = json.loads((tmp_path / "models" / made / "osn.json").read_text())["training"]
-    assert (content["encoder"]["pooling"], content["encoder"]["document_length"]) == ("mean", 16)
-    assert (content["encoder"]["normalize"], content["training"]["batch_size"]) == (True, 4)
+    assert (content["encoder"]["pooling"], content["encoder"]["document_length"]) == ("cls", 16)
+    assert (content["encoder"]["normalize"], content["training"]["batch_size"]) == (False, 4)
 
 
 def test_each_option_is_in_a_models_folder(tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,8 +356,8 @@ def test_each_option_is_in_a_models_folder(tmp_path: Path, start: Path, monkeypa
         return configuration(DUAL, Ground(tmp_path, tmp_path, recipe), steps=steps, seed=seed).output
 
     others: list[dict[str, Any]] = [
-        {"pooling": "mean"},
-        {"cosine": True},
+        {"pooling": "cls"},
+        {"cosine": False},
         {"learning_rate": 1e-3},
         {"batch": 8},
         {"document_length": 64},
@@ -370,8 +380,8 @@ def test_each_option_is_in_a_models_folder(tmp_path: Path, start: Path, monkeypa
 def test_a_t5_has_no_cls(tmp_path: Path) -> None:
     t5 = str(tiny_backbone(tmp_path / "t5", kind="t5"))
     with pytest.raises(InputError, match="no CLS"):
-        Recipe(t5).check()
-    Recipe(t5, pooling="mean").check()
+        Recipe(t5, pooling="cls").check()
+    Recipe(t5).check()
     with pytest.raises(ModelError, match="does not load as a transformer"):
         Recipe(str(tmp_path)).check()
 
