@@ -236,9 +236,9 @@ class Recipe:
 
     @property
     def described(self) -> str:
-        """The start as a result names it."""
-        width = int(self.backbone.hidden_size)
-        return f"{self.start_name} ({self.start_hash}, {self.depth} layers × {width})"
+        """The start, and what is made of it, as a result names them."""
+        width, compared = int(self.backbone.hidden_size), "cosines" if self.cosine else "inner products"
+        return f"{self.start_name} ({self.start_hash}, {self.depth} layers × {width}), {self.pooling}, {compared}"
 
     def check(self) -> None:
         """Raises InputError for a CLS that the start does not have, ModelError for a start that is none."""
