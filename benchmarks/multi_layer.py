@@ -46,7 +46,7 @@ from opensearch_neural import evaluate
 from opensearch_neural.cluster import ConnectionSettings, connection_options
 from opensearch_neural.errors import InputError, MissingExtra, ModelError
 from opensearch_neural.models.pooling import Pooling
-from trainers.precision import PRECISIONS, Precision, computed_in
+from trainers.precision import PRECISIONS, Precision, computed_in, computing_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -238,12 +238,14 @@ class Recipe:
     def described(self) -> str:
         """The start, and what is made of it, as a result names them."""
         width, compared = int(self.backbone.hidden_size), "cosines" if self.cosine else "inner products"
-        return f"{self.start_name} ({self.start_hash}, {self.depth} layers × {width}), {self.pooling}, {compared}"
+        made = f"{self.start_hash}, {self.depth} layers × {width}, {self.computed}"
+        return f"{self.start_name} ({made}), {self.pooling}, {compared}"
 
     def check(self) -> None:
         """Raises InputError for a CLS that the start does not have, ModelError for a start that is none."""
         from trainers.encoder import T5
 
+        # `backbone` comes first: a start that is none is refused whatever the pooling.
         if self.backbone.model_type in T5 and self.pooling == "cls":
             raise InputError(f"{self.start} is a T5, which has no CLS", "give --pooling mean")
 
@@ -314,7 +316,8 @@ class Ground:
     def measured_file(self, spec: str, name: str, what: str = "") -> Path:
         """Where is kept what was measured of a model (as `open_retriever` names it) on a test set: by both hashes, so that
         the parts do not search twice."""
-        return self.work / "measured" / f"{slug(name)}-{self.hash_of(spec)}-{self.test(name).hash}{what}.json"
+        known = f"{slug(name)}-{self.hash_of(spec)}-{self.test(name).hash}-{self.recipe.computed}"
+        return self.work / "measured" / f"{known}{what}.json"
 
     def hash_of(self, spec: str) -> str:
         """Of a model as `open_retriever` names it."""
@@ -497,17 +500,20 @@ def searched(spec: str, name: str, ground: Ground) -> Measured:
     file = ground.measured_file(spec, name)
     if not file.exists():
         documents = ground.test(name).documents
-        engine = open_retriever(spec, documents, cache=cache_of(spec, ground.test(name), ground))
+        with computing_in(ground.recipe.computed):
+            engine = open_retriever(spec, documents, cache=cache_of(spec, ground.test(name), ground))
         for one in [one for one in TESTS if ground.test(one).documents.hash == documents.hash]:
             test = ground.test(one)
-            found = measure(engine.retrieve(test.query_texts(), DEPTH), test.qrels(), MEASURES)
+            with computing_in(ground.recipe.computed):
+                run = engine.retrieve(test.query_texts(), DEPTH)
+            found = measure(run, test.qrels(), MEASURES)
             write_json(ground.measured_file(spec, one), asdict(found), indent=None)
     return Measured(**read_json_object(file))
 
 
 def cache_of(spec: str, test: TrainingData, ground: Ground) -> Path:
     """Where the vectors of a test set's corpus are kept; the two sets of squad-mix share theirs."""
-    return ground.work / "vectors" / ground.hash_of(spec) / test.documents.hash
+    return ground.work / "vectors" / ground.hash_of(spec) / f"{test.documents.hash}-{ground.recipe.computed}"
 
 
 def compared(outcomes: Sequence[Outcome], ground: Ground) -> list[Row]:
@@ -648,9 +654,11 @@ def _winners(outcome: Outcome, name: str, ground: Ground) -> Winners:
 
     test = ground.test(name)
     encoder = load_multi_layer(outcome.folder)
-    vectors = several_vectors(encoder, test.documents, cache_of(outcome.spec, test, ground) / "documents").stacked()
     texts = test.query_texts()
-    queries = encoder.encode_queries(list(texts.values()))
+    with computing_in(ground.recipe.computed):
+        cache = cache_of(outcome.spec, test, ground) / "documents"
+        vectors = several_vectors(encoder, test.documents, cache).stacked()
+        queries = encoder.encode_queries(list(texts.values()))
     answers = np.array([test.documents.row(next(iter(positives))) for positives in test.qrels().values()])
     alone = FaissRetriever(
         test.documents.ids, np.ascontiguousarray(vectors[:, encoder.selection.last]), lambda texts: queries
@@ -911,8 +919,8 @@ def lambdas(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Goa
     type=click.Choice(PRECISIONS),
     default="auto",
     show_default=True,
-    help="What trainings compute in; auto: bfloat16 where the hardware multiplies in it. Name it to go on with models that "
-    "were trained on another machine.",
+    help="What trainings and the encoding of test sets compute in; auto: bfloat16 where the hardware multiplies in it. Name "
+    "it to go on with models that were trained on another machine.",
 )
 @connection_options
 def multi_layer(

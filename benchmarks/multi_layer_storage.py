@@ -42,6 +42,7 @@ from opensearch_neural import evaluate, multi_vector
 from opensearch_neural.cluster import ConnectionSettings
 from opensearch_neural.models.multi_layer import KIND, MultiVectors
 from opensearch_neural.multi_vector import Layout
+from trainers.precision import computing_in
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -106,21 +107,22 @@ def load(outcome: Outcome, ground: Ground, texts: Sequence[str]) -> Model:
     test = ground.test(SQUAD)
     cache = cache_of(outcome.spec, test, ground) / "documents"
     encoder: Any
-    if outcome.spec.startswith(f"{KIND}:"):
-        encoder = load_multi_layer(outcome.folder)
-        vectors = several_vectors(encoder, test.documents, cache)
-    else:
-        encoder = load_dense(outcome.folder)
-        rows = dense_vectors(
-            encoder.encode_documents,
-            test.documents,
-            cache,
-            model=encoder.info,
-            dimension=encoder.dimension,
-            precision="float32",
-        )
-        vectors = MultiVectors.of(np.asarray(rows)[:, None])
-    queries = dict(zip(texts, encoder.encode_queries(texts), strict=True))
+    with computing_in(ground.recipe.computed):
+        if outcome.spec.startswith(f"{KIND}:"):
+            encoder = load_multi_layer(outcome.folder)
+            vectors = several_vectors(encoder, test.documents, cache)
+        else:
+            encoder = load_dense(outcome.folder)
+            rows = dense_vectors(
+                encoder.encode_documents,
+                test.documents,
+                cache,
+                model=encoder.info,
+                dimension=encoder.dimension,
+                precision="float32",
+            )
+            vectors = MultiVectors.of(np.asarray(rows)[:, None])
+        queries = dict(zip(texts, encoder.encode_queries(texts), strict=True))
     return Model(outcome.arm, encoder.encode_documents, encoder.encode_queries, vectors, queries, encoder.normalized)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Literal
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import torch
@@ -39,3 +40,12 @@ def computed_in(precision: Precision, device: str | torch.device | None = None) 
             "precision auto takes the faster one"
         )
     return "bfloat16"
+
+
+def computing_in(precision: Precision, device: str | torch.device | None = None) -> AbstractContextManager[Any]:
+    """Networks that are called inside, in this thread, compute in `precision` as they do where they are trained: their
+    weights stay in float32, and so do sums, norms and softmax."""
+    import torch
+
+    kind = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")).type
+    return torch.autocast(kind, torch.bfloat16, enabled=computed_in(precision, device) == "bfloat16")

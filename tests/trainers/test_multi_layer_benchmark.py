@@ -330,17 +330,7 @@ def test_another_option_trains_other_models_beside_the_first(tmp_path: Path, dat
         return {path.name for path in (tmp_path / "models").iterdir()}
 
     first = ran()
-    more = [
-        "--pooling",
-        "cls",
-        "--inner-products",
-        "--batch",
-        "4",
-        "--document-length",
-        "16",
-        "--learning-rate",
-        "1e-3",
-    ]
+    more = ["--pooling", "cls", "--inner-products", "--batch", "4", "--document-length", "16", "--learning-rate", "1e-3"]
     assert len(first) == 1 and len(ran(*more) - first) == 1 and ran() == ran(*more)
     (made,) = {path.name for path in (tmp_path / "models").iterdir()} - first
     content = json.loads((tmp_path / "models" / made / "osn.json").read_text())["training"]
