@@ -330,7 +330,7 @@ def test_another_option_trains_other_models_beside_the_first(tmp_path: Path, dat
         return {path.name for path in (tmp_path / "models").iterdir()}
 
     first = ran()
-    more = ["--pooling", "cls", "--inner-products", "--batch", "4", "--document-length", "16", "--learning-rate", "1e-3"]
+    more = ["--pooling=cls", "--inner-products", "--batch=4", "--document-length=16", "--learning-rate=1e-3"]
     assert len(first) == 1 and len(ran(*more) - first) == 1 and ran() == ran(*more)
     (made,) = {path.name for path in (tmp_path / "models").iterdir()} - first
     content = json.loads((tmp_path / "models" / made / "osn.json").read_text())["training"]
@@ -365,6 +365,22 @@ def test_each_option_is_in_a_models_folder(tmp_path: Path, start: Path, monkeypa
     first = folder(recipe_of_moved)
     (tmp_path / "other" / "config.json").write_text((tmp_path / "other" / "config.json").read_text() + " ")
     assert folder(Recipe(str(tmp_path / "other"))) not in (first, before)
+
+
+def test_test_sets_are_encoded_as_trainings_compute(tmp_path: Path, data: Path, start: Path) -> None:
+    for precision in ("float32", "bfloat16"):
+        more = ["--part=lambda", "--only=nothing", f"--precision={precision}"]
+        assert command(data, start, *more, work=tmp_path).exit_code == 0
+    ground = Ground(data, tmp_path)
+    folder = tmp_path / "vectors" / ground.hash_of(f"dense:{start}")
+    (test,) = {path.name.partition("-")[0] for path in folder.iterdir()} & {ground.test(WIKIQA).documents.hash}
+    exact, rounded = (
+        np.load(folder / f"{test}-{precision}" / "documents.npy").astype(np.float32)
+        for precision in ("float32", "bfloat16")
+    )
+    rounding = float(np.abs(exact - rounded).max() / np.abs(exact).max())
+    assert 1e-4 < rounding < 0.05
+    assert len(list((tmp_path / "measured").iterdir())) == 2 * 2 * len(bench.TESTS), "of both, the start and one arm"
 
 
 def test_a_t5_has_no_cls(tmp_path: Path) -> None:

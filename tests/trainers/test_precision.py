@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from trainers import precision  # noqa: E402
-from trainers.precision import computed_in, multiplies_bfloat16  # noqa: E402
+from trainers.precision import Precision, computed_in, computing_in, multiplies_bfloat16  # noqa: E402
 
 
 @pytest.mark.parametrize("fast", [True, False])
@@ -35,3 +35,18 @@ def test_a_processor_multiplies_in_bfloat16_with_either_unit(units: str, monkeyp
     monkeypatch.setattr(torch.cpu, units, lambda: True)
     assert multiplies_bfloat16("cpu")
     assert multiplies_bfloat16(torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("said", "fast", "used"), [("auto", True, "bfloat16"), ("auto", False, "float32"), ("float32", True, "float32")]
+)
+def test_what_is_called_inside_computes_in_the_precision(
+    said: Precision, fast: bool, used: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "multiplies_bfloat16", lambda device: fast)
+    layer, norm = torch.nn.Linear(4, 4), torch.nn.LayerNorm(4)
+    with computing_in(said, "cpu"):
+        product = layer(torch.ones(1, 4))
+        assert product.dtype == getattr(torch, used)
+        assert norm(product.float()).dtype == torch.float32
+    assert layer.weight.dtype == layer(torch.ones(1, 4)).dtype == torch.float32
