@@ -46,7 +46,7 @@ from opensearch_neural import evaluate
 from opensearch_neural.cluster import ConnectionSettings, connection_options
 from opensearch_neural.errors import InputError, MissingExtra, ModelError
 from opensearch_neural.models.pooling import Pooling
-from trainers.precision import PRECISIONS, Precision, computed_in, computing_in
+from trainers.precision import PRECISIONS, Computed, Precision, computed_in, computing_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -220,7 +220,7 @@ class Recipe:
         return int(self.backbone.num_hidden_layers)
 
     @cached_property
-    def computed(self) -> Precision:
+    def computed(self) -> Computed:
         """What `precision` means here: a model that was trained in other numbers is another model."""
         return computed_in(self.precision)
 
@@ -413,7 +413,7 @@ def configuration(arm: Arm, ground: Ground, *, steps: int, seed: int) -> DenseCo
             weight_decay=0.0,
             max_gradient_norm=2.0,
             set_weights=0.5,
-            evaluate_every=-(-steps // 4),
+            evaluate_every=-(-steps // 3),
             save_every=-(-steps // 4),
             precision=recipe.computed,
             seed=seed,

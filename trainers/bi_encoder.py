@@ -46,6 +46,7 @@ from trainers.grad_cache import CachedModel, Encoded, Part, gather
 from trainers.leaks import find_leaks, without_leaks
 from trainers.loop import Trained, TrainingSettings, Visit, is_main_process, train
 from trainers.model import Batch, Losses, TrainingModel
+from trainers.precision import computed_in, computing_in
 from trainers.schedules import FOLDER, TwoStageSettings, second_stage, two_stage, with_mined
 from trainers.teachers import Documents, Teacher, open_teacher
 from trainers.tokenized import TokenCache, padded_parts
@@ -629,19 +630,21 @@ def train_retriever(
     """One retriever from `config.start` on `sets`, written to `output`."""
     model = build(config)
     data = RetrievalData(sets, negatives=config.candidates.negatives, depth=config.candidates.depth)
-    cuda = torch.cuda.is_available() and config.training.device == "auto"
+    device = "cuda" if torch.cuda.is_available() and config.training.device == "auto" else "cpu"
+    computed = computed_in(config.training.precision, device)
     collate = RetrievalCollate(
         data.parts,
         model,
         config.objective,
         chunk_size=config.training.chunk_size,
-        overhead=PART_OVERHEAD["cuda" if cuda else "cpu"],
+        overhead=PART_OVERHEAD[device],
         teachers=_teachers(config, sets),
     )
 
     def measured(current: TrainingModel) -> dict[str, float]:
         assert isinstance(current, BiEncoder)
-        return dev_measures(dev, current.retrieve)
+        with computing_in(computed, device):
+            return dev_measures(dev, current.retrieve)
 
     return train(
         model,

@@ -13,6 +13,7 @@ logger = logging.getLogger(__name__)
 
 Precision = Literal["auto", "float32", "bfloat16"]
 """auto: bfloat16 where the hardware multiplies in it, float32 elsewhere."""
+Computed = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = ("auto", "float32", "bfloat16")
 
 
@@ -27,7 +28,7 @@ def multiplies_bfloat16(device: str | torch.device | None = None) -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
-def computed_in(precision: Precision, device: str | torch.device | None = None) -> Literal["float32", "bfloat16"]:
+def computed_in(precision: Precision, device: str | torch.device | None = None) -> Computed:
     """What `precision` means on a device; warns of bfloat16 where the device has no units for it."""
     if precision == "float32":
         return "float32"
@@ -42,10 +43,10 @@ def computed_in(precision: Precision, device: str | torch.device | None = None) 
     return "bfloat16"
 
 
-def computing_in(precision: Precision, device: str | torch.device | None = None) -> AbstractContextManager[Any]:
-    """Networks that are called inside, in this thread, compute in `precision` as they do where they are trained: their
-    weights stay in float32, and so do sums, norms and softmax."""
+def computing_in(precision: Computed, device: str | torch.device | None = None) -> AbstractContextManager[Any]:
+    """Networks that are called inside, in this thread, compute in `precision` (see `computed_in`) as they do where they are
+    trained: their weights stay in float32, and so do sums, norms and softmax."""
     import torch
 
     kind = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")).type
-    return torch.autocast(kind, torch.bfloat16, enabled=computed_in(precision, device) == "bfloat16")
+    return torch.autocast(kind, torch.bfloat16, enabled=precision == "bfloat16")

@@ -45,7 +45,7 @@ def test_what_is_called_inside_computes_in_the_precision(
 ) -> None:
     monkeypatch.setattr(precision, "multiplies_bfloat16", lambda device: fast)
     layer, norm = torch.nn.Linear(4, 4), torch.nn.LayerNorm(4)
-    with computing_in(said, "cpu"):
+    with computing_in(computed_in(said, "cpu"), "cpu"):
         product = layer(torch.ones(1, 4))
         assert product.dtype == getattr(torch, used)
         assert norm(product.float()).dtype == torch.float32
