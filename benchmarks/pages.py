@@ -4,7 +4,8 @@
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`, and is made from `benchmarks/results/NAME/summary.json`,
 with the goals and the command that made it; after `<!-- goals: NAME -->` the table is left out, after `<!-- gains: NAME -->`
-it is one of paired differences in nDCG@10, after `<!-- ratios: NAME -->` a load test is shown by its ratios to its baseline.
+it is one of paired differences in nDCG@10 with a line for each set, after `<!-- arms: NAME -->` one of paired differences
+with a line for each arm, after `<!-- ratios: NAME -->` a load test is shown by its ratios to its baseline.
 Nothing in between is typed by hand.
 """
 
@@ -26,7 +27,7 @@ RATIOS = ("P99", "requests/s")
 """Each over the baseline's."""
 
 _TABLE = re.compile(
-    r"(<!-- (?P<what>table|goals|gains|ratios): (?P<name>[\w/-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL
+    r"(<!-- (?P<what>table|goals|gains|arms|ratios): (?P<name>[\w/-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL
 )
 
 
@@ -42,6 +43,8 @@ def rendered(what: str, summary: Summary) -> str:
         parts.append(result_table([row for row in summary.rows if " - " not in row.measure]))
     elif what == "gains":
         parts.append(gains(summary.rows))
+    elif what == "arms":
+        parts.append(arms(summary.rows))
     if summary.goals:
         parts.append("\n".join(f"- {goal}" for goal in summary.goals))
     parts.append(f"`{summary.command}`")
@@ -70,14 +73,7 @@ def gains(rows: list[Row]) -> str:
     chosen = [row for row in rows if row.measure.startswith("nDCG@10 - ")]
     (baseline,) = {row.measure.removeprefix("nDCG@10 - ") for row in chosen}
     value = {(row.set, row.engine): row for row in rows if row.measure == "nDCG@10"}
-    points = {
-        (row.set, row.engine): replace(
-            row,
-            value=100 * row.value,
-            **{end: 100 * at for end in ("low", "high") if (at := getattr(row, end)) is not None},
-        )
-        for row in chosen
-    }
+    points = {(row.set, row.engine): _in_points(row) for row in chosen}
     engines = list(dict.fromkeys(row.engine for row in chosen))
     return table(
         ["", f"{baseline}: nDCG@10", *(f"{engine}: points above" for engine in engines)],
@@ -86,6 +82,35 @@ def gains(rows: list[Row]) -> str:
             for name in dict.fromkeys(row.set for row in chosen)
         ],
     )
+
+
+def arms(rows: list[Row]) -> str:
+    """A line for each arm and what it is compared with; for each set the arm's value of the measure that the first
+    difference is of, and by how many points it lies above the other."""
+    measure = next(row.measure.partition(" - ")[0] for row in rows if " - " in row.measure)
+    value = {(row.set, row.engine): row for row in rows if row.measure == measure}
+    above = {
+        (row.engine, other, row.set): _in_points(row)
+        for row in rows
+        for what, _, other in [row.measure.partition(" - ")]
+        if what == measure and other
+    }
+    sets = list(dict.fromkeys(set_ for set_, _ in value))
+    lines = []
+    for engine in dict.fromkeys(engine for _, engine in value):
+        others = list(dict.fromkeys(other for one, other, _ in above if one == engine))
+        for at, other in enumerate(others or [""]):
+            cells = [with_interval(above.get((engine, other, one))) if other else "" for one in sets]
+            values = [f"{value[one, engine].value:.3f}" if (one, engine) in value and at == 0 else "" for one in sets]
+            pairs = [cell for pair in zip(values, cells, strict=True) for cell in pair]
+            lines.append([engine if at == 0 else "", other, *pairs])
+    heads = [head for one in sets for head in (f"{one}: {measure}", "points above")]
+    return table(["", "compared with", *heads], lines)
+
+
+def _in_points(row: Row) -> Row:
+    ends = {end: 100 * at for end in ("low", "high") if (at := getattr(row, end)) is not None}
+    return replace(row, value=100 * row.value, **ends)
 
 
 def with_tables(text: str, results: Path = RESULTS) -> str:

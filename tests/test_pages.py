@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 
-from benchmarks.pages import PAGES, README, gains, ratios, with_tables
+from benchmarks.pages import PAGES, README, arms, gains, ratios, with_tables
 from opensearch_neural.results import Row
 
 if TYPE_CHECKING:
@@ -76,6 +76,26 @@ def test_differences_to_a_baseline_are_shown_in_points() -> None:
     header, _, line = [[cell.strip() for cell in line.split("|")[1:-1]] for line in gains(rows).splitlines()]
     assert header == ["", "BM25: nDCG@10", "student: points above"]
     assert line == ["docs", "0.682", "5.00 [2.70, 7.40]"]
+
+
+def test_arms_have_a_line_for_each_that_they_are_compared_with() -> None:
+    rows = [
+        Row("dev", "dual", "nDCG@10", 0.8, None, None, 5),
+        Row("docs", "dual", "Success@5", 0.7, 0.6, 0.8, 100),
+        Row("docs", "MLR", "Success@5", 0.75, 0.7, 0.8, 100),
+        Row("docs", "MLR", "Success@5 - dual", 0.05, 0.01, 0.09, 100),
+        Row("docs", "MLR", "p(Success@5 - dual)", 0.01, None, None, 100),
+        Row("docs", "MLR", "nDCG@10 - dual", 0.02, 0.0, 0.04, 100),
+        Row("more", "MLR", "Success@5", 0.5, 0.4, 0.6, 100),
+        Row("docs", "MLR", "Success@5 - rival", -0.01, -0.02, 0.0, 100),
+    ]
+    header, _, *lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in arms(rows).splitlines()]
+    assert header == ["", "compared with", "docs: Success@5", "points above", "more: Success@5", "points above"]
+    assert lines == [
+        ["dual", "", "0.700", "", "", ""],
+        ["MLR", "dual", "0.750", "5.00 [1.00, 9.00]", "0.500", "–"],
+        ["", "rival", "", "-1.00 [-2.00, 0.00]", "", "–"],
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
