@@ -381,10 +381,14 @@ def test_bfloat16_trains_and_keeps_float32_weights(
 ) -> None:
     monkeypatch.setattr(precision, "multiplies_bfloat16", lambda device: fast)
     used: set[str] = set()
+    rounded: set[str] = set()
     forward = BertModel.forward
 
     def noted(self: BertModel, *args: Any, **kwargs: Any) -> Any:
-        used.add(f"{self.config._attn_implementation} {'training' if self.training else 'evaluation'}")
+        phase = "training" if self.training else "evaluation"
+        used.add(f"{self.config._attn_implementation} {phase}")
+        if torch.is_autocast_enabled("cpu"):
+            rounded.add(phase)
         return forward(self, *args, **kwargs)
 
     monkeypatch.setattr(BertModel, "forward", noted)
@@ -394,6 +398,7 @@ def test_bfloat16_trains_and_keeps_float32_weights(
     assert logged[-1] < logged[0]
     in_training = {name for name in used if name.endswith("training")}
     assert (in_training == {f"{attention.NAME} training"}) == (asked == "bfloat16" or fast)
+    assert rounded == ({"training", "evaluation"} if asked == "bfloat16" or fast else set())
     assert attention.NAME not in (tmp_path / "model" / "config.json").read_text()
     assert load_dense(tmp_path / "model").encode_queries(TEXTS).dtype == np.float32
 
