@@ -393,7 +393,8 @@ def test_bfloat16_trains_and_keeps_float32_weights(
 
     monkeypatch.setattr(BertModel, "forward", noted)
     training = TrainingSettings(steps=10, batch_size=16, learning_rate=3e-3, precision=asked, log_every=5, device="cpu")
-    history = train_dense(configuration(backbone, beir, tmp_path / "model", training=training)).history
+    dev = [SetSettings(beir, split="dev", name="dev")]
+    history = train_dense(configuration(backbone, beir, tmp_path / "model", training=training, dev=dev)).history
     logged = [entry["info_nce"] for entry in history if "info_nce" in entry]
     assert logged[-1] < logged[0]
     in_training = {name for name in used if name.endswith("training")}
