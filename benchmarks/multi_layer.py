@@ -41,7 +41,7 @@ import click
 import numpy as np
 
 from benchmarks.beir_parts import articles, by_article, evenly, judgements, write_judged
-from benchmarks.stages import share_stage
+from benchmarks.jobs import share_stage, shared
 from opensearch_neural import evaluate
 from opensearch_neural.cluster import ConnectionSettings, connection_options
 from opensearch_neural.errors import InputError, MissingExtra, ModelError
@@ -343,6 +343,10 @@ class Ground:
     def prepare(self) -> Ground:
         """Split by article, keep the documents of training questions, mine BM25's negatives, where that is not done. Raises
         InputError for a folder of work on other data."""
+        shared({self.work / "data": self._prepare})
+        return self
+
+    def _prepare(self) -> None:
         from trainers.data import load_training
         from trainers.schedules import with_mined
 
@@ -360,7 +364,6 @@ class Ground:
         write_judged(wikiqa, self.train(WIKIQA), {"train": own}, answers_only=True)
         for name in (SQUAD, WIKIQA):
             with_mined(load_training(self.train(name), name=name), "bm25", self.negatives(name), depth=DEPTH, keep=50)
-        return self
 
 
 def _part(article: str) -> str:
@@ -462,18 +465,30 @@ def trained(arm: Arm, ground: Ground, *, steps: int, seed: int) -> Outcome:
     return outcome
 
 
+def each_trained(arms: Iterable[tuple[Arm, int]], ground: Ground, *, steps: int, search: bool = True) -> list[Outcome]:
+    """The models of arms and seeds, and what was searched with them: see `shared`."""
+
+    def job(arm: Arm, seed: int) -> Outcome:
+        outcome = trained(arm, ground, steps=steps, seed=seed)
+        return searched_everywhere(outcome, ground) if search else outcome
+
+    return shared(
+        {configuration(arm, ground, steps=steps, seed=seed).output: partial(job, arm, seed) for arm, seed in arms}
+    )
+
+
 def trained_on(first: Outcome, ground: Ground, *, steps: int) -> Outcome:
     """An arm in two stages, of which the first is what was trained in one."""
     from trainers.schedules import FIRST, FOLDER
 
     arm = in_two_stages(first.arm)
     share_stage(first.folder, configuration(arm, ground, steps=steps, seed=first.seed).output / FOLDER / FIRST)
-    return trained(arm, ground, steps=steps, seed=first.seed)
+    return searched_everywhere(trained(arm, ground, steps=steps, seed=first.seed), ground)
 
 
 def best_on_dev(ground: Ground, *, steps: int) -> Arm:
     """SELF_CONTRASTIVE with that λ of LAMBDAS whose model, of the first seed, is the best on dev."""
-    outcomes = [trained(arm, ground, steps=steps, seed=SEEDS[0]) for arm in of_lambdas()]
+    outcomes = each_trained(of_first_seed(of_lambdas()), ground, steps=steps, search=False)
     best = max(outcomes, key=lambda outcome: max(outcome.dev))
     logger.info("best on dev: %s", best.arm.name)
     return best.arm
@@ -490,25 +505,46 @@ def of_lambdas() -> list[Arm]:
     return [mlr("last:2", "self-contrastive", weight=weight, repeated=True) for weight in LAMBDAS]
 
 
+def of_first_seed(arms: Iterable[Arm]) -> list[tuple[Arm, int]]:
+    return [(arm, SEEDS[0]) for arm in arms]
+
+
+def searched_everywhere(outcome: Outcome, ground: Ground) -> Outcome:
+    for name in TESTS:
+        searched(outcome.spec, name, ground)
+    return outcome
+
+
 def searched(spec: str, name: str, ground: Ground) -> Measured:
     """A model (as `open_retriever` names it) on a test set: exact search over the whole corpus; kept, query by query. Sets
     of the same documents are searched together."""
-    from opensearch_neural.evaluate import Measured, measure
-    from opensearch_neural.files import read_json_object, write_json
+    from opensearch_neural.evaluate import Measured
+    from opensearch_neural.files import read_json_object
+
+    file, documents = ground.measured_file(spec, name), ground.test(name).documents
+    if not file.exists():
+        job = partial(
+            _search, spec, [one for one in TESTS if ground.test(one).documents.hash == documents.hash], ground
+        )
+        shared({cache_of(spec, ground.test(name), ground): job})
+    return Measured(**read_json_object(file))
+
+
+def _search(spec: str, tests: Sequence[str], ground: Ground) -> None:
+    from opensearch_neural.evaluate import measure
+    from opensearch_neural.files import write_json
     from trainers.negatives import open_retriever
 
-    file = ground.measured_file(spec, name)
-    if not file.exists():
-        documents = ground.test(name).documents
-        with computing_in(ground.recipe.computed):
-            engine = open_retriever(spec, documents, cache=cache_of(spec, ground.test(name), ground))
-        for one in [one for one in TESTS if ground.test(one).documents.hash == documents.hash]:
-            test = ground.test(one)
-            with computing_in(ground.recipe.computed):
-                run = engine.retrieve(test.query_texts(), DEPTH)
-            found = measure(run, test.qrels(), MEASURES)
-            write_json(ground.measured_file(spec, one), asdict(found), indent=None)
-    return Measured(**read_json_object(file))
+    files = {name: ground.measured_file(spec, name) for name in tests}
+    if all(file.exists() for file in files.values()):
+        return
+    first = ground.test(tests[0])
+    with computing_in(ground.recipe.computed):
+        engine = open_retriever(spec, first.documents, cache=cache_of(spec, first, ground))
+        for name, file in files.items():
+            test = ground.test(name)
+            found = measure(engine.retrieve(test.query_texts(), DEPTH), test.qrels(), MEASURES)
+            write_json(file, asdict(found), indent=None)
 
 
 def cache_of(spec: str, test: TrainingData, ground: Ground) -> Path:
@@ -574,7 +610,7 @@ def dev_rows(outcomes: Iterable[Outcome], note: str = "") -> list[Row]:
 def half_rows(arms: Iterable[Arm], ground: Ground, steps: int) -> list[Row]:
     """Where the arms end with half the steps, and a learning rate that has fallen to 0 by then: within one run the last
     steps, whose rate is next to 0, always gain little."""
-    halves = [trained(arm, ground, steps=steps // 2, seed=SEEDS[0]) for arm in arms]
+    halves = each_trained(of_first_seed(arms), ground, steps=steps // 2, search=False)
     return dev_rows(halves, HALF)
 
 
@@ -769,7 +805,7 @@ def last_layer_goal(rows: Sequence[Row]) -> Goal:
 
 def variants(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Goal]]:
     wanted, best = with_best(ground.wanted(VARIANTS), ground, steps=steps)
-    outcomes = [trained(arm, ground, steps=steps, seed=seed) for arm in wanted for seed in arm.seeds(seeds)]
+    outcomes = each_trained([(arm, seed) for arm in wanted for seed in arm.seeds(seeds)], ground, steps=steps)
     of_goal = [arm for arm in wanted if arm in (DUAL, best)]
     rows = dev_rows(outcomes) + half_rows(of_goal, ground, steps)
     rows += compared(outcomes, ground) + against_others(outcomes, best, ground)
@@ -841,9 +877,15 @@ def _of_set(row: Row) -> str:
 
 def two_stages(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Goal]]:
     wanted, best = with_best(ground.wanted((DUAL, SELF_CONTRASTIVE)), ground, steps=steps)
-    alone = [trained(arm, ground, steps=steps, seed=SEEDS[0]) for arm in wanted]
+    alone = each_trained(of_first_seed(wanted), ground, steps=steps)
+    jobs = {
+        configuration(in_two_stages(one.arm), ground, steps=steps, seed=one.seed).output: partial(
+            trained_on, one, ground, steps=steps
+        )
+        for one in alone
+    }
     # The first dual encoder is what the others are compared with.
-    outcomes = [trained_on(one, ground, steps=steps) for one in alone] + alone
+    outcomes = shared(jobs) + alone
     rows = dev_rows(outcomes) + compared(outcomes, ground)
     goal = self_contrastive_goal(rows, in_two_stages(best), SEEDS[:1], steps, in_two_stages(DUAL))
     return rows, [goal, start_goal(rows)]
@@ -851,7 +893,7 @@ def two_stages(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[
 
 def layers(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Goal]]:
     arms = ground.wanted((DUAL, *layer_arms(ground.recipe.depth)))
-    outcomes = [trained(arm, ground, steps=steps, seed=SEEDS[0]) for arm in arms]
+    outcomes = each_trained(of_first_seed(arms), ground, steps=steps)
     rows = dev_rows(outcomes) + compared(outcomes, ground)
     of_layers = [one for one in outcomes if one.arm.name.startswith("MLR")]
     rows += winner_rows(of_layers, ground)
@@ -859,7 +901,7 @@ def layers(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Goal
 
 
 def lambdas(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Goal]]:
-    outcomes = [trained(arm, ground, steps=steps, seed=SEEDS[0]) for arm in ground.wanted((DUAL, *of_lambdas()))]
+    outcomes = each_trained(of_first_seed(ground.wanted((DUAL, *of_lambdas()))), ground, steps=steps)
     rows = dev_rows(outcomes) + compared(outcomes, ground)
     return rows, [start_goal(rows)]
 

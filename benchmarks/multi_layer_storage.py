@@ -24,7 +24,6 @@ from benchmarks.multi_layer import (
     MEASURES,
     MULTI_VECTOR,
     NODE,
-    SEEDS,
     SELF_CONTRASTIVE,
     SQUAD,
     TOP_5,
@@ -33,9 +32,10 @@ from benchmarks.multi_layer import (
     Outcome,
     cache_of,
     colbert,
+    each_trained,
     me_bert,
     mlr,
-    trained,
+    of_first_seed,
     with_best,
 )
 from opensearch_neural import evaluate, multi_vector
@@ -136,7 +136,8 @@ def storage(ground: Ground, steps: int, connection: ConnectionSettings) -> tuple
     judged = test.qrels()
     qrels = {query: judged[query] for query in asked}
     arms, best = with_best(ground.wanted(storage_arms(ground.recipe.depth)), ground, steps=steps)
-    models = [load(trained(arm, ground, steps=steps, seed=SEEDS[0]), ground, list(asked.values())) for arm in arms]
+    outcomes = each_trained(of_first_seed(arms), ground, steps=steps, search=False)
+    models = [load(outcome, ground, list(asked.values())) for outcome in outcomes]
     documents = evenly(list(test.documents.values()), ROUNDS * ENCODED)
     rows = encoding_rows(models, documents, evenly(list(asked.values()), TIMED))
     found, exact = faiss_rows(models, ground, asked, qrels)

@@ -23,7 +23,8 @@ intervals resample the relevant documents, of which several questions may ask. B
 chosen on train), all-MiniLM-L6-v2 as it is, and BM25 fused with the two stages beside them.
 
 Learning rate and schedule are the same for all arms; nothing is chosen by test questions. All trainings lie in `--work`, in
-folders named by their sizes: interrupted, the same command goes on. On a GPU where there is one.
+folders named by their sizes: interrupted, the same command goes on. Started several times at once, with one thread each
+(OMP_NUM_THREADS=1), it shares them; latencies are then those of a last run alone. On a GPU where there is one.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.beir_parts import by_article, check_data, evenly, write_part
-from benchmarks.stages import share_stage
+from benchmarks.jobs import share_stage, shared
 from opensearch_neural import evaluate
 from opensearch_neural.cluster import ConnectionSettings, connection_options
 from opensearch_neural.errors import InputError
@@ -139,6 +140,10 @@ class Trial:
     def engine(self) -> str:
         return self.arm + (f", seed {self.seed}" if self.seed != SEED else "")
 
+    @property
+    def slug(self) -> str:
+        return "".join(letter if letter.isalnum() else "-" for letter in self.engine).replace("--", "-")
+
 
 # ------------------------------------------------ what is trained
 
@@ -236,9 +241,8 @@ def configuration(trial: Trial, data: Path, work: Path, start: Path, effort: Eff
     # state of every stage is what is measured.
     folder = work / "before" if arm == LATER else data
     queries = work / ("before/queries-generated.jsonl" if arm == LATER else "queries.jsonl")
-    label = "".join(letter if letter.isalnum() else "-" for letter in trial.engine).replace("--", "-")
     config = TomeConfig(
-        output=work / f"{label}-{effort.arms}",
+        output=work / f"{trial.slug}-{effort.arms}",
         corpus=folder,
         backbone=str(start / f"t5-{LAYERS}"),
         queries=[SetSettings(folder, name="labelled"), SetSettings(queries, corpus=folder, name="generated")],
@@ -271,7 +275,7 @@ def trained(trial: Trial, data: Path, work: Path, start: Path, effort: Effort) -
     config = configuration(trial, data, work, start, effort)
     if trial.arm == WRITTEN:
         two = configuration(Trial(TWO, trial.seed), data, work, start, effort)
-        train_tome(two)
+        shared({two.output: partial(train_tome, two)})
         share_stage(two.output / PASSAGE, config.output / PASSAGE)
         config = replace(config, written=count_queries(config) // WRITTEN_SHARE)
     stages = train_tome(config)
@@ -280,7 +284,9 @@ def trained(trial: Trial, data: Path, work: Path, start: Path, effort: Effort) -
     if trial.arm != HALF:
         return load_generative(config.output), sum(found.steps for found in stages.values())
     # Stage 2 never sees a query, so it is the same.
-    whole, updates = trained(Trial(TWO, trial.seed), data, work, start, effort)
+    other = Trial(TWO, trial.seed)
+    output = configuration(other, data, work, start, effort).output
+    ((whole, updates),) = shared({output: partial(trained, other, data, work, start, effort)})
     model, tokenizer = load_sequence_to_sequence(config.output / PASSAGE)
     return replace(whole, passage=(model.to(whole.url[0].device).eval(), tokenizer)), updates
 
@@ -393,6 +399,17 @@ class Arm:
         }
 
 
+@dataclass(frozen=True)
+class Decoded:
+    """An arm that was trained and has answered the test questions. updates: of its stages together; left_out: the documents
+    that it never learned; runs: {engine: run}."""
+
+    arm: Arm
+    updates: int
+    left_out: set[str]
+    runs: dict[str, Run]
+
+
 def hits(run: Run, test: TrainingData) -> Measured:
     """Hits@1 and Hits@10, which ir-measures calls Success."""
     from opensearch_neural.evaluate import measure
@@ -494,6 +511,38 @@ def parameters(model: GenerativeModel) -> int:
     )
 
 
+def trials_of(arms: Collection[str], seeds: int) -> list[Trial]:
+    return [
+        *(Trial(arm) for arm in arms),
+        *(Trial(arm, SEED + at) for at in range(1, seeds) for arm in REPEATED if arm in arms),
+    ]
+
+
+def decoding(
+    data: Path, work: Path, start: Path, effort: Effort, trials: Sequence[Trial]
+) -> dict[Path, Callable[[], Decoded]]:
+    """Jobs (see `shared`), in the order of `trials`: train each on a set and let it answer the test questions; beside two
+    stages the second one given the right passages."""
+    from opensearch_neural.models.generative import PASSAGE
+    from trainers.data import load_training, read_documents
+
+    test = load_training(data, split="test", name=data.name)
+    queries = test.query_texts()
+    corpus = [(one.id, one.url) for one in read_documents(data)]
+
+    def decoded(trial: Trial, output: Path) -> Decoded:
+        left_out = without_some(data, work) if trial.arm == LATER else set()
+        model, updates = trained(trial, data, work, start, effort)
+        arm = Arm.of(model, corpus, queries, work / "runs", stage_one=output / PASSAGE)
+        runs = {LATER: arm.run(beams=BEAMS)} if trial.arm == LATER else arm.runs(trial.engine)
+        if trial == Trial(TWO):
+            runs |= Arm(model, corpus, gold_texts(model, data, test), work / "runs").runs(GOLD)
+        return Decoded(arm, updates, left_out, runs)
+
+    outputs = {trial: configuration(trial, data, work, start, effort).output for trial in trials}
+    return {output: partial(decoded, trial, output) for trial, output in outputs.items()}
+
+
 def one_set(
     data: Path,
     work: Path,
@@ -506,37 +555,31 @@ def one_set(
 ) -> list[Row]:
     """All rows of the set in `data`. work: the folder of its trainings; start: of backbones; searched: by `bm25_run`."""
     from opensearch_neural.evaluate import averaged, only_differences
-    from opensearch_neural.models.generative import PASSAGE
     from opensearch_neural.results import Row
     from opensearch_neural.retrievers.generative import GenerativeRetriever
-    from trainers.data import load_training, read_documents
+    from trainers.data import load_training
     from trainers.negatives import open_retriever
 
     name = data.name
     test = load_training(data, split="test", name=name)
     queries = test.query_texts()
-    corpus = [(one.id, one.url) for one in read_documents(data)]
     # Questions that ask for the same document are not independent.
-    rows = partial(evaluate.rows, clusters=by_article(test.qrels(), {one: one for one, _ in corpus}))
+    rows = partial(evaluate.rows, clusters=by_article(test.qrels(), {one: one for one in test.documents.ids}))
     found: list[Row] = []
     dense = open_retriever(f"dense:{DENSE}", test.documents, cache=work / "dense")
-    runs: dict[str, Run] = {MINILM: dense.retrieve(queries, DEPTH)}
+    (of_dense,) = shared({work / "dense": partial(dense.retrieve, queries, DEPTH)})
+    runs: dict[str, Run] = {MINILM: of_dense}
     runs[BM25], times = searched
     timed = list(queries.values())[:TIMED]
     found += latency_rows(name, BM25, times, len(timed))
-    trials = [Trial(arm) for arm in arms]
-    trials += [Trial(arm, SEED + at) for at in range(1, seeds) for arm in REPEATED if arm in arms]
-    for trial in trials:
-        arm = trial.arm
-        left_out = without_some(data, work) if arm == LATER else set()
-        model, updates = trained(trial, data, work, start, effort)
-        stage_one = configuration(trial, data, work, start, effort).output / PASSAGE
-        measured = Arm.of(model, corpus, queries, work / "runs", stage_one=stage_one)
+    trials = trials_of(arms, seeds)
+    for trial, of_trial in zip(trials, shared(decoding(data, work, start, effort, trials)), strict=True):
+        arm, measured, updates = trial.arm, of_trial.arm, of_trial.updates
         if arm == LATER:
-            whole = runs.get(TWO)
-            found += added_rows(rows, name, measured, test, left_out, whole)
+            found += added_rows(rows, name, of_trial, test, runs.get(TWO))
             continue
-        runs |= measured.runs(trial.engine)
+        runs |= of_trial.runs
+        model = measured.model
         if trial.seed != SEED:
             continue
         found += [
@@ -551,7 +594,6 @@ def one_set(
                 found += latency_rows(name, engine, times, len(timed), on=model.url[0].device.type)
         if arm == TWO:
             found += shares(measured, data, name, test)
-            runs |= Arm(model, corpus, gold_texts(model, data, test), work / "runs").runs(GOLD)
     if TWO in runs:
         runs[FUSED] = fused(runs[BM25], runs[TWO])
     scored = {engine: hits(run, test) for engine, run in runs.items()}
@@ -581,16 +623,18 @@ def compared(scored: Collection[str], seeds: int = 1) -> list[tuple[str, str]]:
 
 
 def added_rows(
-    rows: Callable[..., list[Row]], name: str, arm: Arm, test: TrainingData, left_out: set[str], whole: Run | None
+    rows: Callable[..., list[Row]], name: str, later: Decoded, test: TrainingData, whole: Run | None
 ) -> list[Row]:
     """Rows of the model that was trained without some documents, which the trie has: on questions for these, and others,
     each beside `whole`, the run of the model that was trained on all."""
     relevant = test.qrels()
-    run = arm.run(beams=BEAMS)
+    run = later.runs[LATER]
     found: list[Row] = []
     for kind, added in (("their questions", True), ("other questions", False)):
         chosen = [
-            at for at, example in enumerate(test.examples) if bool(set(relevant[example.query_id]) & left_out) == added
+            at
+            for at, example in enumerate(test.examples)
+            if bool(set(relevant[example.query_id]) & later.left_out) == added
         ]
         if chosen:
             part = test.take(chosen)
@@ -785,17 +829,32 @@ def tome(
     for name, folder in held.items():
         # What needs a cluster and no training comes first.
         test = load_training(folder, split="test", name=name)
-        searched[name] = bm25_run(folder, test, work / name / f"bm25-{documents or 'all'}.json", connection)
-    sizes = {DEEPER if arm in (SINGLE, RANDOM) else LAYERS for arm in chosen} | {LAYERS}
-    for layers in sorted(sizes):
-        pretrained(data, work, effort, layers)
-    writer = query_model or generator(data, work, effort)
+        file = work / name / f"bm25-{documents or 'all'}.json"
+        (searched[name],) = shared({file: partial(bm25_run, folder, test, file, connection)})
+
+    def backbone_and_writer() -> str:
+        pretrained(data, work, effort, LAYERS)
+        return query_model or str(generator(data, work, effort))
+
+    beginnings: dict[Path, Callable[[], object]] = {backbone(work, effort, LAYERS): backbone_and_writer}
+    if {SINGLE, RANDOM} & set(chosen):
+        beginnings[backbone(work, effort, DEEPER)] = partial(pretrained, data, work, effort, DEEPER)
+    writer = str(shared(beginnings)[0])
     effort = replace(effort, writer=hash_files(locate(writer))[:8])
+    start, folders = work / effort.backbones, {name: work / name / effort.queries for name in sets}
+    shared(
+        {
+            of_set / "queries.jsonl": partial(generated, writer, held[name], of_set, effort)
+            for name, of_set in folders.items()
+        }
+    )
+    jobs: dict[Path, Callable[[], Decoded]] = {}
+    for name, of_set in folders.items():
+        jobs |= decoding(held[name], of_set, start, effort, trials_of(chosen, seeds))
+    shared(jobs)
     found: list[Row] = []
-    for name in sets:
-        of_set = work / name / effort.queries
-        generated(writer, held[name], of_set, effort)
-        rows = one_set(held[name], of_set, work / effort.backbones, effort, chosen, searched[name], seeds=seeds)
+    for name, of_set in folders.items():
+        rows = one_set(held[name], of_set, start, effort, chosen, searched[name], seeds=seeds)
         label = name if documents is None else f"{name}, {documents:,} documents"
         found += [replace(row, set=label) for row in rows]
     publish(
