@@ -83,6 +83,8 @@ LAMBDAS = (0.01, 0.1, 1.0, 10.0)
 TOLERANCE = 0.01
 """In dev nDCG@10: an arm has converged that gains no more than this over a training of half the steps."""
 HALF = ", half the steps"
+WINS = ("answers", "documents ranked first")
+"""Whose nearest vector is looked at."""
 NODE = "osn-bench-multi-layer"
 
 
@@ -560,12 +562,12 @@ def compared(outcomes: Sequence[Outcome], ground: Ground) -> list[Row]:
         if outcome.arm.representation is None:
             baselines.setdefault(outcome.seed, outcome)
     judging = [seed for seed in SEEDS[1:] if seed in baselines]
-    start = ground.recipe.start
+    starts = starts_as_they_are(ground)
     found: list[Row] = []
     for name in TESTS:
         rows = partial(evaluate.rows, name, clusters=ground.clusters(name))
         measured = {outcome.name: searched(outcome.spec, name, ground) for outcome in outcomes}
-        as_published = {f"{ground.recipe.start_name} as it is": searched(f"dense:{start}", name, ground)}
+        as_published = {label: searched(spec, name, ground) for label, spec in starts.items()}
         for seed, baseline in baselines.items():
             of_seed = {one.name: measured[one.name] for one in outcomes if one.seed == seed}
             found += rows(of_seed | (as_published if seed == SEEDS[0] else {}), baseline=baseline.name)
@@ -579,6 +581,35 @@ def compared(outcomes: Sequence[Outcome], ground: Ground) -> list[Row]:
             }
             found += rows(means, baseline=f"{baselines[judging[0]].arm.name}, {of_seeds(judging)}")
     return found
+
+
+def starts_as_they_are(ground: Ground) -> dict[str, str]:
+    """{name: as `open_retriever` names it} of the model that all arms start from: as it was published, and, where that is
+    less, reading as many tokens of a document as the arms do."""
+    from sentence_transformers import SentenceTransformer
+
+    from opensearch_neural.models.dense import quiet_loading
+    from opensearch_neural.models.directory import locate
+
+    recipe = ground.recipe
+    name, length = f"{recipe.start_name} as it is", recipe.document_length
+    found = {name: f"dense:{recipe.start}"}
+    with quiet_loading():
+        model = SentenceTransformer(str(locate(recipe.start)), device="cpu", local_files_only=True)
+    if model.max_seq_length and model.max_seq_length <= length:
+        return found
+    cut = ground.work / "starts" / f"{recipe.start_hash}-{length}"
+
+    def write() -> None:
+        if not cut.exists():
+            part = cut.with_suffix(".part")
+            model.max_seq_length = length
+            with quiet_loading():
+                model.save(str(part), create_model_card=False)
+            part.rename(cut)
+
+    shared({cut: write})
+    return found | {f"{name}, {length} tokens": f"dense:{cut}"}
 
 
 def against_others(outcomes: Sequence[Outcome], arm: Arm, ground: Ground) -> list[Row]:
@@ -730,7 +761,7 @@ def winner_rows(outcomes: Iterable[Outcome], ground: Ground) -> list[Row]:
     for outcome in outcomes:
         for name in TESTS:
             test, won = ground.test(name), winners(outcome, name, ground)
-            for whose, shares in (("answers", won.of_answers), ("documents ranked first", won.of_first)):
+            for whose, shares in zip(WINS, (won.of_answers, won.of_first), strict=True):
                 found += [
                     Row(name, outcome.name, f"layer {layer} wins, {whose}", share, None, None, len(test))
                     for layer, share in zip(won.layers, shares, strict=True)
@@ -780,24 +811,30 @@ def last_layer_goal(rows: Sequence[Row]) -> Goal:
     """If the last layer always wins, what does storing the others buy?"""
     from opensearch_neural.results import Goal
 
-    shares: dict[tuple[str, str], dict[int, float]] = {}
-    for row in rows:
-        if row.measure.endswith("wins, documents ranked first"):
-            shares.setdefault((row.set, row.engine), {})[int(row.measure.split()[1])] = row.value
-    last = [of_layer[max(of_layer)] for of_layer in shares.values()]
+    last = {whose: _last_layer_wins(rows, whose) for whose in WINS}
     gains = [row for row in rows if row.measure.startswith(f"{TOP_5} - ") and row.measure.endswith("alone")]
     above = [row for row in gains if (row.low or 0) > 0]
     differences = [row.value for row in gains]
+    won = ", ".join(f"{min(of):.1%} to {max(of):.1%} of {whose}" for whose, of in last.items() if of)
     return Goal(
         "how often the last layer wins after training, and what multi-vector storage buys beside its vectors alone",
         "measured",
-        f"the last layer wins {min(last):.1%} to {max(last):.1%}; storage buys {float(np.mean(differences)):+.4f} of top-5 "
+        f"the last layer wins {won}; storage buys {float(np.mean(differences)):+.4f} of top-5 "
         f"accuracy over the last layer's vectors alone, mean of {len(gains)} cases ({min(differences):+.4f} to "
         f"{max(differences):+.4f}), interval above zero in {len(above)}"
-        if last and gains
+        if gains and all(last.values())
         else None,
-        bool(last and gains),
+        bool(gains and all(last.values())),
     )
+
+
+def _last_layer_wins(rows: Sequence[Row], whose: str) -> list[float]:
+    """The share that the last layer wins, for each set and model."""
+    shares: dict[tuple[str, str], dict[int, float]] = {}
+    for row in rows:
+        if row.measure.endswith(f"wins, {whose}"):
+            shares.setdefault((row.set, row.engine), {})[int(row.measure.split()[1])] = row.value
+    return [of_layer[max(of_layer)] for of_layer in shares.values()]
 
 
 # ------------------------------------------------ the parts
@@ -807,7 +844,10 @@ def variants(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Go
     wanted, best = with_best(ground.wanted(VARIANTS), ground, steps=steps)
     outcomes = each_trained([(arm, seed) for arm in wanted for seed in arm.seeds(seeds)], ground, steps=steps)
     of_goal = [arm for arm in wanted if arm in (DUAL, best)]
+    # What λ was chosen among; of the chosen one there is a row already.
+    others = [arm for arm in ground.wanted(of_lambdas()) if best in wanted and arm != best]
     rows = dev_rows(outcomes) + half_rows(of_goal, ground, steps)
+    rows += dev_rows(each_trained(of_first_seed(others), ground, steps=steps, search=False))
     rows += compared(outcomes, ground) + against_others(outcomes, best, ground)
     several = [outcome for outcome in outcomes if outcome.arm == MULTI_VECTOR]
     rows += winner_rows(several[:1], ground)

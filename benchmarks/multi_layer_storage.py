@@ -79,8 +79,8 @@ def storage_arms(depth: int) -> list[Arm]:
 
 
 def in_opensearch(arm: Arm) -> bool:
-    """The plain vectors of a layer, and several of them: an index has fields for a fixed number."""
-    return arm.representation is None or (not arm.is_rival and arm.representation["pooling"] == "multi-vector")
+    """Single vectors, and those of several layers; as many as a document has tokens would be no fields of an index."""
+    return arm.representation is None or not arm.is_rival
 
 
 @dataclass

@@ -4,7 +4,7 @@
     document["dense"] = stored(vectors)                       (vectors, dimension) of one document
     client.search(index="docs", body=nearest(vector, count=2))
 
-Two layouts, of which `benchmarks/multi_layer.py` measures size, speed and quality:
+Two layouts, of which `benchmarks/multi_layer_storage.py` measures size, speed and quality:
 
     fields    `dense.at_0`, `dense.at_1`, …: a graph for each place in the order of the layers; what `osn ingest` writes
     nested    `dense`, a list of nested documents with one `vector` each: one graph over all of them

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models.dense import quiet_loading
-from opensearch_neural.models.directory import Module, locate, routes
+from opensearch_neural.models.directory import Module, locate, refuse_several_vectors, routes
 from opensearch_neural.models.pooling import Pooling, pooled
 from opensearch_neural.models.pretrained import load_model
 from opensearch_neural.models.safety import refuse_unsafe
@@ -82,6 +82,7 @@ def read_start(name_or_path: str | Path) -> Start:
     refuse_unsafe(path)
     by_route = routes(path)
     if not by_route:
+        refuse_several_vectors(path)
         return Start(dict.fromkeys(ROLES, path), None, False)
     modules = by_route.get("") or by_route.get("document") or next(iter(by_route.values()))
     towers = {role: by_route.get("") or by_route.get(role) or modules for role in ROLES}
@@ -205,6 +206,8 @@ def load_towers(start: Start, settings: EncoderSettings) -> tuple[dict[Role, Enc
                 normalize=start.normalize if settings.normalize is None else settings.normalize,
             )
             tokenizers[role] = _load_tokenizer(start.folders[role])
+        if encoders[role].pooling == "cls" and encoders[role].backbone.config.model_type in T5:
+            raise InputError(f"{start.folders[role]} is a T5, which has no CLS", "set encoder.pooling to mean")
         longest = encoders[role].longest
         if longest is not None and settings.length(role) > longest:
             raise InputError(

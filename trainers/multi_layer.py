@@ -16,6 +16,7 @@ mixes layers (average, scalar mix), or, of several vectors a document, a directo
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -71,9 +72,9 @@ class RepresentationSettings:
     def __post_init__(self) -> None:
         if isinstance(self.layers, str):
             _parsed(self.layers)
-        if self.count < 1 or self.regularization < 0:
+        if self.count < 1 or not 0 <= self.regularization < math.inf:
             raise ValueError(
-                f"count {self.count}, regularization {self.regularization}: expected from 1, and not below 0"
+                f"count {self.count}, regularization {self.regularization}: expected from 1, and a number from 0"
             )
         if self.source == "tokens" and self.pooling == "scalar-mix":
             raise ValueError("scalar-mix learns a weight for each of a fixed number of vectors: not of all tokens")

@@ -73,6 +73,7 @@ def load_dense(
     folder = directory.locate(name_or_path, files=files)
     info = directory.model_info(folder, name=name_or_path, kind=KIND)
     if not directory.routes(folder):
+        directory.refuse_several_vectors(folder)
         logger.warning("%s has no sentence-transformers files: mean pooling, no normalization", info.name)
     if backend != "torch":
         from opensearch_neural.models.dense_onnx import OnnxDenseEncoder

@@ -177,6 +177,14 @@ def read_osn_json(path: Path) -> dict[str, Any] | None:
     return content
 
 
+def refuse_several_vectors(path: Path) -> None:
+    """Raises ModelError for a multi-layer model, where one that gives a document one vector is expected."""
+    if (read_osn_json(path) or {}).get("kind") == "multi-layer":
+        raise ModelError(
+            f"{path} gives a document several vectors", "read it by `load_multi_layer`, or as multi-layer:PATH"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Module:
     """One entry of a sentence-transformers directory: the class name of a module and its folder."""

@@ -15,6 +15,7 @@ sim(q, d) is the largest inner product of q with a vector of d (`multi-layer-rep
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -269,7 +270,8 @@ def load_single_or_several(
     if vectors is None:
         raise ModelError(
             f"{encoder.info.name} gives longer documents more vectors, and an index has fields for a fixed number",
-            "train with representation.source=layers, or search it with `osn bench` in faiss",
+            "train with representation.source=layers, or search it exactly, in faiss: `osn mine --retriever "
+            f"multi-layer:{name_or_path}`, retrievers.multi_vector.MultiVectorRetriever",
         )
     return StackedEncoder(encoder, vectors)
 
@@ -294,7 +296,12 @@ def read_selection(folder: Path) -> tuple[Selection, tuple[float, ...] | None]:
         selection = Selection(layers=layers, **content)
         if selection.source not in ("layers", "first-tokens", "tokens") or selection.pooling not in ("cls", "mean"):
             raise ValueError(f"source {selection.source!r}, pooling {selection.pooling!r}")
-        return selection, None if mix is None else tuple(float(weight) for weight in mix)
+        weights = None if mix is None else tuple(float(weight) for weight in mix)
+        # Of all tokens' vectors there is a mean alone, which a dense model is.
+        expected = selection.size or selection.count
+        if weights is not None and (len(weights) != expected or min(weights) < 0 or not 0 < sum(weights) < math.inf):
+            raise ValueError(f"mix {list(weights)}: expected {expected} weights from 0, of a sum above 0")
+        return selection, weights
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{file} is not what `osn train mlr` writes: {error}") from None
     except InputError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.evaluate import rank  # noqa: E402
 from opensearch_neural.models.dense import load_dense  # noqa: E402
 from opensearch_neural.models.dense_onnx import OnnxDenseEncoder, export_onnx  # noqa: E402
+from opensearch_neural.models.directory import write_osn_json  # noqa: E402
 from opensearch_neural.models.multi_layer import (  # noqa: E402
     Selection,
     StackedEncoder,
@@ -38,7 +40,7 @@ from trainers.bi_encoder import (  # noqa: E402
     train_dense,
 )
 from trainers.data import TrainingData, load_training  # noqa: E402
-from trainers.encoder import EncoderSettings  # noqa: E402
+from trainers.encoder import EncoderSettings, read_start  # noqa: E402
 from trainers.grad_cache import cached_backward  # noqa: E402
 from trainers.loop import TrainingSettings, Visit  # noqa: E402
 from trainers.multi_layer import (  # noqa: E402
@@ -133,9 +135,18 @@ def test_the_last_layer_is_found_by_its_number_in_whatever_order_the_layers_were
     assert Selection("first-tokens", "cls", 6, count=4).last == 0
 
 
-@pytest.mark.parametrize("wrong", [{"layers": "middle:3"}, {"source": "tokens", "pooling": "scalar-mix"}, {"count": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"layers": "middle:3"},
+        {"source": "tokens", "pooling": "scalar-mix"},
+        {"count": 0},
+        {"regularization": math.nan},
+        {"regularization": math.inf},
+    ],
+)
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"middle:3|scalar-mix|count 0"):
+    with pytest.raises(ValueError, match=r"middle:3|scalar-mix|count 0|regularization (nan|inf)"):
         RepresentationSettings(**wrong)
 
 
@@ -162,6 +173,11 @@ def test_a_mean_pooled_document_is_the_mean_of_each_layers_tokens_padding_left_o
     for at, one in enumerate(alone):
         np.testing.assert_allclose(together[at], one[0], atol=1e-5)
     assert together.stacked().shape == (4, 2, 32)
+
+
+def test_a_t5_has_no_cls(t5: Path, beir: Path) -> None:
+    with pytest.raises(InputError, match="no CLS"):
+        built(t5, beir, encoder={"pooling": "cls"})
 
 
 def test_the_first_tokens_and_all_tokens_are_the_rivals_vectors(backbone: Path, beir: Path) -> None:
@@ -379,6 +395,15 @@ def test_first_tokens_pooled_into_one_vector_are_read_back(
     np.testing.assert_allclose(vectors.values, model.vectors("document", TEXTS), atol=1e-5)
 
 
+def test_where_one_vector_is_expected_several_are_refused(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    built(backbone, beir, pooling="multi-vector").export(tmp_path)
+    write_osn_json(tmp_path, "multi-layer")
+    for read in (load_dense, read_start):
+        with pytest.raises(ModelError, match="several vectors") as refused:
+            read(tmp_path)
+        assert "multi-layer:PATH" in str(refused.value.remedy)
+
+
 def test_queries_of_a_multi_vector_model_need_their_tower_alone(tmp_path: Path, backbone: Path, beir: Path) -> None:
     model = built(backbone, beir, pooling="multi-vector")
     model.export(tmp_path)
@@ -444,7 +469,8 @@ def test_a_directory_that_is_none_is_named(tmp_path: Path, backbone: Path, beir:
     built(backbone, beir, pooling="multi-vector").export(tmp_path)
     file = tmp_path / "multi_layer.json"
     content = json.loads(file.read_text())
-    for wrong in ({"source": "sentences"}, {"layers": [3, 2]}, {"format": 9}, {"mix": "heavy"}, {"depth": 9}):
+    mixes = [{"mix": mix} for mix in ("heavy", [1.0], [0.0, 0.0], [-1.0, 2.0], [math.nan, 1.0])]
+    for wrong in ({"source": "sentences"}, {"layers": [3, 2]}, {"format": 9}, {"depth": 9}, *mixes):
         file.write_text(json.dumps(content | wrong))
         with pytest.raises(ModelError, match="multi_layer"):
             load_multi_layer(tmp_path).encode_documents(TEXTS)

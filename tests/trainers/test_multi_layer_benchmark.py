@@ -133,9 +133,11 @@ def values_of(summary: Summary) -> dict[tuple[str, str, str], float]:
 
 
 def chosen(value: dict[tuple[str, str, str], float]) -> str:
-    """The one self-contrastive arm that a result has."""
+    """The one self-contrastive arm that a result has of the test sets; on dev there are those that it was chosen among."""
     (name,) = {
-        engine.partition(", seed")[0] for _, engine, _ in value if "last:2, self" in engine and "seed " in engine
+        engine.partition(", seed")[0]
+        for of, engine, _ in value
+        if of != "dev" and "last:2, self" in engine and "seed " in engine
     }
     return name
 
@@ -174,6 +176,8 @@ def test_the_variants_are_judged_by_seeds_that_chose_nothing(tmp_path: Path, dat
         f"{DUAL.name}, seed 42{HALF}",
         f"{best}, seed 42{HALF}",
     }
+    # What λ was chosen among.
+    assert {f"{mlr('last:2', 'self-contrastive', weight=one).name}, seed 42" for one in bench.LAMBDAS} <= dev
     halves = sorted(path.name for path in (start.parent / "models").glob("[!.]*") if "-1-42-" in path.name)
     assert len(halves) == 2, "two arms with one step"
     goals = {goal.goal: goal for goal in summary.goals}
@@ -181,6 +185,25 @@ def test_the_variants_are_judged_by_seeds_that_chose_nothing(tmp_path: Path, dat
     assert "2 seeds" in of_goal.goal and "2 steps" in of_goal.goal and str(of_goal.value).count("by seed") == 3
     (rivals,) = (goal for words, goal in goals.items() if "rival" in words)
     assert rivals.value is None and not rivals.met, "none was trained"
+
+
+def test_the_start_is_measured_at_the_arms_length_too(tmp_path: Path, data: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    from opensearch_neural.models.dense import load_dense
+
+    published = tmp_path / "published"
+    transformer = SentenceTransformer(str(tiny_backbone(tmp_path / "backbone", positions=128)), device="cpu")
+    transformer.save(str(published))
+    short, long = "a b", "a b " * 60
+    for length, names in ((20, ["published as it is", "published as it is, 20 tokens"]), (128, ["published as it is"])):
+        ground = Ground(data, tmp_path / "work", Recipe(str(published), document_length=length))
+        specs = bench.starts_as_they_are(ground)
+        assert list(specs) == names and specs[names[0]] == f"dense:{published}"
+        whole, cut = (load_dense(specs[name].partition(":")[2]) for name in (names[0], names[-1]))
+        ours, theirs = (encoder.encode_documents([short, long]) for encoder in (cut, whole))
+        assert np.allclose(ours[0], theirs[0], atol=1e-6)
+        assert np.allclose(ours[1], theirs[1], atol=1e-6) == (length == 128)
 
 
 def test_intervals_resample_articles(tmp_path: Path, data: Path, start: Path) -> None:
@@ -628,13 +651,22 @@ def test_the_goals_are_what_the_rows_say() -> None:
     assert not converged(0.595, both=False).met and converged(0.595, both=False).value is None
     assert "200 steps" in converged(0.595).goal and "over 100" in converged(0.595).goal
 
-    shares = [Row("a", "arm", f"layer {layer} wins, documents ranked first", 0.5, None, None, 9) for layer in (5, 6)]
+    shares = [
+        Row("a", "arm", f"layer {layer} wins, {whose}", share, None, None, 9)
+        for whose, share in (("answers", 0.3), ("documents ranked first", 0.5))
+        for layer in (5, 6)
+    ]
     bought = [
         Row(of, "arm", f"{TOP_5} - arm, the last layer's vectors alone", value, low, 0.02, 9)
         for of, value, low in (("a", 0.01, 0.001), ("b", 0.002, -0.001))
     ]
     said = str(last_layer_goal([*shares, *bought]).value)
-    assert "50.0%" in said and "+0.0060" in said and "above zero in 1" in said
+    assert (
+        "30.0% of answers" in said
+        and "50.0% of documents ranked first" in said
+        and "+0.0060" in said
+        and "above zero in 1" in said
+    )
     assert not last_layer_goal([]).met and last_layer_goal([]).value is None
 
 
