@@ -403,7 +403,8 @@ def test_test_sets_are_encoded_as_trainings_compute(tmp_path: Path, data: Path, 
     )
     rounding = float(np.abs(exact - rounded).max() / np.abs(exact).max())
     assert 1e-4 < rounding < 0.05
-    assert len(list((tmp_path / "measured").iterdir())) == 2 * 2 * len(bench.TESTS), "of both, the start and one arm"
+    measured = len(list((tmp_path / "measured").iterdir()))
+    assert measured == 2 * 3 * len(bench.TESTS), "of both, the start, whole and cut to the arms' length, and one arm"
 
 
 def test_a_t5_has_no_cls(tmp_path: Path) -> None:
@@ -517,7 +518,9 @@ def test_the_papers_studies_as_far_as_a_backbone_goes() -> None:
     arms = (*layer_arms(12), *bench.VARIANTS, *storage_arms(12), colbert("multi-vector"))
     assert len({arm.slug for arm in arms}) == len({arm.name for arm in arms})
     stored = [arm.name for arm in storage_arms(6) if in_opensearch(arm)]
-    assert stored == [DUAL.name, *(f"MLR last:{count}, multi-vector" for count in (2, 4, 6))]
+    single = [DUAL, SELF_CONTRASTIVE, mlr("last:2", "average"), mlr("last:2", "scalar-mix")]
+    several = [f"MLR last:{count}, multi-vector" for count in (2, 4, 6)]
+    assert stored == [*(arm.name for arm in single), *several]
     assert not any("last:6" in arm.name for arm in storage_arms(4))
 
 
