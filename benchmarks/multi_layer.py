@@ -1001,7 +1001,7 @@ def lambdas(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Goa
     type=click.Choice(PRECISIONS),
     default="auto",
     show_default=True,
-    help="What trainings and the encoding of test sets compute in; auto: bfloat16 where the hardware multiplies in it. Name "
+    help="What trainings and the encoding of test sets compute in; auto: bfloat16 where the hardware is faster in it. Name "
     "it to go on with models that were trained on another machine.",
 )
 @connection_options

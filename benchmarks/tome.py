@@ -745,6 +745,13 @@ def _of(seeds: int) -> str:
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
 @click.option("--only", multiple=True, type=click.Choice(SETS), help="A set; repeatable. All by default.")
 @click.option("--arm", "arms", multiple=True, type=click.Choice(ARMS), help="Repeatable. All by default.")
+@click.option(
+    "--ablations-on",
+    "ablated",
+    multiple=True,
+    type=click.Choice(SETS),
+    help="A set for arms other than two stages and the single ones; repeatable. All by default.",
+)
 @click.option("--pretraining-steps", default=4000, show_default=True, help="Updates of span corruption, each size.")
 @click.option("--generator", "query_model", help="A model of `osn train doc2query`, which is then not trained here.")
 @click.option("--generator-steps", default=4000, show_default=True, help="Updates of the query generator.")
@@ -775,6 +782,7 @@ def tome(
     record: Path | None,
     only: tuple[str, ...],
     arms: tuple[str, ...],
+    ablated: tuple[str, ...],
     pretraining_steps: int,
     query_model: str | None,
     generator_steps: int,
@@ -820,6 +828,7 @@ def tome(
     )
     chosen = [arm for arm in ARMS if not arms or arm in arms]
     sets = [name for name in SETS if not only or name in only]
+    arms_of = {name: [arm for arm in chosen if arm in REPEATED or not ablated or name in ablated] for name in sets}
     check_data(work, [data / name for name in PAIRS])
     held = {
         name: some_documents(data / name, work / f"{documents}-documents", documents) if documents else data / name
@@ -837,7 +846,7 @@ def tome(
         return query_model or str(generator(data, work, effort))
 
     beginnings: dict[Path, Callable[[], object]] = {backbone(work, effort, LAYERS): backbone_and_writer}
-    if {SINGLE, RANDOM} & set(chosen):
+    if any({SINGLE, RANDOM} & set(of_set) for of_set in arms_of.values()):
         beginnings[backbone(work, effort, DEEPER)] = partial(pretrained, data, work, effort, DEEPER)
     writer = str(shared(beginnings)[0])
     effort = replace(effort, writer=hash_files(locate(writer))[:8])
@@ -850,11 +859,11 @@ def tome(
     )
     jobs: dict[Path, Callable[[], Decoded]] = {}
     for name, of_set in folders.items():
-        jobs |= decoding(held[name], of_set, start, effort, trials_of(chosen, seeds))
+        jobs |= decoding(held[name], of_set, start, effort, trials_of(arms_of[name], seeds))
     shared(jobs)
     found: list[Row] = []
     for name, of_set in folders.items():
-        rows = one_set(held[name], of_set, start, effort, chosen, searched[name], seeds=seeds)
+        rows = one_set(held[name], of_set, start, effort, arms_of[name], searched[name], seeds=seeds)
         label = name if documents is None else f"{name}, {documents:,} documents"
         found += [replace(row, set=label) for row in rows]
     publish(

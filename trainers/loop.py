@@ -91,7 +91,7 @@ class TrainingSettings:
     steps. select: the dev measure by which the best state is kept; None takes the first one that is measured.
     patience: evaluations without a gain before training stops. bucket: batches of examples of like length within so
     many batches, for data that knows its lengths. evaluate_every, save_every: None is a tenth of all steps. precision:
-    what the network computes in; auto is bfloat16 where the hardware multiplies in it, else float32.
+    what the network computes in; auto is bfloat16 where the hardware is faster in it, else float32.
     """
 
     steps: int | None = None

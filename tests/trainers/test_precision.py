@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -27,14 +28,31 @@ def test_the_hardware_decides_what_is_left_to_it(
     assert [("does not multiply in bfloat16" in message) for message in caplog.messages] == [True] * (not fast)
 
 
-@pytest.mark.parametrize("units", ["_is_avx512_bf16_supported", "_is_amx_tile_supported"])
-def test_a_processor_multiplies_in_bfloat16_with_either_unit(units: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("units", "vendor", "faster"),
+    [
+        ("_is_amx_tile_supported", "GenuineIntel", True),
+        ("_is_avx512_bf16_supported", "AuthenticAMD", True),
+        ("_is_avx512_bf16_supported", "", True),
+        ("_is_avx512_bf16_supported", "GenuineIntel", False),
+    ],
+)
+def test_a_processor_multiplies_faster_in_bfloat16_with_units_that_are(
+    units: str, vendor: str, faster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "_vendor", lambda: vendor)
     for one in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
         monkeypatch.setattr(torch.cpu, one, lambda: False)
     assert not multiplies_bfloat16("cpu")
     monkeypatch.setattr(torch.cpu, units, lambda: True)
-    assert multiplies_bfloat16("cpu")
-    assert multiplies_bfloat16(torch.device("cpu"))
+    assert multiplies_bfloat16("cpu") == faster
+    assert multiplies_bfloat16(torch.device("cpu")) == faster
+
+
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="Linux names the vendor")
+def test_linux_names_the_vendor() -> None:
+    listed = Path("/proc/cpuinfo").read_text()
+    assert f": {precision._vendor()}\n" in listed or "vendor_id" not in listed
 
 
 @pytest.mark.parametrize(

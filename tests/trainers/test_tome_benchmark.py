@@ -136,6 +136,13 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     hits = [[row for row in read(tmp_path / name).rows if row.measure.startswith("Hits")] for name in ("out", "again")]
     assert hits[0] == hits[1]
 
+    # Arms that are ablated on another set are not measured on this one.
+    fewer = [*again[: again.index("--record")], "--ablations-on", "tldr", "--record", str(tmp_path / "fewer")]
+    assert CliRunner().invoke(tome.tome, [*fewer, "--url", cluster_url], catch_exceptions=False).exit_code == 0
+    left = [one for one in hits[0] if one in read(tmp_path / "fewer").rows]
+    assert {one.engine for one in left} >= {TWO, SINGLE, SMALL, GOLD, BM25}
+    assert not {one.engine for one in read(tmp_path / "fewer").rows} & {RANDOM, BARE, HALF, WRITTEN, LONG, LATER}
+
 
 def test_stage_1_is_trained_where_another_arm_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     effort = Effort(1, 1, steps=10, url_steps=4, candidates=4, spans=0, precision="float32")
