@@ -23,6 +23,7 @@ import yaml
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import write_text
+from trainers.precision import flushed_denormals
 
 C = TypeVar("C")
 
@@ -175,7 +176,9 @@ def config_options(
                 click.echo(explained_yaml(load_config(kind, path, given, fill=True)), nl=False)
                 return
             config = load_config(kind, path, given)
-            command(config=config, dry_run=dry_run, **options)
+            # Before torch starts its threads, which then obey.
+            with flushed_denormals():
+                command(config=config, dry_run=dry_run, **options)
 
         decorated: Callable[..., None] = configured
         for option, (field, text) in reversed(list(options_of.items())):

@@ -55,7 +55,7 @@ from trainers.config import fingerprint, save_config, to_dict
 from trainers.data import SetRange, draw_batches
 from trainers.grad_cache import CachedModel, average_gradients, cached_backward, processes
 from trainers.model import Batch, Losses, Progress, TrainingModel
-from trainers.precision import Precision, computed_in
+from trainers.precision import Precision, computed_in, flushed_denormals
 
 logger = logging.getLogger(__name__)
 
@@ -306,7 +306,7 @@ def train(
         else:
             bfloat16_on_a_processor = trainer.args.bf16 and trainer.args.device.type == "cpu"
             attention = fast_attention(model) if bfloat16_on_a_processor else nullcontext()
-            with attention, _interrupted_after_a_step(trainer):
+            with attention, flushed_denormals(), _interrupted_after_a_step(trainer):
                 trainer.train(resume_from_checkpoint=str(resume_from) if resume_from is not None else None)
             run.mark_trained()
         return trainer.finish()

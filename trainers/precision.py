@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -60,3 +61,20 @@ def computing_in(precision: Computed, device: str | torch.device | None = None) 
 
     kind = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")).type
     return torch.autocast(kind, torch.bfloat16, enabled=precision == "bfloat16")
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Inside, results nearer to 0 than float32's smallest normal number (1.2e-38) are 0 on a processor too, as on a GPU.
+
+    A processor takes many times as long to compute with them, and gradients of attention that is all but settled are full
+    of them. Of torch's threads those obey that started inside; the first computation with several starts them.
+    """
+    import torch
+
+    already = float(torch.full((1,), 1e-30) * 1e-10) == 0.0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(already)

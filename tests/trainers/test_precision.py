@@ -10,7 +10,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from trainers import precision  # noqa: E402
-from trainers.precision import Precision, computed_in, computing_in, multiplies_bfloat16  # noqa: E402
+from trainers.precision import (
+    Precision,
+    computed_in,
+    computing_in,
+    flushed_denormals,
+    multiplies_bfloat16,
+)  # noqa: E402
 
 
 @pytest.mark.parametrize("fast", [True, False])
@@ -68,3 +74,18 @@ def test_what_is_called_inside_computes_in_the_precision(
         assert product.dtype == getattr(torch, used)
         assert norm(product.float()).dtype == torch.float32
     assert layer.weight.dtype == layer(torch.ones(1, 4)).dtype == torch.float32
+
+
+def test_denormals_are_zero_inside_and_what_they_were_outside() -> None:
+    small = torch.full((1000,), 1e-30)
+
+    def flushed() -> bool:
+        return not (small * 1e-10).any()
+
+    assert not flushed()
+    with flushed_denormals():
+        assert flushed()
+        with flushed_denormals():
+            pass
+        assert flushed(), "what is inside another one leaves it as it was"
+    assert not flushed()
