@@ -445,7 +445,8 @@ def gold_texts(model: GenerativeModel, data: Path, test: TrainingData) -> dict[s
 
 
 def shares(arm: Arm, data: Path, name: str, test: TrainingData) -> list[Row]:
-    """Rows of where the loss arises. Of what stage 1 wrote: the share of passages that are in the corpus, that are a
+    """Rows of where the loss arises. Of the corpus, the share of documents whose passage is another's as well, so that stage
+    2 cannot tell their URLs apart. Of what stage 1 wrote: the share of passages that are in the corpus, that are a
     relevant document's, and whose title is; of the URLs that stage 2 wrote freely, the share that are a document's. And
     Hits@1 of questions whose passage is a relevant document's, another document's, and nobody's."""
     from opensearch_neural.results import Row
@@ -464,6 +465,7 @@ def shares(arm: Arm, data: Path, name: str, test: TrainingData) -> list[Row]:
     right = {query: bool(of_passage[query] & set(relevant[query])) for query in arm.read}
     titled = [bool(titles.get(title_of(text), set()) & set(relevant[query])) for query, text in arm.read.items()]
     counted = {
+        "documents whose passage is another's, too": [len(of) > 1 for of in passages.values() for _ in of],
         "generated passages in the corpus": [bool(found) for found in of_passage.values()],
         "generated passages of a relevant document": list(right.values()),
         "generated titles of a relevant document": titled,

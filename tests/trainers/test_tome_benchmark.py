@@ -292,7 +292,8 @@ def test_where_the_loss_arises_by_hand(tmp_path: Path, monkeypatch: pytest.Monke
 
     class Settings:
         def passage(self, _: object, title: str, text: str) -> str:
-            return f"title: {title} passage: {text}"
+            title = WORDS[28] if title == WORDS[29] else title
+            return f"title: {title} passage: {title} tldr"
 
     model: Any = SimpleNamespace(settings=Settings(), passage=(None, None), url=(None, None))
     arm = tome.Arm(model, [], read, tmp_path)
@@ -300,6 +301,7 @@ def test_where_the_loss_arises_by_hand(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(tome.Arm, "run", lambda *_, **__: found)
     value = {one.measure: (one.value, one.n) for one in tome.shares(arm, tmp_path / "tldr", "tldr", test)}
     assert value == {
+        "documents whose passage is another's, too": (pytest.approx(2 / 30), 30),
         "generated passages in the corpus": (0.5, 4),
         "generated passages of a relevant document": (0.25, 4),
         "generated titles of a relevant document": (0.5, 4),
