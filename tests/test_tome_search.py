@@ -107,8 +107,10 @@ def test_a_document_deleted_since_is_reported(written: Written, cluster_url: str
             assert first["id"] not in [hit["id"] for hit in json.loads(answer.stdout)["hits"]]
             assert f"1 of the URLs that were written are in no document of {written.index!r} any more" in answer.stderr
             assert first["url"] in answer.stderr
+            assert json.loads(answer.stdout)["unfound_urls"] == [first["url"]]
         filtered = searched(cluster_url, written, "--json", "--filter", "url=https://zoo.org/none", "the cat")
         assert json.loads(filtered.stdout)["hits"] == [] and "any more" not in filtered.stderr
+        assert "unfound_urls" not in json.loads(filtered.stdout), "a filter leaves out others, too"
     finally:
         for hit in held:
             client.index(index=written.index, id=hit["_id"], body=hit["_source"], refresh=True)

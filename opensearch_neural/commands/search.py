@@ -88,19 +88,22 @@ def search(
         click.echo(f"warning: {gone} of the {found_were} are not in {index!r} any more", err=True)
     if engine == "tome" and from_ + size > (beams := engines.url_retriever.beams):
         click.echo(f"warning: {beams} URLs are written at most (--beams)", err=True)
+    unfound: dict[str, list[str]] = {}  # Only where it is looked for.
     if engine == "tome" and not by_id and not clauses and not from_:
-        shown = [hit["_source"].get("url") for hit in found]
-        if unfound := queries.unfound_urls(body, shown):
-            gone = (
-                f"{len(unfound)} of the URLs that were written are in no document of {index!r} any more: {unfound[0]}"
+        missing = queries.unfound_urls(body, [hit["_source"].get("url") for hit in found])
+        unfound["unfound_urls"] = missing
+        if missing:
+            told = (
+                f"{len(missing)} of the URLs that were written are in no document of {index!r} any more: {missing[0]}"
             )
-            click.echo(f"warning: {gone}{', …' * (len(unfound) > 1)}", err=True)
+            click.echo(f"warning: {told}{', …' * (len(missing) > 1)}", err=True)
     if engines.meta.passages:
         hits = [hit_of(hit, id) for id, hit in best_passages(body, found, size=size, from_=from_)]
     else:
         hits = [hit_of(hit) for hit in found]
     if as_json:
-        print(json.dumps({"engine": engine, "took_ms": answer["took"], "hits": hits}, ensure_ascii=False, indent=2))
+        result = {"engine": engine, "took_ms": answer["took"], **unfound, "hits": hits}
+        print(json.dumps(result, ensure_ascii=False, indent=2))
         return
     print_hits(hits, engine, answer["took"], from_)
     if explain and fused:

@@ -16,6 +16,7 @@ A directory of kind "generative" (`osn train tome`):
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -50,8 +51,8 @@ class GenerativeSettings:
 
     query_length, passage_length, url_length: 32, 32 and 80 in the paper (section 4.3). title_length: the title comes
     before the shortened passage; the paper gives it no length. prompts: "title:" and "passage:" stand before them.
-    identifiers: "random" writes 12 digits drawn for each URL in the URL's place, as DSI does: an ablation. number_urls:
-    documents that share a URL are told apart by a number behind it, instead of being refused.
+    identifiers: "random" writes 12 digits of the URL's hash in its place, which say nothing, as DSI's: an ablation.
+    number_urls: documents that share a URL are told apart by a number behind it, instead of being refused.
     """
 
     query_length: int = 32
@@ -154,16 +155,16 @@ def search_trie(
     tokens = tokens.expand(len(rows), -1)
     nodes = np.full(len(rows), trie.child_by(opening))
     totals = np.zeros(len(rows))
-    cache = None
+    cache, named = None, _name_of_cache(model)
     for step in range(trie.depth - len(opening)):
         output = model(
             encoder_outputs=BaseModelOutput(last_hidden_state=encoded),
             attention_mask=mask,
             decoder_input_ids=tokens,
-            past_key_values=cache,
             use_cache=True,
+            **{named: cache},
         )
-        cache = output.past_key_values
+        cache = output[named]
         logs = output.logits.float().log_softmax(dim=-1)  # (rows · width, 1 + opening at first and then 1, vocabulary)
         if step == 0 and opening:
             totals += logs[:, :-1].gather(-1, tokens[:, 1:, None]).sum(dim=(1, 2)).cpu().numpy()
@@ -203,6 +204,11 @@ def search_trie(
             cache.self_attention_cache.reorder_cache(chosen)
         rows, width = rows[left], beams
     return [sorted(one.items(), key=lambda hit: (-hit[1], hit[0]))[:beams] for one in found]
+
+
+def _name_of_cache(model: Any) -> str:
+    """What a decoder's keys and values are called, as an argument and in the output: transformers has renamed them."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,8 @@ def find(hash: str, name: str, kind: str) -> Path:
     if not name.startswith("lexical"):
         with contextlib.suppress(ModelError):
             return locate(name)
+    did = "that these URLs were made for" if kind == "generative" else "that wrote the index"
     raise ModelError(
-        f"the {kind} model that wrote the index, {name} ({hash}), is not on this machine",
+        f"the {kind} model {did}, {name} ({hash}), is not on this machine",
         f"copy its directory here and name it with {MODEL_OPTIONS[kind]} DIR",
     )

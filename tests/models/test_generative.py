@@ -3,7 +3,8 @@ from __future__ import annotations
 import copy
 import random
 import string
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from hypothesis import HealthCheck, given, settings  # noqa: E402
+from hypothesis import HealthCheck, example, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
@@ -26,7 +27,7 @@ from opensearch_neural.models.generative import (  # noqa: E402
     load_generative,
     write_settings,
 )
-from opensearch_neural.models.url_trie import OUTSIDE, CorpusUrls, shortened  # noqa: E402
+from opensearch_neural.models.url_trie import OUTSIDE, CorpusUrls  # noqa: E402
 from opensearch_neural.retrievers.generative import GenerativeRetriever  # noqa: E402
 from trainers import backbones  # noqa: E402
 
@@ -70,11 +71,11 @@ def indexed(model: GenerativeModel, *urls: str) -> CorpusUrls:
     return model.index_urls((f"d{at}", url) for at, url in enumerate(urls))
 
 
-def score(model: GenerativeModel, text: str, url: str) -> float:
-    """The log-probability of a URL's tokens and its end, all at once and without a cache."""
+def score(model: GenerativeModel, text: str, tokens: Sequence[int]) -> float:
+    """The log-probability of the tokens that stand for a document, all at once and without a cache."""
     network, tokenizer = model.url
     inputs = tokenizer(text, return_tensors="pt")
-    target = torch.tensor([shortened(UrlTokenizer(tokenizer).encode(url), model.settings.url_length)])
+    target = torch.tensor([tokens])
     with torch.no_grad():
         logits = network(**inputs, labels=target, use_cache=False).logits
     return float(logits.log_softmax(-1).gather(-1, target[..., None]).sum())
@@ -126,10 +127,13 @@ url_sets = st.lists(
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(url_sets, st.integers(1, 5), st.lists(st.text(string.ascii_lowercase, max_size=6), min_size=1, max_size=3))
+@example(["🌈" * 6, "🌈" * 7, "🌈" * 8 + "/"], 2, ["a"])  # Longer than what is written of a URL, and alike so far.
+@example(["a", "ab", "abc"], 3, ["", "b"])
 def test_decoding_never_leaves_the_trie(
     model: GenerativeModel, given_urls: list[str], beams: int, texts: list[str]
 ) -> None:
     urls = indexed(model, *given_urls)
+    learned = urls.sequences(model.encode)
     found = model.find_documents(texts, urls, beams=beams)
     assert len(found) == len(texts)
     for text, hits in zip(texts, found, strict=True):
@@ -139,7 +143,7 @@ def test_decoding_never_leaves_the_trie(
         assert set(rows) <= set(range(len(given_urls)))
         assert [value for _, value in hits] == sorted((value for _, value in hits), reverse=True)
         for row, value in hits:
-            assert value == pytest.approx(score(model, text, given_urls[row]), abs=2e-3)
+            assert value == pytest.approx(score(model, text, learned[row]), abs=2e-3)
 
 
 def test_as_many_beams_as_documents_give_all_of_them_in_the_order_of_their_probability(model: GenerativeModel) -> None:
@@ -147,7 +151,8 @@ def test_as_many_beams_as_documents_give_all_of_them_in_the_order_of_their_proba
     given_urls = sorted({"".join(drawn.choices("abc", k=drawn.randint(1, 4))) for _ in range(12)})
     urls = indexed(model, *given_urls)
     (found,) = model.find_documents(["the cat"], urls, beams=60)
-    expected = sorted(range(len(given_urls)), key=lambda row: -score(model, "the cat", given_urls[row]))
+    learned = urls.sequences(model.encode)
+    expected = sorted(range(len(given_urls)), key=lambda row: -score(model, "the cat", learned[row]))
     assert [row for row, _ in found] == expected
 
 
@@ -191,6 +196,18 @@ def test_one_url_that_another_begins_with_both_are_reached(model: GenerativeMode
     urls = indexed(model, "https://x/1", "https://x/12")
     (found,) = model.find_documents(["the cat"], urls, beams=2)
     assert sorted(row for row, _ in found) == [0, 1]
+    # Greedily, too: one ends where the other goes on, as the text says.
+    learned = taught(model, {"a": "https://x/1", "the cat": "https://x/12"}, steps=200)
+    found = learned.find_documents(["a", "the cat"], urls, beams=1)
+    assert [hits[0][0] for hits in found] == [0, 1]
+    assert learned.find_urls(["a", "the cat"]) == ["https://x/1", "https://x/12"]
+
+
+def test_decoding_uses_nothing_that_transformers_is_to_drop(model: GenerativeModel) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        model.find_documents(["the cat"], indexed(model, "https://x/1", "https://y/2"), beams=2)
+        model.find_urls(["the cat"])
 
 
 @pytest.mark.parametrize("beams", [1, 3])
