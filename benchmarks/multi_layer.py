@@ -31,7 +31,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from opensearch_neural.evaluate import Measured
     from opensearch_neural.results import Goal, Row
-    from trainers.bi_encoder import DenseConfig
+    from trainers.bi_encoder import DenseConfig, SetSettings
     from trainers.data import TrainingData
 
 logger = logging.getLogger(__name__)
@@ -74,6 +74,8 @@ DOCUMENT_LENGTH = 96
 PARTS = ("variants", "two-stage", "layers", "lambda", "storage")
 DEV_SHARE, TEST_SHARE = 0.03, 0.12
 """Of squad-mix's training articles."""
+DEV_QUERIES = 300
+"""Of each dev set, at most, that the states of a training are compared with."""
 HELD_QUERIES = 3000
 """Questions about held-back articles that are tested, at most."""
 QUERIES_AT_ONCE = 64
@@ -297,6 +299,21 @@ class Ground:
     def negatives(self, name: str) -> Path:
         return self.work / "data" / f"{name}.bm25.jsonl"
 
+    @property
+    def dev(self) -> list[SetSettings]:
+        """What trainings choose their best state on."""
+        from trainers.bi_encoder import SetSettings
+
+        return [
+            SetSettings(self.held, split="dev", name="squad-mix-dev"),
+            SetSettings(self.data / WIKIQA, split="dev", name="wikiqa-dev"),
+        ]
+
+    @cached_property
+    def dev_questions(self) -> int:
+        """How many questions a measure on dev rests on, of both sets together."""
+        return sum(min(DEV_QUERIES, len(one.load().query_texts())) for one in self.dev)
+
     def test(self, name: str) -> TrainingData:
         from trainers.data import load_training
 
@@ -391,10 +408,7 @@ def configuration(arm: Arm, ground: Ground, *, steps: int, seed: int) -> DenseCo
         "train": [
             SetSettings(ground.train(name), name=name, negatives=ground.negatives(name)) for name in (SQUAD, WIKIQA)
         ],
-        "dev": [
-            SetSettings(ground.held, split="dev", name="squad-mix-dev"),
-            SetSettings(ground.data / WIKIQA, split="dev", name="wikiqa-dev"),
-        ],
+        "dev": ground.dev,
         "unseen": [
             SetSettings(ground.squad, split="test", name="squad-mix-test"),
             SetSettings(ground.held, split="test", name="held-back"),
@@ -409,7 +423,7 @@ def configuration(arm: Arm, ground: Ground, *, steps: int, seed: int) -> DenseCo
         ),
         "candidates": CandidateSettings(negatives=1, depth=DEPTH),
         "two_stage": TwoStageSettings(depth=DEPTH, keep=50) if arm.two_stage else None,
-        "selection": DevSettings(queries=300, documents=500),
+        "selection": DevSettings(queries=DEV_QUERIES, documents=500),
         "training": TrainingSettings(
             steps=steps,
             batch_size=recipe.batch,
@@ -627,12 +641,12 @@ def against_others(outcomes: Sequence[Outcome], arm: Arm, ground: Ground) -> lis
     return found
 
 
-def dev_rows(outcomes: Iterable[Outcome], note: str = "") -> list[Row]:
+def dev_rows(outcomes: Iterable[Outcome], ground: Ground, note: str = "") -> list[Row]:
     """Where each arm started on dev, and where it ended; note: what tells them from others of the same name."""
     from opensearch_neural.results import Row
 
     return [
-        Row("dev", f"{outcome.name}{note}", measure, value, None, None, len(outcome.dev))
+        Row("dev", f"{outcome.name}{note}", measure, value, None, None, ground.dev_questions)
         for outcome in outcomes
         for measure, value in (("nDCG@10 at the start", outcome.dev[0]), ("nDCG@10", max(outcome.dev)))
     ]
@@ -642,7 +656,7 @@ def half_rows(arms: Iterable[Arm], ground: Ground, steps: int) -> list[Row]:
     """Where the arms end with half the steps, and a learning rate that has fallen to 0 by then: within one run the last
     steps, whose rate is next to 0, always gain little."""
     halves = each_trained(of_first_seed(arms), ground, steps=steps // 2, search=False)
-    return dev_rows(halves, HALF)
+    return dev_rows(halves, ground, HALF)
 
 
 def start_goal(rows: Sequence[Row]) -> Goal:
@@ -846,8 +860,8 @@ def variants(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Go
     of_goal = [arm for arm in wanted if arm in (DUAL, best)]
     # What λ was chosen among; of the chosen one there is a row already.
     others = [arm for arm in ground.wanted(of_lambdas()) if best in wanted and arm != best]
-    rows = dev_rows(outcomes) + half_rows(of_goal, ground, steps)
-    rows += dev_rows(each_trained(of_first_seed(others), ground, steps=steps, search=False))
+    rows = dev_rows(outcomes, ground) + half_rows(of_goal, ground, steps)
+    rows += dev_rows(each_trained(of_first_seed(others), ground, steps=steps, search=False), ground)
     rows += compared(outcomes, ground) + against_others(outcomes, best, ground)
     several = [outcome for outcome in outcomes if outcome.arm == MULTI_VECTOR]
     rows += winner_rows(several[:1], ground)
@@ -915,7 +929,7 @@ def _of_set(row: Row) -> str:
     return f"{row.set} {signed(row, 4)}"
 
 
-def two_stages(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Goal]]:
+def two_stages(ground: Ground, steps: int) -> tuple[list[Row], list[Goal]]:
     wanted, best = with_best(ground.wanted((DUAL, SELF_CONTRASTIVE)), ground, steps=steps)
     alone = each_trained(of_first_seed(wanted), ground, steps=steps)
     jobs = {
@@ -926,23 +940,23 @@ def two_stages(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[
     }
     # The first dual encoder is what the others are compared with.
     outcomes = shared(jobs) + alone
-    rows = dev_rows(outcomes) + compared(outcomes, ground)
+    rows = dev_rows(outcomes, ground) + compared(outcomes, ground)
     goal = self_contrastive_goal(rows, in_two_stages(best), SEEDS[:1], steps, in_two_stages(DUAL))
     return rows, [goal, start_goal(rows)]
 
 
-def layers(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Goal]]:
+def layers(ground: Ground, steps: int) -> tuple[list[Row], list[Goal]]:
     arms = ground.wanted((DUAL, *layer_arms(ground.recipe.depth)))
     outcomes = each_trained(of_first_seed(arms), ground, steps=steps)
-    rows = dev_rows(outcomes) + compared(outcomes, ground)
+    rows = dev_rows(outcomes, ground) + compared(outcomes, ground)
     of_layers = [one for one in outcomes if one.arm.name.startswith("MLR")]
     rows += winner_rows(of_layers, ground)
     return rows, [start_goal(rows), last_layer_goal(rows)]
 
 
-def lambdas(ground: Ground, steps: int, seeds: int) -> tuple[list[Row], list[Goal]]:
+def lambdas(ground: Ground, steps: int) -> tuple[list[Row], list[Goal]]:
     outcomes = each_trained(of_first_seed(ground.wanted((DUAL, *of_lambdas()))), ground, steps=steps)
-    rows = dev_rows(outcomes) + compared(outcomes, ground)
+    rows = dev_rows(outcomes, ground) + compared(outcomes, ground)
     return rows, [start_goal(rows)]
 
 
@@ -1042,9 +1056,15 @@ def multi_layer(
         "lambda": "The weight of the self-contrastive regularization",
         "storage": "What several vectors a document cost, and buy",
     }
-    parts = {"variants": variants, "two-stage": two_stages, "layers": layers, "lambda": lambdas}
+    parts: dict[str, Callable[[Ground, int], tuple[list[Row], list[Goal]]]] = {
+        "variants": partial(variants, seeds=seeds),
+        "two-stage": two_stages,
+        "layers": layers,
+        "lambda": lambdas,
+        "storage": partial(storage, connection=connection),
+    }
     for part in wanted:
-        rows, goals = storage(ground, steps, connection) if part == "storage" else parts[part](ground, steps, seeds)
+        rows, goals = parts[part](ground, steps)
         measures = dict.fromkeys(row.measure for row in rows)
         publish(
             rows,

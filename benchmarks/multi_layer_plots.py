@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.multi_layer import CHOICES, COUNTS, DUAL, LAMBDAS, SEEDS, SQUAD, TESTS, TOP_5, named_layers
+from benchmarks.multi_layer import CHOICES, COUNTS, DUAL, LAMBDAS, SEEDS, TESTS, TOP_5, WINS, named_layers
 from opensearch_neural.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def plots(part: str, rows: Sequence[Row], folder: Path) -> None:
-    """Top-5 accuracy against the number of vectors (part layers) or λ (part lambda), a panel for each set; and by which
-    layer a document is found. Raises MissingExtra without matplotlib."""
+    """Top-5 accuracy against the number of vectors (part layers) or λ (part lambda), a panel for each set; and how
+    often layers other than the last win. Raises MissingExtra without matplotlib."""
     value = {(row.set, row.engine, row.measure): row.value for row in rows}
     seed = f", seed {SEEDS[0]}"
     if part == "layers":
@@ -61,20 +61,29 @@ def _curves(
 
 
 def _shares(rows: Sequence[Row], file: Path) -> None:
+    """How many answers another layer than the last is the nearest of, a panel for each set: what remains is the last one's,
+    and beside it the others could not be told from each other."""
     plt = _pyplot()
-    shown = [row for row in rows if row.set == SQUAD and row.measure.endswith("wins, documents ranked first")]
+    shown = [row for row in rows if row.measure.endswith(f"wins, {WINS[0]}")]
     engines = list(dict.fromkeys(row.engine for row in shown))
     if not engines:
         return
-    figure, axis = plt.subplots(figsize=(7, 0.4 * len(engines) + 1.2))
-    left = dict.fromkeys(engines, 0.0)
-    numbers = sorted({int(row.measure.split()[1]) for row in shown})
-    for number in numbers:
-        shares = {row.engine: row.value for row in shown if row.measure.startswith(f"layer {number} ")}
-        axis.barh(engines, [shares.get(one, 0) for one in engines], left=list(left.values()), label=f"layer {number}")
-        left = {one: left[one] + shares.get(one, 0) for one in engines}
-    axis.set(xlabel=f"share of {SQUAD}'s questions whose first document is found by this layer")
-    axis.legend(ncols=len(numbers), fontsize="small")
+    *others, last = sorted({int(row.measure.split()[1]) for row in shown})
+    sets = [name for name in TESTS if any(row.set == name for row in shown)]
+    size = (3 * len(sets) + 1, 0.3 * len(engines) + 1.7)
+    figure, axes = plt.subplots(1, len(sets), figsize=size, sharex=True, sharey=True, squeeze=False)
+    labels = [engine.partition(", multi-vector")[0] for engine in engines]
+    for axis, name in zip(axes[0], sets, strict=True):
+        left = [0.0] * len(engines)
+        for number in others:
+            measure = f"layer {number} wins, {WINS[0]}"
+            shares = {row.engine: 100 * row.value for row in shown if (row.set, row.measure) == (name, measure)}
+            widths = [shares.get(engine, 0.0) for engine in engines]
+            axis.barh(labels, widths, left=left, label=f"layer {number}")
+            left = [sum(both) for both in zip(left, widths, strict=True)]
+        axis.set(title=name, xlabel=f"% of answers; the rest: layer {last}")
+    axes[0][0].invert_yaxis()
+    axes[0][-1].legend(fontsize="small")
     _save(figure, file)
 
 

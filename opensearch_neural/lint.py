@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from opensearch_neural import clauses
+from opensearch_neural import clauses, multi_vector
 from opensearch_neural.packed_table import SCRIPT, WEIGHTED_SCRIPT, PackedTable
 
 if TYPE_CHECKING:
@@ -212,10 +212,27 @@ class _Linter:
         if self.index.fields is not None:
             mapping = self.index.fields.get(name)
             return "" if mapping is None else str(mapping.get("type", "object"))
-        if self.meta is not None and name in ("sparse", "dense"):
-            holds = self.meta.sparse if name == "sparse" else self.meta.dense
-            return "" if holds is None else {"sparse": "rank_features", "dense": "knn_vector"}[name]
-        return "binary" if self.meta is not None and name == "pq" else None
+        if self.meta is None:
+            return None
+        if name == "sparse":
+            return "" if self.meta.sparse is None else "rank_features"
+        if name in self.vector_fields:
+            return "knn_vector"
+        if name == multi_vector.FIELD and self.vector_fields:
+            return "object"
+        if name.partition(".")[0] == multi_vector.FIELD:
+            return ""
+        return "binary" if name == "pq" else None
+
+    @property
+    def vector_fields(self) -> list[str]:
+        """The fields that the record of an index says vectors are in: `dense`, or below it one for each of several."""
+        dense = self.meta.dense if self.meta else None
+        if dense is None:
+            return []
+        if dense.vectors == 1:
+            return [multi_vector.FIELD]
+        return [multi_vector.field_of(place) for place in range(dense.vectors)]
 
     @property
     def size(self) -> float:
@@ -256,6 +273,9 @@ class _Linter:
             self.visit(self.body["query"], ("query",))
         if "post_filter" in self.body:
             self.visit(self.body["post_filter"], ("post_filter",))
+            if _neighbours_only(self.body.get("query")):
+                message = "post_filter is applied to the k neighbours found without it, so hits are lost"
+                self.report("knn-filter", "bends", ("post_filter",), message, "put the filter into the knn query")
         highlight = self.body.get("highlight")
         if isinstance(highlight, dict) and "highlight_query" in highlight:
             self.visit(highlight["highlight_query"], ("highlight", "highlight_query"), quiet=True)
@@ -523,11 +543,11 @@ class _Linter:
             )
         if held["filter"] or held["must_not"]:
             for place, query in enumerate(held["must"]):
-                if "knn" in _object(query) and "k" in str(query):
+                if _neighbours_only(query):
                     self.report(
                         "knn-filter",
                         "bends",
-                        (*path, "must", place, "knn"),
+                        (*path, "must", place, *list(query)[:1]),
                         "the filter is applied to the k neighbours found without it, so hits are lost",
                         "put the filter into the knn query: queries.knn(…, filter=…)",
                     )
@@ -582,9 +602,6 @@ class _Linter:
                 )
             elif "filter" in options:
                 self.visit(options["filter"], (*where, "filter"))
-        if path[:2] == ("query", "knn") and "post_filter" in self.body:
-            message = "post_filter is applied to the k neighbours found without it, so hits are lost"
-            self.report("knn-filter", "bends", ("post_filter",), message, "put the filter into the knn query")
 
     def neighbours(self, options: Body, where: Path) -> None:
         given = [name for name in ("k", "min_score", "max_distance") if name in options]
@@ -635,7 +652,7 @@ class _Linter:
             method = _object(mapping.get("method"))
             space = mapping.get("space_type", method.get("space_type"))
             return mapping.get("dimension"), str(mapping.get("data_type", "float")).lower(), space == "cosinesimil"
-        if self.meta and self.meta.dense and name == "dense" and self.index.fields is None:
+        if self.meta and self.meta.dense and name in self.vector_fields and self.index.fields is None:
             dense = self.meta.dense
             return dense.dimension, dense.type, dense.normalized
         return None, None, False
@@ -1082,6 +1099,13 @@ def _holds_hybrid(clause: Any) -> bool:
     if not isinstance(clause, dict):
         return False
     return "hybrid" in clause or any(_holds_hybrid(held) for _, held in clauses.children(clause))
+
+
+def _neighbours_only(clause: Any) -> bool:
+    """Whether every hit is one of the neighbours that are asked for: of knn, or of several vectors a document."""
+    clause = _object(clause)
+    parts = _listed(_object(clause.get("dis_max")).get("queries"))
+    return "knn" in clause or (bool(parts) and all("knn" in _object(part) for part in parts))
 
 
 def _written(path: Path) -> str:

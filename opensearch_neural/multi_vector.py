@@ -32,6 +32,11 @@ def several_vectors(knn_vector: Mapping[str, Any], *, count: int, layout: Layout
     return {"properties": {f"at_{place}": dict(knn_vector) for place in range(count)}}
 
 
+def field_of(place: int) -> str:
+    """The full name of the field that holds each document's vector at `place`, in the layout of fields."""
+    return f"{FIELD}.at_{place}"
+
+
 def stored(vectors: NDArray[Any] | Sequence[Sequence[float]], *, layout: Layout = "fields") -> Any:
     """The content of the field in a document with these vectors (vectors, dimension); the rows stay arrays."""
     if layout == "nested":
@@ -49,5 +54,5 @@ def nearest(vector: Sequence[float] | NDArray[Any], *, count: int, layout: Layou
         body = queries.knn(vector, field=f"{FIELD}.vector", **page)
         body["query"] = {"nested": {"path": FIELD, "query": body["query"], "score_mode": "max"}}
         return body
-    bodies = [queries.knn(vector, field=f"{FIELD}.at_{place}", **page) for place in range(count)]
+    bodies = [queries.knn(vector, field=field_of(place), **page) for place in range(count)]
     return {**bodies[0], "query": {"dis_max": {"queries": [body["query"] for body in bodies]}}}

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from opensearch_neural import queries
 from opensearch_neural.capabilities import Capabilities, quick_capabilities
 from opensearch_neural.lint import RULES, IndexFacts, lint
+from opensearch_neural.multi_vector import several_vectors, stored
 from opensearch_neural.queries import Body, Rare
 from opensearch_neural.schema import DenseMeta, IndexMeta, QuantizedMeta, SparseMeta, index_body, rank_features
 
@@ -79,6 +80,11 @@ def ranked(**combination: Any) -> dict[str, Any]:
 
 def knn(vector: Any = VECTOR, field: str = "dense", **options: Any) -> dict[str, Any]:
     return {"knn": {field: {"vector": vector, **(options or {"k": 10})}}}
+
+
+def nearest(*fields: str, vector: Any = VECTOR, **options: Any) -> dict[str, Any]:
+    """As `multi_vector.nearest` asks for several vectors a document."""
+    return {"dis_max": {"queries": [knn(vector, field, k=10, **options) for field in fields]}}
 
 
 def table(parts: int) -> np.ndarray:
@@ -144,6 +150,8 @@ REJECTED = [
     Case("field", {"query": {"neural_sparse": {"nowhere": {"query_tokens": Q}}}}),
     Case("field", {"query": knn(field="text")}),
     Case("field", {"query": knn(field="nowhere")}),
+    Case("field", {"query": knn(field="several")}),
+    Case("field", {"query": nearest("several.at_0", "several.at_2")}),
     *(
         Case("rescore-with-sort", {"query": sparse(), "rescore": rescore(), "sort": sort})
         for sort in (["n"], "n", {"n": "asc"}, [{"_score": "asc"}], ["_score", "n"], ["_doc"])
@@ -225,6 +233,7 @@ REJECTED = [
         Case("knn-vector", {"query": knn(vector)})
         for vector in ([1.0, 2.0], [1.0, 2, 3, 4], [0, 0, 0], [], [1, 2, None], "abc", [1e39, 1, 1], [True, 1, 1])
     ),
+    Case("knn-vector", {"query": nearest("several.at_0", "several.at_1", vector=[1, 2, 3, 4])}),
     Case("knn-vector", {"query": knn([1, 2, 128], field="bytes")}),
     Case("knn-vector", {"query": knn([1, 2, 1.5], field="bytes")}),
     Case("knn-filter", {"query": knn(k=10, filter=[WIDE])}),
@@ -377,6 +386,16 @@ BENDS = [
         {"query": knn(k=10, filter=NEAR)},
     ),
     Case("knn-filter", {"query": knn(k=10), "post_filter": NEAR}, {"query": knn(k=10, filter=NEAR)}),
+    Case(
+        "knn-filter",
+        {"query": nearest("several.at_0", "several.at_1"), "post_filter": NEAR},
+        {"query": nearest("several.at_0", "several.at_1", filter=NEAR)},
+    ),
+    Case(
+        "knn-filter",
+        {"query": {"bool": {"must": [nearest("several.at_0", "several.at_1")], "filter": [NEAR]}}},
+        {"query": nearest("several.at_0", "several.at_1", filter=NEAR)},
+    ),
 ]
 
 # No node that can be had here has sparse_vector fields; `plugin` has its own test, on a node without plugins.
@@ -390,13 +409,15 @@ def index(client) -> Iterator[str]:
     method = {"name": "hnsw", "engine": "lucene", "space_type": "l2"}
     properties = body["mappings"]["properties"]
     properties["bytes"] = {"type": "knn_vector", "dimension": 3, "data_type": "byte", "method": method}
+    properties["several"] = several_vectors(properties["dense"], count=2)
     client.indices.create(index=name, body=body)
     random_ = random.Random(3)
     lines: list[dict[str, Any]] = []
     for number in range(DOCUMENTS):
         row = {token: round(random_.uniform(0.1, 3), 3) for token in TOKENS if random_.random() < 0.4} or {"t0": 1.0}
         source = {"text": f"rainbow {number}", "n": number, "url": f"u{number % 7}", "sparse": rank_features(row)}
-        vectors = {"dense": [1, number, 1], "bytes": [1, number, 1]}
+        vectors: dict[str, Any] = {"dense": [1, number, 1], "bytes": [1, number, 1]}
+        vectors["several"] = stored([[1, number, 1], [number, 1, 1]])
         codes = {"pq": base64.b64encode(bytes([number, 255 - number])).decode()}
         lines += [{"index": {"_id": f"d{number:03}"}}, source | vectors | codes]
     answer = client.bulk(index=name, body=lines, refresh=True)

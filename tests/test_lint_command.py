@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opensearch_neural import queries
+from opensearch_neural import multi_vector, queries
 from opensearch_neural.capabilities import Capabilities
 from opensearch_neural.clauses import words_of
 from opensearch_neural.lint import RULES, IndexFacts, lint
@@ -132,6 +133,44 @@ def test_the_record_of_an_index_is_enough_for_its_vectors() -> None:
     assert outcomes(queries.knn([1, 2, 3]), meta=META) == {}
     assert outcomes(queries.knn([1, 2, 3]), meta=IndexMeta(sparse=META.sparse)) == {"field": "rejected"}
     assert outcomes(queries.neural_sparse({"a": 1.0}), meta=IndexMeta(dense=META.dense)) == {"field": "rejected"}
+
+
+def test_the_record_of_an_index_is_enough_for_several_vectors() -> None:
+    assert META.dense is not None
+    several = replace(META, dense=replace(META.dense, vectors=2))
+
+    def nearest(vector: list[float], count: int = 2) -> dict[str, Any]:
+        return multi_vector.nearest(vector, count=count)
+
+    assert outcomes(nearest([1, 2, 3]), meta=several) == {}
+    for wrong in ([1, 2, 3, 4], [1, 2, 1.5], [0, 0, 0]):
+        found = lint(nearest(wrong), meta=several)
+        assert {finding.rule for finding in found} == {"knn-vector"}
+        assert [finding.path for finding in found] == [
+            f"query.dis_max.queries[{place}].knn['dense.at_{place}'].vector" for place in range(2)
+        ]
+    # Fields that the index has not: a third vector's, that of single vectors, and those of several where there is one.
+    (third,) = lint(nearest([1, 2, 3], count=3), meta=several)
+    assert (third.rule, third.outcome) == ("field", "rejected") and "'dense.at_2' does not exist" in third.message
+    (whole,) = lint(queries.knn([1, 2, 3]), meta=several)
+    assert (whole.rule, whole.outcome) == ("field", "rejected") and "is of type object" in whole.message
+    assert outcomes(nearest([1, 2, 3]), meta=META) == {"field": "rejected"}
+    assert outcomes(nearest([1, 2, 3, 4])) == {}
+
+
+def test_a_filter_beside_several_vectors_is_said_once() -> None:
+    near = {"range": {"n": {"gt": 100}}}
+    body = multi_vector.nearest([1, 2, 3], count=2)
+    for wrong, path in (
+        ({**body, "post_filter": near}, "post_filter"),
+        ({"query": {"bool": {"must": [body["query"]], "filter": near}}}, "query.bool.must[0].dis_max"),
+    ):
+        (finding,) = lint(wrong)
+        assert (finding.rule, finding.outcome, finding.path) == ("knn-filter", "bends", path)
+    assert lint(multi_vector.nearest([1, 2, 3], count=2, filter=near)) == []
+    # Hits of a text are filtered like any others.
+    either = {"dis_max": {"queries": [body["query"]["dis_max"]["queries"][0], {"match": {"text": "rainbow"}}]}}
+    assert lint({"query": either, "post_filter": near}) == []
 
 
 def test_limits_are_those_of_the_cluster_and_the_index() -> None:

@@ -160,7 +160,6 @@ class MultiLayerEncoder:
     mix: tuple[float, ...] | None
     query: DenseEncoder
     device: str | None = None
-    max_length: int | None = None
 
     @property
     def dimension(self) -> int:
@@ -174,7 +173,7 @@ class MultiLayerEncoder:
     @cached_property
     def document(self) -> TorchDenseEncoder:
         """Raises ModelError where the transformer has not the layers that the selection is about."""
-        loaded = load_dense(self.info.path / DOCUMENT, device=self.device, max_length=self.max_length)
+        loaded = load_dense(self.info.path / DOCUMENT, device=self.device)
         assert isinstance(loaded, TorchDenseEncoder)
         depth = int(loaded.model[0].auto_model.config.num_hidden_layers)  # type: ignore[union-attr,arg-type]
         if depth != self.selection.depth:
@@ -309,12 +308,7 @@ def read_selection(folder: Path) -> tuple[Selection, tuple[float, ...] | None]:
 
 
 def load_multi_layer(
-    name_or_path: str | Path,
-    *,
-    device: str | None = None,
-    backend: Backend = "torch",
-    max_length: int | None = None,
-    threads: int | None = None,
+    name_or_path: str | Path, *, device: str | None = None, backend: Backend = "torch", threads: int | None = None
 ) -> MultiLayerEncoder:
     """The multi-vector model of a directory that `osn train mlr` wrote. backend, threads: what encodes queries, as in
     `load_dense`; documents are encoded by torch. Raises ModelError where the directory holds another kind of model.
@@ -322,6 +316,6 @@ def load_multi_layer(
     files = directory.ONNX_FILES if backend != "torch" else directory.DOCUMENT_FILES
     folder = directory.locate(name_or_path, files=files)
     selection, mix = read_selection(folder)
-    query = load_dense(folder / QUERY, device=device, backend=backend, max_length=max_length, threads=threads)
+    query = load_dense(folder / QUERY, device=device, backend=backend, threads=threads)
     info = directory.model_info(folder, name=name_or_path, kind=KIND)
-    return MultiLayerEncoder(info, selection, mix, query, device, max_length)
+    return MultiLayerEncoder(info, selection, mix, query, device)

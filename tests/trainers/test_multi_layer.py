@@ -44,6 +44,7 @@ from trainers.encoder import EncoderSettings, read_start  # noqa: E402
 from trainers.grad_cache import cached_backward  # noqa: E402
 from trainers.loop import TrainingSettings, Visit  # noqa: E402
 from trainers.multi_layer import (  # noqa: E402
+    MIX_LEARNING_RATE,
     MlrConfig,
     MultiLayerModel,
     RepresentationSettings,
@@ -255,9 +256,14 @@ def _plain(model: MultiLayerModel) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("kind", "source"), [("bert", "layers"), ("bert", "first-tokens"), ("bert", "tokens"), ("t5", "layers")]
+    ("kind", "source", "pooling"),
+    [
+        (kind, source, pooling)
+        for kind, source in (("bert", "layers"), ("bert", "first-tokens"), ("bert", "tokens"), ("t5", "layers"))
+        for pooling in ("multi-vector", "self-contrastive", "average", "scalar-mix")
+        if (source, pooling) != ("tokens", "scalar-mix")
+    ],
 )
-@pytest.mark.parametrize("pooling", ["multi-vector", "self-contrastive", "average"])
 def test_chunks_have_the_gradient_of_the_whole_batch(
     backbone: Path, t5: Path, beir: Path, kind: str, source: str, pooling: str
 ) -> None:
@@ -272,6 +278,8 @@ def test_chunks_have_the_gradient_of_the_whole_batch(
             cached_backward(model, batch)
         gradients.append({name: one.grad for name, one in model.named_parameters() if one.grad is not None})
     assert gradients[0].keys() == gradients[1].keys()
+    if pooling == "scalar-mix":
+        assert gradients[0]["document.mix"].abs().max() > 1e-4, "the data would show nothing"
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradient, gradients[1][name], atol=2e-6, rtol=1e-3)
 
@@ -359,20 +367,33 @@ def test_a_pooled_model_loads_in_sentence_transformers_with_the_same_vectors(
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("kind", "settings"),
     [
-        {"layers": [1, 3]},
-        {"layers": "last:2", "encoder": {"normalize": True, "document_prompt": "bab ", "query_prompt": "dek "}},
-        {"source": "first-tokens", "count": 4, "encoder": {"pooling": "cls"}},
-        {"source": "first-tokens", "count": 4},
-        {"source": "tokens", "encoder": {"tied": True}},
+        ("bert", {"layers": [1, 3]}),
+        (
+            "bert",
+            {"layers": "last:2", "encoder": {"normalize": True, "document_prompt": "bab ", "query_prompt": "dek "}},
+        ),
+        ("bert", {"source": "first-tokens", "count": 4, "encoder": {"pooling": "cls"}}),
+        ("bert", {"source": "first-tokens", "count": 4}),
+        ("bert", {"source": "tokens", "encoder": {"tied": True}}),
+        ("t5", {"layers": "all"}),
+        ("t5", {"source": "tokens"}),
     ],
-    ids=["layers", "layers normalized, with prompts", "first tokens", "mean and first tokens", "tokens, tied"],
+    ids=[
+        "layers",
+        "layers normalized, with prompts",
+        "first tokens",
+        "mean and first tokens",
+        "tokens, tied",
+        "layers of T5",
+        "tokens of T5",
+    ],
 )
 def test_a_multi_vector_directory_encodes_as_the_model_does(
-    tmp_path: Path, backbone: Path, beir: Path, settings: dict[str, Any]
+    tmp_path: Path, backbone: Path, t5: Path, beir: Path, settings: dict[str, Any], kind: str
 ) -> None:
-    model = built(backbone, beir, pooling="multi-vector", **settings)
+    model = built(backbone if kind == "bert" else t5, beir, pooling="multi-vector", **settings)
     model.export(tmp_path)
     loaded = load_multi_layer(tmp_path)
     ours, theirs = model.document_vectors(TEXTS), loaded.encode_documents(TEXTS, batch_size=3)
@@ -381,6 +402,28 @@ def test_a_multi_vector_directory_encodes_as_the_model_does(
     np.testing.assert_allclose(loaded.encode_queries(TEXTS[:3]), model.vectors("query", TEXTS[:3]), atol=1e-5)
     assert loaded.normalized == model.document.normalize
     assert len(loaded.encode_documents([])) == 0
+
+
+def test_a_t5_directory_has_the_layers_it_names_and_the_last_one_after_the_final_norm(
+    tmp_path: Path, t5: Path, beir: Path
+) -> None:
+    model = built(t5, beir, pooling="multi-vector", layers=[1, 3])
+    model.export(tmp_path)
+    assert json.loads((tmp_path / "multi_layer.json").read_text())["layers"] == [1, 3]
+    vectors = load_multi_layer(tmp_path).encode_documents(TEXTS).stacked()
+    backbone: Any = model.document.backbone
+    stack, blocks = backbone.encoder, []
+    for block in stack.block:
+        block.register_forward_hook(lambda _, __, output: blocks.append(output[0]))
+    for text, (first, last) in zip(TEXTS, vectors, strict=True):
+        blocks.clear()
+        tokens = model.tokenizers["document"](text, truncation=True, max_length=32, return_tensors="pt")
+        with torch.no_grad():
+            backbone(input_ids=tokens["input_ids"])
+            expected = [one[0].mean(dim=0).numpy() for one in (blocks[0], stack.final_layer_norm(blocks[2]), blocks[2])]
+        np.testing.assert_allclose(first, expected[0], atol=1e-5)
+        np.testing.assert_allclose(last, expected[1], atol=1e-5)
+        assert np.abs(expected[1] - expected[2]).max() > 1e-2, "without the norm it would be another vector"
 
 
 @pytest.mark.parametrize("pooling", ["average", "scalar-mix"])
@@ -477,6 +520,28 @@ def test_a_directory_that_is_none_is_named(tmp_path: Path, backbone: Path, beir:
 
 
 # ------------------------------------------------ training
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_mix_has_a_rate_of_its_own_and_every_trainable_weight_is_in_one_group(
+    backbone: Path, beir: Path, tied: bool
+) -> None:
+    model = build(configuration(backbone, beir, Path("unused"), pooling="scalar-mix", encoder={"tied": tied}))
+    # A BERT's pooler is in no vector, and learns nothing.
+    trainable = sorted(id(one) for one in model.parameters() if one.requires_grad)
+    assert len(trainable) < len(list(model.parameters()))
+    for learning_rate, of_mix in ((1e-5, MIX_LEARNING_RATE), (0.5, 0.5)):
+        settings = TrainingSettings(learning_rate=learning_rate, weight_decay=0.1)
+        groups = model.parameter_groups(settings) or []
+        assert sorted(id(one) for group in groups for one in group["params"]) == trainable
+        (mix,) = (group for group in groups if any(one is model.document.mix for one in group["params"]))
+        assert (len(mix["params"]), mix["lr"], mix["weight_decay"]) == (1, of_mix, 0)
+        for group in groups:
+            # What has no rate of its own has the training's; biases and norms do not decay, with any rate.
+            assert group is mix or "lr" not in group
+            assert all((one.ndim > 1) == ("weight_decay" not in group) for one in group["params"])
+    plain = build(configuration(backbone, beir, Path("unused"), pooling="average"))
+    assert plain.parameter_groups(TrainingSettings()) is None
 
 
 @pytest.mark.parametrize("pooling", ["self-contrastive", "multi-vector"])

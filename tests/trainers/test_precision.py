@@ -10,13 +10,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from trainers import precision  # noqa: E402
-from trainers.precision import (
+from trainers.precision import (  # noqa: E402
     Precision,
     computed_in,
     computing_in,
     flushed_denormals,
     multiplies_bfloat16,
-)  # noqa: E402
+)
 
 
 @pytest.mark.parametrize("fast", [True, False])
