@@ -90,8 +90,11 @@ class TrainingSettings:
     the same gradient as without; None encodes all at once. warmup: a share of the steps below 1, else a number of
     steps. select: the dev measure by which the best state is kept; None takes the first one that is measured.
     patience: evaluations without a gain before training stops. bucket: batches of examples of like length within so
-    many batches, for data that knows its lengths. evaluate_every, save_every: None is a tenth of all steps. precision:
-    what the network computes in; auto is bfloat16 where the hardware is faster in it, else float32.
+    many batches, for data that knows its lengths. evaluate_every, save_every: None is a tenth of all steps.
+    embedding_rate: the learning rate of word embeddings, in learning rates of the rest; None is 1. AdamW moves every weight
+    by about the learning rate, and a new T5's embeddings are 16 to 20 times as large as its matrices, which Adafactor, made
+    for them, allows for (Shazeer & Stern 2018, section 8).
+    precision: what the network computes in; auto is bfloat16 where the hardware is faster in it, else float32.
     """
 
     steps: int | None = None
@@ -115,6 +118,7 @@ class TrainingSettings:
     patience: int | None = None
     bucket: int = 1
     set_weights: list[float] | float | None = None
+    embedding_rate: float | None = None
     workers: int = 0
     device: Literal["auto", "cpu"] = "auto"
 
@@ -128,6 +132,8 @@ class TrainingSettings:
                 raise ValueError(f"{name} must be at least 1, not {value}")
         if self.epochs <= 0 or self.learning_rate <= 0 or self.warmup < 0:
             raise ValueError("epochs and learning_rate must be above 0, warmup not below 0")
+        if self.embedding_rate is not None and self.embedding_rate <= 0:
+            raise ValueError(f"embedding_rate must be above 0, not {self.embedding_rate}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +332,27 @@ def main_process_first() -> Iterator[None]:
         yield
 
 
+def _with_embedding_rate(
+    groups: list[dict[str, Any]] | None, module: nn.Module, settings: TrainingSettings
+) -> list[dict[str, Any]]:
+    """Optimizer groups in which the word embeddings of all models in `module` have a rate of their own."""
+    if groups is None:
+        trained = [one for one in module.parameters() if one.requires_grad]
+        groups = [
+            {"params": [one for one in trained if one.ndim > 1]},
+            {"params": [one for one in trained if one.ndim <= 1], "weight_decay": 0.0},
+        ]
+    models = [one for one in module.modules() if isinstance(one, PreTrainedModel)]
+    embeddings = {id(one.get_input_embeddings().weight) for one in models}
+    others = [{**group, "params": [one for one in group["params"] if id(one) not in embeddings]} for group in groups]
+    own = []
+    for group in groups:
+        if chosen := [one for one in group["params"] if id(one) in embeddings]:
+            rate = group.get("lr", settings.learning_rate) * (settings.embedding_rate or 1.0)
+            own.append({**group, "params": chosen, "lr": rate})
+    return [group for group in others if group["params"]] + own
+
+
 class LoopTrainer(Trainer):
     """`transformers.Trainer` over a `TrainingModel`. Use it through `train`."""
 
@@ -384,6 +411,8 @@ class LoopTrainer(Trainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         groups = self.module.parameter_groups(self.settings)
+        if self.settings.embedding_rate is not None:
+            groups = _with_embedding_rate(groups, self.module, self.settings)
         if groups is not None and self.optimizer is None:
             # Fused, as the Trainer's own default is: one pass over the weights instead of a dozen.
             self.optimizer = torch.optim.AdamW(

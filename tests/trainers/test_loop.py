@@ -15,7 +15,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from tiny import tiny_backbone  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
+from transformers import BertModel  # noqa: E402
 
 from opensearch_neural.errors import InputError, OsnError  # noqa: E402
 from trainers import losses  # noqa: E402
@@ -310,6 +312,43 @@ def test_a_part_with_a_learning_rate_of_its_own_is_trained_at_it(tmp_path: Path)
     assert not torch.equal(before["net.3.weight"], after["net.3.weight"])
 
 
+class OfWords(TrainingModel):
+    """A transformer and a layer above it; the loss asks something of every weight."""
+
+    def __init__(self, folder: Path, *, groups: bool) -> None:
+        super().__init__()
+        self.model = BertModel.from_pretrained(tiny_backbone(folder), add_pooling_layer=False)
+        self.above, self.groups = nn.Linear(32, 1, bias=False), groups
+
+    def forward(self, batch: Batch) -> Losses:
+        every = torch.stack([one.square().sum() for one in self.parameters()]).sum()
+        return Losses({"size": every})
+
+    def export(self, folder: Path) -> None:
+        pass
+
+    def parameter_groups(self, settings: TrainingSettings) -> list[dict[str, Any]] | None:
+        if not self.groups:
+            return None
+        return [{"params": list(self.model.parameters()), "lr": 1e-3}, {"params": list(self.above.parameters())}]
+
+
+@pytest.mark.parametrize("groups", [False, True])
+def test_word_embeddings_may_have_a_learning_rate_of_their_own(tmp_path: Path, groups: bool) -> None:
+    model = OfWords(tmp_path / "bert", groups=groups)
+    before = {name: one.detach().clone() for name, one in model.named_parameters()}
+    chosen = settings(steps=1, learning_rate=2e-3, embedding_rate=8.0, schedule="constant", warmup=0, weight_decay=0.0)
+    run(tmp_path / "out", model, settings=chosen)
+    # AdamW's first step is the learning rate, whatever the gradient.
+    moved = {name: float((one.detach() - before[name]).abs().max()) for name, one in model.named_parameters()}
+    of_words = "model.embeddings.word_embeddings.weight"
+    rate = 1e-3 if groups else 2e-3
+    assert moved[of_words] == pytest.approx(8 * rate, rel=0.01)
+    assert moved["above.weight"] == pytest.approx(2e-3, rel=0.01)
+    others = [step for name, step in moved.items() if name.startswith("model.") and name != of_words and step]
+    assert len(others) > 10 and others == pytest.approx([rate] * len(others), rel=0.01)
+
+
 # ------------------------------------------------ what goes wrong
 
 
@@ -389,7 +428,9 @@ def test_other_runtime_errors_stay_what_they_are(tmp_path: Path) -> None:
         run(tmp_path, model)
 
 
-@pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"steps": 0}, {"learning_rate": 0.0}, {"chunk_size": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"batch_size": 0}, {"steps": 0}, {"learning_rate": 0.0}, {"chunk_size": 0}, {"embedding_rate": 0.0}]
+)
 def test_settings_without_meaning_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         settings(**wrong)
