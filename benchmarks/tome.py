@@ -865,8 +865,11 @@ def tome(
         }
     )
     jobs: dict[Path, Callable[[], Decoded]] = {}
-    for name, of_set in folders.items():
-        jobs |= decoding(held[name], of_set, start, effort, trials_of(arms_of[name], seeds))
+    # What the goals are about comes first.
+    for repeated in (True, False):
+        for name, of_set in folders.items():
+            trials = [trial for trial in trials_of(arms_of[name], seeds) if (trial.arm in REPEATED) == repeated]
+            jobs |= decoding(held[name], of_set, start, effort, trials)
     shared(jobs)
     found: list[Row] = []
     for name, of_set in folders.items():
