@@ -3,7 +3,8 @@
     python -m benchmarks.pages
 
 A table stands between `<!-- table: NAME -->` and `<!-- end -->`, and is made from `benchmarks/results/NAME/summary.json`,
-with the goals and the command that made it; after `<!-- goals: NAME -->` the table is left out, after `<!-- gains: NAME -->`
+with the goals and the command that made it; after `<!-- table: NAME: MEASURE, MEASURE -->` it has these measures alone, and
+no goals; after `<!-- goals: NAME -->` the table is left out, after `<!-- gains: NAME -->`
 it is one of paired differences in nDCG@10 with a line for each set, after `<!-- arms: NAME -->` one of paired differences
 with a line for each arm, after `<!-- ratios: NAME -->` a load test is shown by its ratios to its baseline.
 Nothing in between is typed by hand.
@@ -27,17 +28,22 @@ RATIOS = ("P99", "requests/s")
 """Each over the baseline's."""
 
 _TABLE = re.compile(
-    r"(<!-- (?P<what>table|goals|gains|arms|ratios): (?P<name>[\w/-]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL
+    r"(<!-- (?P<what>table|goals|gains|arms|ratios): (?P<name>[\w/-]+)(?:: (?P<measures>[^\n]+?))? -->\n).*?"
+    r"(?P<end><!-- end -->)",
+    re.DOTALL,
 )
 
 
-def rendered(what: str, summary: Summary) -> str:
-    """A result file as a page shows it: the table unless `what` is "goals", the goals, the command.
+def rendered(what: str, summary: Summary, measures: str | None = None) -> str:
+    """A result file as a page shows it: the table unless `what` is "goals", the goals, the command; of `measures`, with
+    commas between them, where there are any, the table and the command.
 
     Of a load test ("ratios"), whose goals are one for each cell, the ratios and the command.
     """
     if what == "ratios":
         return f"{ratios(summary.rows)}\n\n`{summary.command}`\n"
+    if measures:
+        return f"{result_table(summary.rows, measures.split(', '))}\n\n`{summary.command}`\n"
     parts = []
     if what == "table":
         parts.append(result_table([row for row in summary.rows if " - " not in row.measure]))
@@ -118,7 +124,7 @@ def with_tables(text: str, results: Path = RESULTS) -> str:
 
     def block(match: re.Match[str]) -> str:
         summary = read(results / match["name"] / "summary.json")
-        return match[1] + "\n" + rendered(match["what"], summary) + "\n" + match["end"]
+        return match[1] + "\n" + rendered(match["what"], summary, match["measures"]) + "\n" + match["end"]
 
     return _TABLE.sub(block, text)
 

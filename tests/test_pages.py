@@ -66,6 +66,15 @@ def test_a_load_test_is_shown_by_its_ratios() -> None:
     ]
 
 
+def test_a_table_may_be_of_some_measures_alone() -> None:
+    shown = with_tables("<!-- table: published: R@100, MRR@10 -->\n<!-- end -->\n")
+    header, _, *lines = [line for line in shown.splitlines() if line.startswith("|")]
+    assert [cell.strip() for cell in header.split("|")[1:-1]] == ["engine", "R@100", "MRR@10"]
+    assert len(lines) >= 3 and all(len(line.split("|")) == 5 for line in lines)
+    assert "`osn bench published" in shown and "- met:" not in shown
+    assert with_tables(shown) == shown
+
+
 def test_differences_to_a_baseline_are_shown_in_points() -> None:
     rows = [
         Row("docs", "BM25", "nDCG@10", 0.6825, 0.66, 0.7, 100),

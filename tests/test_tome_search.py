@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner, Result
@@ -114,6 +115,26 @@ def test_a_document_deleted_since_is_reported(written: Written, cluster_url: str
     finally:
         for hit in held:
             client.index(index=written.index, id=hit["_id"], body=hit["_source"], refresh=True)
+
+
+@pytest.mark.cluster
+def test_an_application_searches_as_the_page_shows(written: Written, client) -> None:
+    page = Path(__file__).parent.parent / "docs" / "queries.md"
+    examples = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    (example,) = [one for one in examples if "load_generative" in one]
+    for shown, here in (
+        ("models/tome", str(written.model)),
+        ("urls/docs", str(written.urls)),
+        ('index="docs"', f'index="{written.index}"'),
+    ):
+        assert shown in example
+        example = example.replace(shown, here)
+    names: dict[str, Any] = {"client": client}
+    exec(example, names)
+    shown_urls = {hit["_source"]["url"] for hit in names["hits"]}
+    # In an index of passages ten hits may be of fewer documents.
+    assert shown_urls == set(names["found"]) or (shown_urls < set(names["found"]) and "passages" in written.index)
+    assert names["deleted"] == []
 
 
 @pytest.mark.cluster
