@@ -1069,7 +1069,7 @@ def multi_layer(
         publish(
             rows,
             goals,
-            title=f"{titles[part]}; start: {ground.recipe.described}",
+            title=f"{titles[part]}; start: {ground.recipe.described}; {steps} steps",
             data=[data / name for name in (SQUAD, WIKIQA)],
             seeds=SEEDS[: seeds + 1 if part == "variants" else 1],
             shown=[one for one in measures if one in MEASURES or one.startswith(f"{TOP_5} - {DUAL.name}")],

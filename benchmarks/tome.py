@@ -805,12 +805,14 @@ def tome(
 ) -> None:
     """Measure model-based retrieval in two stages against one, BM25 and a dense model.
 
-    All arms on all documents are work for a GPU; on a processor, some documents, the main arms and fewer updates:
+    All arms on all documents are work for a GPU; on a processor, some documents, the main arms and fewer updates. A stage 1
+    writes any document's passage before it heeds the query, and begins to when it has seen each document about a hundred
+    times: updates × examples of an update / documents.
 
     \b
     osn bench tome --data DIR --work DIR --record benchmarks/results/tome
-    osn bench tome --data DIR --work DIR --only tldr --documents 1000 --batch 32 --pretraining-steps 1000 \\
-        --generator-steps 1000 --steps 2000 --url-steps 500 \\
+    osn bench tome --data DIR --work DIR --only tldr --documents 150 --batch 32 --pretraining-steps 300 \\
+        --generator-steps 300 --steps 700 --url-steps 350 --candidates 20 \\
         --arm two-stage --arm single-stage --arm "single-stage, one T5"
     """
     from benchmarks.publish import publish

@@ -95,8 +95,12 @@ def _first_tokens(tokenizer: PreTrainedTokenizerBase, text: str, count: int) -> 
     """The beginning of `text` that is its first `count` tokens."""
     if not count:
         return ""
+    # A call that cut or padded leaves the tokenizer doing so; the next one says again what it wants.
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
     # Of a long text only the beginning can matter, and a tokenizer's time goes with the length.
-    encoding = tokenizer.backend_tokenizer.encode(text[: 40 * count], add_special_tokens=False)
+    encoding = backend.encode(text[: 40 * count], add_special_tokens=False)
     if len(encoding) <= count:
         return text[: 40 * count].rstrip()
     return text[: encoding.offsets[count - 1][1]].rstrip()

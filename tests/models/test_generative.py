@@ -109,6 +109,11 @@ def test_a_passage_is_title_and_text_each_cut_at_its_length(model: GenerativeMod
     assert chosen.passage(tokenizer, "", "the") == "passage: the"
     assert GenerativeSettings(prompts=False).passage(tokenizer, "cat", "the") == "cat the"
     assert chosen.passage(tokenizer, "", "") == ""
+    # Whatever the tokenizer was last told about lengths.
+    tokenizer(["the cat", "the cat lives in a house"], truncation=True, max_length=2, padding=True)
+    assert chosen.passage(tokenizer, " lives  in a house", "the\ncat lives in a house") == found
+    cut = tokenizer("the cat lives in a house", truncation=True, max_length=2)["input_ids"]
+    assert len(cut) == 2, "and what it is told then"
 
 
 def test_random_identifiers_are_digits_that_only_the_url_decides() -> None:
