@@ -172,6 +172,7 @@ def index_facts(client: OpenSearch, index: str) -> IndexFacts:
             "GET", f"/{index}/_stats/docs,store,segments", params={"include_segment_file_sizes": "true"}
         )
         ((name, settings),) = client.indices.get_settings(index=index, params={"flat_settings": "true"}).items()
+        ((_, segments),) = client.indices.segments(index=index)["indices"].items()
     own = stats["indices"][name]["primaries"]
     sizes = {kind: size["size_in_bytes"] for kind, size in own["segments"].get("file_sizes", {}).items()}
     try:
@@ -188,8 +189,9 @@ def index_facts(client: OpenSearch, index: str) -> IndexFacts:
     return IndexFacts(
         name=name,
         documents=int(own["docs"]["count"]),
-        # The sum of the files, because the size of the store is up to ten seconds old.
-        bytes=sum(sizes.values()) or int(own["store"]["size_in_bytes"]),
+        # Of the segments, because the size of the store is up to ten seconds old, and of several files of a segment with
+        # the same ending, one for each vector field, `file_sizes` has a single one.
+        bytes=_bytes_of_primaries(segments) or int(own["store"]["size_in_bytes"]),
         segments=int(own["segments"]["count"]),
         shards=int(flat["index.number_of_shards"]),
         replicas=int(flat["index.number_of_replicas"]),
@@ -197,6 +199,11 @@ def index_facts(client: OpenSearch, index: str) -> IndexFacts:
         bytes_by_field=per_field,
         settings={key: str(value) for key, value in flat.items() if key.removeprefix("index.").startswith(kept)},
     )
+
+
+def _bytes_of_primaries(segments: Mapping[str, Any]) -> int:
+    copies = [copy for of_shard in segments["shards"].values() for copy in of_shard if copy["routing"]["primary"]]
+    return sum(int(segment["size_in_bytes"]) for copy in copies for segment in copy["segments"].values())
 
 
 def bytes_by_kind(sizes: Mapping[str, int]) -> dict[str, int]:
