@@ -24,7 +24,7 @@ from opensearch_neural.commands.evaluate import available_engines
 from opensearch_neural.corpus import BeirData
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.errors import InputError, MissingExtra, OsnError
-from trainers.precision import multiplies_bfloat16
+from trainers.precision import faster_in_bfloat16
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -96,7 +96,7 @@ def demo(
         write(client, data, INDEX, "lexical", dense, Path(folder))
         if trained:
             step("Ingest: the trained model's sparse vectors")
-            dtype: Dtype = "bf16" if multiplies_bfloat16() else "fp32"
+            dtype: Dtype = "bf16" if faster_in_bfloat16() else "fp32"
             write(client, data, TRAINED, str(model), "none", Path(folder), dtype=dtype)
         step(f"Measure: {len(data.qrels)} held-out queries on each engine")
         engines = open_engines(client, INDEX)

@@ -130,14 +130,14 @@ def ablation(data: Path, work: Path, name: str, *, steps: int) -> SparseConfig:
 def trained(config: SparseConfig) -> SparseDocumentEncoder:
     """The model of `config`, trained where it is not yet; it reads as many tokens of a document as in training."""
     from opensearch_neural.models.sparse import load_sparse
-    from trainers.precision import multiplies_bfloat16
+    from trainers.precision import faster_in_bfloat16
     from trainers.sparse import train_sparse
 
     found = train_sparse(config)
     logger.info(
         "%s: %d steps, the state after %s kept: %s", config.output.name, found.steps, found.best_step, found.measures
     )
-    dtype: Literal["fp32", "bf16"] = "bf16" if multiplies_bfloat16() else "fp32"
+    dtype: Literal["fp32", "bf16"] = "bf16" if faster_in_bfloat16() else "fp32"
     return load_sparse(config.output, dtype=dtype, max_length=config.document_length)
 
 

@@ -152,26 +152,19 @@ def storage(ground: Ground, steps: int, connection: ConnectionSettings) -> tuple
 
 def encoding_goal(value: Mapping[tuple[str, str], float]) -> Goal:
     """The extra work of each variant before anything is searched, beside a single vector without any."""
-    from opensearch_neural.results import Goal
-
     said: list[str] = []
     for name in [engine for engine, measure in value if measure == ENCODING]:
         if name == DUAL.name or (DUAL.name, ENCODING) not in value:
             continue
         rate, late = (value[name, measure] / value[DUAL.name, measure] for measure in (ENCODING, ONE_QUERY))
         said.append(f"{name}: {rate:.2f} times the documents/s, {late:.2f} times the P50 of a query")
-    return Goal(
-        "documents encoded per second and time to encode a query of each variant, by those of the dual encoder",
-        "measured",
-        "; ".join(said) or None,
-        bool(said),
+    return _measured(
+        "documents encoded per second and time to encode a query of each variant, by those of the dual encoder", said
     )
 
 
 def cost_goal(value: Mapping[tuple[str, str], float]) -> Goal:
     """What each variant costs and finds beside single vectors in the same engine."""
-    from opensearch_neural.results import Goal
-
     said: list[str] = []
     for engine in dict.fromkeys(engine for engine, measure in value if measure == SIZE):
         single = f"{engine.partition(',')[0]}, {DUAL.name}"
@@ -180,12 +173,14 @@ def cost_goal(value: Mapping[tuple[str, str], float]) -> Goal:
         size, time_ = (value[engine, measure] / value[single, measure] for measure in (SIZE, SEARCH))
         gain = value[engine, TOP_5] - value[single, TOP_5]
         said.append(f"{engine}: {size:.1f} times the bytes, {time_:.1f} times the latency, top-5 {gain:+.4f}")
-    return Goal(
-        "index size and latency of each variant beside the quality, by those of the dual encoder",
-        "measured",
-        "; ".join(said) or None,
-        bool(said),
-    )
+    return _measured("index size and latency of each variant beside the quality, by those of the dual encoder", said)
+
+
+def _measured(goal: str, said: Sequence[str]) -> Goal:
+    """A goal that asks for figures, whatever they are."""
+    from opensearch_neural.results import Goal
+
+    return Goal(goal, "measured", "; ".join(said) or None, bool(said))
 
 
 def layout_goal(value: Mapping[tuple[str, str], float]) -> Goal:

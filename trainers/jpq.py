@@ -54,7 +54,7 @@ from trainers.embeddings import dense_vectors
 from trainers.grad_cache import Part
 from trainers.leaks import find_leaks, without_leaks
 from trainers.loop import Trained, TrainingSettings, Visit, check_output, is_main_process, main_process_first, train
-from trainers.model import Batch, Losses, TrainingModel
+from trainers.model import Batch, Losses, TrainingModel, decay_groups
 from trainers.schedules import FOLDER
 from trainers.texts import TextStore
 from trainers.tokenized import TokenCache, padded_parts
@@ -685,10 +685,7 @@ class JpqModel(TrainingModel):
         return rows.cpu().numpy(), scores.cpu().numpy()
 
     def parameter_groups(self, settings: TrainingSettings) -> list[dict[str, Any]]:
-        parameters = [(name, one) for name, one in self.query.named_parameters() if one.requires_grad]
-        decayed = [one for _, one in parameters if one.ndim > 1]
-        others = [one for _, one in parameters if one.ndim <= 1]
-        groups: list[dict[str, Any]] = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+        groups = decay_groups(self.query.parameters())
         if self.scoring.requires_grad:
             rate = centroid_learning_rate(self.settings.quantizer, self.quantizer.dimension)
             groups.append({"params": [self.scoring], "lr": rate, "weight_decay": 0.0})

@@ -54,7 +54,7 @@ from trainers.attention import fast_attention
 from trainers.config import fingerprint, save_config, to_dict
 from trainers.data import SetRange, draw_batches
 from trainers.grad_cache import CachedModel, average_gradients, cached_backward, processes
-from trainers.model import Batch, Losses, Progress, TrainingModel
+from trainers.model import Batch, Losses, Progress, TrainingModel, decay_groups
 from trainers.precision import Precision, computed_in, flushed_denormals
 
 logger = logging.getLogger(__name__)
@@ -333,24 +333,17 @@ def main_process_first() -> Iterator[None]:
 
 
 def _with_embedding_rate(
-    groups: list[dict[str, Any]] | None, module: nn.Module, settings: TrainingSettings
+    groups: Sequence[dict[str, Any]], module: nn.Module, *, learning_rate: float, embedding_rate: float
 ) -> list[dict[str, Any]]:
     """Optimizer groups in which the word embeddings of all models in `module` have a rate of their own."""
-    if groups is None:
-        trained = [one for one in module.parameters() if one.requires_grad]
-        groups = [
-            {"params": [one for one in trained if one.ndim > 1]},
-            {"params": [one for one in trained if one.ndim <= 1], "weight_decay": 0.0},
-        ]
     models = [one for one in module.modules() if isinstance(one, PreTrainedModel)]
     embeddings = {id(one.get_input_embeddings().weight) for one in models}
-    others = [{**group, "params": [one for one in group["params"] if id(one) not in embeddings]} for group in groups]
-    own = []
+    others, own = [], []
     for group in groups:
-        if chosen := [one for one in group["params"] if id(one) in embeddings]:
-            rate = group.get("lr", settings.learning_rate) * (settings.embedding_rate or 1.0)
-            own.append({**group, "params": chosen, "lr": rate})
-    return [group for group in others if group["params"]] + own
+        rate = group.get("lr", learning_rate) * embedding_rate
+        others.append({**group, "params": [one for one in group["params"] if id(one) not in embeddings]})
+        own.append({**group, "params": [one for one in group["params"] if id(one) in embeddings], "lr": rate})
+    return [group for group in others + own if group["params"]]
 
 
 class LoopTrainer(Trainer):
@@ -411,8 +404,10 @@ class LoopTrainer(Trainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         groups = self.module.parameter_groups(self.settings)
-        if self.settings.embedding_rate is not None:
-            groups = _with_embedding_rate(groups, self.module, self.settings)
+        if (faster := self.settings.embedding_rate) is not None:
+            groups = decay_groups(self.module.parameters()) if groups is None else groups
+            rate = self.settings.learning_rate
+            groups = _with_embedding_rate(groups, self.module, learning_rate=rate, embedding_rate=faster)
         if groups is not None and self.optimizer is None:
             # Fused, as the Trainer's own default is: one pass over the weights instead of a dozen.
             self.optimizer = torch.optim.AdamW(

@@ -6,6 +6,7 @@ rows with each other (in-batch negatives) subclasses `grad_cache.CachedModel`, s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,15 @@ class Progress:
     @property
     def share(self) -> float:
         return min(1.0, self.step / max(1, self.steps))
+
+
+def decay_groups(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
+    """Optimizer groups of those that are trained: matrices, whose weights decay, and the rest, whose do not."""
+    trained = [one for one in parameters if one.requires_grad]
+    return [
+        {"params": [one for one in trained if one.ndim > 1]},
+        {"params": [one for one in trained if one.ndim <= 1], "weight_decay": 0.0},
+    ]
 
 
 class TrainingModel(nn.Module):

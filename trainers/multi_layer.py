@@ -41,7 +41,7 @@ from trainers.dev import DEPTH
 from trainers.encoder import Encoder, EncoderSettings, Role, write_sentence_transformer
 from trainers.grad_cache import Encoded, Part, gather
 from trainers.loop import TrainingSettings
-from trainers.model import Losses
+from trainers.model import Losses, decay_groups
 
 PoolingStrategy = Literal["multi-vector", "self-contrastive", "average", "scalar-mix"]
 SEVERAL: tuple[PoolingStrategy, ...] = ("multi-vector", "self-contrastive")
@@ -230,10 +230,8 @@ class MultiLayerModel(BiEncoder):
         mix = self.document.mix
         if mix is None:
             return super().parameter_groups(settings)
-        others = [one for one in self.parameters() if one is not mix and one.requires_grad]
         return [
-            {"params": [one for one in others if one.ndim > 1]},
-            {"params": [one for one in others if one.ndim <= 1], "weight_decay": 0.0},
+            *decay_groups(one for one in self.parameters() if one is not mix),
             # At a backbone's rate a handful of logits would stay where they began.
             {"params": [mix], "lr": max(settings.learning_rate, MIX_LEARNING_RATE), "weight_decay": 0.0},
         ]

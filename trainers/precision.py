@@ -19,7 +19,7 @@ Computed = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = ("auto", "float32", "bfloat16")
 
 
-def multiplies_bfloat16(device: str | torch.device | None = None) -> bool:
+def faster_in_bfloat16(device: str | torch.device | None = None) -> bool:
     """Whether a device multiplies faster in bfloat16 than in float32; a processor without any units for it is over ten
     times slower. AMX is several times faster. AVX-512's dot products of bfloat16 are twice as fast on AMD's processors;
     on Intel's there are half as many of them a cycle as of float32, and a transformer takes half as long again.
@@ -43,7 +43,7 @@ def computed_in(precision: Precision, device: str | torch.device | None = None) 
     """What `precision` means on a device; warns of bfloat16 where the device has no units for it."""
     if precision == "float32":
         return "float32"
-    fast = multiplies_bfloat16(device)
+    fast = faster_in_bfloat16(device)
     if precision == "auto":
         return "bfloat16" if fast else "float32"
     if not fast:

@@ -379,7 +379,7 @@ def test_a_killed_run_with_dropout_and_gradient_caching_resumes_to_the_same_weig
 def test_bfloat16_trains_and_keeps_float32_weights(
     asked: Precision, fast: bool, tmp_path: Path, backbone: Path, beir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precision, "multiplies_bfloat16", lambda device: fast)
+    monkeypatch.setattr(precision, "faster_in_bfloat16", lambda device: fast)
     used: set[str] = set()
     rounded: set[str] = set()
     forward = BertModel.forward

@@ -14,8 +14,8 @@ from trainers.precision import (  # noqa: E402
     Precision,
     computed_in,
     computing_in,
+    faster_in_bfloat16,
     flushed_denormals,
-    multiplies_bfloat16,
 )
 
 
@@ -24,7 +24,7 @@ def test_the_hardware_decides_what_is_left_to_it(
     fast: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(precision, "multiplies_bfloat16", lambda device: (asked.append(device), fast)[1])
+    monkeypatch.setattr(precision, "faster_in_bfloat16", lambda device: (asked.append(device), fast)[1])
     with caplog.at_level(logging.WARNING):
         assert computed_in("auto", "cpu") == ("bfloat16" if fast else "float32")
         assert computed_in("float32", "cpu") == "float32"
@@ -49,10 +49,10 @@ def test_a_processor_multiplies_faster_in_bfloat16_with_units_that_are(
     monkeypatch.setattr(precision, "_vendor", lambda: vendor)
     for one in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
         monkeypatch.setattr(torch.cpu, one, lambda: False)
-    assert not multiplies_bfloat16("cpu")
+    assert not faster_in_bfloat16("cpu")
     monkeypatch.setattr(torch.cpu, units, lambda: True)
-    assert multiplies_bfloat16("cpu") == faster
-    assert multiplies_bfloat16(torch.device("cpu")) == faster
+    assert faster_in_bfloat16("cpu") == faster
+    assert faster_in_bfloat16(torch.device("cpu")) == faster
 
 
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="Linux names the vendor")
@@ -67,7 +67,7 @@ def test_linux_names_the_vendor() -> None:
 def test_what_is_called_inside_computes_in_the_precision(
     said: Precision, fast: bool, used: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precision, "multiplies_bfloat16", lambda device: fast)
+    monkeypatch.setattr(precision, "faster_in_bfloat16", lambda device: fast)
     layer, norm = torch.nn.Linear(4, 4), torch.nn.LayerNorm(4)
     with computing_in(computed_in(said, "cpu"), "cpu"):
         product = layer(torch.ones(1, 4))
