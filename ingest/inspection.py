@@ -104,6 +104,8 @@ def inspect_index(client: OpenSearch, index: str, *, sample: int = 2000) -> Insp
     stats = client.indices.stats(
         index=name, metric="docs,store,segments", params={"include_segment_file_sizes": "true"}
     )["_all"]["primaries"]  # empty while its shards start
+    # OpenSearch counts the nested documents of several vectors, too.
+    each = 1 + meta.dense.vectors if meta.dense is not None and meta.dense.vectors > 1 else 1
     parents = None
     if meta.passages is not None:
         there = {"there": {"cardinality": {"field": "parent", "precision_threshold": 40_000}}}
@@ -111,9 +113,9 @@ def inspect_index(client: OpenSearch, index: str, *, sample: int = 2000) -> Insp
     return Inspection(
         index=name,
         alias=sorted(client.indices.get_alias(index=name)[name]["aliases"]),
-        documents=stats.get("docs", {}).get("count", 0),
+        documents=stats.get("docs", {}).get("count", 0) // each,
         parents=parents,
-        deleted=stats.get("docs", {}).get("deleted", 0),
+        deleted=stats.get("docs", {}).get("deleted", 0) // each,
         shards=int(settings["settings"]["index"]["number_of_shards"]),
         replicas=int(settings["settings"]["index"]["number_of_replicas"]),
         segments=stats.get("segments", {}).get("count", 0),

@@ -394,7 +394,7 @@ def _high_idf_first(engines: Engines, text: str, page: dict[str, Any]) -> Body:
 def _dense(engines: Engines, text: str, page: dict[str, Any]) -> Body:
     vector, meta = engines.dense_vector(text), engines.meta.dense
     if meta is not None and meta.vectors > 1:
-        return multi_vector.nearest(vector, count=meta.vectors, **page)
+        return multi_vector.nearest(vector, **page)
     return queries.knn(vector, **page)
 
 

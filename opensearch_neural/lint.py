@@ -85,6 +85,7 @@ RULES: dict[str, str] = {
     "fusion-weights": "one weight a query, decimals from 0.0 to 1.0 that sum to 1",
     "rank-constant": "rank_constant stands where the release reads it, within 1 and 10000",
     "knn-k": "k lies within 1 and 10000 and covers the page",
+    "knn-nested": "neighbours among nested documents are asked for within a nested query",
     "knn-vector": "the vector has the field's dimension and type",
     "knn-filter": "a filter on neighbours belongs into the knn query, as one object",
     "quantized-table": "a look-up table has 256 numbers for each byte of a code",
@@ -216,23 +217,34 @@ class _Linter:
             return None
         if name == "sparse":
             return "" if self.meta.sparse is None else "rank_features"
-        if name in self.vector_fields:
+        if name == self.vector_field:
             return "knn_vector"
-        if name == multi_vector.FIELD and self.vector_fields:
-            return "object"
-        if name.partition(".")[0] == multi_vector.FIELD:
+        if name == multi_vector.PATH and self.vector_field is not None:
+            return "nested"
+        if name.partition(".")[0] == multi_vector.PATH:
             return ""
         return "binary" if name == "pq" else None
 
     @property
-    def vector_fields(self) -> list[str]:
-        """The fields that the record of an index says vectors are in: `dense`, or below it one for each of several."""
+    def vector_field(self) -> str | None:
+        """The field that the record of an index says vectors are in: `dense`, or that of the nested documents in it."""
         dense = self.meta.dense if self.meta else None
         if dense is None:
-            return []
-        if dense.vectors == 1:
-            return [multi_vector.FIELD]
-        return [multi_vector.field_of(place) for place in range(dense.vectors)]
+            return None
+        return "dense" if dense.vectors == 1 else multi_vector.FIELD
+
+    @property
+    def has_nested(self) -> bool:
+        """Whether the index certainly has nested documents."""
+        if self.index.fields is not None:
+            return any(mapping.get("type") == "nested" for mapping in self.index.fields.values())
+        return self.vector_field == multi_vector.FIELD
+
+    def nested_path(self, name: str) -> str | None:
+        """The nested documents that a field is certainly of, or None."""
+        above = name.split(".")[:-1]
+        paths = (".".join(above[:count]) for count in range(len(above), 0, -1))
+        return next((path for path in paths if self.type_of(path) == "nested"), None)
 
     @property
     def size(self) -> float:
@@ -361,6 +373,7 @@ class _Linter:
             "rank_feature": self.rank_feature,
             "bool": self.bool_,
             "knn": self.knn,
+            "nested": self.nested,
             "terms": self.terms,
             "hybrid": self.hybrid,
             "script_score": self.script_score,
@@ -593,6 +606,11 @@ class _Linter:
             where, options = (*path, name), _object(options)
             if (type_ := self.type_of(name)) not in (None, "knn_vector"):
                 self.no_such_field(where, name, "knn_vector", "rejected", type_)
+            if "nested" not in path and (above := self.nested_path(name)) is not None:
+                message = (
+                    f"{name!r} is a field of the nested documents {above!r}: without a nested query nothing is found"
+                )
+                self.report("knn-nested", "bends", where, message, "multi_vector.nearest writes the query")
             self.neighbours(options, where)
             self.vector(name, options.get("vector"), (*where, "vector"))
             if isinstance(options.get("filter"), list):
@@ -652,10 +670,15 @@ class _Linter:
             method = _object(mapping.get("method"))
             space = mapping.get("space_type", method.get("space_type"))
             return mapping.get("dimension"), str(mapping.get("data_type", "float")).lower(), space == "cosinesimil"
-        if self.meta and self.meta.dense and name in self.vector_fields and self.index.fields is None:
+        if self.meta and self.meta.dense and name == self.vector_field and self.index.fields is None:
             dense = self.meta.dense
             return dense.dimension, dense.type, dense.normalized
         return None, None, False
+
+    def nested(self, inner: Body, path: Path) -> None:
+        name = str(inner.get("path"))
+        if (type_ := self.type_of(name)) not in (None, "nested") and inner.get("ignore_unmapped") is not True:
+            self.no_such_field((*path, "path"), name, "nested", "rejected", type_)
 
     # ----------------------------------------------------------------------------------------------- quantized scores
 
@@ -928,6 +951,8 @@ class _Linter:
             if alone and not members & {"filter", "must_not"}:
                 return  # OpenSearch takes such a wrapping off
             outcome = "bends" if alone and "must_not" not in members else "rejected"
+            if outcome == "rejected" and ("dis_max", "queries") in around and self.has_nested:
+                outcome = "doubtful"  # a query of nested documents' parents is put into a bool, which hides a dis_max
         self.report(
             "hybrid-nested",
             outcome,
@@ -1104,8 +1129,7 @@ def _holds_hybrid(clause: Any) -> bool:
 def _neighbours_only(clause: Any) -> bool:
     """Whether every hit is one of the neighbours that are asked for: of knn, or of several vectors a document."""
     clause = _object(clause)
-    parts = _listed(_object(clause.get("dis_max")).get("queries"))
-    return "knn" in clause or (bool(parts) and all("knn" in _object(part) for part in parts))
+    return "knn" in clause or "knn" in _object(_object(clause.get("nested")).get("query"))
 
 
 def _written(path: Path) -> str:

@@ -1,19 +1,17 @@
 """Several vectors a document in OpenSearch: its score is that of the nearest (`multi-layer-representations`, eq. 2).
 
-    properties["dense"] = several_vectors(knn_vector, count=2)
+    properties["dense"] = several_vectors(knn_vector)
     document["dense"] = stored(vectors)                       (vectors, dimension) of one document
-    client.search(index="docs", body=nearest(vector, count=2))
+    client.search(index="docs", body=nearest(vector))
 
-Two layouts, of which `benchmarks/multi_layer_storage.py` measures size, speed and quality:
-
-    fields    `dense.at_0`, `dense.at_1`, …: a graph for each place in the order of the layers; what `osn ingest` writes
-    nested    `dense`, a list of nested documents with one `vector` each: one graph over all of them
+They are nested documents with one `dense.vector` each, in one graph. `benchmarks/multi_layer_storage.py` measures them
+beside a field for each layer, which finds as much and is later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from opensearch_neural import queries
 from opensearch_neural.queries import Body
@@ -21,38 +19,25 @@ from opensearch_neural.queries import Body
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Layout = Literal["fields", "nested"]
-FIELD = "dense"
+PATH = "dense"
+FIELD = f"{PATH}.vector"
 
 
-def several_vectors(knn_vector: Mapping[str, Any], *, count: int, layout: Layout = "fields") -> dict[str, Any]:
-    """The mapping of the field that holds `count` vectors a document, each mapped as `knn_vector` says."""
-    if layout == "nested":
-        return {"type": "nested", "properties": {"vector": dict(knn_vector)}}
-    return {"properties": {f"at_{place}": dict(knn_vector) for place in range(count)}}
+def several_vectors(knn_vector: Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping of the field that holds several vectors a document, each mapped as `knn_vector` says."""
+    return {"type": "nested", "properties": {"vector": dict(knn_vector)}}
 
 
-def field_of(place: int) -> str:
-    """The full name of the field that holds each document's vector at `place`, in the layout of fields."""
-    return f"{FIELD}.at_{place}"
-
-
-def stored(vectors: NDArray[Any] | Sequence[Sequence[float]], *, layout: Layout = "fields") -> Any:
+def stored(vectors: NDArray[Any] | Sequence[Sequence[float]]) -> list[dict[str, Any]]:
     """The content of the field in a document with these vectors (vectors, dimension); the rows stay arrays."""
-    if layout == "nested":
-        return [{"vector": row} for row in vectors]
-    return {f"at_{place}": row for place, row in enumerate(vectors)}
+    return [{"vector": row} for row in vectors]
 
 
-def nearest(vector: Sequence[float] | NDArray[Any], *, count: int, layout: Layout = "fields", **page: Any) -> Body:
-    """Documents by the nearest of their `count` vectors; `page` takes what `queries.knn` takes beside the field.
+def nearest(vector: Sequence[float] | NDArray[Any], **page: Any) -> Body:
+    """Documents by the nearest of their vectors; `page` takes what `queries.knn` takes beside the field, `k` of documents.
 
-    The score is the largest of what `queries.knn` would give each vector. fields: of each field `k` candidates, so that
-    no document that belongs on the page is lost to the union. nested: `k` documents, compared by their best vector.
+    The score is the largest of what `queries.knn` would give each vector. A filter is of the documents' own fields.
     """
-    if layout == "nested":
-        body = queries.knn(vector, field=f"{FIELD}.vector", **page)
-        body["query"] = {"nested": {"path": FIELD, "query": body["query"], "score_mode": "max"}}
-        return body
-    bodies = [queries.knn(vector, field=field_of(place), **page) for place in range(count)]
-    return {**bodies[0], "query": {"dis_max": {"queries": [body["query"] for body in bodies]}}}
+    body = queries.knn(vector, field=FIELD, **page)
+    body["query"] = {"nested": {"path": PATH, "query": body["query"], "score_mode": "max"}}
+    return body

@@ -525,17 +525,17 @@ def _filtered(query: Clause, filter: Filter) -> Clause:
 
 def nearest_clauses(query: Clause) -> list[dict[str, Any]]:
     """What nearest neighbours are asked for ({"vector", "k", …}) in a query of `knn`, or of several vectors a document
-    (`multi_vector.nearest` in fields); none in any other."""
-    parts = query["dis_max"]["queries"] if "dis_max" in query else [query]
-    return [clause for part in parts for clause in part.get("knn", {}).values()]
+    (`multi_vector.nearest`); none in any other."""
+    inner = query["nested"]["query"] if "nested" in query else query
+    return list(inner.get("knn", {}).values())
 
 
 def _narrowed(query: Clause, filter: Filter) -> Clause:
     """A whole query with one more filter; nearest neighbours take it inside, or it would be applied to those found."""
-    if filter and "dis_max" in query:
-        return {"dis_max": {"queries": [_narrowed(part, filter) for part in query["dis_max"]["queries"]]}}
-    if not filter or "knn" not in query:
+    if not filter or not nearest_clauses(query):
         return _filtered(query, filter)
+    if "nested" in query:
+        return {"nested": {**query["nested"], "query": _narrowed(query["nested"]["query"], filter)}}
     ((field, clause),) = query["knn"].items()
     own = [clause["filter"]] if "filter" in clause else []
     return {"knn": {field: {**clause, "filter": {"bool": {"filter": [*own, *_clauses(filter)]}}}}}

@@ -7,7 +7,7 @@ One index holds everything about a document, so that one request can combine it:
     url           the document's address                     (keyword)
     sparse        {token: weight} of the sparse encoder      (rank_features)
     dense         the vector of the dense encoder            (knn_vector: float, byte or scalar-quantized;
-                                                              of several vectors an object with one in each field)
+                                                              of several vectors nested documents, one in each)
     pq            the M code bytes of a quantized vector     (binary doc values)
     parent        where documents are split into passages: the id of the document (keyword)
     passage       likewise: the passage's number, and where in the document's text it lies
@@ -52,7 +52,7 @@ class DenseMeta:
 
     scale: what a vector's components were multiplied by before they were rounded to bytes (1.0 for other types).
     reconstructed: they are what the codes of a quantized model stand for; name and hash are that model's.
-    vectors: how many each document has, where several in fields of their own (see `multi_vector`).
+    vectors: how many each document has, where several in nested documents (see `multi_vector`).
     """
 
     name: str
@@ -152,8 +152,8 @@ def index_body(
     if meta.sparse is not None:
         properties["sparse"] = {"type": "rank_features"}
     if meta.dense is not None:
-        mapped, count = knn_vector(meta.dense), meta.dense.vectors
-        properties["dense"] = several_vectors(mapped, count=count) if count > 1 else mapped
+        mapped = knn_vector(meta.dense)
+        properties["dense"] = several_vectors(mapped) if meta.dense.vectors > 1 else mapped
     if meta.passages is not None:
         place = {"type": "integer", "index": False}
         properties["parent"] = {"type": "keyword"}

@@ -10,6 +10,7 @@ import os
 import random
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,9 +83,9 @@ def knn(vector: Any = VECTOR, field: str = "dense", **options: Any) -> dict[str,
     return {"knn": {field: {"vector": vector, **(options or {"k": 10})}}}
 
 
-def nearest(*fields: str, vector: Any = VECTOR, **options: Any) -> dict[str, Any]:
+def nearest(path: str = "several", vector: Any = VECTOR, **options: Any) -> dict[str, Any]:
     """As `multi_vector.nearest` asks for several vectors a document."""
-    return {"dis_max": {"queries": [knn(vector, field, k=10, **options) for field in fields]}}
+    return {"nested": {"path": path, "query": knn(vector, "several.vector", k=10, **options), "score_mode": "max"}}
 
 
 def table(parts: int) -> np.ndarray:
@@ -151,7 +152,9 @@ REJECTED = [
     Case("field", {"query": knn(field="text")}),
     Case("field", {"query": knn(field="nowhere")}),
     Case("field", {"query": knn(field="several")}),
-    Case("field", {"query": nearest("several.at_0", "several.at_2")}),
+    Case("field", {"query": nearest("dense")}),
+    Case("field", {"query": nearest("nowhere")}),
+    Case("field", {"query": {"nested": {"path": "several", "query": knn(field="several.other")}}}),
     *(
         Case("rescore-with-sort", {"query": sparse(), "rescore": rescore(), "sort": sort})
         for sort in (["n"], "n", {"n": "asc"}, [{"_score": "asc"}], ["_score", "n"], ["_doc"])
@@ -233,7 +236,7 @@ REJECTED = [
         Case("knn-vector", {"query": knn(vector)})
         for vector in ([1.0, 2.0], [1.0, 2, 3, 4], [0, 0, 0], [], [1, 2, None], "abc", [1e39, 1, 1], [True, 1, 1])
     ),
-    Case("knn-vector", {"query": nearest("several.at_0", "several.at_1", vector=[1, 2, 3, 4])}),
+    Case("knn-vector", {"query": nearest(vector=[1, 2, 3, 4])}),
     Case("knn-vector", {"query": knn([1, 2, 128], field="bytes")}),
     Case("knn-vector", {"query": knn([1, 2, 1.5], field="bytes")}),
     Case("knn-filter", {"query": knn(k=10, filter=[WIDE])}),
@@ -386,30 +389,28 @@ BENDS = [
         {"query": knn(k=10, filter=NEAR)},
     ),
     Case("knn-filter", {"query": knn(k=10), "post_filter": NEAR}, {"query": knn(k=10, filter=NEAR)}),
+    Case("knn-filter", {"query": nearest(), "post_filter": NEAR}, {"query": nearest(filter=NEAR)}),
     Case(
         "knn-filter",
-        {"query": nearest("several.at_0", "several.at_1"), "post_filter": NEAR},
-        {"query": nearest("several.at_0", "several.at_1", filter=NEAR)},
+        {"query": {"bool": {"must": [nearest()], "filter": [NEAR]}}},
+        {"query": nearest(filter=NEAR)},
     ),
-    Case(
-        "knn-filter",
-        {"query": {"bool": {"must": [nearest("several.at_0", "several.at_1")], "filter": [NEAR]}}},
-        {"query": nearest("several.at_0", "several.at_1", filter=NEAR)},
-    ),
+    Case("knn-nested", {"query": knn(field="several.vector")}, {"query": nearest()}),
 ]
 
 # No node that can be had here has sparse_vector fields; `plugin` has its own test, on a node without plugins.
 NOT_SHOWN = {"seismic-token", "seismic-collision", "plugin"}
 
 
-@pytest.fixture(scope="module")
-def index(client) -> Iterator[str]:
+@contextmanager
+def written(client, *, several: bool = False) -> Iterator[str]:
     name = f"osn-test-lint-{uuid.uuid4().hex[:12]}"
     body = index_body(META, replicas=0)
     method = {"name": "hnsw", "engine": "lucene", "space_type": "l2"}
     properties = body["mappings"]["properties"]
     properties["bytes"] = {"type": "knn_vector", "dimension": 3, "data_type": "byte", "method": method}
-    properties["several"] = several_vectors(properties["dense"], count=2)
+    if several:
+        properties["several"] = several_vectors(properties["dense"])
     client.indices.create(index=name, body=body)
     random_ = random.Random(3)
     lines: list[dict[str, Any]] = []
@@ -417,7 +418,8 @@ def index(client) -> Iterator[str]:
         row = {token: round(random_.uniform(0.1, 3), 3) for token in TOKENS if random_.random() < 0.4} or {"t0": 1.0}
         source = {"text": f"rainbow {number}", "n": number, "url": f"u{number % 7}", "sparse": rank_features(row)}
         vectors: dict[str, Any] = {"dense": [1, number, 1], "bytes": [1, number, 1]}
-        vectors["several"] = stored([[1, number, 1], [number, 1, 1]])
+        if several:
+            vectors["several"] = stored([[1, number, 1], [number, 1, 1]])
         codes = {"pq": base64.b64encode(bytes([number, 255 - number])).decode()}
         lines += [{"index": {"_id": f"d{number:03}"}}, source | vectors | codes]
     answer = client.bulk(index=name, body=lines, refresh=True)
@@ -427,8 +429,21 @@ def index(client) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
+def index(client) -> Iterator[str]:
+    with written(client) as name:
+        yield name
+
+
+@pytest.fixture(scope="module")
 def facts(client, index: str) -> IndexFacts:
     return IndexFacts.of(client, index)
+
+
+@pytest.fixture(scope="module")
+def several(client) -> Iterator[tuple[str, IndexFacts]]:
+    """An index whose field `several` has nested documents: OpenSearch puts queries of such an index into another bool."""
+    with written(client, several=True) as name:
+        yield name, IndexFacts.of(client, name)
 
 
 @pytest.fixture(scope="module")
@@ -464,8 +479,10 @@ def named(case: Case) -> str:
 @pytest.mark.cluster
 @pytest.mark.parametrize("case", REJECTED, ids=named)
 def test_what_the_linter_calls_rejected_is_rejected(
-    client, index: str, facts: IndexFacts, capabilities: Capabilities, case: Case
+    client, index: str, facts: IndexFacts, several: tuple[str, IndexFacts], capabilities: Capabilities, case: Case
 ) -> None:
+    if "several" in str(case.body):
+        index, facts = several
     findings = lint(case.body, capabilities, META, index=facts)
     assert (case.rule, "rejected") in {(finding.rule, finding.outcome) for finding in findings}
     assert refusal(client, index, case.body)
@@ -474,14 +491,30 @@ def test_what_the_linter_calls_rejected_is_rejected(
 @pytest.mark.cluster
 @pytest.mark.parametrize("case", BENDS, ids=named)
 def test_what_the_linter_says_bends_gives_other_hits_than_its_remedy(
-    client, index: str, facts: IndexFacts, capabilities: Capabilities, case: Case
+    client, index: str, facts: IndexFacts, several: tuple[str, IndexFacts], capabilities: Capabilities, case: Case
 ) -> None:
+    if "several" in str(case.body):
+        index, facts = several
     findings = lint(case.body, capabilities, META, index=facts)
     assert (case.rule, "bends") in {(finding.rule, finding.outcome) for finding in findings}
     assert not [finding for finding in findings if finding.outcome == "rejected"]
     assert case.mended is not None
     assert case.rule not in {finding.rule for finding in lint(case.mended, capabilities, META, index=facts)}
     assert hits(client, index, case.body) != hits(client, index, case.mended)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("case", [case for case in REJECTED if case.rule == "hybrid-nested"], ids=named)
+def test_a_hybrid_below_another_query_of_an_index_with_nested_documents(
+    client, several: tuple[str, IndexFacts], capabilities: Capabilities, case: Case
+) -> None:
+    index, facts = several
+    (outcome,) = (
+        one.outcome for one in lint(case.body, capabilities, META, index=facts) if one.rule == "hybrid-nested"
+    )
+    taken = not refusal(client, index, case.body)
+    assert outcome == ("doubtful" if "dis_max" in str(case.body) else "rejected")
+    assert taken == (outcome == "doubtful")
 
 
 def test_every_rule_is_shown_on_the_node() -> None:

@@ -139,37 +139,40 @@ def test_the_record_of_an_index_is_enough_for_several_vectors() -> None:
     assert META.dense is not None
     several = replace(META, dense=replace(META.dense, vectors=2))
 
-    def nearest(vector: list[float], count: int = 2) -> dict[str, Any]:
-        return multi_vector.nearest(vector, count=count)
-
+    nearest = multi_vector.nearest
     assert outcomes(nearest([1, 2, 3]), meta=several) == {}
     for wrong in ([1, 2, 3, 4], [1, 2, 1.5], [0, 0, 0]):
-        found = lint(nearest(wrong), meta=several)
-        assert {finding.rule for finding in found} == {"knn-vector"}
-        assert [finding.path for finding in found] == [
-            f"query.dis_max.queries[{place}].knn['dense.at_{place}'].vector" for place in range(2)
-        ]
-    # Fields that the index has not: a third vector's, that of single vectors, and those of several where there is one.
-    (third,) = lint(nearest([1, 2, 3], count=3), meta=several)
-    assert (third.rule, third.outcome) == ("field", "rejected") and "'dense.at_2' does not exist" in third.message
+        (finding,) = lint(nearest(wrong), meta=several)
+        assert (finding.rule, finding.path) == ("knn-vector", "query.nested.query.knn['dense.vector'].vector")
+    # Fields that the index has not: another of the nested documents, and those of several vectors where there is one.
+    other = nearest([1, 2, 3])
+    other["query"]["nested"]["query"] = queries.knn([1, 2, 3], field="dense.other")["query"]
+    (finding,) = lint(other, meta=several)
+    assert (finding.rule, finding.outcome) == (
+        "field",
+        "rejected",
+    ) and "'dense.other' does not exist" in finding.message
     (whole,) = lint(queries.knn([1, 2, 3]), meta=several)
-    assert (whole.rule, whole.outcome) == ("field", "rejected") and "is of type object" in whole.message
+    assert (whole.rule, whole.outcome) == ("field", "rejected") and "is of type nested" in whole.message
+    # Taken, and nothing is found.
+    (bare,) = lint(queries.knn([1, 2, 3], field=multi_vector.FIELD), meta=several)
+    assert (bare.rule, bare.outcome) == ("knn-nested", "bends")
     assert outcomes(nearest([1, 2, 3]), meta=META) == {"field": "rejected"}
     assert outcomes(nearest([1, 2, 3, 4])) == {}
 
 
 def test_a_filter_beside_several_vectors_is_said_once() -> None:
     near = {"range": {"n": {"gt": 100}}}
-    body = multi_vector.nearest([1, 2, 3], count=2)
+    body = multi_vector.nearest([1, 2, 3])
     for wrong, path in (
         ({**body, "post_filter": near}, "post_filter"),
-        ({"query": {"bool": {"must": [body["query"]], "filter": near}}}, "query.bool.must[0].dis_max"),
+        ({"query": {"bool": {"must": [body["query"]], "filter": near}}}, "query.bool.must[0].nested"),
     ):
         (finding,) = lint(wrong)
         assert (finding.rule, finding.outcome, finding.path) == ("knn-filter", "bends", path)
-    assert lint(multi_vector.nearest([1, 2, 3], count=2, filter=near)) == []
+    assert lint(multi_vector.nearest([1, 2, 3], filter=near)) == []
     # Hits of a text are filtered like any others.
-    either = {"dis_max": {"queries": [body["query"]["dis_max"]["queries"][0], {"match": {"text": "rainbow"}}]}}
+    either = {"dis_max": {"queries": [body["query"], {"match": {"text": "rainbow"}}]}}
     assert lint({"query": either, "post_filter": near}) == []
 
 

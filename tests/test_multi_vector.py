@@ -1,4 +1,5 @@
-"""Several vectors a document in OpenSearch: both layouts find the documents of the nearest vectors."""
+"""Several vectors a document in OpenSearch: nested, and as the benchmark's rival stores them, the documents of the nearest
+vectors are found."""
 
 from __future__ import annotations
 
@@ -8,18 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from benchmarks.multi_layer_storage import FieldALayer, Layout
 from opensearch_neural import multi_vector
-from opensearch_neural.multi_vector import Layout
 from opensearch_neural.schema import DenseMeta, knn_vector
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 DOCUMENTS, COUNT, DIMENSION = 120, 3, 8
-LAYOUTS: tuple[Layout, ...] = ("fields", "nested")
+LAYOUTS = {"nested": multi_vector, "fields": FieldALayer(COUNT)}
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("normalized", [False, True])
 def test_the_documents_of_the_nearest_vectors_are_found_with_and_without_a_filter(
     client: OpenSearch, index_name: str, layout: Layout, normalized: bool
@@ -29,7 +30,7 @@ def test_the_documents_of_the_nearest_vectors_are_found_with_and_without_a_filte
     if normalized:
         vectors /= np.linalg.norm(vectors, axis=2, keepdims=True)
     mapping = knn_vector(DenseMeta("m", "h", DIMENSION, "float", normalized))
-    properties = {multi_vector.FIELD: multi_vector.several_vectors(mapping, count=COUNT, layout=layout)}
+    properties = {multi_vector.PATH: layout.several_vectors(mapping)}
     client.indices.create(
         index=index_name,
         body={
@@ -39,17 +40,15 @@ def test_the_documents_of_the_nearest_vectors_are_found_with_and_without_a_filte
     )
     lines = []
     for at, own in enumerate(vectors):
-        stored = multi_vector.stored(own.tolist(), layout=layout)
-        lines += [{"index": {"_id": str(at)}}, {"odd": bool(at % 2), multi_vector.FIELD: stored}]
+        stored = layout.stored(own.tolist())
+        lines += [{"index": {"_id": str(at)}}, {"odd": bool(at % 2), multi_vector.PATH: stored}]
     assert not client.bulk(index=index_name, body=lines, params={"refresh": "true"})["errors"]
     for query in rng.normal(size=(3, DIMENSION)).astype(np.float32):
         largest = (vectors @ query).max(axis=1)  # by inner product; of vectors of length 1 that is by cosine
         for only_odd in (False, True):
             allowed = [at for at in np.argsort(-largest) if at % 2 or not only_odd]
-            body = multi_vector.nearest(
+            body = layout.nearest(
                 query,
-                count=COUNT,
-                layout=layout,
                 size=10,
                 k=DOCUMENTS,
                 filter={"term": {"odd": True}} if only_odd else None,
@@ -63,9 +62,9 @@ def test_the_documents_of_the_nearest_vectors_are_found_with_and_without_a_filte
                 assert [hit["_score"] for hit in hits][: len(expected)] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_bodies_and_documents_are_plain_json(layout: Layout) -> None:
-    body = multi_vector.nearest(np.ones(2, np.float32), count=2, layout=layout, filter=[{"term": {"a": 1}}])
-    stored = multi_vector.stored([[1.0, 2.0], [3.0, 4.0]], layout=layout)
+    body = layout.nearest(np.ones(2, np.float32), filter=[{"term": {"a": 1}}])
+    stored = layout.stored([[1.0, 2.0], [3.0, 4.0]])
     assert json.loads(json.dumps([body, stored])) == [body, stored]
     assert len(stored) == 2

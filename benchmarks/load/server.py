@@ -188,7 +188,7 @@ def index_facts(client: OpenSearch, index: str) -> IndexFacts:
     kept = ("search.", "sort.", "codec", "requests.cache", "queries.cache", "knn", "merge.", "refresh_interval")
     return IndexFacts(
         name=name,
-        documents=int(own["docs"]["count"]),
+        documents=int(client.count(index=index)["count"]),  # statistics count nested documents, too
         # Of the segments, because the size of the store is up to ten seconds old, and of several files of a segment with
         # the same ending, one for each vector field, `file_sizes` has a single one.
         bytes=_bytes_of_primaries(segments) or int(own["store"]["size_in_bytes"]),

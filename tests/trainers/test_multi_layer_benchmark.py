@@ -601,8 +601,10 @@ def test_which_layer_wins_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("recall", "ms", "met"), [(0.9, 2.0, True), (0.9, 3.1, False), (0.8, 2.0, False)])
-def test_fields_are_the_better_layout_if_they_find_no_less_and_no_later(recall: float, ms: float, met: bool) -> None:
-    measured = {"fields": (recall, ms, 20.0), "nested": (0.9, 3.0, 10.0)}
+def test_nested_vectors_are_the_better_layout_if_they_find_no_less_and_no_later(
+    recall: float, ms: float, met: bool
+) -> None:
+    measured = {"nested": (recall, ms, 20.0), "fields": (0.9, 3.0, 10.0)}
     value = {
         (f"OpenSearch, {MULTI_VECTOR.name}, {layout}", measure): one
         for layout, values in measured.items()

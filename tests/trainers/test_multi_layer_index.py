@@ -118,9 +118,9 @@ def test_files_of_vectors_make_the_same_index_and_passages_work(
         sources.append({hit["_id"]: hit["_source"] for hit in hits})
     assert sources[0].keys() == sources[1].keys() and len(sources[0]) > DOCUMENTS
     for id, source in sources[0].items():
-        assert source["dense"].keys() == {"at_0", "at_1"}
-        for place, vector in source["dense"].items():
-            np.testing.assert_allclose(vector, sources[1][id]["dense"][place], atol=1e-5)
+        own, other = ([one["vector"] for one in each["dense"]] for each in (source, sources[1][id]))
+        assert len(own) == 2
+        np.testing.assert_allclose(own, other, atol=1e-5)
     found = open_engines(client, f"{index_name}-f").body("dense", "bab dek", size=5)
     hits = client.search(index=f"{index_name}-f", body=found)["hits"]["hits"]
     assert len(queries.best_passages(found, hits, size=5)) == 5
@@ -135,9 +135,9 @@ def test_a_hybrid_of_several_vectors_is_filtered_inside(
         pytest.skip("the cluster lacks the neural-search plugin")
     only = {"ids": {"values": ["d1", "d2", "d3"]}}
     body = engines.body("hybrid", "bab dek", filter=only)
-    several = body["query"]["hybrid"]["queries"][1]["dis_max"]["queries"]
-    assert [next(iter(part["knn"])) for part in several] == ["dense.at_0", "dense.at_1"]
-    assert all(clause["k"] == 100 and "filter" in clause for part in several for clause in part["knn"].values())
+    several = body["query"]["hybrid"]["queries"][1]["nested"]
+    clause = several["query"]["knn"]["dense.vector"]
+    assert several["path"] == "dense" and clause["k"] == 100 and "filter" in clause
     hits = client.search(index=index_name, body=body)["hits"]["hits"]
     assert {hit["_id"] for hit in hits} == {"d1", "d2", "d3"}
 
