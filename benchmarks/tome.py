@@ -22,15 +22,18 @@ stages come of one passage. Hits@k, the share of questions with a relevant docum
 intervals resample the relevant documents, of which several questions may ask. BM25 (OpenSearch's, its analyzer, k1 and b
 chosen on train), all-MiniLM-L6-v2 as it is, and BM25 fused with the two stages beside them.
 
-Learning rate and schedule are the same for all arms; nothing is chosen by test questions. All trainings lie in `--work`, in
-folders named by their sizes: interrupted, the same command goes on. Started several times at once, with one thread each
-(OMP_NUM_THREADS=1), it shares them; latencies are then those of a last run alone. On a GPU where there is one.
+Learning rate and schedule are the same for all arms; nothing is chosen by test questions. `--dev` asks a fifth of the train
+questions instead, which then train no arm (the generator has read them, for all arms alike): settings are chosen by them.
+All trainings lie in `--work`, in folders named by their sizes: interrupted, the same command goes on. Started several times
+at once, with one thread each (OMP_NUM_THREADS=1), it shares them; latencies are then those of a last run alone. On a GPU
+where there is one.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,7 +43,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from benchmarks.beir_parts import by_article, check_data, evenly, write_part
+from benchmarks.beir_parts import by_article, check_data, evenly, judgements, write_judged, write_part
 from benchmarks.jobs import share_stage, shared
 from opensearch_neural import evaluate
 from opensearch_neural.cluster import ConnectionSettings, connection_options
@@ -89,6 +92,7 @@ MASKED = 0.3
 WRITTEN_SHARE = 5
 """Of so many queries one has its passage written, for stage 2 to read."""
 ADDED = 0.1
+DEV = 0.2
 BEAMS = 10
 DEPTH = 10
 TIMED, UNTIMED = 200, 5
@@ -330,6 +334,19 @@ def some_documents(data: Path, work: Path, count: int) -> Path:
     kept = evenly(asked, count)
     folder = work / data.name
     write_part(data, folder, {*kept, *evenly(others, count - len(kept))}, ["train", "test"])
+    return folder
+
+
+def with_dev_questions(data: Path, work: Path) -> Path:
+    """Write a set whose test questions are a fifth of the train split's, and return its folder: to choose settings by."""
+    folder = work / data.name
+    lines = sorted(judgements(data, "train"))
+    random.Random(SEED).shuffle(lines)
+    asked = {line.split("\t")[0] for line in lines[:: round(1 / DEV)]}
+    splits: dict[str, list[str]] = {"train": [], "test": []}
+    for line in lines:
+        splits["test" if line.split("\t")[0] in asked else "train"].append(line)
+    write_judged(data, folder, splits)
     return folder
 
 
@@ -774,6 +791,9 @@ def _of(seeds: int) -> str:
     "--documents", type=int, help="So many of each set, those that test questions ask for first.  [default: all]"
 )
 @click.option(
+    "--dev", is_flag=True, help="Ask a fifth of the train questions, to choose settings by; none trains an arm."
+)
+@click.option(
     "--seeds",
     type=click.IntRange(1, MOST_SEEDS),
     default=1,
@@ -800,6 +820,7 @@ def tome(
     candidates: int,
     spans: int,
     documents: int | None,
+    dev: bool,
     seeds: int,
     precision: Precision,
 ) -> None:
@@ -839,15 +860,17 @@ def tome(
     sets = [name for name in SETS if not only or name in only]
     arms_of = {name: [arm for arm in chosen if arm in REPEATED or not ablated or name in ablated] for name in sets}
     check_data(work, [data / name for name in PAIRS])
-    held = {
-        name: some_documents(data / name, work / f"{documents}-documents", documents) if documents else data / name
-        for name in sets
-    }
+    arms_work = work / "dev" if dev else work
+    held = {name: with_dev_questions(data / name, arms_work) if dev else data / name for name in sets}
+    if documents:
+        held = {
+            name: some_documents(whole, arms_work / f"{documents}-documents", documents) for name, whole in held.items()
+        }
     searched: dict[str, tuple[Run, tuple[float, float]]] = {}
     for name, folder in held.items():
         # What needs a cluster and no training comes first.
         test = load_training(folder, split="test", name=name)
-        file = work / name / f"bm25-{documents or 'all'}.json"
+        file = arms_work / name / f"bm25-{documents or 'all'}.json"
         (searched[name],) = shared({file: partial(bm25_run, folder, test, file, connection)})
 
     def backbone_and_writer() -> str:
@@ -859,7 +882,7 @@ def tome(
         beginnings[backbone(work, effort, DEEPER)] = partial(pretrained, data, work, effort, DEEPER)
     writer = str(shared(beginnings)[0])
     effort = replace(effort, writer=hash_files(locate(writer))[:8])
-    start, folders = work / effort.backbones, {name: work / name / effort.queries for name in sets}
+    start, folders = work / effort.backbones, {name: arms_work / name / effort.queries for name in sets}
     shared(
         {
             of_set / "queries.jsonl": partial(generated, writer, held[name], of_set, effort)
@@ -876,7 +899,7 @@ def tome(
     found: list[Row] = []
     for name, of_set in folders.items():
         rows = one_set(held[name], of_set, start, effort, arms_of[name], searched[name], seeds=seeds)
-        label = name if documents is None else f"{name}, {documents:,} documents"
+        label = (name if documents is None else f"{name}, {documents:,} documents") + (", dev" if dev else "")
         found += [replace(row, set=label) for row in rows]
     publish(
         found,

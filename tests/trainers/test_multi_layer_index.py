@@ -16,6 +16,7 @@ from tiny import tiny_backbone, tiny_beir  # noqa: E402
 
 from ingest import pipeline  # noqa: E402
 from ingest.encode import EncodeJob, run_encode  # noqa: E402
+from ingest.inspection import inspect_index
 from ingest.job import Job, run_job  # noqa: E402
 from ingest.source import CorpusSource  # noqa: E402
 from opensearch_neural import queries  # noqa: E402
@@ -82,6 +83,8 @@ def test_the_engine_dense_finds_the_documents_of_the_nearest_vectors(
     assert run_job(client, job, show_progress=False).documents == DOCUMENTS
     engines = open_engines(client, index_name)
     assert engines.meta.dense and (engines.meta.dense.vectors, engines.meta.dense.dimension) == (2, 32)
+    # Not the nested documents, which OpenSearch counts.
+    assert inspect_index(client, index_name, sample=0).documents == DOCUMENTS
     texts = {
         line["_id"]: line["text"] for line in map(json.loads, (beir / "queries.jsonl").read_text().splitlines()[:8])
     }

@@ -40,6 +40,7 @@ from benchmarks.tome import (  # noqa: E402
     fused,
     goals,
     some_documents,
+    with_dev_questions,
 )
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.models.generative import GenerativeModel  # noqa: E402
@@ -198,6 +199,19 @@ def test_a_part_of_a_set_holds_what_test_questions_ask_for_and_others(tmp_path: 
     assert sorted(data.query_texts()) == ["q0-2", "q1-2", "q2-2", "q3-2"]
     assert {one.positives[0] for one in load_training(part).examples} == {one["_id"] for one in documents}
     assert evenly(["a", "b", "c", "d", "e"], 2) == ["a", "c"] and evenly(["a"], 3) == ["a"]
+
+
+def test_dev_questions_are_of_train_and_train_nothing(tmp_path: Path) -> None:
+    beir_with_urls(tmp_path / "data" / "tldr")
+    folder = with_dev_questions(tmp_path / "data" / "tldr", tmp_path / "work")
+    dev, train = (load_training(folder, split=split) for split in ("test", "train"))
+    whole = load_training(tmp_path / "data" / "tldr")
+    assert len(dev.examples) == 6 and not dev.query_texts().keys() & train.query_texts().keys()
+    assert dev.query_texts() | train.query_texts() == whole.query_texts()
+    assert set(dev.documents.ids) == set(load_training(tmp_path / "data" / "tldr", split="test").documents.ids)
+    # The same ones, another time.
+    assert with_dev_questions(tmp_path / "data" / "tldr", tmp_path / "again").name == "tldr"
+    assert load_training(tmp_path / "again" / "tldr", split="test").query_texts() == dev.query_texts()
 
 
 def test_ranks_are_fused_by_hand() -> None:
