@@ -16,7 +16,7 @@ from tiny import tiny_backbone, tiny_beir  # noqa: E402
 
 from ingest import pipeline  # noqa: E402
 from ingest.encode import EncodeJob, run_encode  # noqa: E402
-from ingest.inspection import inspect_index
+from ingest.inspection import inspect_index  # noqa: E402
 from ingest.job import Job, run_job  # noqa: E402
 from ingest.source import CorpusSource  # noqa: E402
 from opensearch_neural import queries  # noqa: E402
