@@ -95,6 +95,20 @@ class FieldALayer:
         return {**bodies[0], "query": {"dis_max": {"queries": [body["query"] for body in bodies]}}}
 
 
+class SingleVector:
+    """One vector a document, as `osn ingest` writes it: no layout for several."""
+
+    def several_vectors(self, knn_vector: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(knn_vector)
+
+    def stored(self, vectors: Any) -> Any:
+        (vector,) = vectors
+        return vector
+
+    def nearest(self, vector: Any, **page: Any) -> Body:
+        return knn(vector, **page)
+
+
 LAYOUTS: dict[str, Callable[[int], Layout]] = {FIELDS: FieldALayer, NESTED: lambda count: multi_vector}
 
 
@@ -113,8 +127,15 @@ def storage_arms(depth: int) -> list[Arm]:
 
 
 def in_opensearch(arm: Arm) -> bool:
-    """Single vectors, and those of several layers; as many as a document has tokens would be no fields of an index."""
-    return arm.representation is None or not arm.is_rival
+    """All but the vectors of all tokens, whose index would be a hundred times as large."""
+    return arm != colbert("multi-vector")
+
+
+def layouts_of(arm: Arm, count: int) -> tuple[str, ...]:
+    """ "" of single vectors; of a rival's several the one that `osn ingest` writes."""
+    if count == 1:
+        return ("",)
+    return (NESTED,) if arm.is_rival else (FIELDS, NESTED)
 
 
 @dataclass
@@ -357,7 +378,7 @@ def opensearch_rows(
     qrels: Qrels,
     exact: Mapping[str, Run],
 ) -> list[Row]:
-    """An index for each model and layout; a single vector is one field."""
+    """An index for each model and layout."""
     from contextlib import ExitStack
 
     from benchmarks.load.growth import merge_clean
@@ -373,9 +394,9 @@ def opensearch_rows(
         of_model: dict[str, str] = {}
         for model in models:
             count = int(model.documents.counts.max())
-            for label in (FIELDS, NESTED) if count > 1 else (FIELDS,):
-                layout = LAYOUTS[label](count)
-                name = f"OpenSearch, {model.name}" + (f", {label}" if count > 1 else "")
+            for label in layouts_of(model.arm, count):
+                layout = LAYOUTS[label](count) if label else SingleVector()
+                name = f"OpenSearch, {model.name}" + (f", {label}" if label else "")
                 of_model[name] = model.name
                 indexes[name] = stack.enter_context(written(client, model, layout, ground))
                 bodies[name] = _body_of(model, layout)

@@ -104,8 +104,6 @@ def inspect_index(client: OpenSearch, index: str, *, sample: int = 2000) -> Insp
     stats = client.indices.stats(
         index=name, metric="docs,store,segments", params={"include_segment_file_sizes": "true"}
     )["_all"]["primaries"]  # empty while its shards start
-    # OpenSearch counts the nested documents of several vectors, too.
-    each = 1 + meta.dense.vectors if meta.dense is not None and meta.dense.vectors > 1 else 1
     parents = None
     if meta.passages is not None:
         there = {"there": {"cardinality": {"field": "parent", "precision_threshold": 40_000}}}
@@ -113,9 +111,9 @@ def inspect_index(client: OpenSearch, index: str, *, sample: int = 2000) -> Insp
     return Inspection(
         index=name,
         alias=sorted(client.indices.get_alias(index=name)[name]["aliases"]),
-        documents=stats.get("docs", {}).get("count", 0) // each,
+        documents=stats.get("docs", {}).get("count", 0) // _of_lucene(meta),
         parents=parents,
-        deleted=stats.get("docs", {}).get("deleted", 0) // each,
+        deleted=stats.get("docs", {}).get("deleted", 0) // _of_lucene(meta),
         shards=int(settings["settings"]["index"]["number_of_shards"]),
         replicas=int(settings["settings"]["index"]["number_of_replicas"]),
         segments=stats.get("segments", {}).get("count", 0),
@@ -231,6 +229,12 @@ def _random_texts(client: OpenSearch, index: str, sample: int) -> list[str]:
     return texts
 
 
+def _of_lucene(meta: IndexMeta) -> int:
+    """How many documents of Lucene, which statistics count and a shard's limit is about, each document is: of several
+    vectors each is a nested one."""
+    return 1 + meta.dense.vectors if meta.dense is not None and meta.dense.vectors > 1 else 1
+
+
 # ---------------------------------------------------------------- plans
 
 
@@ -270,7 +274,9 @@ def plan(inspection: Inspection, documents: int, *, replicas: int | None = None)
     scale = documents / inspection.documents
     primaries = {part: math.ceil(size * scale) for part, size in inspection.sizes.items()}
     total = sum(primaries.values())
-    shards = max(1, math.ceil(total / SHARD_BYTES), math.ceil(documents / SHARD_DOCUMENTS))
+    shards = max(
+        1, math.ceil(total / SHARD_BYTES), math.ceil(documents * _of_lucene(inspection.meta) / SHARD_DOCUMENTS)
+    )
     heap = 0
     if inspection.meta.dense is not None:
         in_segment = min(documents / shards, MERGED_SEGMENT_BYTES / max(1.0, total / documents))

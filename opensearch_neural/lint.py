@@ -85,13 +85,17 @@ RULES: dict[str, str] = {
     "fusion-weights": "one weight a query, decimals from 0.0 to 1.0 that sum to 1",
     "rank-constant": "rank_constant stands where the release reads it, within 1 and 10000",
     "knn-k": "k lies within 1 and 10000 and covers the page",
-    "knn-nested": "neighbours among nested documents are asked for within a nested query",
+    "nested-field": "fields of nested documents are asked for within a nested query of their path, other fields outside",
     "knn-vector": "the vector has the field's dimension and type",
     "knn-filter": "a filter on neighbours belongs into the knn query, as one object",
     "quantized-table": "a look-up table has 256 numbers for each byte of a code",
     "seismic-token": "tokens of a sparse_vector field are ids of vocabulary entries",
     "seismic-collision": "ids are folded modulo 32768",
 }
+
+
+ONE_FIELD = ("match", "term", "range", "prefix", "wildcard", "fuzzy", "neural_sparse", "knn", "match_phrase")
+"""Queries of one field, {kind: {field: …}}."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +194,8 @@ class _Linter:
     meta: IndexMeta | None
     index: IndexFacts
     findings: list[Finding] = field(default_factory=list)
+    within: str | None = None
+    """The path of the innermost nested query around the clause that is looked at."""
 
     def report(self, rule: str, outcome: Outcome, path: Path, message: str, remedy: str) -> None:
         assert rule in RULES
@@ -234,11 +240,11 @@ class _Linter:
         return "dense" if dense.vectors == 1 else multi_vector.FIELD
 
     @property
-    def has_nested(self) -> bool:
-        """Whether the index certainly has nested documents."""
+    def has_nested(self) -> bool | None:
+        """Whether the index has nested documents, where OpenSearch puts the whole query into a bool; None if not known."""
         if self.index.fields is not None:
             return any(mapping.get("type") == "nested" for mapping in self.index.fields.values())
-        return self.vector_field == multi_vector.FIELD
+        return True if self.vector_field == multi_vector.FIELD else None
 
     def nested_path(self, name: str) -> str | None:
         """The nested documents that a field is certainly of, or None."""
@@ -378,27 +384,25 @@ class _Linter:
             "hybrid": self.hybrid,
             "script_score": self.script_score,
         }
+        if kind == "nested" and self.finds_nothing(inner):
+            return  # OpenSearch does not look at what it holds
         if kind in rules:
             rules[kind](inner, path)
+        for name, where in _fields_of(kind, inner):
+            self.nested_field(name, (*path, *where))
         if kind in ("match", "multi_match") and not quiet:
             self.text(inner, kind, path)
+        outer = self.within
+        if kind == "nested":
+            self.within = str(inner.get("path"))
         for below, held in clauses.children(clause):
             self.visit(held, (*path[:-1], *below), quiet=quiet)
+        self.within = outer
 
     def boosts(self, kind: str, inner: Body, path: Path) -> None:
         # A query on one field has its boost beside the value; `term` may be asked of a field named boost.
-        keyed = kind in (
-            "match",
-            "term",
-            "range",
-            "prefix",
-            "wildcard",
-            "fuzzy",
-            "neural_sparse",
-            "knn",
-            "match_phrase",
-        )
-        places = [((*path, name), _object(options)) for name, options in inner.items()] if keyed else [(path, inner)]
+        by_field = [((*path, name), _object(options)) for name, options in inner.items()]
+        places = by_field if kind in ONE_FIELD else [(path, inner)]
         for place, options in places:
             if "boost" not in options:
                 continue
@@ -606,11 +610,6 @@ class _Linter:
             where, options = (*path, name), _object(options)
             if (type_ := self.type_of(name)) not in (None, "knn_vector"):
                 self.no_such_field(where, name, "knn_vector", "rejected", type_)
-            if "nested" not in path and (above := self.nested_path(name)) is not None:
-                message = (
-                    f"{name!r} is a field of the nested documents {above!r}: without a nested query nothing is found"
-                )
-                self.report("knn-nested", "bends", where, message, "multi_vector.nearest writes the query")
             self.neighbours(options, where)
             self.vector(name, options.get("vector"), (*where, "vector"))
             if isinstance(options.get("filter"), list):
@@ -675,10 +674,33 @@ class _Linter:
             return dense.dimension, dense.type, dense.normalized
         return None, None, False
 
+    # ----------------------------------------------------------------------------------------------- nested documents
+
     def nested(self, inner: Body, path: Path) -> None:
-        name = str(inner.get("path"))
-        if (type_ := self.type_of(name)) not in (None, "nested") and inner.get("ignore_unmapped") is not True:
+        if not isinstance(name := inner.get("path"), str):
+            self.report("malformed", "rejected", path, "nested has no path", 'give "path": the field of type nested')
+        elif (type_ := self.type_of(name)) not in (None, "nested"):
             self.no_such_field((*path, "path"), name, "nested", "rejected", type_)
+
+    def finds_nothing(self, inner: Body) -> bool:
+        """Whether a nested query names no object at all, and says that it may."""
+        unmapped = isinstance(name := inner.get("path"), str) and self.type_of(name) not in (None, "nested", "object")
+        return unmapped and inner.get("ignore_unmapped") in (True, "true")
+
+    def nested_field(self, name: str, path: Path) -> None:
+        """A field that is asked for among other documents than those that have it."""
+        if self.type_of(name) in (None, "", "nested", "object"):
+            return
+        above = self.nested_path(name)
+        if above == self.within:
+            return
+        if above is None:
+            message = f"the nested documents {self.within!r} have no field {name!r}: nothing is found"
+            remedy = "ask for it outside the nested query"
+        else:
+            message = f"{name!r} is a field of the nested documents {above!r}, and others are asked: nothing is found"
+            remedy = f'write {{"nested": {{"path": "{above}", "query": {{…}}, "score_mode": "max"}}}}'
+        self.report("nested-field", "bends", path, message, remedy)
 
     # ----------------------------------------------------------------------------------------------- quantized scores
 
@@ -951,8 +973,9 @@ class _Linter:
             if alone and not members & {"filter", "must_not"}:
                 return  # OpenSearch takes such a wrapping off
             outcome = "bends" if alone and "must_not" not in members else "rejected"
-            if outcome == "rejected" and ("dis_max", "queries") in around and self.has_nested:
-                outcome = "doubtful"  # a query of nested documents' parents is put into a bool, which hides a dis_max
+            kinds = {kind for kind, _ in around}
+            if outcome == "rejected" and "dis_max" in kinds and (len(kinds) > 1 or self.has_nested is not False):
+                outcome = "doubtful"  # OpenSearch looks for a hybrid below bools alone, or below dis_max alone
         self.report(
             "hybrid-nested",
             outcome,
@@ -1127,9 +1150,21 @@ def _holds_hybrid(clause: Any) -> bool:
 
 
 def _neighbours_only(clause: Any) -> bool:
-    """Whether every hit is one of the neighbours that are asked for: of knn, or of several vectors a document."""
+    """Whether every hit is one of the neighbours that are asked for: of knn, of several vectors a document, or fields."""
     clause = _object(clause)
-    return "knn" in clause or "knn" in _object(_object(clause.get("nested")).get("query"))
+    if "nested" in clause:
+        return "knn" in _object(_object(clause["nested"]).get("query"))
+    parts = [_object(part) for part in _listed(_object(clause.get("dis_max")).get("queries"))]
+    return "knn" in clause or (bool(parts) and all("knn" in part for part in parts))
+
+
+def _fields_of(kind: str, inner: Body) -> list[tuple[str, Path]]:
+    """(name, where) of the fields that a query names, of kinds that are asked of one."""
+    if kind in ("exists", "rank_feature"):
+        return [(inner["field"], ("field",))] if isinstance(inner.get("field"), str) else []
+    if kind in ONE_FIELD or kind == "terms":
+        return [(name, (name,)) for name in inner if isinstance(name, str) and name not in ("boost", "_name")]
+    return []
 
 
 def _written(path: Path) -> str:

@@ -5,7 +5,7 @@
     client.search(index="docs", body=nearest(vector))
 
 They are nested documents with one `dense.vector` each, in one graph. `benchmarks/multi_layer_storage.py` measures them
-beside a field for each layer, which finds as much and is later.
+beside a field for each layer, whose answers come later.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ def stored(vectors: NDArray[Any] | Sequence[Sequence[float]]) -> list[dict[str, 
 
 
 def nearest(vector: Sequence[float] | NDArray[Any], **page: Any) -> Body:
-    """Documents by the nearest of their vectors; `page` takes what `queries.knn` takes beside the field, `k` of documents.
+    """Documents by the nearest of their vectors; `page` takes what `queries.knn` takes beside the field.
 
-    The score is the largest of what `queries.knn` would give each vector. A filter is of the documents' own fields.
+    The score is the largest of what `queries.knn` would give each vector; `k` counts documents, each by its best vector.
+    A filter is of the documents' own fields.
     """
     body = queries.knn(vector, field=FIELD, **page)
     body["query"] = {"nested": {"path": PATH, "query": body["query"], "score_mode": "max"}}

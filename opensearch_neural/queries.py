@@ -524,8 +524,13 @@ def _filtered(query: Clause, filter: Filter) -> Clause:
 
 
 def nearest_clauses(query: Clause) -> list[dict[str, Any]]:
-    """What nearest neighbours are asked for ({"vector", "k", …}) in a query of `knn`, or of several vectors a document
-    (`multi_vector.nearest`); none in any other."""
+    """What nearest neighbours are asked for ({"vector", "k", …}) in a query of `knn`, of several vectors a document
+    (`multi_vector.nearest`), or of several fields (a dis_max of such); none in any other."""
+    if "dis_max" in query:
+        parts = query["dis_max"]["queries"]
+        return (
+            [clause for part in parts for clause in nearest_clauses(part)] if all(map(nearest_clauses, parts)) else []
+        )
     inner = query["nested"]["query"] if "nested" in query else query
     return list(inner.get("knn", {}).values())
 
@@ -534,6 +539,9 @@ def _narrowed(query: Clause, filter: Filter) -> Clause:
     """A whole query with one more filter; nearest neighbours take it inside, or it would be applied to those found."""
     if not filter or not nearest_clauses(query):
         return _filtered(query, filter)
+    if "dis_max" in query:
+        parts = [_narrowed(part, filter) for part in query["dis_max"]["queries"]]
+        return {"dis_max": {**query["dis_max"], "queries": parts}}
     if "nested" in query:
         return {"nested": {**query["nested"], "query": _narrowed(query["nested"]["query"], filter)}}
     ((field, clause),) = query["knn"].items()

@@ -121,6 +121,12 @@ class IndexMeta:
                 f"the index {index!r} was written by a later version of osn (format {record['format']})",
                 "upgrade this installation",
             )
+        several, field_ = (record.get("dense") or {}).get("vectors", 1) > 1, mapping.get("properties", {}).get("dense")
+        if several and field_ is not None and field_.get("type") != "nested":
+            raise ModelError(
+                f"the index {index!r} was written by an older version of osn, with a field for each of several vectors",
+                "ingest again, into another --index",
+            )
         known = {"format", "sparse", "dense", "passages", "quantized", "analyzer", "version"}
         return cls(
             sparse=SparseMeta(**record["sparse"]) if record.get("sparse") else None,
@@ -201,7 +207,7 @@ def knn_vector(dense: DenseMeta) -> dict[str, Any]:
         "dimension": dense.dimension,
         "method": method,
         # They would hold every vector a second time. Queries, filters, the `knn_score` script and `exists` all read the
-        # vectors themselves, and answer the same without.
+        # vectors themselves, and answer the same without (of several vectors a document all within a nested query).
         "doc_values": False,
     }
     if dense.type == "byte":

@@ -154,6 +154,8 @@ REJECTED = [
     Case("field", {"query": knn(field="several")}),
     Case("field", {"query": nearest("dense")}),
     Case("field", {"query": nearest("nowhere")}),
+    Case("field", {"query": {"nested": {"path": "plain", "query": ALL, "ignore_unmapped": True}}}),
+    Case("malformed", {"query": {"nested": {"query": nearest()}}}),
     Case("field", {"query": {"nested": {"path": "several", "query": knn(field="several.other")}}}),
     *(
         Case("rescore-with-sort", {"query": sparse(), "rescore": rescore(), "sort": sort})
@@ -395,7 +397,14 @@ BENDS = [
         {"query": {"bool": {"must": [nearest()], "filter": [NEAR]}}},
         {"query": nearest(filter=NEAR)},
     ),
-    Case("knn-nested", {"query": knn(field="several.vector")}, {"query": nearest()}),
+    Case("nested-field", {"query": knn(field="several.vector")}, {"query": nearest()}),
+    Case("nested-field", {"query": {"nested": {"path": "several", "query": knn()}}}, {"query": knn()}),
+    Case("nested-field", {"query": {"nested": {"path": "several", "query": RAINBOW}}}, {"query": RAINBOW}),
+    Case(
+        "nested-field",
+        {"query": {"exists": {"field": "several.vector"}}},
+        {"query": {"nested": {"path": "several", "query": {"exists": {"field": "several.vector"}}}}},
+    ),
 ]
 
 # No node that can be had here has sparse_vector fields; `plugin` has its own test, on a node without plugins.
@@ -411,6 +420,7 @@ def written(client, *, several: bool = False) -> Iterator[str]:
     properties["bytes"] = {"type": "knn_vector", "dimension": 3, "data_type": "byte", "method": method}
     if several:
         properties["several"] = several_vectors(properties["dense"])
+    properties["plain"] = {"properties": {"n": {"type": "integer"}}}
     client.indices.create(index=name, body=body)
     random_ = random.Random(3)
     lines: list[dict[str, Any]] = []
@@ -515,6 +525,15 @@ def test_a_hybrid_below_another_query_of_an_index_with_nested_documents(
     taken = not refusal(client, index, case.body)
     assert outcome == ("doubtful" if "dis_max" in str(case.body) else "rejected")
     assert taken == (outcome == "doubtful")
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("path", ["nowhere", "dense"])
+def test_a_nested_query_that_may_have_no_nested_documents_finds_nothing_and_is_fine(
+    client, index: str, facts: IndexFacts, capabilities: Capabilities, path: str
+) -> None:
+    body = {"query": {"nested": {"path": path, "query": knn(field="nowhere.vector"), "ignore_unmapped": True}}}
+    assert not lint(body, capabilities, META, index=facts) and not hits(client, index, body)
 
 
 def test_every_rule_is_shown_on_the_node() -> None:
@@ -722,7 +741,13 @@ def test_without_plugins_what_needs_one_is_rejected_and_the_plugin_free_form_is_
     for body in [*needing, {"query": hybrid(), **ranked()}]:
         assert ("plugin", "rejected") in {(each.rule, each.outcome) for each in lint(body, found, meta, index=facts)}
         assert refusal(bare_client, name, body)
-    plugin = ("neural_sparse", "knn", "hybrid", "processors")
+    plugin = (
+        "neural_sparse",
+        "knn",
+        "hybrid",
+        "processors",
+        "ignore_unmapped",
+    )  # the last is of a field that is not here
     plain = [case for case in REJECTED if not any(kind in json.dumps(case.body) for kind in plugin)]
     assert len({case.rule for case in plain}) >= 5
     for case in plain:

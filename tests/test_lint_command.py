@@ -156,7 +156,7 @@ def test_the_record_of_an_index_is_enough_for_several_vectors() -> None:
     assert (whole.rule, whole.outcome) == ("field", "rejected") and "is of type nested" in whole.message
     # Taken, and nothing is found.
     (bare,) = lint(queries.knn([1, 2, 3], field=multi_vector.FIELD), meta=several)
-    assert (bare.rule, bare.outcome) == ("knn-nested", "bends")
+    assert (bare.rule, bare.outcome) == ("nested-field", "bends")
     assert outcomes(nearest([1, 2, 3]), meta=META) == {"field": "rejected"}
     assert outcomes(nearest([1, 2, 3, 4])) == {}
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.load.variants import Variant, body_builder
 from benchmarks.load.workload import Workload
-from opensearch_neural import evaluate
+from opensearch_neural import evaluate, multi_vector
 from opensearch_neural.cluster import translate_errors
 from opensearch_neural.engines import Engines
 from opensearch_neural.errors import ClusterError
@@ -127,13 +127,17 @@ def exact_run(
 
 
 def exact_dense(engines: Engines, text: str, size: int) -> Body:
-    """Every vector compared, by the k-NN plugin's scoring script."""
+    """Every vector compared, by the k-NN plugin's scoring script; of several a document the best one counts."""
     meta = engines.meta.dense
     assert meta is not None
+    field = multi_vector.FIELD if meta.vectors > 1 else "dense"
     space = "cosinesimil" if meta.normalized else "innerproduct"
-    parameters = {"field": "dense", "query_value": engines.dense_vector(text).tolist(), "space_type": space}
+    parameters = {"field": field, "query_value": engines.dense_vector(text).tolist(), "space_type": space}
     script = {"source": "knn_score", "lang": "knn", "params": parameters}
-    return {"size": size, "query": {"script_score": {"query": {"exists": {"field": "dense"}}, "script": script}}}
+    query: Body = {"script_score": {"query": {"exists": {"field": field}}, "script": script}}
+    if meta.vectors > 1:
+        query = {"nested": {"path": multi_vector.PATH, "query": query, "score_mode": "max"}}
+    return {"size": size, "query": query}
 
 
 def retrieve(

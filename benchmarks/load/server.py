@@ -173,6 +173,7 @@ def index_facts(client: OpenSearch, index: str) -> IndexFacts:
         )
         ((name, settings),) = client.indices.get_settings(index=index, params={"flat_settings": "true"}).items()
         ((_, segments),) = client.indices.segments(index=index)["indices"].items()
+        documents = int(client.count(index=index)["count"])  # statistics count nested documents, too
     own = stats["indices"][name]["primaries"]
     sizes = {kind: size["size_in_bytes"] for kind, size in own["segments"].get("file_sizes", {}).items()}
     try:
@@ -188,7 +189,7 @@ def index_facts(client: OpenSearch, index: str) -> IndexFacts:
     kept = ("search.", "sort.", "codec", "requests.cache", "queries.cache", "knn", "merge.", "refresh_interval")
     return IndexFacts(
         name=name,
-        documents=int(client.count(index=index)["count"]),  # statistics count nested documents, too
+        documents=documents,
         # Of the segments, because the size of the store is up to ten seconds old, and of several files of a segment with
         # the same ending, one for each vector field, `file_sizes` has a single one.
         bytes=_bytes_of_primaries(segments) or int(own["store"]["size_in_bytes"]),

@@ -257,7 +257,7 @@ def load_single_or_several(
 ) -> DenseEncoder:
     """A dense model as `load_dense` reads it, or a multi-layer model whose documents all have as many vectors.
 
-    Raises ModelError for one whose documents have not: an index has fields for a fixed number.
+    Raises ModelError for one whose documents have not: the record of an index has one number for all.
     """
     folder = directory.locate(
         name_or_path, files=directory.ONNX_FILES if backend != "torch" else directory.DOCUMENT_FILES
@@ -268,7 +268,7 @@ def load_single_or_several(
     vectors = encoder.selection.size if encoder.mix is None else 1
     if vectors is None:
         raise ModelError(
-            f"{encoder.info.name} gives longer documents more vectors, and an index has fields for a fixed number",
+            f"{encoder.info.name} gives longer documents more vectors, and `osn ingest` writes as many of each",
             "train with representation.source=layers, or search it exactly, in faiss: `osn mine --retriever "
             f"multi-layer:{name_or_path}`, retrievers.multi_vector.MultiVectorRetriever",
         )

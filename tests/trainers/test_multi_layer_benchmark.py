@@ -54,6 +54,7 @@ from benchmarks.multi_layer import (  # noqa: E402
 )
 from benchmarks.multi_layer_storage import (  # noqa: E402
     ENCODING,
+    LAYOUTS,
     ONE_QUERY,
     SEARCH,
     SIZE,
@@ -480,7 +481,9 @@ def test_storage_measures_faiss_and_both_layouts_of_opensearch(
     monkeypatch.setenv("OSN_URL", cluster_url)
     tokens = colbert("multi-vector")
     monkeypatch.setattr(
-        multi_layer_storage, "storage_arms", lambda depth: [DUAL, SELF_CONTRASTIVE, MULTI_VECTOR, tokens]
+        multi_layer_storage,
+        "storage_arms",
+        lambda depth: [DUAL, SELF_CONTRASTIVE, MULTI_VECTOR, me_bert(2, "multi-vector"), tokens],
     )
     summary = summary_of("storage", data, start, tmp_path)
     value = values_of(summary)
@@ -492,12 +495,19 @@ def test_storage_measures_faiss_and_both_layouts_of_opensearch(
         # So few documents are searched exactly.
         assert value[SQUAD, engine, "of the exact top 10"] == 1
         assert value[SQUAD, engine, "nDCG@10"] == pytest.approx(value[SQUAD, several, "nDCG@10"])
+    # Of a rival the layout that is written, and of all tokens none.
+    of_rivals = {engine for _, engine, _ in value if engine.startswith("OpenSearch, ME-BERT")}
+    assert of_rivals == {"OpenSearch, ME-BERT 2, multi-vector, nested"}
+    assert not [engine for _, engine, _ in value if engine.startswith("OpenSearch, token")]
     rates = [row for row in summary.rows if row.measure == ENCODING]
-    assert len(rates) == 4 and all(row.low is not None and row.low <= row.value <= row.high for row in rates)
+    assert len(rates) == 5 and all(row.low is not None and row.low <= row.value <= row.high for row in rates)
     assert [goal.value is None for goal in summary.goals] == [False, False, False, False]
 
 
-def test_an_index_of_vectors_keeps_nothing_for_replicas(data: Path, tmp_path: Path, client: Any, start: Path) -> None:
+@pytest.mark.parametrize("layout", ["fields", "nested"])
+def test_an_index_of_vectors_keeps_nothing_for_replicas(
+    data: Path, tmp_path: Path, client: Any, start: Path, layout: str
+) -> None:
     from benchmarks.load.growth import merge_clean
     from benchmarks.load.server import index_facts
     from opensearch_neural.models.multi_layer import MultiVectors
@@ -507,15 +517,16 @@ def test_an_index_of_vectors_keeps_nothing_for_replicas(data: Path, tmp_path: Pa
     vectors = np.random.default_rng(1).standard_normal((len(ground.test(SQUAD).documents), 2, 64)).astype(np.float32)
     model = multi_layer_storage.Model(MULTI_VECTOR, len, len, MultiVectors.of(vectors), {}, False)
     sizes = []
-    with multi_layer_storage.written(client, model, "fields", ground) as index:
-        assert index_facts(client, index).segments >= 2
+    with multi_layer_storage.written(client, model, LAYOUTS[layout](2), ground) as index:
+        facts = index_facts(client, index)
+        assert facts.segments >= 2 and facts.documents == len(vectors), "not the nested documents"
         client.indices.forcemerge(index=index, params={"max_num_segments": 1})
         sizes.append(index_facts(client, index).bytes)
-    with multi_layer_storage.written(client, model, "fields", ground) as index:
+    with multi_layer_storage.written(client, model, LAYOUTS[layout](2), ground) as index:
         merge_clean(client, index, 1)
         sizes.append(index_facts(client, index).bytes)
     assert sizes[1] < 0.7 * sizes[0]
-    assert sizes[1] >= vectors.nbytes, "of every field"
+    assert sizes[1] >= vectors.nbytes, "of every vector"
 
 
 def test_what_is_tested_is_not_trained_on(tmp_path: Path, data: Path) -> None:
@@ -555,7 +566,7 @@ def test_the_papers_studies_as_far_as_a_backbone_goes() -> None:
     assert len({arm.slug for arm in arms}) == len({arm.name for arm in arms})
     stored = [arm.name for arm in storage_arms(6) if in_opensearch(arm)]
     single = [DUAL, SELF_CONTRASTIVE, mlr("last:2", "average"), mlr("last:2", "scalar-mix")]
-    several = [f"MLR last:{count}, multi-vector" for count in (2, 4, 6)]
+    several = [*(f"MLR last:{count}, multi-vector" for count in (2, 4, 6)), "ME-BERT 8, multi-vector"]
     assert stored == [*(arm.name for arm in single), *several]
     assert not any("last:6" in arm.name for arm in storage_arms(4))
 

@@ -14,19 +14,21 @@ pytest.importorskip("sentence_transformers")
 
 from tiny import tiny_backbone, tiny_beir  # noqa: E402
 
+from benchmarks.load.quality import exact_dense  # noqa: E402
 from ingest import pipeline  # noqa: E402
+from ingest.documents import Documents  # noqa: E402
 from ingest.encode import EncodeJob, run_encode  # noqa: E402
 from ingest.inspection import inspect_index  # noqa: E402
 from ingest.job import Job, run_job  # noqa: E402
 from ingest.source import CorpusSource  # noqa: E402
-from opensearch_neural import queries  # noqa: E402
+from opensearch_neural import multi_vector, queries  # noqa: E402
 from opensearch_neural.engines import open_engines  # noqa: E402
 from opensearch_neural.errors import ModelError  # noqa: E402
 from opensearch_neural.models import registry  # noqa: E402
 from opensearch_neural.models.multi_layer import StackedEncoder, load_multi_layer, load_single_or_several  # noqa: E402
 from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever  # noqa: E402
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever  # noqa: E402
-from opensearch_neural.schema import PassageMeta  # noqa: E402
+from opensearch_neural.schema import DenseMeta, IndexMeta, PassageMeta, index_body, knn_vector  # noqa: E402
 from trainers.bi_encoder import SetSettings  # noqa: E402
 from trainers.multi_layer import MlrConfig, RepresentationSettings, SeparateTowers, build  # noqa: E402
 
@@ -96,6 +98,12 @@ def test_the_engine_dense_finds_the_documents_of_the_nearest_vectors(
         list(documents), encoder.encode_documents(list(documents.values())), encoder.encode_queries
     ).retrieve(texts, DOCUMENTS)
     found = OpenSearchRetriever(client, index_name, "dense", engines.body_of("dense")).retrieve(texts, 10)
+    if type == "float":
+        # What a load benchmark compares with: every vector, by script.
+        compared = OpenSearchRetriever(client, index_name, "exact", lambda text, k: exact_dense(engines, text, k))
+        assert {query: list(hits.values()) for query, hits in compared.retrieve(texts, 10).items()} == {
+            query: pytest.approx(list(hits.values()), abs=1e-5) for query, hits in found.items()
+        }
     for query in texts:
         best, hits = list(exact[query].values())[:10], found[query]
         if type == "float":
@@ -145,7 +153,37 @@ def test_a_hybrid_of_several_vectors_is_filtered_inside(
     assert {hit["_id"] for hit in hits} == {"d1", "d2", "d3"}
 
 
-def test_what_an_index_has_no_fields_for_is_refused(tmp_path: Path, beir: Path, model: Path) -> None:
+def test_single_documents_are_added_changed_and_deleted_with_their_vectors(
+    client: OpenSearch, index_name: str, beir: Path, model: Path
+) -> None:
+    run_job(client, Job(corpus(beir), index_name, sparse="none", dense=str(model), replicas=0), show_progress=False)
+    documents = Documents(client, index_name)
+    documents.add([{"_id": "new", "text": "bab dek gol"}])
+    documents.update("new", {"text": "gol gol bab"})
+    vectors = load_multi_layer(model).encode_documents(["gol gol bab"]).values
+    engines = open_engines(client, index_name)
+    hits = client.search(index=index_name, body=multi_vector.nearest(vectors[0], k=1, size=1))["hits"]["hits"]
+    assert hits[0]["_id"] == "new" and hits[0]["_score"] == pytest.approx(1, abs=1e-5)
+    assert documents.delete(["new", "d1"]) == 2
+    body = engines.body("dense", "gol gol bab", size=DOCUMENTS, k=DOCUMENTS)
+    found = {hit["_id"] for hit in client.search(index=index_name, body=body)["hits"]["hits"]}
+    assert len(found) == DOCUMENTS - 1 and not found & {"new", "d1"}
+    client.indices.forcemerge(index=index_name, params={"max_num_segments": 1})
+    assert inspect_index(client, index_name, sample=0).documents == DOCUMENTS - 1
+
+
+def test_an_index_with_a_field_for_each_vector_is_not_read(client: OpenSearch, index_name: str) -> None:
+    meta = IndexMeta(dense=DenseMeta("m", "h", 4, "float", True, vectors=2))
+    body = index_body(meta, replicas=0)
+    body["mappings"]["properties"]["dense"] = {"properties": {"at_0": knn_vector(meta.dense)}}
+    client.indices.create(index=index_name, body=body)
+    with pytest.raises(ModelError, match="a field for each of several vectors"):
+        open_engines(client, index_name)
+
+
+def test_a_model_whose_documents_have_not_equally_many_vectors_is_refused(
+    tmp_path: Path, beir: Path, model: Path
+) -> None:
     stacked = load_single_or_several(model)
     assert isinstance(stacked, StackedEncoder) and stacked.vectors == 2
     assert stacked.encode_documents(["bab", "dek gol"]).shape == (2, 64)
