@@ -833,7 +833,7 @@ def tome(
     \b
     osn bench tome --data DIR --work DIR --record benchmarks/results/tome
     osn bench tome --data DIR --work DIR --only tldr --documents 150 --batch 32 --pretraining-steps 300 \\
-        --generator-steps 300 --steps 700 --url-steps 350 --candidates 20 \\
+        --generator-steps 300 --steps 700 --url-steps 350 --candidates 20 --spans 10 \\
         --arm two-stage --arm single-stage --arm "single-stage, one T5"
     """
     from benchmarks.publish import publish
