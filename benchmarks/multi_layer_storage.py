@@ -13,11 +13,13 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 from benchmarks.beir_parts import evenly
+from benchmarks.jobs import shared
 from benchmarks.multi_layer import (
     DEPTH,
     DUAL,
@@ -192,7 +194,12 @@ def storage(ground: Ground, steps: int, connection: ConnectionSettings) -> tuple
     qrels = {query: judged[query] for query in asked}
     arms, best = with_best(ground.wanted(storage_arms(ground.recipe.depth)), ground, steps=steps)
     outcomes = each_trained(of_first_seed(arms), ground, steps=steps, search=False)
-    models = [load(outcome, ground, list(asked.values())) for outcome in outcomes]
+    models = shared(
+        {
+            cache_of(outcome.spec, test, ground): partial(load, outcome, ground, list(asked.values()))
+            for outcome in outcomes
+        }
+    )
     documents = evenly(list(test.documents.values()), ROUNDS * ENCODED)
     with computing_in(ground.recipe.computed):
         rows = encoding_rows(models, documents, evenly(list(asked.values()), TIMED))
