@@ -196,7 +196,7 @@ def storage(ground: Ground, steps: int, connection: ConnectionSettings) -> tuple
     outcomes = each_trained(of_first_seed(arms), ground, steps=steps, search=False)
     models = shared(
         {
-            cache_of(outcome.spec, test, ground): partial(load, outcome, ground, list(asked.values()))
+            ground.work / "vectors" / outcome.folder.name: partial(load, outcome, ground, list(asked.values()))
             for outcome in outcomes
         }
     )
