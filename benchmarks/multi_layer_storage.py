@@ -64,7 +64,7 @@ SLOWER = 1.05
 ENCODING, ONE_QUERY, SEARCH, SIZE = "documents encoded/s", "P50 ms to encode a query", "P50 ms", "index MiB"
 SAME = "of the exact top 10"
 
-FIELDS, NESTED = "fields", "nested"
+SINGLE, FIELDS, NESTED = "", "fields", "nested"
 
 T = TypeVar("T")
 
@@ -111,7 +111,11 @@ class SingleVector:
         return knn(vector, **page)
 
 
-LAYOUTS: dict[str, Callable[[int], Layout]] = {FIELDS: FieldALayer, NESTED: lambda count: multi_vector}
+LAYOUTS: dict[str, Callable[[int], Layout]] = {
+    SINGLE: lambda count: SingleVector(),
+    FIELDS: FieldALayer,
+    NESTED: lambda count: multi_vector,
+}
 
 
 def storage_arms(depth: int) -> list[Arm]:
@@ -134,9 +138,9 @@ def in_opensearch(arm: Arm) -> bool:
 
 
 def layouts_of(arm: Arm, count: int) -> tuple[str, ...]:
-    """ "" of single vectors; of a rival's several the one that `osn ingest` writes."""
+    """Names in `LAYOUTS`; of a rival's several vectors the one that `osn ingest` writes."""
     if count == 1:
-        return ("",)
+        return (SINGLE,)
     return (NESTED,) if arm.is_rival else (FIELDS, NESTED)
 
 
@@ -194,12 +198,7 @@ def storage(ground: Ground, steps: int, connection: ConnectionSettings) -> tuple
     qrels = {query: judged[query] for query in asked}
     arms, best = with_best(ground.wanted(storage_arms(ground.recipe.depth)), ground, steps=steps)
     outcomes = each_trained(of_first_seed(arms), ground, steps=steps, search=False)
-    models = shared(
-        {
-            ground.work / "vectors" / outcome.folder.name: partial(load, outcome, ground, list(asked.values()))
-            for outcome in outcomes
-        }
-    )
+    models = shared({each.folder: partial(load, each, ground, list(asked.values())) for each in outcomes})
     documents = evenly(list(test.documents.values()), ROUNDS * ENCODED)
     with computing_in(ground.recipe.computed):
         rows = encoding_rows(models, documents, evenly(list(asked.values()), TIMED))
@@ -402,7 +401,7 @@ def opensearch_rows(
         for model in models:
             count = int(model.documents.counts.max())
             for label in layouts_of(model.arm, count):
-                layout = LAYOUTS[label](count) if label else SingleVector()
+                layout = LAYOUTS[label](count)
                 name = f"OpenSearch, {model.name}" + (f", {label}" if label else "")
                 of_model[name] = model.name
                 indexes[name] = stack.enter_context(written(client, model, layout, ground))

@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -340,13 +339,13 @@ def some_documents(data: Path, work: Path, count: int) -> Path:
 def with_dev_questions(data: Path, work: Path) -> Path:
     """Write a set whose test questions are a fifth of the train split's, and return its folder: to choose settings by."""
     folder = work / data.name
-    lines = sorted(judgements(data, "train"))
-    random.Random(SEED).shuffle(lines)
-    asked = {line.split("\t")[0] for line in lines[:: round(1 / DEV)]}
+    lines = list(judgements(data, "train"))
+    questions = list(dict.fromkeys(line.split("\t")[0] for line in lines))
+    asked = set(evenly(questions, round(DEV * len(questions))))
     splits: dict[str, list[str]] = {"train": [], "test": []}
     for line in lines:
         splits["test" if line.split("\t")[0] in asked else "train"].append(line)
-    write_judged(data, folder, splits)
+    shared({folder: partial(write_judged, data, folder, splits)})
     return folder
 
 
@@ -861,7 +860,7 @@ def tome(
     arms_of = {name: [arm for arm in chosen if arm in REPEATED or not ablated or name in ablated] for name in sets}
     check_data(work, [data / name for name in PAIRS])
     arms_work = work / "dev" if dev else work
-    held = {name: with_dev_questions(data / name, arms_work) if dev else data / name for name in sets}
+    held = {name: with_dev_questions(data / name, arms_work / "data") if dev else data / name for name in sets}
     if documents:
         held = {
             name: some_documents(whole, arms_work / f"{documents}-documents", documents) for name, whole in held.items()

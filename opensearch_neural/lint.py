@@ -234,10 +234,7 @@ class _Linter:
     @property
     def vector_field(self) -> str | None:
         """The field that the record of an index says vectors are in: `dense`, or that of the nested documents in it."""
-        dense = self.meta.dense if self.meta else None
-        if dense is None:
-            return None
-        return "dense" if dense.vectors == 1 else multi_vector.FIELD
+        return self.meta.dense.field_name if self.meta and self.meta.dense else None
 
     @property
     def has_nested(self) -> bool | None:

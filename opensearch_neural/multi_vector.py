@@ -40,5 +40,10 @@ def nearest(vector: Sequence[float] | NDArray[Any], **page: Any) -> Body:
     A filter is of the documents' own fields.
     """
     body = queries.knn(vector, field=FIELD, **page)
-    body["query"] = {"nested": {"path": PATH, "query": body["query"], "score_mode": "max"}}
+    body["query"] = by_the_best(body["query"])
     return body
+
+
+def by_the_best(query: dict[str, Any]) -> dict[str, Any]:
+    """Documents by the largest score that a query of `FIELD` gives one of their vectors."""
+    return {"nested": {"path": PATH, "query": query, "score_mode": "max"}}

@@ -527,10 +527,8 @@ def nearest_clauses(query: Clause) -> list[dict[str, Any]]:
     """What nearest neighbours are asked for ({"vector", "k", …}) in a query of `knn`, of several vectors a document
     (`multi_vector.nearest`), or of several fields (a dis_max of such); none in any other."""
     if "dis_max" in query:
-        parts = query["dis_max"]["queries"]
-        return (
-            [clause for part in parts for clause in nearest_clauses(part)] if all(map(nearest_clauses, parts)) else []
-        )
+        found = [nearest_clauses(part) for part in query["dis_max"]["queries"]]
+        return [clause for clauses in found for clause in clauses] if all(found) else []
     inner = query["nested"]["query"] if "nested" in query else query
     return list(inner.get("knn", {}).values())
 

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from opensearch_neural.errors import ClusterError, ModelError
-from opensearch_neural.multi_vector import several_vectors
+from opensearch_neural.multi_vector import FIELD, several_vectors
 from opensearch_neural.queries import DOT_ALIAS
 
 if TYPE_CHECKING:
@@ -63,6 +63,11 @@ class DenseMeta:
     scale: float = 1.0
     reconstructed: bool = False
     vectors: int = 1
+
+    @property
+    def field_name(self) -> str:
+        """The full name of the field that the vectors are in."""
+        return FIELD if self.vectors > 1 else "dense"
 
 
 @dataclass(frozen=True)

@@ -130,14 +130,11 @@ def exact_dense(engines: Engines, text: str, size: int) -> Body:
     """Every vector compared, by the k-NN plugin's scoring script; of several a document the best one counts."""
     meta = engines.meta.dense
     assert meta is not None
-    field = multi_vector.FIELD if meta.vectors > 1 else "dense"
     space = "cosinesimil" if meta.normalized else "innerproduct"
-    parameters = {"field": field, "query_value": engines.dense_vector(text).tolist(), "space_type": space}
+    parameters = {"field": meta.field_name, "query_value": engines.dense_vector(text).tolist(), "space_type": space}
     script = {"source": "knn_score", "lang": "knn", "params": parameters}
-    query: Body = {"script_score": {"query": {"exists": {"field": field}}, "script": script}}
-    if meta.vectors > 1:
-        query = {"nested": {"path": multi_vector.PATH, "query": query, "score_mode": "max"}}
-    return {"size": size, "query": query}
+    query: Body = {"script_score": {"query": {"exists": {"field": meta.field_name}}, "script": script}}
+    return {"size": size, "query": multi_vector.by_the_best(query) if meta.vectors > 1 else query}
 
 
 def retrieve(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ingest.target import count
 from opensearch_neural.cluster import is_loopback, translate_errors
 from opensearch_neural.errors import ClusterError
 
@@ -169,11 +170,11 @@ def index_facts(client: OpenSearch, index: str) -> IndexFacts:
 
     with translate_errors():
         stats = client.transport.perform_request(
-            "GET", f"/{index}/_stats/docs,store,segments", params={"include_segment_file_sizes": "true"}
+            "GET", f"/{index}/_stats/store,segments", params={"include_segment_file_sizes": "true"}
         )
         ((name, settings),) = client.indices.get_settings(index=index, params={"flat_settings": "true"}).items()
         ((_, segments),) = client.indices.segments(index=index)["indices"].items()
-        documents = int(client.count(index=index)["count"])  # statistics count nested documents, too
+        documents = count(client, index)  # statistics count nested documents, too
     own = stats["indices"][name]["primaries"]
     sizes = {kind: size["size_in_bytes"] for kind, size in own["segments"].get("file_sizes", {}).items()}
     try:
