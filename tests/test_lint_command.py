@@ -161,6 +161,27 @@ def test_the_record_of_an_index_is_enough_for_several_vectors() -> None:
     assert outcomes(nearest([1, 2, 3, 4])) == {}
 
 
+def test_a_field_is_asked_for_among_the_documents_that_have_it() -> None:
+    fields = {
+        "t": {"type": "keyword"},
+        "a": {"type": "nested"},
+        "a.t": {"type": "keyword"},
+        "a.b": {"type": "nested"},
+        "a.b.t": {"type": "keyword"},
+    }
+
+    def nested(path: str, *held: dict[str, Any]) -> dict[str, Any]:
+        return {"nested": {"path": path, "query": {"bool": {"must": list(held)}}}}
+
+    root, outer, inner = ({"term": {name: "x"}} for name in ("t", "a.t", "a.b.t"))
+    index = IndexFacts(fields=fields)
+    # What stands behind a nested query is again of the documents around it.
+    right = {"bool": {"must": [nested("a", nested("a.b", inner), outer), root]}}
+    assert lint({"query": right}, index=index) == []
+    for wrong in (nested("a", nested("a.b", outer)), nested("a", inner), nested("a.b", root), outer):
+        assert outcomes({"query": wrong}, index=index) == {"nested-field": "bends"}
+
+
 def test_a_filter_beside_several_vectors_is_said_once() -> None:
     near = {"range": {"n": {"gt": 100}}}
     body = multi_vector.nearest([1, 2, 3])

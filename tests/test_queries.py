@@ -106,6 +106,23 @@ def test_a_two_phase_body_cannot_be_part_of_a_hybrid() -> None:
         queries.hybrid(queries.bm25("x"), queries.high_idf_first(WEIGHTS))
 
 
+def test_a_filter_of_a_hybrid_is_put_into_the_neighbours_of_each_of_several_fields() -> None:
+    only = {"term": {"lang": "en"}}
+    parts = [queries.knn([1.0], field=name)["query"] for name in ("a", "b")]
+    hybrid = queries.hybrid(
+        queries.bm25("x"), {"query": {"dis_max": {"queries": parts, "tie_breaker": 0.1}}}, filter=only
+    )
+    found = hybrid["query"]["hybrid"]["queries"][1]["dis_max"]
+    assert [part["knn"][name]["filter"] for part, name in zip(found["queries"], "ab", strict=True)] == [
+        {"bool": {"filter": [only]}}
+    ] * 2
+    assert found["tie_breaker"] == 0.1
+    # Hits of a text are filtered like any others, and nothing of it is put into their query.
+    mixed = {"dis_max": {"queries": [parts[0], {"match": {"text": "x"}}]}}
+    body = queries.hybrid(queries.bm25("x"), {"query": mixed}, filter=only)
+    assert body["query"]["hybrid"]["queries"][1] == {"bool": {"must": [mixed], "filter": [only]}}
+
+
 def test_a_filter_of_a_hybrid_is_put_into_each_part_beside_its_own() -> None:
     own, more = {"term": {"a": 1}}, {"term": {"b": 2}}
     body = queries.hybrid(queries.bm25("x", filter=own), queries.knn([1.0], filter=own), filter=more)

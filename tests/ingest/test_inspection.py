@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from ingest.documents import Documents
 from ingest.inspection import inspect_index, plan
 from ingest.job import run_job
 from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.schema import PassageMeta
+from opensearch_neural.schema import DenseMeta, PassageMeta
 
 
 def ingested(client: Any, index: str, lines: list[Any], tmp_path: Path, **settings: Any) -> str:
@@ -109,6 +110,14 @@ def test_a_plan_grows_with_documents_and_copies(client: Any, index_name: str, tm
     assert large.disk == pytest.approx(3000 * small.disk, rel=0.01)
     assert large.shards > small.shards >= 1
     assert large.cache < 3 * large.bytes
+
+
+def test_the_nested_documents_of_several_vectors_count_for_shards(client: Any, index_name: str, tmp_path: Path) -> None:
+    found = inspect_index(client, ingested(client, index_name, records(100), tmp_path), sample=0)
+    # So few bytes a document that Lucene's limit decides.
+    small = replace(found, sizes={"other": 100}, documents=100)
+    several = replace(small, meta=replace(found.meta, dense=DenseMeta("m", "h", 2, "byte", True, vectors=3)))
+    assert (plan(small, 4 * 10**9).shards, plan(several, 4 * 10**9).shards) == (2, 8)
 
 
 def test_what_cannot_be_inspected(client: Any, index_name: str, tmp_path: Path) -> None:
