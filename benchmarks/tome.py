@@ -198,6 +198,7 @@ def generator(data: Path, work: Path, effort: Effort) -> Path:
         Doc2QueryConfig(
             output=work / effort.backbones / f"generator-{effort.generator}",
             data=[data / one for one in PAIRS],
+            unseen=[data / one for one in PAIRS],
             backbone=str(backbone(work, effort, LAYERS)),
             passage_length=96,
             query_length=32,

@@ -40,6 +40,7 @@ from trainers.config import backbone_option, config_options
 from trainers.copying import Copying, CopyingScores, fitted
 from trainers.data import GENERATED, TrainingData, hold_back, load_training, merge, read_documents
 from trainers.formats import read_header, read_json_lines
+from trainers.leaks import find_leaks, without_leaks
 from trainers.loop import TrainingSettings, Visit, train
 from trainers.model import Batch, TrainingModel
 from trainers.negatives import RETRIEVERS, open_retriever
@@ -61,7 +62,8 @@ COUNTED = 20_000
 class Doc2QueryConfig:
     """`osn train doc2query`.
 
-    data: training data as `load_training` reads it. backbone: a T5 or another sequence-to-sequence model, by directory
+    data: training data as `load_training` reads it, of `split`. unseen: sets whose questions, of `unseen_split`, are left
+    out of it: a generator that has read test questions writes them. backbone: a T5 or another sequence-to-sequence model, by directory
     or hub id; a BERT-like encoder is taken twice, to read and to write. prefix: what is put before every passage (and by
     `osn generate-queries` again). passage_length, query_length: in tokens, special ones included. dev_share: the part of
     the pairs, split by document, that measures and does not train. copying: fit the weight of the passage's words on it; not
@@ -72,6 +74,8 @@ class Doc2QueryConfig:
     data: list[Path]
     backbone: str
     split: str = "train"
+    unseen: list[Path] = field(default_factory=list)
+    unseen_split: str = "test"
     prefix: str = ""
     passage_length: int = 384
     query_length: int = 64
@@ -128,6 +132,9 @@ def run(config: Doc2QueryConfig, *, limit: int | None = None) -> Path:
     else:
         model, tokenizer = backbones.encoder_decoder(config.backbone)
     sets = [load_training(path, split=config.split, limit=limit) for path in config.data]
+    for path in config.unseen:
+        other = load_training(path, split=config.unseen_split)
+        sets = [without_leaks(one, find_leaks(one, other)) for one in sets]
     data = merge(sets) if len(sets) > 1 else sets[0]
     dev: TrainingData | None = None
     if config.dev_share:
