@@ -39,6 +39,7 @@ from opensearch_neural.models.generative import (
     GenerativeSettings,
     UrlTokenizer,
     load_generative,
+    write_learned,
     write_passages,
     write_settings,
 )
@@ -500,6 +501,7 @@ def _complete(config: TomeConfig, corpus: Corpus) -> None:
     single = config.stages == "single"
     _check_stages(config)
     write_settings(config.output, config.settings, single_stage=single)
+    write_learned(config.output, corpus.urls.documents())
     save_config(config, config.output)
     measures = {
         f"{stage} {name}": value

@@ -21,8 +21,9 @@ import click
 def urls(corpus: str, model: str, out: Path, extend: Path | None, as_json: bool) -> None:
     """Write the URLs of a corpus into a trie, outside of which a generative model cannot decode.
 
-    Documents are added without training (--extend), and a document of the same id takes the other's place. The model has
-    not learned added ones by heart: it finds them as far as their passages and URLs resemble what it knows.
+    Documents are added without training (--extend, or a corpus that has more), and a document of the same id takes the
+    other's place. The model has not learned added ones by heart, and says how many these are: it finds them as far as
+    their passages and URLs resemble what it knows.
 
     \b
     osn urls --corpus tldr --model models/tome --out urls/tldr
@@ -41,13 +42,22 @@ def urls(corpus: str, model: str, out: Path, extend: Path | None, as_json: bool)
     with reading(corpus, "reading") as (documents, rejected):
         pairs = ((document.id, document.url) for document in documents)
         made = loaded.index_urls(pairs) if before is None else before.extended(pairs, loaded.encode)
+    unlearned = loaded.unlearned(made)
     made.save(out)
     registry.remember(loaded.info.hash, loaded.info.path)
     if as_json:
         counts = {"documents": len(made), "nodes": len(made.trie), "depth": made.trie.depth, "left_out": len(rejected)}
+        if loaded.learned:
+            counts["unlearned"] = unlearned
         print(json.dumps({"urls": str(out), "model": made.model, "corpus": made.corpus, **counts}))
     else:
         print(
             f"{out}: {len(made):,} URLs, the longest of {made.trie.depth} tokens, for the model {made.model['name']} "
             f"({made.model['hash']})"
+        )
+    if unlearned:
+        click.echo(
+            f"warning: {made.model['name']} was not trained on {unlearned:,} of these documents: it has not learned to find "
+            "them",
+            err=True,
         )

@@ -116,15 +116,15 @@ def display_name(name_or_path: str | Path) -> str:
 def hash_files(path: Path) -> str:
     """The first 16 hex digits of the SHA-256 over names and contents of the files that determine encoding.
 
-    `osn.json` (measures change), `training.yaml` (how it came about), Markdown, hidden and exported ONNX files are left
-    out: they do not change vectors.
+    `osn.json` (measures change), `training.yaml` and `learned.jsonl` (how it came about), Markdown, hidden and exported
+    ONNX files are left out: they do not change vectors.
     """
     digest = hashlib.sha256()
     for file in sorted(path.rglob("*")):
         relative = file.relative_to(path)
         if not file.is_file() or any(part.startswith(".") for part in relative.parts):
             continue
-        if relative.name in ("osn.json", "training.yaml") or relative.suffix in (
+        if relative.name in ("osn.json", "training.yaml", "learned.jsonl") or relative.suffix in (
             ".md",
             ".onnx",
             ".data",

@@ -9,6 +9,7 @@ A directory of kind "generative" (`osn train tome`):
 
     osn.json
     generative.json      lengths, prompts, and what stands for a document
+    learned.jsonl        [id, URL] of each document it was trained on; older models have none
     passage/             a sequence-to-sequence model: query → passage; single-stage models have none
     url/                 another one: passage (or query) → URL
 """
@@ -17,15 +18,17 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from opensearch_neural.errors import InputError, MissingExtra, ModelError
-from opensearch_neural.files import read_json_object, write_json
+from opensearch_neural.files import read_json_object, write_json, write_text
 from opensearch_neural.models import directory
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.url_trie import OUTSIDE, CorpusUrls, Trie
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
 KIND = "generative"
 FILE = "generative.json"
+LEARNED = "learned.jsonl"
 FORMAT = 1
 PASSAGE, URL = "passage", "url"
 
@@ -217,12 +221,14 @@ def _name_of_cache(model: Any) -> str:
 
 @dataclass(frozen=True)
 class GenerativeModel:
-    """The stages: `passage` is None in a single-stage model, whose `url` reads the query."""
+    """The stages: `passage` is None in a single-stage model, whose `url` reads the query. learned: {id: URL} of the
+    documents it was trained on, with the numbers of shared ones; empty where that is not known."""
 
     info: ModelInfo
     settings: GenerativeSettings
     url: tuple[Any, PreTrainedTokenizerBase]
     passage: tuple[Any, PreTrainedTokenizerBase] | None = None
+    learned: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def stage_two_inputs(self, queries: Sequence[str], *, batch_size: int = 32) -> list[str]:
         """What the second stage reads for each query: the passage that stage 1 writes, the query itself where that one
@@ -245,13 +251,12 @@ class GenerativeModel:
         """Stage 2, free and greedy as in the paper: whatever the model writes for each text, be it a URL or not. length:
         tokens at most, `url_length` if None; of some corpora longer ones are learned (`CorpusUrls.sequences`)."""
         model, tokenizer = self.url
-        codec = UrlTokenizer(tokenizer)
         most = length or self.settings.url_length
         written: list[str] = []
         for batch in _batches(texts, tokenizer, self._read_length, batch_size, model):
             ids = model.generate(**batch, do_sample=False, num_beams=1, max_new_tokens=most)
             # The first token starts every decoding; padding follows the end only.
-            written += [codec.decode(row[1:]) for row in ids.tolist()]
+            written += [self.codec.decode(row[1:]) for row in ids.tolist()]
         return written
 
     def find_documents(
@@ -276,7 +281,8 @@ class GenerativeModel:
         return found
 
     def index_urls(self, documents: Iterable[tuple[str, str | None]]) -> CorpusUrls:
-        """The URLs of a corpus, (id, URL) of each document, as this model writes them. Raises as `CorpusUrls.build`."""
+        """The URLs of a corpus, (id, URL) of each document, as this model writes them: of documents that it has learned,
+        numbered as then (`number_urls`). Raises as `CorpusUrls.build`."""
         model = {"name": self.info.name, "hash": self.info.hash}
         return CorpusUrls.build(
             documents,
@@ -284,22 +290,29 @@ class GenerativeModel:
             model=model,
             length=self.settings.url_length,
             numbered=self.settings.number_urls,
+            learned=self.learned,
         )
+
+    def unlearned(self, urls: CorpusUrls) -> int:
+        """How many of these documents the model was not trained on, by their ids; 0 where that is not known."""
+        return sum(one not in self.learned for one in urls.ids) if self.learned else 0
+
+    @cached_property
+    def codec(self) -> UrlTokenizer:
+        return UrlTokenizer(self.url[1])
 
     def written(self, urls: CorpusUrls) -> list[str]:
         """What the model writes when it writes each document's URL: the URL, or its beginning where that stands for it."""
-        codec = UrlTokenizer(self.url[1])
         identifiers = [self.settings.identifier(url) for url in urls.urls]
         return [
-            identifier if tokens == tuple(codec.encode(identifier)) else codec.decode(tokens)
+            identifier if tokens == tuple(self.codec.encode(identifier)) else self.codec.decode(tokens)
             for identifier, tokens in zip(identifiers, urls.sequences(self.encode), strict=True)
         ]
 
     @property
     def encode(self) -> Callable[[str], list[int]]:
         """A URL to the tokens that stand for it."""
-        codec = UrlTokenizer(self.url[1])
-        return lambda url: codec.encode(self.settings.identifier(url))
+        return lambda url: self.codec.encode(self.settings.identifier(url))
 
     def check_urls(self, urls: CorpusUrls) -> None:
         """Raise ModelError unless `urls` were made for this model."""
@@ -367,13 +380,31 @@ def load_generative(name_or_path: str | Path, *, device: str | None = None) -> G
             raise ModelError(f"{folder / stage}: the tokenizer has no end or no padding")
         loaded[stage] = (model.to(place).eval(), tokenizer)
     info = directory.model_info(folder, name=name_or_path, kind=KIND)
-    return GenerativeModel(info, settings, loaded[URL], loaded.get(PASSAGE))
+    return GenerativeModel(info, settings, loaded[URL], loaded.get(PASSAGE), read_learned(folder))
 
 
 def write_settings(folder: Path, settings: GenerativeSettings, *, single_stage: bool) -> None:
     """Write `generative.json` into the model directory."""
     stages = [URL] if single_stage else [PASSAGE, URL]
     write_json(folder / FILE, {"format": FORMAT, "stages": stages, **asdict(settings)})
+
+
+def write_learned(folder: Path, documents: Iterable[tuple[str, str]]) -> None:
+    """Write `learned.jsonl` into the model directory, of (id, URL) pairs."""
+    write_text(folder / LEARNED, "".join(json.dumps(pair) + "\n" for pair in documents))
+
+
+def read_learned(folder: Path) -> dict[str, str]:
+    """{id: URL} of the documents that the model was trained on; empty for a model from before this was kept. Raises
+    ModelError where the file is damaged."""
+    file = folder / LEARNED
+    if not file.exists():
+        return {}
+    try:
+        with file.open(encoding="utf-8") as lines:
+            return {str(identifier): str(url) for identifier, url in map(json.loads, lines)}
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"{file} cannot be read: {error}") from None
 
 
 def read_settings(folder: Path) -> tuple[list[str], GenerativeSettings]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -170,9 +170,11 @@ class CorpusUrls:
         model: dict[str, str],
         length: int,
         numbered: bool = False,
+        learned: Mapping[str, str] | None = None,
     ) -> CorpusUrls:
         """Of (id, URL) pairs, read once. encode: a URL's tokens, its end last. model: {"name", "hash"}. numbered: of
-        documents that share a URL, the second gets "#2" behind it, and so on.
+        documents that share a URL, the second gets "#2" behind it, and so on; but what the model has learned to write for
+        a document, {id: URL with its number}, stays this one's in any order, and is never another's.
 
         A URL of more than `length` tokens stands for its first length − 1 ones; where these are another's too, for all
         of them. Raises InputError for a document without a URL, for two with the same one (or whose URLs are the same
@@ -183,12 +185,15 @@ class CorpusUrls:
         known: dict[str, int] = {}
         counts: Counter[str] = Counter()
         named: set[str] = set()
+        kept = learned or {}
+        taken = frozenset(kept.values()) if numbered else frozenset()
         digest = hashlib.sha256()
         for identifier, url in documents:
             if not url:
                 raise InputError(f"the document {identifier!r} has no URL", "every document needs one of its own")
             if numbered:
-                url = _free(url, known, counts)
+                name = kept.get(identifier, "")
+                url = name if _numbered(name, url) else _free(url, known, taken, counts)
             if (other := known.setdefault(url, len(ids))) != len(ids):
                 raise _same_url(ids[other], identifier, url)
             if identifier in named:
@@ -218,8 +223,8 @@ class CorpusUrls:
         return zip(self.ids, self.urls, strict=True)
 
     def extended(self, documents: Iterable[tuple[str, str | None]], encode: Encode) -> CorpusUrls:
-        """These documents and further ones; one with an id that is here takes its place. The model stays as it is. Raises
-        InputError as `build` does, and where two of the further ones have the same id."""
+        """These documents and further ones; one with an id that is here takes its place. The model stays as it is, and so
+        do the numbers of URLs. Raises InputError as `build` does, and where two of the further ones have the same id."""
         merged: dict[str, str | None] = dict(self.documents())
         added: set[str] = set()
         for identifier, url in documents:
@@ -227,7 +232,14 @@ class CorpusUrls:
                 raise InputError(f"two of the added documents have the id {identifier!r}")
             added.add(identifier)
             merged[identifier] = url
-        return CorpusUrls.build(merged.items(), encode, model=self.model, length=self.length, numbered=self.numbered)
+        return CorpusUrls.build(
+            merged.items(),
+            encode,
+            model=self.model,
+            length=self.length,
+            numbered=self.numbered,
+            learned=dict(self.documents()),
+        )
 
     def sequences(self, encode: Encode) -> list[tuple[int, ...]]:
         """The tokens that stand for each document in the trie, by the `encode` that it was built with: what a model is to
@@ -302,10 +314,17 @@ def shortened(sequence: Sequence[int], length: int) -> tuple[int, ...]:
     return tuple(sequence) if len(sequence) <= length else (*sequence[: length - 1], sequence[-1])
 
 
-def _free(url: str, known: Mapping[str, int], counts: Counter[str]) -> str:
-    """The URL, or with the least number behind it under which it is not known. counts: the last number of each."""
+def _numbered(name: str, url: str) -> bool:
+    """Whether the name is this URL, with or without a number behind it."""
+    number = name.removeprefix(f"{url}#")
+    return name == url or (name != number and number.isdecimal())
+
+
+def _free(url: str, known: Mapping[str, int], taken: Collection[str], counts: Counter[str]) -> str:
+    """The URL, or with the least number behind it under which it is neither known nor taken. counts: the last number of
+    each."""
     free = url
-    while free in known:
+    while free in known or free in taken:
         counts[url] += 1
         free = f"{url}#{counts[url] + 1}"
     return free

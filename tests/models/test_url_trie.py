@@ -102,6 +102,29 @@ def test_documents_that_share_a_url_are_numbered_where_asked(tmp_path: Path) -> 
     assert more.numbered and not build(("a", "https://x")).numbered
 
 
+def test_a_documents_number_stays_its_own_when_others_come_and_go() -> None:
+    shared = [(one, "https://x") for one in "abc"]
+    before = CorpusUrls.build(shared, as_bytes, model=MODEL, length=80, numbered=True)
+    # What the model writes for a document, it writes for no other one: not without the first, nor in another order.
+    learned = dict(before.documents())
+    fewer = CorpusUrls.build(shared[1:], as_bytes, model=MODEL, length=80, numbered=True, learned=learned)
+    assert dict(fewer.documents()) == {"b": "https://x#2", "c": "https://x#3"}
+    turned = [("new", "https://x"), *shared[::-1]]
+    more = CorpusUrls.build(turned, as_bytes, model=MODEL, length=80, numbered=True, learned=learned)
+    assert dict(more.documents()) == {**learned, "new": "https://x#4"}
+    # One in the middle that got another URL leaves its number to nobody.
+    moved = before.extended([("b", "https://y"), ("a", "https://x"), ("d", "https://x")], as_bytes)
+    assert dict(moved.documents()) == {"a": "https://x", "b": "https://y", "c": "https://x#3", "d": "https://x#4"}
+    # A document that got the URL of others is the one that gets a number.
+    apart = [("a", "https://x"), ("b", "https://z"), ("c", "https://x")]
+    come = CorpusUrls.build(apart, as_bytes, model=MODEL, length=80, numbered=True)
+    assert dict(come.extended([("b", "https://x")], as_bytes).documents()) == {
+        "a": "https://x",
+        "b": "https://x#3",
+        "c": "https://x#2",
+    }
+
+
 def test_urls_that_only_the_tokenizer_confuses_are_refused_with_both_ids() -> None:
     with pytest.raises(InputError, match=r"'a' and 'b' have URLs that the tokenizer of m cannot tell apart"):
         CorpusUrls.build([("a", "x/A"), ("b", "x/a")], lambda url: as_bytes(url.lower()), model=MODEL, length=80)

@@ -389,6 +389,27 @@ def _generator(t5: Path, folder: Path) -> Path:
     return folder / "generator"
 
 
+def test_a_model_knows_what_it_has_learned_and_keeps_the_numbers_of_shared_urls(t5: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    lines = [{"_id": one, "text": f"the {one}", "url": "https://zoo.org/all"} for one in ANIMALS[:3]]
+    corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = GenerativeSettings(number_urls=True)
+    train_tome(config_for(tmp_path / "tome", corpus, t5, stages="single", queries=[], spans=1, settings=settings))
+    model = load_generative(tmp_path / "tome", device="cpu")
+    assert list(model.learned) == ANIMALS[:3]
+    shared = [(one, "https://zoo.org/all") for one in (ANIMALS[4], ANIMALS[2])]
+    urls = model.index_urls(shared)
+    assert dict(urls.documents()) == {ANIMALS[4]: "https://zoo.org/all#4", ANIMALS[2]: "https://zoo.org/all#3"}
+    assert model.unlearned(urls) == 1
+    # A model from before this was kept says nothing; its hash, by which the URLs know it, is the same.
+    (tmp_path / "tome" / "learned.jsonl").write_text("{")
+    with pytest.raises(ModelError, match="learned.jsonl cannot be read"):
+        load_generative(tmp_path / "tome", device="cpu")
+    (tmp_path / "tome" / "learned.jsonl").unlink()
+    older = load_generative(tmp_path / "tome", device="cpu")
+    assert (older.info.hash, older.learned, older.unlearned(urls)) == (model.info.hash, {}, 0)
+
+
 def test_the_command_makes_urls_and_adds_to_them(
     zoo: Path, t5: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -396,13 +417,16 @@ def test_the_command_makes_urls_and_adds_to_them(
     train_tome(config_for(tmp_path / "tome", zoo, t5, stages="single"))
     arguments = ["urls", "--model", str(tmp_path / "tome"), "--out", str(tmp_path / "urls"), "--json", "--corpus"]
     result = CliRunner().invoke(osn, [*arguments, str(zoo)], catch_exceptions=False)
-    assert json.loads(result.stdout)["documents"] == 8
+    made = json.loads(result.stdout)
+    assert (made["documents"], made["unlearned"], result.stderr.count("was not trained")) == (8, 0, 0)
     more = tmp_path / "more.jsonl"
     more.write_text(json.dumps({"_id": "new", "text": "the lion", "url": "https://zoo.org/lion"}) + "\n")
     result = CliRunner().invoke(
         osn, [*arguments, str(more), "--extend", str(tmp_path / "urls")], catch_exceptions=False
     )
-    assert json.loads(result.stdout)["documents"] == 9
+    made = json.loads(result.stdout)
+    assert (made["documents"], made["unlearned"]) == (9, 1)
+    assert "was not trained on 1 of these documents" in result.stderr
     urls = CorpusUrls.load(tmp_path / "urls")
     model = load_generative(tmp_path / "tome", device="cpu")
     by_name = open_retriever(f"tome:{tmp_path / 'urls'}", TextStore(), device="cpu")
