@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object
-from opensearch_neural.models.dense import quiet_loading
+from opensearch_neural.models.dense import T5, quiet_loading
 from opensearch_neural.models.directory import Module, locate, refuse_several_vectors, routes
 from opensearch_neural.models.pooling import Pooling, pooled
 from opensearch_neural.models.pretrained import load_model
@@ -26,8 +26,6 @@ from trainers import backbones
 
 Role = Literal["query", "document"]
 ROLES: tuple[Role, ...] = ("query", "document")
-T5 = ("t5", "mt5", "umt5")
-"""Model types of transformers whose folder may hold a decoder, and whose texts begin with no CLS."""
 
 
 @dataclass(slots=True)
@@ -82,7 +80,7 @@ def read_start(name_or_path: str | Path) -> Start:
     refuse_unsafe(path)
     by_route = routes(path)
     if not by_route:
-        refuse_several_vectors(path)
+        refuse_several_vectors(path, "start from {path}/document, its documents' transformer")
         return Start(dict.fromkeys(ROLES, path), None, False)
     modules = by_route.get("") or by_route.get("document") or next(iter(by_route.values()))
     towers = {role: by_route.get("") or by_route.get(role) or modules for role in ROLES}

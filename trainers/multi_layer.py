@@ -27,7 +27,7 @@ import click
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.models import multi_layer
@@ -38,7 +38,7 @@ from trainers import losses
 from trainers.bi_encoder import BiEncoder, DenseConfig, rehearse, report, towers, train_dense
 from trainers.config import backbone_option, config_options
 from trainers.dev import DEPTH
-from trainers.encoder import Encoder, EncoderSettings, Role, write_sentence_transformer
+from trainers.encoder import Encoder, EncoderSettings, Role, read_start, write_sentence_transformer
 from trainers.grad_cache import Encoded, Part, gather
 from trainers.loop import TrainingSettings
 from trainers.model import Losses, decay_groups
@@ -47,6 +47,7 @@ PoolingStrategy = Literal["multi-vector", "self-contrastive", "average", "scalar
 SEVERAL: tuple[PoolingStrategy, ...] = ("multi-vector", "self-contrastive")
 """What compares several vectors of a document in training."""
 CHOICES = ("last", "first", "uniform")
+DEFAULT_LAYERS = "last:2"
 
 
 # ------------------------------------------------ configuration
@@ -64,14 +65,19 @@ class RepresentationSettings:
     """
 
     source: Source = "layers"
-    layers: list[int] | str = "last:2"
+    layers: list[int] | str = DEFAULT_LAYERS
     count: int = 8
     pooling: PoolingStrategy = "self-contrastive"
     regularization: float = 0.1
 
     def __post_init__(self) -> None:
         if isinstance(self.layers, str):
-            _parsed(self.layers)
+            if re.fullmatch(r"\d+(,\d+)*", self.layers):
+                self.layers = [int(number) for number in self.layers.split(",")]
+            else:
+                _parsed(self.layers)
+        if self.source != "layers" and self.layers != DEFAULT_LAYERS:
+            raise ValueError(f"layers {self.layers}: of source {self.source} the last layer's tokens are the vectors")
         if self.count < 1 or not 0 <= self.regularization < math.inf:
             raise ValueError(
                 f"count {self.count}, regularization {self.regularization}: expected from 1, and a number from 0"
@@ -327,18 +333,26 @@ class MultiLayerModel(BiEncoder):
 def build(config: MlrConfig) -> MultiLayerModel:
     """The untrained model. Raises as `bi_encoder.towers` does, and InputError for layers that the backbone has not."""
     encoders, tokenizers, settings = towers(config)
-    chosen, backbone = config.representation, encoders["document"].backbone
-    depth, pooling = int(backbone.config.num_hidden_layers), encoders["document"].pooling
-    if chosen.source == "layers":
-        selection = Selection(chosen.source, pooling, depth, layers=chosen_layers(chosen.layers, depth))
-    else:
-        selection = Selection(
-            chosen.source, pooling, depth, count=chosen.count if chosen.source == "first-tokens" else 0
-        )
+    chosen, document = config.representation, encoders["document"]
+    selection = selected(chosen, document.pooling, int(document.backbone.config.num_hidden_layers))
     encoders["document"] = MultiVectorEncoder(encoders["document"], selection, chosen.pooling)
     return MultiLayerModel(
         encoders, tokenizers, settings, config.objective, onnx=config.onnx, regularization=chosen.regularization
     )
+
+
+def selected(chosen: RepresentationSettings, pooling: Pooling, depth: int) -> Selection:
+    """What is chosen of a backbone of so many layers. Raises InputError for layers that it has not."""
+    if chosen.source == "layers":
+        return Selection(chosen.source, pooling, depth, layers=chosen_layers(chosen.layers, depth))
+    return Selection(chosen.source, pooling, depth, count=chosen.count if chosen.source == "first-tokens" else 0)
+
+
+def check_layers(config: MlrConfig) -> None:
+    """Raises InputError for layers that the backbone has not, before anything is loaded, mined or trained."""
+    folder = read_start(config.start).folders["document"]
+    depth = AutoConfig.from_pretrained(folder, trust_remote_code=False).num_hidden_layers
+    selected(config.representation, "mean", depth)
 
 
 @click.command("mlr")
@@ -364,4 +378,5 @@ def mlr(config: MlrConfig, dry_run: bool) -> None:
     A self-contrastive model is a dense model like any other: load_dense, SentenceTransformer and `osn ingest --dense` take
     it. Prints the dev measures before and after. Stopped at any point, the same command goes on.
     """
+    check_layers(config)
     report(config, rehearse(config, build) if dry_run else train_dense(config, build), dry_run)

@@ -29,6 +29,10 @@ Backend = Literal["torch", "onnx", "onnx-int8"]
 """What runs the network: torch, ONNX Runtime, or ONNX Runtime with weights and activations rounded to 8 bits."""
 
 
+T5 = ("t5", "mt5", "umt5")
+"""Model types of transformers whose folder may hold a decoder, and whose texts begin with no CLS."""
+
+
 class DenseEncoder(Protocol):
     """Texts to dense vectors; documents and queries apart, as a model with prompts or two towers needs."""
 

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from opensearch_neural.errors import MissingExtra, ModelError
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory
-from opensearch_neural.models.dense import ends_normalized, finite, quiet_loading
+from opensearch_neural.models.dense import T5, ends_normalized, finite, quiet_loading
 from opensearch_neural.models.directory import ModelInfo, Module
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.tokens import encodable, load_tokenizer
@@ -230,7 +230,7 @@ def export_onnx(path: str | Path, *, int8: bool = False) -> list[Path]:
     """
     try:
         import onnxscript  # noqa: F401
-        from transformers import AutoModel
+        from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
     except ModuleNotFoundError as error:
         raise MissingExtra(f"exporting to ONNX (module {error.name!r})", "train") from None
     folder = directory.locate(path)
@@ -243,7 +243,10 @@ def export_onnx(path: str | Path, *, int8: bool = False) -> list[Path]:
     for transformer in dict.fromkeys(route[0].path for route in plain):
         with quiet_loading():
             try:
-                model = AutoModel.from_pretrained(
+                config = AutoConfig.from_pretrained(transformer, trust_remote_code=False)
+                # AutoModel would give it a decoder, of random weights.
+                kind = AutoModelForTextEncoding if config.model_type in T5 else AutoModel
+                model = kind.from_pretrained(
                     transformer, use_safetensors=True, trust_remote_code=False, attn_implementation="eager"
                 ).eval()
             except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
@@ -253,7 +256,9 @@ def export_onnx(path: str | Path, *, int8: bool = False) -> list[Path]:
         # Checked under another name first: a file that encodes otherwise than the model must not be found later.
         beside = file.with_name(".model.onnx")
         try:
-            _export(model, directory.max_length(transformer, model.config.max_position_embeddings), beside)
+            # A T5's positions are relative, and have no end.
+            positions = getattr(model.config, "max_position_embeddings", None)
+            _export(model, directory.max_length(transformer, positions), beside)
             beside.replace(file)
         finally:
             beside.unlink(missing_ok=True)

@@ -177,12 +177,12 @@ def read_osn_json(path: Path) -> dict[str, Any] | None:
     return content
 
 
-def refuse_several_vectors(path: Path) -> None:
+def refuse_several_vectors(
+    path: Path, instead: str = "read it by `load_multi_layer`, or as multi-layer:{path}"
+) -> None:
     """Raises ModelError for a multi-layer model, where one that gives a document one vector is expected."""
     if (read_osn_json(path) or {}).get("kind") == "multi-layer":
-        raise ModelError(
-            f"{path} gives a document several vectors", "read it by `load_multi_layer`, or as multi-layer:PATH"
-        )
+        raise ModelError(f"{path} gives a document several vectors", instead.format(path=path))
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,9 +65,12 @@ class Selection:
         if self.source == "layers":
             if not self.layers or list(self.layers) != sorted(set(self.layers)) or self.layers[0] < 1:
                 raise InputError(f"layers {list(self.layers)}: expected numbers from 1, ascending, each once")
+            if self.layers[-1] > self.depth:
+                raise InputError(f"layers {list(self.layers)}: the backbone has {self.depth}")
             if self.layers[-1] != self.depth:
                 raise InputError(
-                    f"layers {list(self.layers)}: the last of the backbone's, {self.depth}, must be the last"
+                    f"layers {list(self.layers)}: the backbone's last, {self.depth}, must be among them",
+                    f"layers: {','.join(map(str, (*self.layers, self.depth)))}",
                 )
         elif self.source == "first-tokens" and self.count < 1:
             raise InputError(f"first-tokens needs a count of at least 1, not {self.count}")
@@ -81,6 +84,11 @@ class Selection:
     def size(self) -> int | None:
         """Vectors of every document; None where a longer document has more."""
         return len(self.layers) if self.source == "layers" else None
+
+    @property
+    def most(self) -> int | None:
+        """Vectors of a document at most; None where only its length limits them."""
+        return self.count if self.source == "first-tokens" else self.size
 
     def counts(self, lengths: Any) -> Any:
         """How many vectors documents of these lengths in tokens have; both (documents,), of numpy or torch."""
@@ -145,6 +153,15 @@ class MultiVectors:
         if len(counts) > 1:
             raise InputError(f"documents have from {counts[0]} to {counts[-1]} vectors: they do not stack")
         return self.values.reshape(len(self), -1, self.values.shape[1])
+
+    def filled(self, count: int) -> Vectors:
+        """(documents, count, dimension): one that has fewer has its first once more in their place, which changes no
+        maximum. Raises InputError where one has more, or none."""
+        counts = self.counts
+        if len(counts) and not 1 <= counts.min() <= counts.max() <= count:
+            raise InputError(f"documents have from {counts.min()} to {counts.max()} vectors, not from 1 to {count}")
+        place = np.arange(count)
+        return self.values[self.offsets[:-1, None] + np.where(place < counts[:, None], place, 0)]
 
 
 @dataclass(frozen=True)
@@ -225,7 +242,8 @@ class MultiLayerEncoder:
 
 @dataclass(frozen=True)
 class StackedEncoder:
-    """A multi-layer model behind the interface of `DenseEncoder`: a document's row is its vectors, one after the other."""
+    """A multi-layer model behind the interface of `DenseEncoder`: a document's row is its `vectors`, one after the other;
+    one of fewer tokens than these has its first once more in their place."""
 
     encoder: MultiLayerEncoder
     vectors: int
@@ -244,8 +262,8 @@ class StackedEncoder:
 
     def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> Vectors:
         """(texts, vectors · dimension)"""
-        rows = self.encoder.encode_documents(texts, batch_size=batch_size).values
-        return rows.reshape(len(texts), self.vectors * self.dimension)
+        several = self.encoder.encode_documents(texts, batch_size=batch_size)
+        return several.filled(self.vectors).reshape(len(texts), self.vectors * self.dimension)
 
     def encode_queries(self, texts: Sequence[str], *, batch_size: int = 32) -> Vectors:
         """(texts, dimension)"""
@@ -255,9 +273,9 @@ class StackedEncoder:
 def load_single_or_several(
     name_or_path: str | Path, *, device: str | None = None, backend: Backend = "torch", threads: int | None = None
 ) -> DenseEncoder:
-    """A dense model as `load_dense` reads it, or a multi-layer model whose documents all have as many vectors.
+    """A dense model as `load_dense` reads it, or a multi-layer model whose documents have so many vectors at most.
 
-    Raises ModelError for one whose documents have not: the record of an index has one number for all.
+    Raises ModelError for one of the vectors of all tokens: the record of an index has one number for all.
     """
     folder = directory.locate(
         name_or_path, files=directory.ONNX_FILES if backend != "torch" else directory.DOCUMENT_FILES
@@ -265,7 +283,7 @@ def load_single_or_several(
     if not (folder / FILE).exists():
         return load_dense(name_or_path, device=device, backend=backend, threads=threads)
     encoder = load_multi_layer(name_or_path, device=device, backend=backend, threads=threads)
-    vectors = encoder.selection.size if encoder.mix is None else 1
+    vectors = encoder.selection.most if encoder.mix is None else 1
     if vectors is None:
         raise ModelError(
             f"{encoder.info.name} gives longer documents more vectors, and `osn ingest` writes as many of each",

@@ -70,3 +70,12 @@ def test_vectors_stack_where_every_document_has_as_many() -> None:
     assert (vectors.stacked() == stacked).all() and vectors.counts.tolist() == [3, 3]
     with pytest.raises(InputError, match="from 1 to 2 vectors"):
         multi([[1.0]], [[1.0], [2.0]]).stacked()
+
+
+def test_a_document_of_fewer_vectors_is_filled_with_its_first() -> None:
+    vectors = multi([[1.0]], [[2.0], [3.0]])
+    assert vectors.filled(2).tolist() == [[[1.0], [1.0]], [[2.0], [3.0]]]
+    with pytest.raises(InputError, match="from 1 to 2 vectors, not from 1 to 1"):
+        vectors.filled(1)
+    with pytest.raises(InputError, match="from 0 to 1 vectors"):
+        MultiVectors(np.ones((1, 1), np.float32), np.array([0, 0, 1])).filled(1)

@@ -135,12 +135,15 @@ def test_what_was_exported_is_a_start_again_with_its_pooling_and_towers(
         build(configuration(tmp_path, beir, tmp_path))
 
 
-def test_the_query_tower_encodes_through_onnx_as_through_torch(tmp_path: Path, backbone: Path, beir: Path) -> None:
+@pytest.mark.parametrize("kind", ["bert", "t5"])
+def test_the_query_tower_encodes_through_onnx_as_through_torch(tmp_path: Path, beir: Path, kind: str) -> None:
     pytest.importorskip("onnxscript")
+    start, output = tiny_backbone(tmp_path / "start", kind=kind), tmp_path / "model"
     settings = EncoderSettings(pooling="mean", normalize=True, query_length=32, document_length=32)
-    model = randomly_different(build(configuration(backbone, beir, tmp_path, encoder=settings, onnx=True)))
-    model.export(tmp_path)
-    vectors = load_dense(tmp_path, backend="onnx").encode_queries(TEXTS)
+    model = randomly_different(build(configuration(start, beir, output, encoder=settings, onnx=True)))
+    output.mkdir()
+    model.export(output)
+    vectors = load_dense(output, backend="onnx").encode_queries(TEXTS)
     np.testing.assert_allclose(vectors, model.vectors("query", TEXTS), atol=1e-4)
 
 

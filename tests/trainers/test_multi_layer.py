@@ -118,9 +118,9 @@ def test_the_layers_of_the_papers_table_1() -> None:
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
-        ([2, 5], "6, must be the last"),
+        ([2, 5], "the backbone's last, 6, must be among them\n  layers: 2,5,6"),
         ([0, 6], "from 1"),
-        ([6, 7], "6, must be the last"),
+        ([6, 7], "the backbone has 6"),
         ([6, 6], "each once"),
         ("last:9", "the backbone has 6"),
     ],
@@ -441,10 +441,11 @@ def test_first_tokens_pooled_into_one_vector_are_read_back(
 def test_where_one_vector_is_expected_several_are_refused(tmp_path: Path, backbone: Path, beir: Path) -> None:
     built(backbone, beir, pooling="multi-vector").export(tmp_path)
     write_osn_json(tmp_path, "multi-layer")
-    for read in (load_dense, read_start):
+    for read, remedy in ((load_dense, f"multi-layer:{tmp_path}"), (read_start, f"start from {tmp_path}/document")):
         with pytest.raises(ModelError, match="several vectors") as refused:
             read(tmp_path)
-        assert "multi-layer:PATH" in str(refused.value.remedy)
+        assert remedy in str(refused.value.remedy)
+    assert read_start(tmp_path / "document").folders["document"].is_dir()
 
 
 def test_queries_of_a_multi_vector_model_need_their_tower_alone(tmp_path: Path, backbone: Path, beir: Path) -> None:
@@ -542,6 +543,27 @@ def test_a_mix_has_a_rate_of_its_own_and_every_trainable_weight_is_in_one_group(
             assert all((one.ndim > 1) == ("weight_decay" not in group) for one in group["params"])
     plain = build(configuration(backbone, beir, Path("unused"), pooling="average"))
     assert plain.parameter_groups(TrainingSettings()) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["--layers", "2,9"], "the backbone has 3"),
+        (["--layers", "last:4"], "the backbone has 3 layers"),
+        (["--layers", "2"], "the backbone's last, 3, must be among them"),
+        (["--set", "representation.layers=2"], "the backbone's last, 3, must be among them"),
+        (["--layers", "2,3", "--set", "representation.source=tokens"], "the last layer's tokens are the vectors"),
+    ],
+)
+def test_layers_are_refused_before_any_data_is_read(
+    tmp_path: Path, backbone: Path, settings: list[str], message: str
+) -> None:
+    from opensearch_neural.cli import osn
+
+    arguments = ["train", "mlr", "--set", f"start={backbone}", "--set", "train=[{path: nowhere}]"]
+    result = CliRunner().invoke(osn, [*arguments, "--output", str(tmp_path / "model"), *settings])
+    assert isinstance(result.exception, InputError) and message in str(result.exception)
+    assert not (tmp_path / "model").exists()
 
 
 @pytest.mark.parametrize("pooling", ["self-contrastive", "multi-vector"])

@@ -54,6 +54,7 @@ from benchmarks.multi_layer import (  # noqa: E402
 )
 from benchmarks.multi_layer_storage import (  # noqa: E402
     ENCODING,
+    ENCODING_RATIO,
     LAYOUTS,
     ONE_QUERY,
     SEARCH,
@@ -501,6 +502,8 @@ def test_storage_measures_faiss_and_both_layouts_of_opensearch(
     assert not [engine for _, engine, _ in value if engine.startswith("OpenSearch, token")]
     rates = [row for row in summary.rows if row.measure == ENCODING]
     assert len(rates) == 5 and all(row.low is not None and row.low <= row.value <= row.high for row in rates)
+    ratios = [row for row in summary.rows if row.measure == ENCODING_RATIO]
+    assert len(ratios) == 4 and all(row.value > 0 and row.low is not None for row in ratios)
     assert [goal.value is None for goal in summary.goals] == [False, False, False, False]
 
 
@@ -629,35 +632,38 @@ def test_nested_vectors_are_the_better_layout_if_they_find_no_less_and_no_later(
 @pytest.mark.parametrize(
     ("times", "met"),
     [
-        ((100.0, 2.0, 1.0, 4.0), True),
-        ((90.0, 2.0, 1.0, 4.0), False),
-        ((100.0, 2.2, 1.0, 4.0), False),
-        ((100.0, 2.0, 1.1, 4.0), False),
-        ((100.0, 2.0, 1.0, 4.4), False),
+        ((1.0, 2.0, 1.0, 4.0), True),
+        ((0.9, 2.0, 1.0, 4.0), False),
+        ((1.0, 2.2, 1.0, 4.0), False),
+        ((1.0, 2.0, 1.1, 4.0), False),
+        ((1.0, 2.0, 1.0, 4.4), False),
     ],
 )
 def test_a_self_contrastive_model_must_cost_what_the_dual_encoder_does_everywhere(
     times: tuple[float, ...], met: bool
 ) -> None:
     def measured(name: str, times: tuple[float, ...]) -> dict[tuple[str, str], float]:
-        keys = [(name, ENCODING), (name, ONE_QUERY), (f"faiss, {name}", SEARCH), (f"OpenSearch, {name}", SEARCH)]
+        keys = [(name, ENCODING_RATIO), (name, ONE_QUERY), (f"faiss, {name}", SEARCH), (f"OpenSearch, {name}", SEARCH)]
         return dict(zip(keys, times, strict=True))
 
-    value = measured(DUAL.name, (100.0, 2.0, 1.0, 4.0))
-    assert alike_goal(value, SELF_CONTRASTIVE).value is None and not alike_goal(value, SELF_CONTRASTIVE).met
+    value = measured(DUAL.name, (1.0, 2.0, 1.0, 4.0))
+    assert alike_goal(value).value is None and not alike_goal(value).met
     value |= measured(SELF_CONTRASTIVE.name, times)
-    assert alike_goal(value, SELF_CONTRASTIVE).met == met
+    assert alike_goal(value).met == met
     # One search that was not measured, and nothing is said of the others.
     del value[f"OpenSearch, {DUAL.name}", SEARCH]
-    assert alike_goal(value, SELF_CONTRASTIVE).value is None and not alike_goal(value, SELF_CONTRASTIVE).met
+    assert alike_goal(value).value is None and not alike_goal(value).met
 
 
 def test_the_work_of_encoding_is_said_of_each_variant_or_not_measured() -> None:
     average = mlr("last:2", "average").name
-    own = {(average, ENCODING): 90.0, (average, ONE_QUERY): 2.1}
-    goal = encoding_goal({(DUAL.name, ENCODING): 100.0, (DUAL.name, ONE_QUERY): 2.0} | own)
-    assert goal.met and str(goal.value) == f"{average}: 0.90 times the documents/s, 1.05 times the P50 of a query"
-    assert encoding_goal(own).value is None and not encoding_goal(own).met
+    single, own = (
+        Row(SQUAD, name, ONE_QUERY, p50, None, None, 300) for name, p50 in ((DUAL.name, 2.0), (average, 2.1))
+    )
+    rows = [single, own, Row(SQUAD, average, ENCODING_RATIO, 0.9, 0.85, 0.95, 20)]
+    said = f"{average}: 0.90 [0.85, 0.95] times the documents/s, 1.05 times the P50 of a query"
+    assert (encoding_goal(rows).value, encoding_goal(rows).met) == (said, True)
+    assert encoding_goal([own]).value is None and not encoding_goal([own]).met
 
 
 def test_encoding_is_timed_as_the_recipe_computes(
@@ -686,27 +692,26 @@ def test_what_storage_costs_is_said_by_engine_or_not_measured() -> None:
     value = {
         (engine, measure): one
         for engine, values in {
-            f"faiss, {DUAL.name}": (10.0, 2.0, 0.5),
-            f"faiss, {several}": (20.0, 6.0, 0.6),
-            f"OpenSearch, {several}, nested": (30.0, 1.0, 0.6),
+            f"faiss, {DUAL.name}": (10.0, 2.0),
+            f"faiss, {several}": (20.0, 6.0),
+            f"OpenSearch, {several}, nested": (30.0, 1.0),
         }.items()
-        for measure, one in zip((SIZE, SEARCH, TOP_5), values, strict=True)
+        for measure, one in zip((SIZE, SEARCH), values, strict=True)
     }
     goal = cost_goal(value)
-    assert (
-        goal.met and str(goal.value) == f"faiss, {several}: 2.0 times the bytes, 3.0 times the latency, top-5 +0.1000"
-    )
+    assert goal.met and str(goal.value) == f"faiss, {several}: 2.0 times the bytes, 3.0 times the latency"
     alone = cost_goal({key: one for key, one in value.items() if DUAL.name in key[0]})
     assert alone.value is None and not alone.met
 
 
 def test_engines_are_timed_in_turn() -> None:
-    assert [in_turn(["a", "b", "c"], at) for at in range(4)] == [
-        ["a", "b", "c"],
-        ["b", "c", "a"],
-        ["c", "a", "b"],
-        ["a", "b", "c"],
-    ]
+    turns = [in_turn(["a", "b", "c"], at) for at in range(300)]
+    assert all(sorted(turn) == ["a", "b", "c"] for turn in turns) and turns[7] == in_turn(["a", "b", "c"], 7)
+    # Each comes first, and behind each of the others, about as often.
+    for one in "abc":
+        assert 70 < sum(turn[0] == one for turn in turns) < 130
+        for other in set("abc") - {one}:
+            assert 70 < sum(f"{one}{other}" in "".join(turn) for turn in turns) < 130
 
 
 def test_the_goals_are_what_the_rows_say() -> None:

@@ -77,14 +77,17 @@ def corpus(beir: Path) -> CorpusSource:
     return CorpusSource(str(beir / "corpus.jsonl"))
 
 
-@pytest.mark.parametrize("type", ["float", "byte"])
+@pytest.mark.parametrize(("type", "source"), [("float", "layers"), ("byte", "layers"), ("float", "first-tokens")])
 def test_the_engine_dense_finds_the_documents_of_the_nearest_vectors(
-    client: OpenSearch, index_name: str, beir: Path, model: Path, type: Any
+    client: OpenSearch, index_name: str, beir: Path, model: Path, tmp_path: Path, type: Any, source: str
 ) -> None:
+    vectors = 2 if source == "layers" else 20  # more than there are tokens in most documents
+    if source != "layers":
+        model = exported(tmp_path, beir, source=source, count=vectors)
     job = Job(corpus(beir), index_name, sparse="none", dense=str(model), dense_type=type, replicas=0)
     assert run_job(client, job, show_progress=False).documents == DOCUMENTS
     engines = open_engines(client, index_name)
-    assert engines.meta.dense and (engines.meta.dense.vectors, engines.meta.dense.dimension) == (2, 32)
+    assert engines.meta.dense and (engines.meta.dense.vectors, engines.meta.dense.dimension) == (vectors, 32)
     # Not the nested documents, which OpenSearch counts.
     assert inspect_index(client, index_name, sample=0).documents == DOCUMENTS
     texts = {
@@ -181,12 +184,26 @@ def test_an_index_with_a_field_for_each_vector_is_not_read(client: OpenSearch, i
         open_engines(client, index_name)
 
 
-def test_a_model_whose_documents_have_not_equally_many_vectors_is_refused(
-    tmp_path: Path, beir: Path, model: Path
-) -> None:
+def test_a_document_of_fewer_tokens_than_vectors_has_its_first_in_their_place(tmp_path: Path, beir: Path) -> None:
+    first = exported(tmp_path, beir, source="first-tokens", count=5)
+    stacked, encoder = load_single_or_several(first), load_multi_layer(first)
+    assert isinstance(stacked, StackedEncoder) and stacked.vectors == 5
+    texts = ["bab", "dek gol bab dek gol bab"]
+    own = encoder.encode_documents(texts)
+    assert own.counts[0] < 5 == own.counts[1]
+    short, long = stacked.encode_documents(texts).reshape(2, 5, -1)
+    assert (long == own[1]).all() and (short[: own.counts[0]] == own[0]).all()
+    assert (short[own.counts[0] :] == own[0][0]).all()
+    queries = stacked.encode_queries(["gol", "bab"])
+    # The maximum, which is the score, is what it is without.
+    assert np.allclose((queries @ short.T).max(axis=1), (queries @ own[0].T).max(axis=1))
+
+
+def test_a_model_of_the_vectors_of_all_tokens_is_refused(tmp_path: Path, beir: Path, model: Path) -> None:
     stacked = load_single_or_several(model)
     assert isinstance(stacked, StackedEncoder) and stacked.vectors == 2
     assert stacked.encode_documents(["bab", "dek gol"]).shape == (2, 64)
+    assert stacked.encode_documents([]).shape == (0, 64)
     tokens = exported(tmp_path, beir, source="tokens")
     with pytest.raises(ModelError, match="more vectors"):
         load_single_or_several(tokens)

@@ -403,7 +403,7 @@ def test_a_model_knows_what_it_has_learned_and_keeps_the_numbers_of_shared_urls(
     assert model.unlearned(urls) == 1
     # A model from before this was kept says nothing; its hash, by which the URLs know it, is the same.
     (tmp_path / "tome" / "learned.jsonl").write_text("{")
-    with pytest.raises(ModelError, match="learned.jsonl cannot be read"):
+    with pytest.raises(ModelError, match=r"learned\.jsonl cannot be read"):
         load_generative(tmp_path / "tome", device="cpu")
     (tmp_path / "tome" / "learned.jsonl").unlink()
     older = load_generative(tmp_path / "tome", device="cpu")
