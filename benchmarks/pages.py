@@ -6,20 +6,23 @@ A table stands between `<!-- table: NAME -->` and `<!-- end -->`, and is made fr
 with the goals and the command that made it; after `<!-- table: NAME: MEASURE, MEASURE -->` it has these measures alone, and
 no goals; after `<!-- goals: NAME -->` the table is left out, after `<!-- gains: NAME -->`
 it is one of paired differences in nDCG@10 with a line for each set, after `<!-- arms: NAME -->` one of paired differences
-with a line for each arm, after `<!-- ratios: NAME -->` a load test is shown by its ratios to its baseline.
+with a line for each arm, after `<!-- ratios: NAME -->` a load test is shown by its ratios to its baseline. After
+`<!-- costs: NAME: MEASURE, MEASURE; MEASURE of NAME, NAME -->` what engines cost by the first result stands beside what the
+same models found in others, in which they were trained for longer.
 Nothing in between is typed by hand.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.load.report import with_interval
 from opensearch_neural.files import write_text
 from opensearch_neural.results import Row, Summary, read
-from opensearch_neural.tables import result_table, table
+from opensearch_neural.tables import cell, pivot, result_table, table
 
 RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parent.parent / "README.md"
@@ -28,10 +31,13 @@ RATIOS = ("P99", "requests/s")
 """Each over the baseline's."""
 
 _TABLE = re.compile(
-    r"(<!-- (?P<what>table|goals|gains|arms|ratios): (?P<name>[\w/-]+)(?:: (?P<measures>[^\n]+?))? -->\n).*?"
+    r"(<!-- (?P<what>table|goals|gains|arms|ratios|costs): (?P<name>[\w/-]+)(?:: (?P<measures>[^\n]+?))? -->\n).*?"
     r"(?P<end><!-- end -->)",
     re.DOTALL,
 )
+
+_SEED = re.compile(r", seed \d+$")
+_LAYOUT = re.compile(r", (fields|nested)$")
 
 
 def rendered(what: str, summary: Summary, measures: str | None = None) -> str:
@@ -114,6 +120,35 @@ def arms(rows: list[Row]) -> str:
     return table(["", "compared with", *heads], lines)
 
 
+def costs(rows: list[Row], measures: list[str], found: dict[str, Row]) -> str:
+    """A line for each engine ("OpenSearch, MODEL, LAYOUT"): what it costs, and what `found` says of its model."""
+    columns, lines = pivot(rows)
+    (quality,) = {row.measure for row in found.values()}
+    shown = [measure for measure in measures if measure in columns]
+    return table(
+        ["", *shown, f"{quality} (trained)"],
+        [
+            [
+                engine,
+                *(cell(values.get(measure), False) for measure in shown),
+                cell(found.get(_LAYOUT.sub("", engine.partition(", ")[2])), False),
+            ]
+            for _, engine, values in lines
+            if any(measure in values for measure in shown)
+        ],
+    )
+
+
+def of_models(name: str, measure: str, summaries: Iterable[Summary]) -> dict[str, Row]:
+    """{model: its row of the measure on the set `name`}, of the first seed that the first of these results has."""
+    found: dict[str, Row] = {}
+    for summary in summaries:
+        for row in summary.rows:
+            if row.set == name and row.measure == measure and _SEED.search(row.engine):
+                found.setdefault(_SEED.sub("", row.engine), row)
+    return found
+
+
 def _in_points(row: Row) -> Row:
     ends = {end: 100 * at for end in ("low", "high") if (at := getattr(row, end)) is not None}
     return replace(row, value=100 * row.value, **ends)
@@ -124,6 +159,15 @@ def with_tables(text: str, results: Path = RESULTS) -> str:
 
     def block(match: re.Match[str]) -> str:
         summary = read(results / match["name"] / "summary.json")
+        if match["what"] == "costs":
+            measures, _, beside = match["measures"].partition("; ")
+            quality, _, names = beside.partition(" of ")
+            others = [read(results / one / "summary.json") for one in names.split(", ")]
+            (set_,) = {row.set for row in summary.rows}
+            found = of_models(set_, quality, others)
+            commands = "\n\n".join(f"`{one.command}`" for one in (summary, *others))
+            made = f"{costs(summary.rows, measures.split(', '), found)}\n\n{commands}\n"
+            return match[1] + "\n" + made + "\n" + match["end"]
         return match[1] + "\n" + rendered(match["what"], summary, match["measures"]) + "\n" + match["end"]
 
     return _TABLE.sub(block, text)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 
-from benchmarks.pages import PAGES, README, arms, gains, ratios, with_tables
-from opensearch_neural.results import Row
+from benchmarks.pages import PAGES, README, arms, costs, gains, of_models, ratios, with_tables
+from opensearch_neural.results import Row, Summary
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -105,6 +105,38 @@ def test_arms_have_a_line_for_each_that_they_are_compared_with() -> None:
         ["MLR", "dual", "0.750", "5.00 [1.00, 9.00]", "0.500", "–"],
         ["", "rival", "", "-1.00 [-2.00, 0.00]", "", "–"],
     ]
+
+
+def test_what_engines_cost_stands_beside_what_their_models_find() -> None:
+    cost = [
+        Row("docs", "faiss, dual", "index MiB", 10.0, None, None, 5),
+        Row("docs", "faiss, dual", "nDCG@10", 0.1, None, None, 5),
+        Row("docs", "OpenSearch, MLR 2, several, nested", "index MiB", 20.0, None, None, 5),
+        Row("docs", "OpenSearch, unknown", "index MiB", 5.0, None, None, 5),
+        Row("docs", "dual", "documents encoded/s", 90.0, None, None, 5),
+    ]
+    one = [
+        Row("docs", "dual, seed 42", "Success@5", 0.7, None, None, 100),
+        Row("docs", "dual, seed 43", "Success@5", 0.6, None, None, 100),
+        Row("docs", "dual, seeds 43 to 45", "Success@5", 0.5, None, None, 100),
+        Row("more", "MLR 2, several, seed 42", "Success@5", 0.4, None, None, 100),
+    ]
+    other = [
+        Row("docs", name, "Success@5", 0.8, None, None, 9) for name in ("dual, seed 42", "MLR 2, several, seed 42")
+    ]
+    found = of_models("docs", "Success@5", [summary_of(one), summary_of(other)])
+    shown = costs(cost, ["index MiB", "P50 ms"], found)
+    header, _, *lines = [[part.strip() for part in line.split("|")[1:-1]] for line in shown.splitlines()]
+    assert header == ["", "index MiB", "Success@5 (trained)"]
+    assert lines == [
+        ["faiss, dual", "10.0", "0.700"],
+        ["OpenSearch, MLR 2, several, nested", "20.0", "0.800"],
+        ["OpenSearch, unknown", "5.000", ""],
+    ]
+
+
+def summary_of(rows: list[Row]) -> Summary:
+    return Summary("osn bench", "", {}, [], [], rows, [])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

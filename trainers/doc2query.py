@@ -64,10 +64,10 @@ class Doc2QueryConfig:
 
     data: training data as `load_training` reads it, of `split`. unseen: sets whose questions, of `unseen_split`, are left
     out of it: a generator that has read test questions writes them. backbone: a T5 or another sequence-to-sequence model,
-    by directory or hub id; a BERT-like encoder is taken twice, to read and to write. prefix: what is put before every passage (and by
-    `osn generate-queries` again). passage_length, query_length: in tokens, special ones included. dev_share: the part of
-    the pairs, split by document, that measures and does not train. copying: fit the weight of the passage's words on it; not
-    in docT5query.
+    by directory or hub id; a BERT-like encoder is taken twice, to read and to write. prefix: what is put before every
+    passage (and by `osn generate-queries` again). passage_length, query_length: in tokens, special ones included.
+    dev_share: the part of the pairs, split by document, that measures and does not train. copying: fit the weight of the
+    passage's words on it; not in docT5query.
     """
 
     output: Path
