@@ -76,6 +76,8 @@ WITHOUT_EFFECT = (
     "cache",
 )
 """Settings that may change between a run and its continuation: they do not change the weights, but for rounding."""
+LAST = "last"
+"""`TrainingSettings.select` where no measure selects."""
 
 
 YAML = (".yaml", ".yml")
@@ -88,7 +90,8 @@ class TrainingSettings:
     batch_size: examples whose vectors meet in one loss, over all processes. gradient_accumulation: so many batches a
     step (in-batch negatives do not reach across them). chunk_size: rows encoded at a time under gradient caching, with
     the same gradient as without; None encodes all at once. warmup: a share of the steps below 1, else a number of
-    steps. select: the dev measure by which the best state is kept; None takes the first one that is measured.
+    steps. select: the dev measure by which the best state is kept; None takes the first one that is measured, "last" keeps
+    the last state, whatever is measured.
     patience: evaluations without a gain before training stops. bucket: batches of examples of like length within so
     many batches, for data that knows its lengths. evaluate_every, save_every: None is a tenth of all steps.
     embedding_rate: the learning rate of word embeddings, in learning rates of the rest; None is 1. AdamW moves every weight
@@ -508,7 +511,7 @@ class LoopTrainer(Trainer):
 
     def _keep_if_best(self, measures: dict[str, float]) -> None:
         select = self.settings.select or next(iter(measures))
-        if select not in measures:
+        if select != LAST and select not in measures:
             raise InputError(f"select: there is no dev measure {select!r}", "measured: " + ", ".join(measures))
         step = self.state.global_step
         start = self.best.get("start", measures if step == 0 else {})
@@ -517,7 +520,7 @@ class LoopTrainer(Trainer):
             if self.is_world_process_zero():
                 self.run.write_best(None, self.best)
             return
-        if "measures" not in self.best or measures[select] > self.best["measures"][select]:
+        if select == LAST or "measures" not in self.best or measures[select] > self.best["measures"][select]:
             self.best = {"step": step, "measures": measures, "start": start}
             if self.is_world_process_zero():
                 self.run.write_best(self.module, self.best)

@@ -6,6 +6,7 @@ A batch is {"ids", "input_ids", "attention_mask", "labels"}: tensors of (rows, l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -76,6 +77,41 @@ class Batched(Protocol):
     def __len__(self) -> int: ...
     def __getitem__(self, visit: Visit, /) -> Any: ...
     def collate(self, items: Sequence[Any]) -> Batch: ...
+
+
+@dataclass(frozen=True)
+class Some:
+    """At most `most` of the examples, at equal distances."""
+
+    data: Batched
+    most: int
+
+    def __len__(self) -> int:
+        return min(self.most, len(self.data))
+
+    def __getitem__(self, visit: Visit) -> Any:
+        return self.data[replace(visit, index=visit.index * len(self.data) // len(self))]
+
+    def collate(self, items: Sequence[Any]) -> Batch:
+        return self.data.collate(items)
+
+
+@torch.inference_mode()
+def share_written(module: SequenceToSequence, data: Batched) -> float:
+    """The share of examples whose target the model writes, token by token, greedily."""
+    device, right = next(module.parameters()).device, 0
+    for start in range(0, len(data), EVALUATION_BATCH):
+        visits = [Visit(at, 0, 0, 0) for at in range(start, min(start + EVALUATION_BATCH, len(data)))]
+        batch = data.collate([data[visit] for visit in visits])
+        inputs = {name: batch[name].to(device) for name in ("input_ids", "attention_mask")}
+        labels = batch["labels"].to(device)
+        model: Any = module.model
+        ids = model.generate(**inputs, do_sample=False, num_beams=1, max_new_tokens=labels.shape[1])
+        # The first token starts every decoding.
+        written = torch.full_like(labels, IGNORED)
+        written[:, : ids.shape[1] - 1] = ids[:, 1:]
+        right += int(((written == labels) | (labels == IGNORED)).all(dim=1).sum())
+    return right / max(len(data), 1)
 
 
 def log_likelihood(model: TrainingModel, data: Batched) -> float:

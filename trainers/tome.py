@@ -51,6 +51,7 @@ from trainers.data import TrainingData, format_of, read_documents
 from trainers.doc2query import SamplingSettings, generate_queries, sampling_for
 from trainers.leaks import find_leaks, without_leaks
 from trainers.loop import (
+    LAST,
     Trained,
     TrainingSettings,
     Visit,
@@ -61,7 +62,15 @@ from trainers.loop import (
     train,
 )
 from trainers.model import Batch, TrainingModel
-from trainers.sequence_to_sequence import Row, SequenceToSequence, collate_rows, log_likelihood
+from trainers.sequence_to_sequence import (
+    Batched,
+    Row,
+    SequenceToSequence,
+    Some,
+    collate_rows,
+    log_likelihood,
+    share_written,
+)
 from trainers.texts import TextStore
 from trainers.tokenized import TokenCache
 
@@ -70,6 +79,8 @@ logger = logging.getLogger(__name__)
 FOLDER = ".stages"
 """Beside the model: what was generated on the way, queries and passages."""
 SPAN_WORDS = (4, 24)
+MEASURED = 200
+"""Texts that are written to measure a stage, at most; of stage 2 its likelihood is of as many."""
 
 
 @dataclass(slots=True)
@@ -84,8 +95,12 @@ class TomeConfig:
     stages: "both", or one of the two, the other then being trained by another call with the same output; "single": query to
     URL. backbone: the sequence-to-sequence model of both stages; url_backbone: of the second, where it is another (the
     paper's is smaller). written: stage 2 also reads the passages that stage 1 writes for so many of the queries; not in
-    the paper. dev_share: the part of `queries` that measures stage 1 (or the single stage) and does not train it; their
-    documents train all the same. training, url_training: of stage 1 (or the single one) and stage 2.
+    the paper. training, url_training: of stage 1 (or the single one) and stage 2; by default as many epochs as lead to
+    about a hundred visits of each document with 20 queries each, and to fifty of each passage.
+    dev_share: the part of `queries` that measures stage 1 (or the single stage) and does not train it; their documents train
+    all the same. What is measured, of 200 at most: "written", the share for which the right text is written, freely, and
+    the log-likelihood of its tokens; of stage 2, which learns by heart, on passages that it learns. The last state is kept
+    unless `select` names one of these: what is likeliest is not what finds most. 0 measures nothing.
     """
 
     output: Path
@@ -102,8 +117,12 @@ class TomeConfig:
     written: int = 0
     settings: GenerativeSettings = field(default_factory=GenerativeSettings)
     dev_share: float = 0.02
-    training: TrainingSettings = field(default_factory=lambda: TrainingSettings(learning_rate=5e-5, batch_size=128))
-    url_training: TrainingSettings = field(default_factory=lambda: TrainingSettings(learning_rate=5e-5, batch_size=128))
+    training: TrainingSettings = field(
+        default_factory=lambda: TrainingSettings(epochs=5, learning_rate=5e-5, batch_size=128, select=LAST)
+    )
+    url_training: TrainingSettings = field(
+        default_factory=lambda: TrainingSettings(epochs=50, learning_rate=5e-5, batch_size=128, select=LAST)
+    )
 
     def __post_init__(self) -> None:
         if not 0 <= self.dev_share < 1:
@@ -339,7 +358,8 @@ def train_tome(config: TomeConfig, *, limit: int | None = None) -> dict[str, Tra
     if config.stages in ("both", "url"):
         written = _written(config, queries, corpus, tokenizers[PASSAGE]) if config.written else none
         data = PassageToUrl(written, corpus, tokenizers[URL], settings)
-        outcome[URL] = _train_stage(config, URL, backbone[URL], config.url_training, data, None)
+        learned = Some(data, MEASURED) if config.dev_share else None
+        outcome[URL] = _train_stage(config, URL, backbone[URL], config.url_training, data, learned)
     with main_process_first():
         if is_main_process() and all((config.output / one / "osn.json").exists() for one in _stages(single)):
             _complete(config, corpus)
@@ -416,14 +436,14 @@ def _train_stage(
     backbone: str,
     training: TrainingSettings,
     data: ToPassage,
-    dev: ToPassage | None,
+    dev: Batched | None,
 ) -> Trained:
     set_seed(training.seed)
     model, tokenizer = backbones.sequence_to_sequence(backbone)
 
     def evaluate(current: TrainingModel) -> dict[str, float]:
-        assert dev is not None
-        return {"log_likelihood": log_likelihood(current, dev)}
+        assert dev is not None and isinstance(current, SequenceToSequence)
+        return {"written": share_written(current, Some(dev, MEASURED)), "log_likelihood": log_likelihood(current, dev)}
 
     # A stage is known by what it is trained on, so that both together and one after the other come to the same.
     about = {

@@ -251,6 +251,17 @@ def test_training_that_makes_dev_worse_keeps_the_start(tmp_path: Path) -> None:
     assert torch.equal(weights(tmp_path)["net.0.weight"], start)
 
 
+def test_the_last_state_is_kept_where_no_measure_selects(tmp_path: Path) -> None:
+    values = iter([0.9, 0.5, 0.4, 0.3])
+    trained = run(
+        tmp_path,
+        settings=settings(evaluate_every=5, select="last", patience=1),
+        evaluate=lambda _: {"nDCG@10": next(values)},
+    )
+    assert (trained.best_step, trained.steps) == (15, 15)
+    assert trained.measures == {"nDCG@10": 0.3, "start nDCG@10": 0.9}
+
+
 def test_patience_ends_training_that_gains_nothing(tmp_path: Path) -> None:
     values = iter([0.1, 0.5, 0.4, 0.3, 0.2, 0.9])
     trained = run(

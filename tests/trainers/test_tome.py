@@ -93,9 +93,11 @@ def config_for(output: Path, zoo: Path, t5: Path, steps: int = 2, **changes: obj
 
 
 def test_two_stages_learn_to_find_by_writing(zoo: Path, t5: Path, tmp_path: Path) -> None:
-    train_tome(config_for(tmp_path / "tome", zoo, t5, steps=180))
+    train_tome(config_for(tmp_path / "tome", zoo, t5, steps=180, dev_share=0.01))
     content = read_osn_json(tmp_path / "tome")
     assert content is not None and content["kind"] == "generative"
+    # Stage 2 has learned the passages by heart, and says so.
+    assert content["measures"]["url start written"] == 0 and content["measures"]["url written"] >= 0.9
     model = load_generative(tmp_path / "tome", device="cpu")
     queries = {f"q{at}": f"what is a {one}" for at, one in enumerate(ANIMALS)}
     passages = model.write_passages(list(queries.values()))
@@ -117,6 +119,8 @@ def test_the_single_stage_learns_too_and_its_directory_holds_one_model(zoo: Path
     assert sum(url == f"https://zoo.org/{one}" for url, one in zip(written, ANIMALS, strict=True)) >= 6
     measures = (read_osn_json(tmp_path / "single") or {})["measures"]
     assert measures["url log_likelihood"] > measures["url start log_likelihood"]
+    # Of two questions held back.
+    assert measures["url start written"] == 0 and measures["url written"] in (0, 0.5, 1)
 
 
 def test_stages_trained_apart_make_the_model_that_both_together_make(zoo: Path, t5: Path, tmp_path: Path) -> None:
