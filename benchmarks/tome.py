@@ -716,9 +716,9 @@ def latency_rows(name: str, engine: str, times: tuple[float, float], count: int,
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:
-    """The goals of the issue, in its words: the first for each way to decode, the paper's free one first, and for each rival,
-    the paper's comparison first: as many parameters and updates. The smaller one, which learns faster, is the harder rival
-    where updates are few."""
+    """The goals of the issue, in its words: the first for each way to decode, the paper's free one first, and for each
+    rival, the paper's comparison first: as many parameters and updates. The smaller one, which learns faster, is the harder
+    rival where updates are few."""
     from benchmarks.publish import signed
     from opensearch_neural.results import Goal
 

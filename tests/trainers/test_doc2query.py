@@ -107,6 +107,18 @@ def test_a_generator_learns_the_query_of_a_passage(t5: Path, tmp_path: Path) -> 
     assert found[0].text.startswith("what is a")
 
 
+def test_questions_of_unseen_sets_train_nothing(t5: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, other = tmp_path / "pairs.jsonl", tmp_path / "unseen.jsonl"
+    path.write_text("".join(json.dumps({"query": f"what is q{at}", "positive": f"p{at}"}) + "\n" for at in range(8)))
+    other.write_text(json.dumps({"query": "What is  q3", "positive": "another"}) + "\n")
+    trained: list[doc2query.Pairs] = []
+    monkeypatch.setattr(doc2query, "train", lambda model, data, *_, **__: trained.append(data))
+    for unseen in ([], [other]):
+        run(Doc2QueryConfig(tmp_path / "model", [path], str(t5), unseen=unseen, dev_share=0.0))
+    whole, without = ([example.query for example in data.data.examples] for data in trained)
+    assert len(whole) == 8 and without == [query for query in whole if query != "what is q3"]
+
+
 def test_the_training_command_dry_runs(t5: Path, tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text("".join(json.dumps({"query": f"q{i}", "positive": f"p{i}"}) + "\n" for i in range(8)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,17 @@ EXPECTED = {
             "url_training.warmup": 10_000.0,
         },
     ),
+    "tome-small": Recipe(
+        "tome",
+        TomeConfig,
+        {
+            "spans": 10,
+            "training.learning_rate": 1e-3,
+            "training.embedding_rate": 20.0,
+            "url_training.embedding_rate": 20.0,
+            "url_training.select": "last",
+        },
+    ),
     "doc2query": Recipe(
         "doc2query",
         Doc2QueryConfig,
@@ -255,6 +267,33 @@ def test_the_doc2query_recipe_takes_two_steps(tmp_path: Path, beir: Path) -> Non
         osn, arguments + [word for one in overrides for word in ("--set", one)], catch_exceptions=False
     )
     assert result.exit_code == 0, result.output
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("name", ["tome", "tome-small"])
+def test_the_tome_recipes_take_two_steps_a_stage(name: str, tmp_path: Path, beir: Path) -> None:
+    from opensearch_neural.cli import osn
+
+    tokenizer = backbones.train_tokenizer(WORDS, "byte-level", 400)
+    new = backbones.NewBackbone("t5", layers=1, hidden=16, heads=2)
+    backbones.save(backbones.new_backbone(new, tokenizer), tokenizer, tmp_path / "t5")
+    corpus = tmp_path / "corpus.jsonl"
+    lines = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
+    written = [json.dumps({**line, "url": f"https://tiny.org/{line['_id']}"}) for line in lines]
+    corpus.write_text("\n".join(written) + "\n")
+    overrides = [
+        f"backbone={tmp_path / 't5'}",
+        *([f"url_backbone={tmp_path / 't5'}", "generator=null"] if name == "tome" else []),
+        f"corpus={corpus}",
+        f"queries=[{{path: {beir}, corpus: {corpus}}}]",
+        "dev_share=0.1",
+    ]
+    arguments = ["train", "tome", "--config", name, "--dry-run", "--output", str(tmp_path / "model")]
+    result = CliRunner().invoke(
+        osn, arguments + [word for one in overrides for word in ("--set", one)], catch_exceptions=False
+    )
+    assert result.exit_code == 0, result.output
+    assert "passage: 2 steps" in result.stdout and "url: 2 steps" in result.stdout and "'written'" in result.stdout
     assert not (tmp_path / "model").exists()
 
 
