@@ -111,7 +111,7 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     for rival in (SINGLE, SMALL):
         assert (f"{TWO}, mean of 2 seeds, free", f"Hits@1 - {rival}, mean of 2 seeds, free") in by_engine
     assert by_engine[(BM25, "P50 ms")].value > 0 and by_engine[(f"{TWO}, free", "P50 ms")].value > 0
-    assert len(read(tmp_path / "out").goals) == 5
+    assert len(read(tmp_path / "out").goals) == 8
 
     (of_set,) = (tmp_path / "work" / "wikiqa-doc").glob("20-documents-2-queries-*")
     before = (of_set / "before" / "corpus.jsonl").read_text().splitlines()
