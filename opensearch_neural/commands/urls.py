@@ -41,7 +41,11 @@ def urls(corpus: str, model: str, out: Path, extend: Path | None, as_json: bool)
         loaded.check_urls(before)
     with reading(corpus, "reading") as (documents, rejected):
         pairs = ((document.id, document.url) for document in documents)
-        made = loaded.index_urls(pairs) if before is None else before.extended(pairs, loaded.encode)
+        made = (
+            loaded.index_urls(pairs)
+            if before is None
+            else before.extended(pairs, loaded.encode, learned=loaded.learned)
+        )
     unlearned = loaded.unlearned(made)
     made.save(out)
     registry.remember(loaded.info.hash, loaded.info.path)

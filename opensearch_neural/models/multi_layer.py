@@ -66,7 +66,7 @@ class Selection:
             if not self.layers or list(self.layers) != sorted(set(self.layers)) or self.layers[0] < 1:
                 raise InputError(f"layers {list(self.layers)}: expected numbers from 1, ascending, each once")
             if self.layers[-1] > self.depth:
-                raise InputError(f"layers {list(self.layers)}: the backbone has {self.depth}")
+                raise InputError(f"layers {list(self.layers)}: the backbone has {self.depth} layers")
             if self.layers[-1] != self.depth:
                 raise InputError(
                     f"layers {list(self.layers)}: the backbone's last, {self.depth}, must be among them",

@@ -222,9 +222,12 @@ class CorpusUrls:
         """(id, URL) of each."""
         return zip(self.ids, self.urls, strict=True)
 
-    def extended(self, documents: Iterable[tuple[str, str | None]], encode: Encode) -> CorpusUrls:
+    def extended(
+        self, documents: Iterable[tuple[str, str | None]], encode: Encode, *, learned: Mapping[str, str] | None = None
+    ) -> CorpusUrls:
         """These documents and further ones; one with an id that is here takes its place. The model stays as it is, and so
-        do the numbers of URLs. Raises InputError as `build` does, and where two of the further ones have the same id."""
+        do the numbers of URLs, here and of what it has `learned`. Raises InputError as `build` does, and where two of the
+        further ones have the same id."""
         merged: dict[str, str | None] = dict(self.documents())
         added: set[str] = set()
         for identifier, url in documents:
@@ -238,7 +241,7 @@ class CorpusUrls:
             model=self.model,
             length=self.length,
             numbered=self.numbered,
-            learned=dict(self.documents()),
+            learned={**(learned or {}), **dict(self.documents())},
         )
 
     def sequences(self, encode: Encode) -> list[tuple[int, ...]]:

@@ -112,6 +112,9 @@ def test_a_documents_number_stays_its_own_when_others_come_and_go() -> None:
     turned = [("new", "https://x"), *shared[::-1]]
     more = CorpusUrls.build(turned, as_bytes, model=MODEL, length=80, numbered=True, learned=learned)
     assert dict(more.documents()) == {**learned, "new": "https://x#4"}
+    # One that was left out and comes back is what it was.
+    back = fewer.extended([("new", "https://x"), ("a", "https://x")], as_bytes, learned=learned)
+    assert dict(back.documents()) == {**learned, "new": "https://x#4"}
     # One in the middle that got another URL leaves its number to nobody.
     moved = before.extended([("b", "https://y"), ("a", "https://x"), ("d", "https://x")], as_bytes)
     assert dict(moved.documents()) == {"a": "https://x", "b": "https://y", "c": "https://x#3", "d": "https://x#4"}
