@@ -12,6 +12,7 @@ each set:
     random ids             the single stage with 12 digits in place of a URL
     no prompts             the two stages without "title:" and "passage:"
     half the queries       stage 1 with half of the generated queries
+    no spans               stage 1 without random spans of documents as queries
     written passages       stage 2 also reads what stage 1 writes for a query in five (not in the paper)
     passages of 128        both stages with passages of 128 tokens instead of 32
     gold passages          stage 2 alone, given the passage of the relevant document: what is lost in stage 1
@@ -66,19 +67,20 @@ PAIRS = ("squad-mix", *SETS)
 DENSE = "sentence-transformers/all-MiniLM-L6-v2"
 MEASURES = {"Success@1": "Hits@1", "Success@10": "Hits@10"}
 BM25, MINILM, FUSED = "BM25", "MiniLM", "BM25 and two-stage, RRF"
-TWO, SINGLE, SMALL, RANDOM, BARE, HALF, WRITTEN, LONG, LATER = (
+TWO, SINGLE, SMALL, RANDOM, BARE, HALF, SPANLESS, WRITTEN, LONG, LATER = (
     "two-stage",
     "single-stage",
     "single-stage, one T5",
     "random ids",
     "no prompts",
     "half the queries",
+    "no spans",
     "written passages",
     "passages of 128",
     "added later",
 )
 GOLD = "gold passages"
-ARMS = (TWO, SINGLE, SMALL, RANDOM, BARE, HALF, WRITTEN, LONG, LATER)
+ARMS = (TWO, SINGLE, SMALL, RANDOM, BARE, HALF, SPANLESS, WRITTEN, LONG, LATER)
 REPEATED = (TWO, SINGLE, SMALL)
 """Trained with every seed."""
 FREE, GREEDY = "free", "greedy"
@@ -272,6 +274,8 @@ def configuration(trial: Trial, data: Path, work: Path, start: Path, effort: Eff
         return replace(config, settings=GenerativeSettings(passage_length=128))
     if arm == HALF:
         return replace(config, stages="passage", candidates=effort.candidates // 2)
+    if arm == SPANLESS:
+        return replace(config, stages="passage", spans=0)
     return config
 
 
@@ -290,7 +294,7 @@ def trained(trial: Trial, data: Path, work: Path, start: Path, effort: Effort) -
     stages = train_tome(config)
     for stage, found in stages.items():
         logger.info("%s, %s: %d steps, %s", trial.engine, stage, found.steps, found.measures)
-    if trial.arm != HALF:
+    if trial.arm not in (HALF, SPANLESS):
         return load_generative(config.output), sum(found.steps for found in stages.values())
     # Stage 2 never sees a query, so it is the same.
     other = Trial(TWO, trial.seed)
@@ -643,7 +647,7 @@ def one_set(
 def compared(scored: Collection[str], seeds: int = 1) -> list[tuple[str, str]]:
     """(engine, what it is compared with) of those that were measured: each ablation with two-stage, two-stage with its
     rivals, all decoded alike; and ways to decode with each other."""
-    alike = [(RANDOM, SINGLE), (GOLD, TWO), *((arm, TWO) for arm in (BARE, HALF, WRITTEN, LONG))]
+    alike = [(RANDOM, SINGLE), (GOLD, TWO), *((arm, TWO) for arm in (BARE, HALF, SPANLESS, WRITTEN, LONG))]
     for suffix in ["", *(f", seed {SEED + at}" for at in range(1, seeds)), f", mean of {seeds} seeds"]:
         alike += [(f"{TWO}{suffix}", f"{rival}{suffix}") for rival in (SINGLE, SMALL)]
     pairs = [(f"{one}{how}", f"{other}{how}") for one, other in alike for how in ("", f", {GREEDY}", f", {FREE}")]

@@ -585,7 +585,8 @@ def test_held_back_questions_are_taken_from_all_over(
 
 @pytest.mark.parametrize("source", ["layers", "first-tokens"])
 def test_the_weights_of_a_mix_are_those_of_the_written_model(tmp_path: Path, start: Path, source: Any) -> None:
-    representation = trainer.RepresentationSettings(source=source, layers=[1, 3], count=2, pooling="scalar-mix")
+    which: dict[str, Any] = {"layers": [1, 3]} if source == "layers" else {"count": 2}
+    representation = trainer.RepresentationSettings(source=source, pooling="scalar-mix", **which)
     config = trainer.MlrConfig(
         output=tmp_path,
         train=[bi_encoder.SetSettings(tmp_path)],

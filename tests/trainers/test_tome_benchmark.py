@@ -32,6 +32,7 @@ from benchmarks.tome import (  # noqa: E402
     RANDOM,
     SINGLE,
     SMALL,
+    SPANLESS,
     TWO,
     WRITTEN,
     Effort,
@@ -75,7 +76,7 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     monkeypatch.setattr(backbones, "NewBackbone", small_backbone)
     arguments = ["--data", str(tmp_path / "data"), "--work", str(tmp_path / "work"), "--only", "wikiqa-doc"]
     arguments += ["--steps", "2", "--url-steps", "1", "--generator-steps", "1", "--pretraining-steps", "1"]
-    arguments += ["--batch", "8", "--candidates", "2", "--precision", "float32", "--seeds", "2"]
+    arguments += ["--batch", "8", "--candidates", "2", "--spans", "1", "--precision", "float32", "--seeds", "2"]
     arguments += ["--documents", "20", "--record", str(tmp_path / "out"), "--url", cluster_url]
     result = CliRunner().invoke(tome.tome, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -100,6 +101,7 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     for arm, other in (
         (BARE, TWO),
         (HALF, TWO),
+        (SPANLESS, TWO),
         (WRITTEN, TWO),
         (LONG, TWO),
         (GOLD, TWO),
@@ -142,7 +144,15 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     assert CliRunner().invoke(tome.tome, [*fewer, "--url", cluster_url], catch_exceptions=False).exit_code == 0
     left = [one for one in hits[0] if one in read(tmp_path / "fewer").rows]
     assert {one.engine for one in left} >= {TWO, SINGLE, SMALL, GOLD, BM25}
-    assert not {one.engine for one in read(tmp_path / "fewer").rows} & {RANDOM, BARE, HALF, WRITTEN, LONG, LATER}
+    assert not {one.engine for one in read(tmp_path / "fewer").rows} & {
+        RANDOM,
+        BARE,
+        HALF,
+        SPANLESS,
+        WRITTEN,
+        LONG,
+        LATER,
+    }
 
 
 def test_stage_1_is_trained_where_another_arm_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,7 +270,7 @@ def test_goals_follow_from_rows() -> None:
 
 
 def test_each_arm_is_told_what_its_name_says(tmp_path: Path) -> None:
-    effort = Effort(1, 1, steps=10, url_steps=4, candidates=4, spans=0, precision="float32")
+    effort = Effort(1, 1, steps=10, url_steps=4, candidates=4, spans=3, precision="float32")
     work, start = tmp_path / "work", tmp_path / "start"
     of = {arm: configuration(Trial(arm), tmp_path / "tldr", work, start, effort) for arm in ARMS}
     assert {arm: one.stages for arm, one in of.items() if one.stages != "both"} == {
@@ -268,12 +278,14 @@ def test_each_arm_is_told_what_its_name_says(tmp_path: Path) -> None:
         SMALL: "single",
         RANDOM: "single",
         HALF: "passage",
+        SPANLESS: "passage",
     }
     assert {arm for arm, one in of.items() if one.training.steps == 14} == {SINGLE, SMALL, RANDOM}
     assert {one.training.steps for one in of.values()} == {10, 14}
     assert {one.url_training.steps for one in of.values() if one.stages == "both"} == {4}
     assert {arm for arm, one in of.items() if one.backbone.endswith("t5-9")} == {SINGLE, RANDOM}
     assert {arm: one.candidates for arm, one in of.items() if one.candidates is not None} == {HALF: 2}
+    assert {arm: one.spans for arm, one in of.items() if one.spans != 3} == {SPANLESS: 0}
     assert [arm for arm, one in of.items() if one.settings.identifiers == "random"] == [RANDOM]
     assert [arm for arm, one in of.items() if not one.settings.prompts] == [BARE]
     assert [arm for arm, one in of.items() if one.settings.passage_length == 128] == [LONG]
