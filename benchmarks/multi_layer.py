@@ -44,7 +44,7 @@ from benchmarks.beir_parts import articles, by_article, evenly, judgements, writ
 from benchmarks.jobs import share_stage, shared
 from opensearch_neural import evaluate
 from opensearch_neural.cluster import ConnectionSettings, connection_options
-from opensearch_neural.errors import InputError, MissingExtra, ModelError
+from opensearch_neural.errors import InputError, MissingExtra
 from opensearch_neural.models.pooling import Pooling
 from trainers.precision import PRECISIONS, Computed, Precision, computed_in, computing_in
 
@@ -209,15 +209,9 @@ class Recipe:
     @cached_property
     def backbone(self) -> Any:
         """The configuration of the transformer that documents' towers start from."""
-        from transformers import AutoConfig
+        from trainers.encoder import read_config, read_start
 
-        from trainers.encoder import read_start
-
-        folder = read_start(self.start).folders["document"]
-        try:
-            return AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        except (OSError, ValueError, KeyError) as error:
-            raise ModelError(f"{folder} does not load as a transformer: {error}") from error
+        return read_config(read_start(self.start).folders["document"])
 
     @property
     def depth(self) -> int:

@@ -42,7 +42,7 @@ from ingest.journal import digest, record_digest
 from ingest.source import CorpusSource
 from opensearch_neural.corpus import Document, Rejected
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.files import read_json_object, write_json
+from opensearch_neural.files import read_json_object, share, write_json
 from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.schema import PassageMeta, QuantizedMeta, SparseMeta
 
@@ -211,7 +211,7 @@ def write_shard(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        Path(beside).chmod(0o644)
+        share(Path(beside))
         Path(beside).replace(path)
     except BaseException:
         Path(beside).unlink(missing_ok=True)

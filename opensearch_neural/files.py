@@ -18,14 +18,22 @@ def write_text(path: Path, text: str) -> None:
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        # mkstemp makes files private to the user; a model directory is meant to be shared like any other file.
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(beside).chmod(0o666 & ~umask)
+        share(Path(beside))
         Path(beside).replace(path)
     except BaseException:
         Path(beside).unlink(missing_ok=True)
         raise
+
+
+def share(path: Path) -> None:
+    """Give a file, or all files in a folder, the permissions that the umask gives any new file. mkstemp, and safetensors'
+    `save_file`, make theirs private to the user, and a model is read by others: a search service under an account of its
+    own."""
+    umask = os.umask(0)
+    os.umask(umask)
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        if file.is_file():
+            file.chmod(0o666 & ~umask)
 
 
 def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:

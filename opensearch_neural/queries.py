@@ -396,12 +396,18 @@ def listed_count(body: Body) -> int:
     return len(query.get("bool", {}).get("should", []))
 
 
+def listed_urls(body: Body) -> list[str]:
+    """The URLs that a body of `listed(field="url")` asks for, best first, or one of `hybrid` with such a body in it."""
+    parts = body["query"].get("hybrid", {}).get("queries", [body["query"]])
+    clauses = [clause for part in parts for clause in part.get("bool", {}).get("should", [])]
+    terms = [clause.get("constant_score", {}).get("filter", {}).get("term", {}) for clause in clauses]
+    return [term["url"] for term in terms if "url" in term]
+
+
 def unfound_urls(body: Body, urls: Sequence[str | None]) -> list[str]:
     """Which URLs that a body of `listed(field="url")` asks for the index does not hold, as far as the answer's first page,
     `urls` of its hits, tells: all of them where it is not full, else those that would rank above its last hit."""
-    asked = [
-        clause["constant_score"]["filter"]["term"]["url"] for clause in body["query"].get("bool", {}).get("should", [])
-    ]
+    asked = listed_urls(body)
     if len(urls) >= body.get("size", 10):
         asked = asked[: max((asked.index(url) for url in urls if url in asked), default=0)]
     return [url for url in asked if url not in urls]

@@ -66,6 +66,15 @@ def test_filters_and_highlights(index: str, cluster_url: str) -> None:
 
 
 @pytest.mark.cluster
+def test_a_filter_by_a_field_that_is_not_there_is_told_of(index: str, cluster_url: str) -> None:
+    done = osn(cluster_url, "--index", index, "--json", "--filter", "language=de", "--filter", "lang=de", "regenbogen")
+    assert json.loads(done.stdout)["hits"] == []
+    assert done.stderr.strip() == f"warning: {index!r} has no field 'language' to filter by"
+    done = osn(cluster_url, "--index", index, "--json", "--filter", "lang=fr", "regenbogen")
+    assert json.loads(done.stdout)["hits"] == [] and not done.stderr
+
+
+@pytest.mark.cluster
 def test_people_see_titles_scores_and_products(index: str, cluster_url: str) -> None:
     done = osn(cluster_url, "--index", index, "--explain", "rainbow droplets")
     assert "Rainbows" in done.stdout

@@ -109,6 +109,10 @@ def test_a_document_deleted_since_is_reported(written: Written, cluster_url: str
             assert f"1 of the URLs that were written are in no document of {written.index!r} any more" in answer.stderr
             assert first["url"] in answer.stderr
             assert json.loads(answer.stdout)["unfound_urls"] == [first["url"]]
+        if open_engines(client, written.index).plugin:
+            fused = searched(cluster_url, written, "--engine", "tome-rrf", "--json", "the cat")
+            assert json.loads(fused.stdout)["unfound_urls"] == [first["url"]]
+            assert first["url"] in fused.stderr
         filtered = searched(cluster_url, written, "--json", "--filter", "url=https://zoo.org/none", "the cat")
         assert json.loads(filtered.stdout)["hits"] == [] and "any more" not in filtered.stderr
         assert "unfound_urls" not in json.loads(filtered.stdout), "a filter leaves out others, too"
@@ -177,6 +181,28 @@ def test_documents_whose_urls_were_numbered_are_found_by_their_ids(
     assert [hit["id"] for hit in json.loads(answer.stdout)["hits"]] == [id for id in expected if id != "gone"]
     passages = open_engines(client, written.index).meta.passages is not None
     assert ("1 of the documents whose URLs were written are not in" in answer.stderr) == (not passages)
+
+
+@pytest.mark.cluster
+def test_an_index_of_other_documents_is_told_of(written: Written, cluster_url: str, client) -> None:
+    other = f"{written.index}-other"
+    mappings = client.indices.get_mapping(index=written.index)[written.index]["mappings"]
+    client.indices.create(index=other, body={"mappings": mappings})
+    try:
+        answer = searched(cluster_url, written._replace(index=other), "the cat")
+        assert f"no document of {other!r} has one of the 4 URLs that were written" in answer.stderr
+        assert "any more" not in answer.stderr
+    finally:
+        client.indices.delete(index=other)
+
+
+@pytest.mark.cluster
+def test_scores_are_the_same_with_more_beams_and_an_empty_query_is_told_of(written: Written, cluster_url: str) -> None:
+    answers = [json.loads(searched(cluster_url, written, "--json", "--beams", n, "the cat").stdout) for n in "124"]
+    firsts = [answer["hits"][0] for answer in answers if answer["hits"][0]["id"] == answers[-1]["hits"][0]["id"]]
+    assert len(firsts) > 1 and len({first["score"] for first in firsts}) == 1
+    assert all(0 < hit["score"] <= 1 for hit in answers[-1]["hits"])
+    assert "the query is empty" in searched(cluster_url, written, "").stderr
 
 
 @pytest.mark.cluster

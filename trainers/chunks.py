@@ -16,6 +16,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,11 @@ def write_in_chunks(
     if done:
         logger.info("%s: going on after %d of %d chunks", output, len(done), len(own))
     for number in progress(own, unit=unit, skip=done):
-        lines, counts = work(number)
+        try:
+            lines, counts = work(number)
+        except BaseException:
+            _forget(parts)
+            raise
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         write_text(_part(parts, number), json.dumps(dict(counts)) + "\n" + text)
     files = [_part(parts, number) for number in range(chunks)]
@@ -82,6 +87,14 @@ def write_in_chunks(
 
 def _part(parts: Path, number: int) -> Path:
     return parts / f"{number:08d}.jsonl"
+
+
+def _forget(parts: Path) -> None:
+    """Remove the header of work of which nothing is done: what fails at once should not stand in the way of other work."""
+    if not any(parts.glob("*.jsonl")):
+        (parts / "header.json").unlink(missing_ok=True)
+        with suppress(OSError):  # Another shard has begun.
+            parts.rmdir()
 
 
 def _join(output: Path, header: Mapping[str, Any], parts: list[Path]) -> dict[str, int]:

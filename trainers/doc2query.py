@@ -31,7 +31,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
 
-from opensearch_neural.errors import InputError
+from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
 from opensearch_neural.retrievers import Retriever
 from trainers import backbones
@@ -405,11 +405,18 @@ def generate_queries(
     """Write generated queries for every document to `output`; False where other shards have still to do their part.
 
     Interrupted, the same call goes on and ends in the same file: each chunk of passages is seeded by its number.
-    Raises InputError where `output` was made by another model, of other documents or with other settings.
+    Raises InputError where `output` was made by another model, of other documents or with other settings, ModelError for
+    a model of `osn train` that is no generator.
     """
     if not 1 <= shard[0] <= shard[1]:
         raise InputError(f"there is no shard {shard[0]}/{shard[1]}", "expected i/n with i from 1 to n")
-    info = directory.model_info(directory.locate(model), name=model, kind=KIND)
+    folder = directory.locate(model)
+    if (content := directory.read_osn_json(folder)) is not None and content["kind"] != KIND:
+        raise ModelError(
+            f"{folder} is a {content['kind']} model, which writes no queries",
+            "`osn train doc2query` makes one that does",
+        )
+    info = directory.model_info(folder, name=model, kind=KIND)
     computed = computed_in(precision, device)
     made_by = {
         "model": {"name": info.name, "hash": info.hash},

@@ -12,7 +12,14 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForTextEncoding,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from opensearch_neural.errors import InputError, ModelError
@@ -254,13 +261,20 @@ def write_sentence_transformer(
     shutil.rmtree(temporary)
 
 
-def _load_backbone(folder: Path, dropout: float | None) -> PreTrainedModel:
+def read_config(folder: Path) -> PretrainedConfig:
+    """The configuration of a transformer's folder. Raises ModelError where there is none."""
     try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        # Of a T5, whose configuration does not tell whether its folder holds a decoder too, the encoder alone.
-        loader = AutoModelForTextEncoding if config.model_type in T5 else AutoModel
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{folder} does not load as a transformer: {error}") from error
+        # The further lines list every model that there is.
+        raise ModelError(f"{folder} does not load as a transformer: {str(error).partition(chr(10))[0]}") from error
+    return config
+
+
+def _load_backbone(folder: Path, dropout: float | None) -> PreTrainedModel:
+    config = read_config(folder)
+    # Of a T5, whose configuration does not tell whether its folder holds a decoder too, the encoder alone.
+    loader = AutoModelForTextEncoding if config.model_type in T5 else AutoModel
     backbone: PreTrainedModel
     backbone, lacking = load_model(loader, folder, what="a transformer", config=config)
     # A pooler is not read; another weight that is missing would be random, and nobody would know.

@@ -48,7 +48,7 @@ from transformers import (
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from opensearch_neural.errors import InputError, OsnError
-from opensearch_neural.files import write_json
+from opensearch_neural.files import share, write_json
 from opensearch_neural.models.directory import read_osn_json, write_osn_json
 from trainers.attention import fast_attention
 from trainers.config import fingerprint, save_config, to_dict
@@ -694,6 +694,7 @@ class _Run:
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
         model.export(staging)
+        share(staging)
         for path in sorted(staging.iterdir()):
             target = self.output / path.name
             if target.is_dir():

@@ -27,7 +27,7 @@ import click
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.models import multi_layer
@@ -38,7 +38,7 @@ from trainers import losses
 from trainers.bi_encoder import BiEncoder, DenseConfig, rehearse, report, towers, train_dense
 from trainers.config import backbone_option, config_options
 from trainers.dev import DEPTH
-from trainers.encoder import Encoder, EncoderSettings, Role, read_start, write_sentence_transformer
+from trainers.encoder import Encoder, EncoderSettings, Role, read_config, read_start, write_sentence_transformer
 from trainers.grad_cache import Encoded, Part, gather
 from trainers.loop import TrainingSettings
 from trainers.model import Losses, decay_groups
@@ -112,7 +112,7 @@ def _parsed(layers: str) -> tuple[str, int]:
         return "last", 0
     found = re.fullmatch(rf"({'|'.join(CHOICES)}):([1-9]\d*)", layers)
     if not found:
-        raise ValueError(f"layers {layers!r}: expected numbers, all, or {':M, '.join(CHOICES)}:M")
+        raise ValueError(f"layers {layers!r}: expected numbers, all, or {':M, '.join(CHOICES)}:M, M from 1")
     return found[1], int(found[2])
 
 
@@ -349,10 +349,10 @@ def selected(chosen: RepresentationSettings, pooling: Pooling, depth: int) -> Se
 
 
 def check_layers(config: MlrConfig) -> None:
-    """Raises InputError for layers that the backbone has not, before anything is loaded, mined or trained."""
+    """Raises InputError for layers that the backbone has not, before anything is loaded, mined or trained; ModelError where
+    it is no transformer."""
     folder = read_start(config.start).folders["document"]
-    depth = AutoConfig.from_pretrained(folder, trust_remote_code=False).num_hidden_layers
-    selected(config.representation, "mean", depth)
+    selected(config.representation, "mean", int(read_config(folder).num_hidden_layers))
 
 
 @click.command("mlr")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,9 @@ from opensearch_neural.engines import ENGINES, open_engines
 from opensearch_neural.errors import InputError
 from opensearch_neural.lint import lint
 from opensearch_neural.queries import DOT_ALIAS, best_passages
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
 
 
 @click.command()
@@ -75,10 +78,17 @@ def search(
     if body_only:
         print(json.dumps(body, indent=2, ensure_ascii=False))
         return
-    for finding in lint(body, quick_capabilities(client), engines.meta):
+    findings = lint(body, quick_capabilities(client), engines.meta)
+    for finding in findings:
         click.echo(f"warning: {finding}", err=True)
+    if not query.strip() and not findings:
+        click.echo("warning: the query is empty, and a model's vector or URLs for it say nothing", err=True)
     if explain and not fused:
         body["explain"] = True
+    asked = queries.listed_urls(body) if not clauses else []
+    if asked and fused:
+        # Which of them there are does not show in the hits, where those of another engine are, too.
+        body["aggs"] = {"urls": {"terms": {"field": "url", "include": asked, "size": len(asked)}}}
     answer = client.search(index=index, body=body)
     found = answer["hits"]["hits"]
     by_id = engine == "faiss" or (engine == "tome" and engines.url_retriever.urls.numbered)
@@ -89,14 +99,23 @@ def search(
     if engine == "tome" and from_ + size > (beams := engines.url_retriever.beams):
         click.echo(f"warning: {beams} URLs are written at most (--beams)", err=True)
     unfound: dict[str, list[str]] = {}  # Only where it is looked for.
-    if engine == "tome" and not by_id and not clauses and not from_:
-        missing = queries.unfound_urls(body, [hit["_source"].get("url") for hit in found])
+    if asked and (fused or not from_):
+        if fused:
+            held = {bucket["key"] for bucket in answer["aggregations"]["urls"]["buckets"]}
+            missing = [url for url in asked if url not in held]
+        else:
+            missing = queries.unfound_urls(body, [hit["_source"].get("url") for hit in found])
         unfound["unfound_urls"] = missing
         if missing:
             told = (
                 f"{len(missing)} of the URLs that were written are in no document of {index!r} any more: {missing[0]}"
+                if len(missing) < len(asked)
+                else f"no document of {index!r} has one of the {len(missing)} URLs that were written: {missing[0]}"
             )
             click.echo(f"warning: {told}{', …' * (len(missing) > 1)}", err=True)
+    if not found:
+        for field in unknown_fields(client, index, clauses):
+            click.echo(f"warning: {index!r} has no field {field!r} to filter by", err=True)
     if engines.meta.passages:
         hits = [hit_of(hit, id) for id, hit in best_passages(body, found, size=size, from_=from_)]
     else:
@@ -121,6 +140,16 @@ def parse_filter(text: str) -> dict[str, Any]:
     if not (field and equals):
         raise InputError(f"--filter {text!r}: expected FIELD=VALUE, or an OpenSearch clause as JSON")
     return {"term": {field: value}}
+
+
+def unknown_fields(client: OpenSearch, index: str, clauses: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Fields of {"term": {FIELD: VALUE}} clauses that no document of the index has; such a filter leaves no hit."""
+    fields = sorted({field for clause in clauses for field in clause.get("term", {})})
+    if not fields:
+        return []
+    mapped = client.indices.get_field_mapping(fields=",".join(fields), index=index)
+    known = {field for of_index in mapped.values() for field in of_index["mappings"]}
+    return [field for field in fields if field not in known]
 
 
 def hit_of(hit: Mapping[str, Any], document: str | None = None) -> dict[str, Any]:

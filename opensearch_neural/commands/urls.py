@@ -33,8 +33,9 @@ def urls(corpus: str, model: str, out: Path, extend: Path | None, as_json: bool)
     from opensearch_neural.commands.reading import reading
     from opensearch_neural.models import registry
     from opensearch_neural.models.generative import load_generative
-    from opensearch_neural.models.url_trie import CorpusUrls
+    from opensearch_neural.models.url_trie import CorpusUrls, check_folder
 
+    check_folder(out)
     loaded = load_generative(model, device="cpu")
     before = None if extend is None else CorpusUrls.load(extend)
     if before is not None:

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.files import read_json_object, write_json
+from opensearch_neural.files import read_json_object, share, write_json
 from opensearch_neural.idf import DocumentFrequencies, save_idf
 from opensearch_neural.models import directory
 from opensearch_neural.models.sparse import RESIDUAL
@@ -72,3 +72,4 @@ def _write_static_weights(module: Path, table: dict[str, float], vocabulary: lis
     weights = load_file(file)["weight"].copy()
     weights[: len(vocabulary)] = np.array([table[token] for token in vocabulary], dtype=weights.dtype)
     save_file({"weight": weights}, file)
+    share(file)

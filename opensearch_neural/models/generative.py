@@ -367,6 +367,10 @@ def load_generative(name_or_path: str | Path, *, device: str | None = None) -> G
     folder = directory.locate(name_or_path)
     content = directory.read_osn_json(folder)
     if content is None or content["kind"] != KIND:
+        if content is None and any((folder / stage / "osn.json").is_file() for stage in (PASSAGE, URL)):
+            raise ModelError(
+                f"{folder} is not complete: a stage is missing", "train it: osn train tome --set stages=both"
+            )
         kind = "no osn.json" if content is None else f"a {content['kind']} model"
         raise ModelError(f"{folder} is no generative model ({kind})", "`osn train tome` makes one")
     stages, settings = read_settings(folder)

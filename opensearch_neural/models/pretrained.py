@@ -65,7 +65,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
             folder, local_files_only=True, trust_remote_code=False
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ModelError(f"{folder}: the tokenizer does not load: {error}") from None
+        raise ModelError(f"{folder}: the tokenizer does not load: {str(error).partition(chr(10))[0]}") from None
     if not tokenizer.is_fast:
         raise ModelError(f"{folder}: the tokenizer has no tokenizer.json", "save it as a fast tokenizer")
     return tokenizer

@@ -17,6 +17,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.files import read_json_object, write_json
+from opensearch_neural.files import read_json_object, share, write_json
 
 FORMAT = 2
 OUTSIDE = -1
@@ -255,7 +256,9 @@ class CorpusUrls:
         return {url: row for row, url in enumerate(self.urls)}
 
     def save(self, folder: Path) -> None:
-        """Write the folder; `urls.json` last, by which the others are found: until then what was there is, whole."""
+        """Write the folder; `urls.json` last, by which the others are found: until then what was there is, whole. Raises
+        InputError as `check_folder` does."""
+        check_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
         held = hashlib.sha256(f"{self.model['hash']} {self.length} {self.corpus}".encode()).hexdigest()[:16]
         of_trie, of_documents = folder / TENSORS.format(held), folder / DOCUMENTS.format(held)
@@ -266,6 +269,7 @@ class CorpusUrls:
         }
         beside = folder / f".{of_trie.name}"
         save_file(tensors, beside)
+        share(beside)
         beside.replace(of_trie)
         beside = folder / f".{of_documents.name}"
         with beside.open("w", encoding="utf-8") as file:
@@ -302,6 +306,17 @@ class CorpusUrls:
             return cls(ids, urls, trie, model, int(about["length"]), str(about["corpus"]), bool(about["numbered"]))
         except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
             raise ModelError(f"{folder} cannot be read: {error}", "`osn urls` writes it again") from None
+
+
+def check_folder(folder: Path) -> None:
+    """Raises InputError where URLs would be written among what is something else: a model, a corpus."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file", "name a folder for the URLs")
+    own = (FILE, TENSORS.format("*"), DOCUMENTS.format("*"))
+    names = sorted(one.name for one in folder.iterdir()) if folder.exists() else []
+    others = [name for name in names if not name.startswith(".") and not any(fnmatch(name, mine) for mine in own)]
+    if others:
+        raise InputError(f"{folder} holds something else ({others[0]})", "name another folder for the URLs")
 
 
 def _kept(urls: Sequence[str], encode: Encode, length: int) -> list[tuple[int, ...]]:

@@ -28,7 +28,7 @@ class GenerativeRetriever:
     decoding: "constrained", to the corpus's URLs, of which `beams` are found at most (one: greedily); or "free", the
     paper's: one URL is written greedily, and is a hit if it is a document's exactly (of one longer than the model's
     `url_length`, the beginning that was learned). Scores are natural logarithms of
-    probabilities; of a free hit, 0. Raises ModelError for the URLs of another model.
+    probabilities (not those of `find_urls`); of a free hit, 0. Raises ModelError for the URLs of another model.
     """
 
     def __init__(
@@ -63,11 +63,12 @@ class GenerativeRetriever:
 
     def find_urls(self, query: str, k: int) -> dict[str, float]:
         """{URL: score} of one query, as an index that holds the documents by their URLs is asked for them; by their ids
-        where URLs were numbered (`CorpusUrls.numbered`)."""
+        where URLs were numbered (`CorpusUrls.numbered`). An index's scores are positive: these are 1 / (1 − log p), as
+        OpenSearch makes scores of distances, above 0 and at most 1."""
         require_positive(k)
         (hits,) = self.decode(self.model.stage_two_inputs([query]))
         names = self.urls.ids if self.urls.numbered else self.urls.urls
-        return {names[row]: score for row, score in hits[:k]}
+        return {names[row]: 1 / (1 - score) for row, score in hits[:k]}
 
     def decode(self, texts: Sequence[str]) -> list[list[tuple[int, float]]]:
         """(document's number, score) for each text that the last stage reads, best first."""

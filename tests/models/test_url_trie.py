@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -178,6 +179,23 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     assert walked(loaded.trie) == walked(urls.trie)
     about = json.loads((tmp_path / "urls.json").read_text())
     assert (about["model"], about["corpus"], about["documents"]) == (MODEL, urls.corpus, 2)
+
+
+def test_urls_are_not_written_among_something_else_and_others_may_read_them(tmp_path: Path) -> None:
+    urls = build(("a", "https://x/1"), ("b", "https://x/12"))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    for folder in (tmp_path / "model", tmp_path / "model" / "config.json"):
+        with pytest.raises(InputError, match=r"holds something else \(config.json\)|is a file"):
+            urls.save(folder)
+    assert [one.name for one in (tmp_path / "model").iterdir()] == ["config.json"]
+    before = os.umask(0o022)
+    try:
+        urls.save(tmp_path / "urls")
+        build(("a", "https://x/1")).save(tmp_path / "urls")
+    finally:
+        os.umask(before)
+    assert {one.stat().st_mode & 0o777 for one in (tmp_path / "urls").iterdir()} == {0o644}
 
 
 def test_added_documents_are_reached_and_changed_ones_replaced() -> None:

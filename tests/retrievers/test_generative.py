@@ -74,7 +74,8 @@ def test_constrained_hits_are_the_best_k_of_the_beams() -> None:
     three = retriever(model, "https://x/0", "https://x/1", "https://x/2", beams=3)
     assert three.retrieve({"1": "a", "2": "b"}, 2) == {q: {"d0": -1.0, "d1": -2.0} for q in ("1", "2")}
     assert model.beams == 3
-    assert three.find_urls("a", 2) == {"https://x/0": -1.0, "https://x/1": -2.0}
+    # Of an index positive: 1 / (1 − log p).
+    assert three.find_urls("a", 2) == {"https://x/0": 1 / 2, "https://x/1": 1 / 3}
     assert three.retrieve({}, 2) == {}
 
 

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ from safetensors.torch import load_file
 from tiny import WORDS, tiny_backbone
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from opensearch_neural.errors import InputError
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.models.directory import write_osn_json
 from trainers import backbones, doc2query
 from trainers.backbones import NewBackbone, new_backbone, train_tokenizer
 from trainers.data import load_training
@@ -245,6 +248,32 @@ def test_an_interrupted_generation_goes_on_and_ends_in_the_same_file(
     assert output.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     assert generate_queries(t5, documents, output=output, sampling=SMALL, chunk=3)
     assert calls == 5
+
+
+def test_a_generator_that_fails_at_once_leaves_nothing_in_the_way(
+    t5: Path, documents: TextStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "generated.jsonl"
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ModelError("does not load")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(backbones, "sequence_to_sequence", fail)
+        with pytest.raises(ModelError, match="does not load"):
+            generate_queries(t5, documents, output=output, sampling=replace(SMALL, seed=8))
+    assert not list(tmp_path.iterdir())
+    assert generate_queries(t5, documents, output=output, sampling=SMALL)
+
+
+def test_a_model_that_was_trained_for_something_else_writes_no_queries(
+    t5: Path, documents: TextStore, tmp_path: Path
+) -> None:
+    other = shutil.copytree(t5, tmp_path / "t5")
+    write_osn_json(other, "masked-lm")
+    with pytest.raises(ModelError, match="is a masked-lm model, which writes no queries"):
+        generate_queries(other, documents, output=tmp_path / "generated.jsonl", sampling=SMALL)
+    assert [one.name for one in tmp_path.iterdir()] == ["t5"]
 
 
 def test_shards_together_are_the_whole(t5: Path, documents: TextStore, tmp_path: Path) -> None:

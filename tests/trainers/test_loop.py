@@ -309,6 +309,20 @@ def test_the_output_is_a_model_directory_with_its_configuration(tmp_path: Path) 
     assert not list(tmp_path.rglob("training_args.bin")), "pickled arguments"
 
 
+def test_an_account_of_its_own_may_read_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def export(_: Any, folder: Path) -> None:
+        (folder / "tower").mkdir()
+        (folder / "tower" / "model.safetensors").touch(0o600)  # As newer releases of safetensors leave it.
+
+    monkeypatch.setattr(Regression, "export", export)
+    before = os.umask(0o027)
+    try:
+        run(tmp_path)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "tower" / "model.safetensors").stat().st_mode & 0o777 == 0o640
+
+
 def test_a_part_with_a_learning_rate_of_its_own_is_trained_at_it(tmp_path: Path) -> None:
     class Frozen(Regression):
         def parameter_groups(self, settings: TrainingSettings) -> list[dict[str, Any]]:

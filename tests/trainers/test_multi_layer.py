@@ -567,6 +567,18 @@ def test_layers_are_refused_before_any_data_is_read(
     assert not (tmp_path / "model").exists()
 
 
+def test_a_start_that_is_no_transformer_is_named_in_one_line(tmp_path: Path) -> None:
+    from opensearch_neural.cli import osn
+
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "nothing" / "config.json").write_text("{}")
+    arguments = ["train", "mlr", "--backbone", str(tmp_path / "nothing"), "--set", "train=[{path: nowhere}]"]
+    result = CliRunner().invoke(osn, [*arguments, "--output", str(tmp_path / "model")])
+    assert isinstance(result.exception, ModelError)
+    message = str(result.exception)
+    assert f"{tmp_path / 'nothing'} does not load as a transformer" in message and len(message.splitlines()) == 1
+
+
 @pytest.mark.parametrize("pooling", ["self-contrastive", "multi-vector"])
 def test_the_command_raises_dev_ndcg_and_leaves_a_model_directory(
     tmp_path: Path, backbone: Path, beir: Path, pooling: str
