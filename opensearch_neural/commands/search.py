@@ -88,7 +88,7 @@ def search(
     asked = queries.listed_urls(body) if not clauses else []
     if asked and fused:
         # Which of them there are does not show in the hits, where those of another engine are, too.
-        body["aggs"] = {"urls": {"terms": {"field": "url", "include": asked, "size": len(asked)}}}
+        body["aggs"] = {HELD: {"terms": {"field": "url", "include": asked, "size": len(asked)}}}
     answer = client.search(index=index, body=body)
     found = answer["hits"]["hits"]
     by_id = engine == "faiss" or (engine == "tome" and engines.url_retriever.urls.numbered)
@@ -100,12 +100,7 @@ def search(
         click.echo(f"warning: {beams} URLs are written at most (--beams)", err=True)
     unfound: dict[str, list[str]] = {}  # Only where it is looked for.
     if asked and (fused or not from_):
-        if fused:
-            held = {bucket["key"] for bucket in answer["aggregations"]["urls"]["buckets"]}
-            missing = [url for url in asked if url not in held]
-        else:
-            missing = queries.unfound_urls(body, [hit["_source"].get("url") for hit in found])
-        unfound["unfound_urls"] = missing
+        unfound["unfound_urls"] = missing = unfound_urls(body, answer)
         if missing:
             told = (
                 f"{len(missing)} of the URLs that were written are in no document of {index!r} any more: {missing[0]}"
@@ -140,6 +135,18 @@ def parse_filter(text: str) -> dict[str, Any]:
     if not (field and equals):
         raise InputError(f"--filter {text!r}: expected FIELD=VALUE, or an OpenSearch clause as JSON")
     return {"term": {field: value}}
+
+
+HELD = "urls"
+"""The aggregation that counts which of the written URLs the index holds."""
+
+
+def unfound_urls(body: queries.Body, answer: Mapping[str, Any]) -> list[str]:
+    """Which of the URLs that a body asks for the index does not hold: of what was counted, else as far as hits tell."""
+    if HELD not in answer.get("aggregations", {}):
+        return queries.unfound_urls(body, [hit["_source"].get("url") for hit in answer["hits"]["hits"]])
+    held = {bucket["key"] for bucket in answer["aggregations"][HELD]["buckets"]}
+    return [url for url in queries.listed_urls(body) if url not in held]
 
 
 def unknown_fields(client: OpenSearch, index: str, clauses: Sequence[Mapping[str, Any]]) -> list[str]:
