@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -118,6 +119,8 @@ def main() -> None:
     # Threads of torch and faiss that wait for each other are to sleep, not to spin: on a machine that does other work
     # too, spinning made a single query's encoding 40 times slower. Read when these libraries are first loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # What stops a container ends a command as Ctrl-C does: what is on its way is finished and kept.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         status = osn(standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)

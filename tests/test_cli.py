@@ -37,6 +37,11 @@ def interrupted():
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(30)
 
+@cli.osn.command("terminated")
+def terminated():
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(30)
+
 sys.argv = ["osn", sys.argv[1]]
 cli.main()
 """
@@ -78,8 +83,9 @@ def test_a_pipe_that_is_closed_early_is_no_error(command: str) -> None:
         assert process.wait(60) == 0
 
 
-def test_ctrl_c_ends_with_130_and_no_traceback() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT, "interrupted"], capture_output=True, text=True, timeout=60)
+@pytest.mark.parametrize("command", ["interrupted", "terminated"])
+def test_ctrl_c_and_sigterm_end_with_130_and_no_traceback(command: str) -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT, command], capture_output=True, text=True, timeout=60)
     assert done.returncode == 130
     assert "Traceback" not in done.stderr
 

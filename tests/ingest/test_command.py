@@ -110,15 +110,16 @@ def test_a_folder_that_cannot_be_written_to_is_named(osn: Osn, tmp_path: Path) -
     assert "error: d.jsonl/vectors" in ran.stderr and "Traceback" not in ran.stderr
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_says_so_exits_with_130_and_goes_on(
-    client: Any, cluster_url: str, index_name: str, tmp_path: Path, osn_home: Path
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path, osn_home: Path, number: signal.Signals
 ) -> None:
     corpus = write_jsonl(tmp_path / "d.jsonl", records(2000))
     with FaultProxy(cluster_url) as proxy:
         proxy.fault = lambda request: Fault("delay", seconds=0.05)
         process = begin(proxy.url, osn_home, small(corpus, index_name))
         wait_for(proxy, 5)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, told = process.communicate(timeout=60)
         assert process.returncode == 130, told
         assert "the same command again continues" in told and "Traceback" not in told
