@@ -27,7 +27,7 @@ from opensearch_neural.files import read_json_object
 from opensearch_neural.models.dense import T5, quiet_loading
 from opensearch_neural.models.directory import Module, locate, refuse_several_vectors, routes
 from opensearch_neural.models.pooling import Pooling, pooled
-from opensearch_neural.models.pretrained import load_model
+from opensearch_neural.models.pretrained import first_line, load_model
 from opensearch_neural.models.safety import refuse_unsafe
 from trainers import backbones
 
@@ -266,8 +266,7 @@ def read_config(folder: Path) -> PretrainedConfig:
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        # The further lines list every model that there is.
-        raise ModelError(f"{folder} does not load as a transformer: {str(error).partition(chr(10))[0]}") from error
+        raise ModelError(f"{folder} does not load as a transformer: {first_line(error)}") from error
     return config
 
 

@@ -36,10 +36,8 @@ def load_model(auto: Any, folder: Path, *, what: str | None = None, config: Any 
                 **({} if config is None else {"config": config}),
             )
         except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-            # The further lines list every model that there is.
-            reason = str(error).partition("\n")[0]
             what = what or auto.__name__.removeprefix("AutoModelFor")
-            raise ModelError(f"{folder} does not load as {what}: {reason}") from None
+            raise ModelError(f"{folder} does not load as {what}: {first_line(error)}") from None
     return model, sorted(report["missing_keys"])
 
 
@@ -65,10 +63,15 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
             folder, local_files_only=True, trust_remote_code=False
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ModelError(f"{folder}: the tokenizer does not load: {str(error).partition(chr(10))[0]}") from None
+        raise ModelError(f"{folder}: the tokenizer does not load: {first_line(error)}") from None
     if not tokenizer.is_fast:
         raise ModelError(f"{folder}: the tokenizer has no tokenizer.json", "save it as a fast tokenizer")
     return tokenizer
+
+
+def first_line(error: Exception) -> str:
+    """What transformers says of a directory that does not load; its further lines list every model that there is."""
+    return str(error).partition("\n")[0]
 
 
 @contextmanager
