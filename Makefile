@@ -15,8 +15,8 @@ demo: check-java install
 
 ## Two processes, each with a node of its own; a file's tests stay together. What measures time has the machine to itself.
 test: check-java install
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --ignore tests/load
-	$(BIN)/python -m pytest -q tests/load
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --ignore tests/benchmarks/load
+	$(BIN)/python -m pytest -q tests/benchmarks/load
 
 lint: install
 	$(BIN)/ruff check .
@@ -64,10 +64,10 @@ bench-scale: check-java install
 	$(BIN)/osn bench scale --goals fast --out load-1m --heap 4g $(if $(DATA),--data "$(DATA)") $(if $(RECORD),--record "$(RECORD)")
 
 bench-encode: install
-	$(BIN)/python -m benchmarks.encoding
+	$(BIN)/python -m benchmarks.speed.encoding
 
 bench-query-encoding: install
-	$(BIN)/python -m benchmarks.query_encoding
+	$(BIN)/python -m benchmarks.speed.query_encoding
 
 test-faults: check-java install
 	OSN_KILLS=100 OSN_FUZZ_FILES=1000 $(BIN)/python -m pytest -q -m faults

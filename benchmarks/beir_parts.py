@@ -15,8 +15,8 @@ T = TypeVar("T")
 def check_data(work: Path, folders: Sequence[Path]) -> None:
     """Raises InputError where a folder of work was begun on other data sets than these."""
     from opensearch_neural.errors import InputError
+    from opensearch_neural.evaluation.results import data_facts
     from opensearch_neural.files import read_json_object, write_json
-    from opensearch_neural.results import data_facts
 
     file = work / "data.json"
     facts = {folder.name: data_facts(folder).files for folder in folders}
@@ -81,9 +81,9 @@ def write_judged(source: Path, folder: Path, splits: Mapping[str, list[str]], *,
 
 def write_part(source: Path, folder: Path, kept: set[str], splits: Sequence[str]) -> None:
     """A BEIR folder of the documents in `kept` alone, with the judgements on them and the questions that have one."""
-    from opensearch_neural.corpus import BeirData
+    from opensearch_neural.corpus.readers import BeirData
     from opensearch_neural.files import write_text
-    from trainers.data import read_documents
+    from trainers.data.examples import read_documents
 
     questions: dict[str, str] = {}
     for split in splits:

@@ -34,8 +34,8 @@ def results(folder: Path, html: Path | None, as_json: bool) -> None:
     osn bench results --folder my-results --html report.html
     """
     from benchmarks.report import page, text
+    from opensearch_neural.evaluation.results import read_all
     from opensearch_neural.files import write_text
-    from opensearch_neural.results import read_all
 
     found = read_all(folder)
     target = html or folder / "index.html"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opensearch_neural.cluster import ConnectionSettings, connect
+from opensearch_neural.cluster.connect import ConnectionSettings, connect
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

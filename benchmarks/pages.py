@@ -20,9 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.load.report import with_interval
+from opensearch_neural.evaluation.results import Row, Summary, read
+from opensearch_neural.evaluation.tables import cell, pivot, result_table, table
 from opensearch_neural.files import write_text
-from opensearch_neural.results import Row, Summary, read
-from opensearch_neural.tables import cell, pivot, result_table, table
 
 RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parent.parent / "README.md"

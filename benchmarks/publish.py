@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from opensearch_neural.results import Goal, Row, Summary, code_commit, command_line, data_facts, machine_facts
+from opensearch_neural.evaluation.results import (
+    Goal,
+    Row,
+    Summary,
+    code_commit,
+    command_line,
+    data_facts,
+    machine_facts,
+)
 
 
 def signed(row: Row, digits: int = 3) -> str:
@@ -28,7 +36,7 @@ def publish(
 
     data: the folders of the data sets that the rows rest on.
     """
-    from opensearch_neural.tables import result_table
+    from opensearch_neural.evaluation.tables import result_table
 
     summary = Summary(
         command=command_line(),

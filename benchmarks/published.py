@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opensearch_neural.cluster import ConnectionSettings, connect, connection_options
+from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from ingest.job import Job
-    from opensearch_neural.corpus import BeirData
-    from opensearch_neural.evaluate import Measured
-    from opensearch_neural.results import Goal
+    from opensearch_neural.corpus.readers import BeirData
+    from opensearch_neural.evaluation.evaluate import Measured
+    from opensearch_neural.evaluation.results import Goal
 
 DENSE = "all-MiniLM-L6-v2"
 MEASURES = ("nDCG@10", "RR@10", "R@100")
@@ -46,8 +46,8 @@ def published(connection: ConnectionSettings, data: Path, record: Path | None, w
     from ingest.encode import EncodeJob, run_encode
     from ingest.job import Job
     from ingest.source import CorpusSource
-    from opensearch_neural.corpus import BeirData
-    from opensearch_neural.evaluate import label, rows
+    from opensearch_neural.corpus.readers import BeirData
+    from opensearch_neural.evaluation.evaluate import label, rows
 
     judged = BeirData.load(data, "test")
     client = connect(settings=connection)
@@ -76,7 +76,7 @@ def published(connection: ConnectionSettings, data: Path, record: Path | None, w
 def measure(client: OpenSearch, judged: BeirData, job: Job, engines: dict[str, str]) -> dict[str, Measured]:
     """Ingest the corpus as `job` says and measure some engines ({engine: name in the result}); the index is deleted."""
     from opensearch_neural.engines import engine_bodies
-    from opensearch_neural.experiment import run_engine
+    from opensearch_neural.evaluation.side_by_side import run_engine
 
     with ingested(client, job) as index:
         return {
@@ -100,7 +100,7 @@ def ingested(client: OpenSearch, job: Job) -> Iterator[str]:
 
 def goals(ndcg: dict[str, float]) -> list[Goal]:
     """Each goal in the words in which it was set."""
-    from opensearch_neural.results import Goal
+    from opensearch_neural.evaluation.results import Goal
 
     def between(name: str, low: float, high: float, words: str) -> Goal:
         return Goal(words, f"{low} to {high}", round(ndcg[name], 4), low <= ndcg[name] <= high)

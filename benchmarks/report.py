@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from opensearch_neural.results import Goal, Row, Summary
-from opensearch_neural.tables import cell, number, pivot, result_table, table
+from opensearch_neural.evaluation.results import Goal, Row, Summary
+from opensearch_neural.evaluation.tables import cell, number, pivot, result_table, table
 
 # Plots that lie beside a summary.json are put into the page.
 PLOTS = {".svg": "image/svg+xml", ".png": "image/png"}

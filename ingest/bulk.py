@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from opensearch_neural.cluster_errors import reason_of, translate
+from opensearch_neural.cluster.errors import reason_of, translate
 from opensearch_neural.errors import ClusterError
 
 if TYPE_CHECKING:

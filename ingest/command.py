@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ingest import options
-from opensearch_neural.cluster import ConnectionSettings, connect, connection_options
+from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options
 from opensearch_neural.errors import InputError
-from opensearch_neural.schema import DenseType
+from opensearch_neural.index.mapping import DenseType
 
 if TYPE_CHECKING:
     from ingest.models import Dtype

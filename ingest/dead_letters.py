@@ -21,9 +21,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from opensearch_neural.corpus import Document, OnReject, Rejected, read_corpus
+from opensearch_neural.corpus.passages import Passage
+from opensearch_neural.corpus.readers import Document, OnReject, Rejected, read_corpus
 from opensearch_neural.errors import InputError
-from opensearch_neural.passages import Passage
 
 # What is kept of a line that could not be understood.
 RAW_LIMIT = 1 << 20

@@ -23,13 +23,13 @@ from ingest import target as targets
 from ingest.bulk import BulkWriter, RetryPolicy
 from ingest.encoding import Encoders, prepare
 from ingest.models import splitting_tokenizer
-from opensearch_neural.cluster import translate_errors
-from opensearch_neural.cluster_errors import reason_of
-from opensearch_neural.corpus import Document, document_of
+from opensearch_neural.cluster.connect import translate_errors
+from opensearch_neural.cluster.errors import reason_of
+from opensearch_neural.corpus.passages import Passage, split
+from opensearch_neural.corpus.readers import Document, document_of
 from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.index.mapping import MODEL_OPTIONS, IndexMeta
 from opensearch_neural.models import registry
-from opensearch_neural.passages import Passage, split
-from opensearch_neural.schema import MODEL_OPTIONS, IndexMeta
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from opensearch_neural.cluster import ConnectionSettings, connect, connection_options
+from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options
 from opensearch_neural.errors import InputError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def add(
     """
     from ingest.documents import Refused
     from ingest.source import CorpusSource, spooled
-    from opensearch_neural.corpus import Rejected
+    from opensearch_neural.corpus.readers import Rejected
 
     opened = _open(connection, index, sparse, dense, pq)
     rejected: list[Rejected] = []

@@ -40,10 +40,10 @@ from ingest.vectors import (
     shards_of,
     write_shard,
 )
-from opensearch_neural.corpus import Document, Rejected
+from opensearch_neural.corpus.readers import Document, Rejected
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import write_json, write_text
-from opensearch_neural.schema import PassageMeta
+from opensearch_neural.index.mapping import PassageMeta
 
 if TYPE_CHECKING:
     from ingest.ray_encode import RayOptions

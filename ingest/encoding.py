@@ -14,16 +14,16 @@ import orjson
 
 from ingest.bulk import Action
 from ingest.weights import SMALLEST, shortest
-from opensearch_neural.corpus import MAX_ID_BYTES
+from opensearch_neural.corpus.passages import Passage
+from opensearch_neural.corpus.readers import MAX_ID_BYTES
 from opensearch_neural.errors import ModelError
+from opensearch_neural.index.mapping import DenseMeta, rank_features, to_bytes
 from opensearch_neural.multi_vector import stored
-from opensearch_neural.passages import Passage
-from opensearch_neural.schema import DenseMeta, rank_features, to_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from opensearch_neural.corpus import Document
+    from opensearch_neural.corpus.readers import Document
     from opensearch_neural.models.dense import DenseEncoder
     from opensearch_neural.models.quantized import QuantizedModel, Quantizer
     from opensearch_neural.models.sparse import SparseDocumentEncoder

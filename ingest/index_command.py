@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from opensearch_neural.cluster import ConnectionSettings, connect, connection_options
+from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options
 
 
 @click.group()

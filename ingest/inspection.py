@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ingest import target as targets
-from opensearch_neural.cluster import translate_errors
+from opensearch_neural.cluster.connect import translate_errors
 from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.index.mapping import HNSW_M, DenseMeta, IndexMeta, QuantizedMeta, SparseMeta
 from opensearch_neural.models import registry
-from opensearch_neural.schema import HNSW_M, DenseMeta, IndexMeta, QuantizedMeta, SparseMeta
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -178,7 +178,7 @@ def _word_postings(client: OpenSearch, index: str) -> int:
 
 def _drift(client: OpenSearch, index: str, sparse: SparseMeta, sample: int) -> Drift | None:
     from opensearch_neural.idf import DocumentFrequencies, idf
-    from opensearch_neural.tokens import QueryEncoder, special_tokens
+    from opensearch_neural.query_encoder import QueryEncoder, special_tokens
 
     try:
         encoder = QueryEncoder.load(registry.find(sparse.hash, sparse.name, "sparse"))

@@ -31,13 +31,13 @@ from ingest.source import CorpusSource, Records, as_passages, ignore, spooled
 from ingest.target import open_target, read_meta
 from ingest.vectors import Manifest, StoredVectors, find_manifest
 from ingest.versions import build_record, open_build, serve
-from opensearch_neural.cluster import translate_errors
+from opensearch_neural.cluster.connect import translate_errors
 from opensearch_neural.errors import InputError
+from opensearch_neural.index.mapping import DenseType, IndexMeta, PassageMeta, QuantizedMeta
 from opensearch_neural.models import registry
 from opensearch_neural.models.directory import locate, model_info
 from opensearch_neural.models.quantized import QUANTIZER_FILE, Quantizer
-from opensearch_neural.schema import DenseType, IndexMeta, PassageMeta, QuantizedMeta
-from opensearch_neural.tokens import load_tokenizer
+from opensearch_neural.query_encoder import load_tokenizer
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

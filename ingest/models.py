@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ingest.source import Records, as_passages, ignore
-from opensearch_neural.corpus import Rejected
+from opensearch_neural.corpus.readers import Rejected
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.models import directory, registry
-from opensearch_neural.schema import (
+from opensearch_neural.index.mapping import (
     DenseMeta,
     DenseType,
     IndexMeta,
@@ -23,6 +22,7 @@ from opensearch_neural.schema import (
     SparseMeta,
     byte_scale,
 )
+from opensearch_neural.models import directory, registry
 
 if TYPE_CHECKING:
     import numpy as np
@@ -176,8 +176,8 @@ def _load_sparse(name_or_path: str, wanted: Wanted, *, name: str | None = None) 
 def lexical_tokenizer(named: str | None, records: Records) -> Tokenizer:
     """The tokenizer of a corpus's lexical model: the one named, BERT's where it is installed, else made of the corpus."""
     from opensearch_neural.models.lexical import TRAINING_SAMPLE
-    from opensearch_neural.tokens import load_tokenizer
-    from opensearch_neural.word_pieces import train_word_pieces
+    from opensearch_neural.models.word_pieces import train_word_pieces
+    from opensearch_neural.query_encoder import load_tokenizer
 
     if named is not None:
         return load_tokenizer(named)
@@ -208,7 +208,7 @@ def splitting_tokenizer(
     sparse: SparseDocumentEncoder | None, dense: DenseEncoder | QuantizedModel | None, named: str | None
 ) -> Tokenizer:
     """The tokenizer by which passages are measured: of the model that reads them."""
-    from opensearch_neural.tokens import load_tokenizer
+    from opensearch_neural.query_encoder import load_tokenizer
 
     if sparse is not None:
         return sparse.query.tokenizer

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from ingest.dead_letters import is_dead_letter_file, mended
 from ingest.seen import FirstRecords
-from opensearch_neural.corpus import Document, Rejected, read_corpus
+from opensearch_neural.corpus.passages import Passage, split
+from opensearch_neural.corpus.readers import Document, Rejected, read_corpus
 from opensearch_neural.errors import InputError
-from opensearch_neural.passages import Passage, split
-from opensearch_neural.schema import PassageMeta
+from opensearch_neural.index.mapping import PassageMeta
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -28,7 +28,7 @@ Records = Callable[[Callable[[Rejected], None]], Iterator[Document]]
 
 @dataclass(frozen=True)
 class CorpusSource:
-    """Where the corpus lies and how its records are read; the fields are those of `opensearch_neural.corpus.read_corpus`."""
+    """Where the corpus lies and how its records are read: the fields of `corpus.readers.read_corpus`."""
 
     path: str
     format: str | None = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from opensearch_neural import __version__
 from opensearch_neural.errors import ClusterError, ModelError
-from opensearch_neural.schema import IndexMeta, index_body
+from opensearch_neural.index.mapping import IndexMeta, index_body
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

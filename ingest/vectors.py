@@ -40,11 +40,11 @@ from numpy.typing import NDArray
 from ingest.encoding import Vectorizer, Vectors
 from ingest.journal import digest, record_digest
 from ingest.source import CorpusSource
-from opensearch_neural.corpus import Document, Rejected
+from opensearch_neural.corpus.readers import Document, Rejected
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, share, write_json
+from opensearch_neural.index.mapping import PassageMeta, QuantizedMeta, SparseMeta
 from opensearch_neural.models.vectors import SparseVectors
-from opensearch_neural.schema import PassageMeta, QuantizedMeta, SparseMeta
 
 if TYPE_CHECKING:
     from opensearch_neural.models.dense import DenseEncoder

@@ -15,9 +15,9 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ingest import target as targets
-from opensearch_neural.cluster import translate_errors
+from opensearch_neural.cluster.connect import translate_errors
 from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.schema import IndexMeta
+from opensearch_neural.index.mapping import IndexMeta
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

@@ -18,17 +18,17 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from opensearch_neural import queries
-    from opensearch_neural.cluster import connect, connect_async
+    from opensearch_neural.cluster.connect import connect, connect_async
     from opensearch_neural.errors import OsnError
-    from opensearch_neural.tokens import QueryEncoder
+    from opensearch_neural.query_encoder import QueryEncoder
 
 __all__ = ["OsnError", "QueryEncoder", "__version__", "connect", "connect_async", "queries"]
 
 _LAZY = {
     "OsnError": "opensearch_neural.errors",
-    "QueryEncoder": "opensearch_neural.tokens",
-    "connect": "opensearch_neural.cluster",
-    "connect_async": "opensearch_neural.cluster",
+    "QueryEncoder": "opensearch_neural.query_encoder",
+    "connect": "opensearch_neural.cluster.connect",
+    "connect_async": "opensearch_neural.cluster.connect",
 }
 
 

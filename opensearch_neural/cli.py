@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from opensearch_neural import __version__
-from opensearch_neural.command_outline import OWN_PACKAGES, docstring_of, missing_module
+from opensearch_neural.commands.outline import OWN_PACKAGES, docstring_of, missing_module
 from opensearch_neural.errors import OsnError
 
 

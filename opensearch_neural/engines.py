@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from opensearch_neural import multi_vector, queries
 from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.index.mapping import IndexMeta, check_same_model, to_bytes
+from opensearch_neural.look_up_table import spread
 from opensearch_neural.models import directory, registry
-from opensearch_neural.packed_table import spread
 from opensearch_neural.queries import Body, Filter, Rare
-from opensearch_neural.schema import IndexMeta, check_same_model, to_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from opensearch_neural.models.dense import Backend, DenseEncoder
     from opensearch_neural.models.quantized import QuantizedModel
+    from opensearch_neural.query_encoder import QueryEncoder
     from opensearch_neural.retrievers.faiss import QuantizedRetriever
     from opensearch_neural.retrievers.generative import GenerativeRetriever
-    from opensearch_neural.tokens import QueryEncoder
 
 WINDOW = 30
 # Where `osn tune` keeps its choice in an index's `_meta.osn`: {"rare": "ratio:0.5", "window": 30, "exact": true, …}.
@@ -209,7 +209,7 @@ class Engines:
         Raises ModelError when it is not on this machine, or the one named is another.
         """
         if self._query_encoder is None:
-            from opensearch_neural.tokens import QueryEncoder
+            from opensearch_neural.query_encoder import QueryEncoder
 
             meta = self.meta.sparse
             if meta is None:
@@ -513,7 +513,7 @@ def open_engines(client: OpenSearch, index: str, **settings: Any) -> Engines:
     """
     from opensearchpy.exceptions import NotFoundError
 
-    from opensearch_neural.cluster import quick_capabilities
+    from opensearch_neural.cluster.connect import quick_capabilities
 
     try:
         mappings = client.indices.get_mapping(index=index)

@@ -4,7 +4,7 @@
     document["dense"] = stored(vectors)                       (vectors, dimension) of one document
     client.search(index="docs", body=nearest(vector))
 
-They are nested documents with one `dense.vector` each, in one graph. `benchmarks/multi_layer_storage.py` measures them
+They are nested documents with one `dense.vector` each, in one graph. `osn bench multi-layer --part storage` measures them
 beside a field for each layer, whose answers come later.
 """
 

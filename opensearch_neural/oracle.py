@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.packed_table import SCRIPT, PackedTable
+from opensearch_neural.look_up_table import SCRIPT, PackedTable
 from opensearch_neural.queries import DOT_ALIAS
 
 Floats = NDArray[np.float32]

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from opensearch_neural.packed_table import SCRIPT, WEIGHTED_SCRIPT, PackedTable
+from opensearch_neural.look_up_table import SCRIPT, WEIGHTED_SCRIPT, PackedTable
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

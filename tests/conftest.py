@@ -61,7 +61,7 @@ def cluster_url() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def client(cluster_url: str) -> Iterator[OpenSearch]:
     """An opensearch-py client of the test cluster, with the credentials of the environment where OSN_URL needs any."""
-    from opensearch_neural.cluster import connect
+    from opensearch_neural.cluster.connect import connect
 
     connected = connect(cluster_url)
     yield connected

@@ -97,7 +97,8 @@ def test_a_model_that_is_not_on_this_machine_is_named(
 @pytest.mark.cluster
 def test_sparse_and_bm25_searches_never_import_torch(index: str, cluster_url: str) -> None:
     script = (
-        "import sys; from opensearch_neural.cluster import connect; from opensearch_neural.engines import engine_bodies\n"
+        "import sys; from opensearch_neural.cluster.connect import connect\n"
+        "from opensearch_neural.engines import engine_bodies\n"
         f"client = connect({cluster_url!r})\n"
         f"for engine, body in engine_bodies(client, {index!r}, ['bm25', 'sparse', 'high-idf-first']).items():\n"
         f"    assert client.search(index={index!r}, body=body('sunlight', 1))['hits']['hits'], engine\n"

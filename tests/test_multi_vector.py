@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from benchmarks.multi_layer_storage import FieldALayer, Layout
+from benchmarks.papers.multi_layer_storage import FieldALayer, Layout
 from opensearch_neural import multi_vector
-from opensearch_neural.schema import DenseMeta, knn_vector
+from opensearch_neural.index.mapping import DenseMeta, knn_vector
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from ingest.job import CorpusSource, Job, run_job
 from opensearch_neural import queries
-from opensearch_neural.corpus import read_corpus, read_queries
+from opensearch_neural.corpus.readers import read_corpus, read_queries
 from opensearch_neural.errors import InputError
+from opensearch_neural.index.mapping import rank_features
 from opensearch_neural.models.lexical import build_lexical
 from opensearch_neural.oracle import StoredWeights, predict, rescored, stored
 from opensearch_neural.queries import Rare
-from opensearch_neural.schema import rank_features
 
 CRANFIELD = Path(__file__).parents[2] / "shared" / "data" / "cranfield"
 

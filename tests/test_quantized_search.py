@@ -23,33 +23,33 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from quantized_models import quantized_model
 
-from benchmarks import cascade, jpq_table
 from benchmarks.load import tuning
 from benchmarks.load.measurement import prepare
 from benchmarks.load.target import Target
 from benchmarks.load.tuning import Chosen, Questions, Tried, asker, choose_cascade, tune
 from benchmarks.load.variants import parse_variants, spec_of
 from benchmarks.load.workload import body_builders
+from benchmarks.papers import cascade, jpq_table
 from ingest.documents import Documents, delete_documents
 from ingest.encode import EncodeJob, run_encode, write_index
 from ingest.job import CorpusSource, Job, run_job
 from ingest.target import put_meta
 from opensearch_neural import queries
-from opensearch_neural.cluster import ConnectionSettings
+from opensearch_neural.cluster.connect import ConnectionSettings
 from opensearch_neural.commands.search import CODES, token_contributions
 from opensearch_neural.engines import TUNED_CASCADE, Cascade, Engines, TwoPhases, open_engines
 from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.evaluation.results import Row, read
+from opensearch_neural.index.mapping import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, index_body
+from opensearch_neural.look_up_table import PackedTable, spread
 from opensearch_neural.models.dense_onnx import INT8_FILE
 from opensearch_neural.models.lexical import LexicalEncoder
 from opensearch_neural.models.quantized import Quantizer, load_quantized
 from opensearch_neural.models.registry import link_of
 from opensearch_neural.oracle import StoredWeights, predict
-from opensearch_neural.packed_table import PackedTable, spread
 from opensearch_neural.queries import Rare
-from opensearch_neural.results import Row, read
 from opensearch_neural.retrievers.faiss import QuantizedRetriever
 from opensearch_neural.retrievers.opensearch import read_codes
-from opensearch_neural.schema import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, index_body
 
 TEXT = """
 rain bow light drop sun water glass angle prism sky cloud storm engine piston spark fuel valve crank bread flour

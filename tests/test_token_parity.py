@@ -19,10 +19,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from opensearch_neural import QueryEncoder, queries
 from opensearch_neural.idf import load_idf
-from opensearch_neural.lint import lint
+from opensearch_neural.lint.rules import lint
 from opensearch_neural.models.directory import minilm_directory
 from opensearch_neural.models.lexical import build_lexical
-from opensearch_neural.word_pieces import train_word_pieces
+from opensearch_neural.models.word_pieces import train_word_pieces
 
 QUERIES = 10_000
 

@@ -20,10 +20,10 @@ from opensearch_neural import queries  # noqa: E402
 from opensearch_neural.cli import osn  # noqa: E402
 from opensearch_neural.engines import open_engines  # noqa: E402
 from opensearch_neural.errors import ModelError  # noqa: E402
+from opensearch_neural.index.mapping import PassageMeta  # noqa: E402
 from opensearch_neural.models.directory import write_osn_json  # noqa: E402
 from opensearch_neural.models.generative import KIND, GenerativeSettings, load_generative, write_settings  # noqa: E402
-from opensearch_neural.schema import PassageMeta  # noqa: E402
-from trainers import backbones  # noqa: E402
+from trainers.encoders import backbones  # noqa: E402
 
 ANIMALS = ["cat", "dog", "bird", "fish"]
 TEXT = "The {0} lives in the garden of the house. The {0} sleeps. " * 6

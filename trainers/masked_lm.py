@@ -32,17 +32,18 @@ from torch import Tensor
 from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from opensearch_neural.corpus import Document
+from opensearch_neural.corpus.readers import Document
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import read_json_object, write_json
-from trainers import backbones, losses
-from trainers.backbones import HEAD_BIAS, NewBackbone
-from trainers.config import backbone_option, config_options, fingerprint
-from trainers.data import read_documents
-from trainers.loop import TrainingSettings, Visit, train
-from trainers.model import Batch, Losses, TrainingModel
-from trainers.sequence_to_sequence import IGNORED, Row, SequenceToSequence, collate_rows, log_likelihood
-from trainers.texts import normalised
+from trainers.common import losses
+from trainers.common.config import backbone_option, config_options, fingerprint
+from trainers.common.loop import TrainingSettings, Visit, train
+from trainers.common.training_model import Batch, Losses, TrainingModel
+from trainers.data.examples import read_documents
+from trainers.data.texts import normalised
+from trainers.encoders import backbones
+from trainers.encoders.backbones import HEAD_BIAS, NewBackbone
+from trainers.encoders.sequence_to_sequence import IGNORED, Row, SequenceToSequence, collate_rows, log_likelihood
 
 logger = logging.getLogger(__name__)
 

@@ -34,14 +34,14 @@ from opensearch_neural.models import multi_layer
 from opensearch_neural.models.multi_layer import MultiVectors, Selection, Source, mixed, write_selection
 from opensearch_neural.models.pooling import Pooling
 from opensearch_neural.retrievers import Run
-from trainers import losses
-from trainers.bi_encoder import BiEncoder, DenseConfig, rehearse, report, towers, train_dense
-from trainers.config import backbone_option, config_options
-from trainers.dev import DEPTH
-from trainers.encoder import Encoder, EncoderSettings, Role, read_config, read_start, write_sentence_transformer
-from trainers.grad_cache import Encoded, Part, gather
-from trainers.loop import TrainingSettings
-from trainers.model import Losses, decay_groups
+from trainers.common import losses
+from trainers.common.config import backbone_option, config_options
+from trainers.common.dev_measures import DEPTH
+from trainers.common.grad_cache import Encoded, Part, gather
+from trainers.common.loop import TrainingSettings
+from trainers.common.training_model import Losses, decay_groups
+from trainers.dense import BiEncoder, DenseConfig, rehearse, report, towers, train_dense
+from trainers.encoders.tower import Encoder, EncoderSettings, Role, read_config, read_start, write_sentence_transformer
 
 PoolingStrategy = Literal["multi-vector", "self-contrastive", "average", "scalar-mix"]
 SEVERAL: tuple[PoolingStrategy, ...] = ("multi-vector", "self-contrastive")

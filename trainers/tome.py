@@ -27,7 +27,7 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedTokenizerBase, set_seed
 
-from opensearch_neural.corpus import Document
+from opensearch_neural.corpus.readers import Document
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.models.directory import hash_files, locate, read_osn_json, write_osn_json
@@ -44,13 +44,8 @@ from opensearch_neural.models.generative import (
     write_settings,
 )
 from opensearch_neural.models.url_trie import CorpusUrls
-from trainers import backbones
-from trainers.bi_encoder import SetSettings
-from trainers.config import backbone_option, config_options, fingerprint, save_config, to_dict
-from trainers.data import TrainingData, format_of, read_documents
-from trainers.doc2query import SamplingSettings, generate_queries, sampling_for
-from trainers.leaks import find_leaks, without_leaks
-from trainers.loop import (
+from trainers.common.config import backbone_option, config_options, fingerprint, save_config, to_dict
+from trainers.common.loop import (
     LAST,
     Trained,
     TrainingSettings,
@@ -61,8 +56,15 @@ from trainers.loop import (
     main_process_first,
     train,
 )
-from trainers.model import Batch, TrainingModel
-from trainers.sequence_to_sequence import (
+from trainers.common.training_model import Batch, TrainingModel
+from trainers.data.examples import TrainingData, format_of, read_documents
+from trainers.data.leaks import find_leaks, without_leaks
+from trainers.data.texts import TextStore
+from trainers.data.tokenized import TokenCache
+from trainers.dense import SetSettings
+from trainers.doc2query.train import SamplingSettings, generate_queries, sampling_for
+from trainers.encoders import backbones
+from trainers.encoders.sequence_to_sequence import (
     Batched,
     Row,
     SequenceToSequence,
@@ -71,8 +73,6 @@ from trainers.sequence_to_sequence import (
     log_likelihood,
     share_written,
 )
-from trainers.texts import TextStore
-from trainers.tokenized import TokenCache
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from benchmarks.load.scale import (
     node_options,
     say,
 )
-from opensearch_neural.cluster import ConnectionSettings, connection_options
+from opensearch_neural.cluster.connect import ConnectionSettings, connection_options
 
 if TYPE_CHECKING:
     from benchmarks.load.growth import Growth
@@ -74,7 +74,7 @@ def ablation(
     from benchmarks.load.target import allowed_target
     from benchmarks.load.variants import parse_variants
     from benchmarks.load.workload import ModelChoice
-    from opensearch_neural.results import data_facts
+    from opensearch_neural.evaluation.results import data_facts
 
     folder = corpus_or_docstrings(data, out)
     first = growth_of(str(folder), prefix, documents, options["seed"], options)

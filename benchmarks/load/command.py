@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from opensearch_neural.cluster import ConnectionSettings, connect, connection_options, translate_errors
+from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options, translate_errors
 from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.errors import InputError
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from benchmarks.load.quality import Judged
     from benchmarks.load.variants import Variant
     from benchmarks.load.workload import ModelChoice
-    from opensearch_neural.results import Data
+    from opensearch_neural.evaluation.results import Data
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -119,7 +119,7 @@ def queries_of(
     from itertools import islice
 
     from benchmarks.load.quality import Judged
-    from opensearch_neural.corpus import BeirData, read_queries
+    from opensearch_neural.corpus.readers import BeirData, read_queries
 
     if (queries is None) == (data is None):
         raise InputError(
@@ -183,7 +183,7 @@ def load(
     """
     from benchmarks.load.target import allowed_target
     from benchmarks.load.variants import parse_variants
-    from opensearch_neural.results import data_facts
+    from opensearch_neural.evaluation.results import data_facts
 
     variants = parse_variants(engines)
     check_goals(goals, variants)

@@ -22,7 +22,7 @@ from benchmarks.load.cells import MEASURES, THROUGHPUT, Cell, cells, shared_roun
 from benchmarks.load.measurement import Measurement
 from benchmarks.load.statistics import Change, Floats
 from opensearch_neural.errors import InputError
-from opensearch_neural.tables import table
+from opensearch_neural.evaluation.tables import table
 
 ALPHA = 0.05
 HIGHER_IS_BETTER = (THROUGHPUT,)

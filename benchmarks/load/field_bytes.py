@@ -12,11 +12,11 @@ import orjson
 from benchmarks.load.growth import BATCH, merge_clean
 from benchmarks.load.server import index_facts
 from ingest.encoding import Vectorizer, prepare
-from opensearch_neural.cluster import translate_errors
-from opensearch_neural.corpus import Document
+from opensearch_neural.cluster.connect import translate_errors
+from opensearch_neural.corpus.readers import Document
 from opensearch_neural.errors import ClusterError
-from opensearch_neural.results import Row
-from opensearch_neural.schema import DenseMeta, IndexMeta, index_body
+from opensearch_neural.evaluation.results import Row
+from opensearch_neural.index.mapping import DenseMeta, IndexMeta, index_body
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

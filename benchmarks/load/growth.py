@@ -32,14 +32,14 @@ from ingest.pipeline import ingest as run_pipeline
 from ingest.source import CorpusSource, ignore
 from ingest.target import LOADING, count, open_target, read_meta
 from ingest.vectors import StoredVectors, find_manifest
-from opensearch_neural.cluster import translate_errors
-from opensearch_neural.corpus import Document, Rejected
+from opensearch_neural.cluster.connect import translate_errors
+from opensearch_neural.corpus.readers import Document, Rejected
 from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.index.mapping import IndexMeta
 from opensearch_neural.models import registry
 from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.queries import Rare, rare_tokens
-from opensearch_neural.schema import IndexMeta
-from opensearch_neural.tokens import QueryEncoder
+from opensearch_neural.query_encoder import QueryEncoder
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

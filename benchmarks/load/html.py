@@ -17,7 +17,7 @@ from benchmarks.load.cells import THROUGHPUT, Cell, Levels
 from benchmarks.load.measurement import Measurement
 from benchmarks.load.report import facts_text, level_table, set_name, slo_table, strain_lines
 from opensearch_neural.errors import MissingExtra
-from opensearch_neural.results import Summary
+from opensearch_neural.evaluation.results import Summary
 
 # Okabe and Ito's colours, which people with any colour vision tell apart; markers differ too.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")

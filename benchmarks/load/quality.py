@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 
 from benchmarks.load.variants import Variant, body_builder
 from benchmarks.load.workload import Workload
-from opensearch_neural import evaluate, multi_vector
-from opensearch_neural.cluster import translate_errors
+from opensearch_neural import multi_vector
+from opensearch_neural.cluster.connect import translate_errors
 from opensearch_neural.engines import Engines
 from opensearch_neural.errors import ClusterError
-from opensearch_neural.evaluate import Qrels
+from opensearch_neural.evaluation import evaluate
+from opensearch_neural.evaluation.evaluate import Qrels
+from opensearch_neural.evaluation.results import Row
 from opensearch_neural.queries import Body
-from opensearch_neural.results import Row
 from opensearch_neural.retrievers import Run
 
 if TYPE_CHECKING:

@@ -22,9 +22,18 @@ from benchmarks.load.slo import Probe, SloResult
 from benchmarks.load.statistics import Estimate
 from benchmarks.load.warmup import Warmup, WarmupSettings
 from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.results import (
+    Data,
+    Goal,
+    Machine,
+    Row,
+    Summary,
+    code_commit,
+    command_line,
+    machine_facts,
+)
+from opensearch_neural.evaluation.tables import number, table
 from opensearch_neural.files import write_text
-from opensearch_neural.results import Data, Goal, Machine, Row, Summary, code_commit, command_line, machine_facts
-from opensearch_neural.tables import number, table
 
 FORMAT = 1
 FILE_NAME = "load.json"

@@ -16,9 +16,9 @@ import numpy as np
 from benchmarks.load import statistics as stats
 from benchmarks.load.cells import SERVER_CPU, Cell, cells
 from benchmarks.load.command import NumberList, check_goals, finish, load_settings, measuring_options, queries_of, run
-from opensearch_neural.cluster import ConnectionSettings, connect, connection_options
+from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options
 from opensearch_neural.errors import InputError
-from opensearch_neural.results import Goal, Row, Summary
+from opensearch_neural.evaluation.results import Goal, Row, Summary
 
 if TYPE_CHECKING:
     from benchmarks.load.blocks import Level
@@ -182,7 +182,7 @@ def scale(
     from benchmarks.load.target import allowed_target
     from benchmarks.load.variants import parse_variants
     from benchmarks.load.workload import ModelChoice
-    from opensearch_neural.results import data_facts
+    from opensearch_neural.evaluation.results import data_facts
 
     sizes = sorted(set(documents))
     if not sizes or sizes[0] < 1:
@@ -231,7 +231,7 @@ def say(line: str) -> None:
 
 def corpus_or_docstrings(data: Path | None, out: Path) -> Path:
     """`data`, or the corpus that every machine has: documentation strings, made once below the output folder."""
-    from benchmarks import python_docs
+    from benchmarks.demo import python_docs
 
     if data is not None:
         return data
@@ -288,7 +288,7 @@ def cluster(connection: ConnectionSettings, heap: str, keep: bool) -> Iterator[t
 def _summary(found: dict[int, Measurement], data: list[Any], goals: str | None, seed: int) -> Summary:
     """All sizes in one result file, with the exponents of growth."""
     from benchmarks.load import report
-    from opensearch_neural.results import code_commit, command_line
+    from opensearch_neural.evaluation.results import code_commit, command_line
 
     rows: list[Row] = []
     reached: list[Goal] = []
@@ -364,7 +364,7 @@ def _exponent(sizes: Sequence[int], row: Sequence[Cell], measure: str) -> stats.
 
 def growth_text(rows: Sequence[Row]) -> str:
     """The exponents as a table for the terminal."""
-    from opensearch_neural.tables import result_table
+    from opensearch_neural.evaluation.tables import result_table
 
     chosen = [row for row in rows if row.set.startswith("growth, ")]
     return "\n" + result_table(chosen, intervals=True) if chosen else ""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingest.target import count
-from opensearch_neural.cluster import is_loopback, translate_errors
+from opensearch_neural.cluster.connect import is_loopback, translate_errors
 from opensearch_neural.errors import ClusterError
 
 if TYPE_CHECKING:

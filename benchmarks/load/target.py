@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from opensearch_neural.cluster import ConnectionSettings, authorization, is_loopback, ssl_context
+from opensearch_neural.cluster.connect import ConnectionSettings, authorization, is_loopback, ssl_context
 from opensearch_neural.errors import InputError
 
 

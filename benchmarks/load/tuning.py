@@ -24,19 +24,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.load import quality
-from opensearch_neural.cluster import ConnectionSettings, connect, connection_options, translate_errors
+from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options, translate_errors
 from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.engines import TUNED, TUNED_CASCADE, Cascade, Engines, TwoPhases, open_engines
 from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.evaluation.tables import table
 from opensearch_neural.queries import Body, Rare
 from opensearch_neural.retrievers import Run
-from opensearch_neural.tables import table
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from opensearchpy import OpenSearch
 
-    from opensearch_neural.evaluate import Qrels
+    from opensearch_neural.evaluation.evaluate import Qrels
     from opensearch_neural.models.dense import Backend, DenseEncoder
 
 RARE = (
@@ -110,7 +110,7 @@ class Questions:
     def quality(self, run: Run, exact: Run) -> dict[str, float]:
         """{query: nDCG@10, or overlap@10 with `exact`}, of the queries that can be judged."""
         if self.qrels is not None:
-            from opensearch_neural import evaluate
+            from opensearch_neural.evaluation import evaluate
 
             judged = {query: self.qrels[query] for query in self.texts if query in self.qrels}
             return evaluate.measure(run, judged, ["nDCG@10"]).per_query["nDCG@10"]
@@ -264,7 +264,7 @@ def share(
 
 
 def _first(hits: dict[str, float]) -> dict[str, float]:
-    from opensearch_neural.evaluate import rank
+    from opensearch_neural.evaluation.evaluate import rank
 
     return dict(rank(hits)[:PAGE])
 
@@ -438,7 +438,7 @@ def tune(
     osn tune --index docs --queries queries.jsonl --keep 0.98
     osn tune --index docs --engine cascade --data data/docs
     """
-    from opensearch_neural.corpus import BeirData, read_queries
+    from opensearch_neural.corpus.readers import BeirData, read_queries
 
     if (queries is None) == (data is None):
         raise InputError("the queries come from one of two places", "--data: judged queries; --queries: any others")

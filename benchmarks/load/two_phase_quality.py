@@ -13,8 +13,8 @@ from pathlib import Path
 
 import click
 
-from opensearch_neural.cluster import ConnectionSettings, connect, connection_options, translate_errors
-from opensearch_neural.results import Goal, Row
+from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options, translate_errors
+from opensearch_neural.evaluation.results import Goal, Row
 
 EXACT = "sparse"
 MOST_LOST = 0.5  # points of nDCG@10
@@ -42,7 +42,7 @@ def two_phase(
     from benchmarks.published import ingested
     from ingest.job import Job
     from ingest.source import CorpusSource
-    from opensearch_neural.corpus import BeirData
+    from opensearch_neural.corpus.readers import BeirData
     from opensearch_neural.errors import InputError
 
     variants = parse_variants(engines)

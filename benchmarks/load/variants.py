@@ -35,7 +35,7 @@ from typing import Any
 from opensearch_neural.engines import ENGINES, Engines
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.queries import DOT_ALIAS, Body, Rare, rare_tokens
-from opensearch_neural.tokens import QueryEncoder
+from opensearch_neural.query_encoder import QueryEncoder
 
 TWO_PHASE = "two-phase"
 ALL_ENGINES = (*ENGINES, TWO_PHASE)

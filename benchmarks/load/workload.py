@@ -15,10 +15,10 @@ import orjson
 
 from benchmarks.load.target import Target
 from benchmarks.load.variants import Variant, body_builder, parameters
-from opensearch_neural.cluster import connect
+from opensearch_neural.cluster.connect import connect
 from opensearch_neural.engines import Engines
+from opensearch_neural.index.mapping import IndexMeta
 from opensearch_neural.queries import Body, Rare
-from opensearch_neural.schema import IndexMeta
 
 if TYPE_CHECKING:
     from opensearch_neural.models.dense import Backend

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import click
 
-from opensearch_neural.capabilities import Capabilities, NodeResources
-from opensearch_neural.cluster import ConnectionSettings, connect, connection_options, probe, quick_capabilities
+from opensearch_neural.cluster.capabilities import Capabilities, NodeResources
+from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options, probe, quick_capabilities
 from opensearch_neural.errors import OsnError
 
 GIBIBYTE = 2**30

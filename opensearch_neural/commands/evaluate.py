@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from opensearch_neural.cluster import ConnectionSettings, connect, connection_options, translate_errors
+from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options, translate_errors
 from opensearch_neural.commands.engine_options import engine_options
 from opensearch_neural.engines import ENGINES, BodyOf, Engines, open_engines
 from opensearch_neural.errors import InputError
@@ -22,9 +22,9 @@ from opensearch_neural.errors import InputError
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from opensearch_neural.corpus import BeirData
-    from opensearch_neural.experiment import CommonOnly, Outcome
-    from opensearch_neural.results import Goal, Row, Summary
+    from opensearch_neural.corpus.readers import BeirData
+    from opensearch_neural.evaluation.results import Goal, Row, Summary
+    from opensearch_neural.evaluation.side_by_side import CommonOnly, Outcome
 
 BASELINE = "bm25"
 MEASURES = "nDCG@10,RR@10,R@100,R@1000"
@@ -90,9 +90,9 @@ def evaluate(
     osn eval --index scifact --data data/scifact --engines bm25,high-idf-first --per-query
     osn eval --index scifact --data data/scifact --engines bm25 --expect bm25:nDCG@10=0.66..0.70 --record results/scifact
     """
-    from opensearch_neural import experiment
-    from opensearch_neural.corpus import BeirData
-    from opensearch_neural.evaluate import parse_measures
+    from opensearch_neural.corpus.readers import BeirData
+    from opensearch_neural.evaluation import side_by_side as experiment
+    from opensearch_neural.evaluation.evaluate import parse_measures
 
     if per_query and as_json:
         raise click.UsageError("--per-query shows text; for programs, --out writes per-query.tsv")
@@ -182,8 +182,8 @@ class Expectation:
     high: float
 
     def goal(self, value: float) -> Goal:
-        from opensearch_neural.evaluate import label
-        from opensearch_neural.results import Goal
+        from opensearch_neural.evaluation.evaluate import label
+        from opensearch_neural.evaluation.results import Goal
 
         words = f"{self.engine} {label(self.measure)} between {self.low:g} and {self.high:g}"
         return Goal(words, f"{self.low:g} to {self.high:g}", value, self.low <= value <= self.high)
@@ -191,7 +191,7 @@ class Expectation:
 
 def parse_goal(text: str, engines: Sequence[str], measures: Sequence[str]) -> Expectation:
     """`Expectation` from "bm25:nDCG@10=0.66..0.70". Raises InputError naming what is wrong with it."""
-    from opensearch_neural.evaluate import parse_measures
+    from opensearch_neural.evaluation.evaluate import parse_measures
 
     found = re.fullmatch(r"(?P<engine>[\w-]+):(?P<measure>.+)=(?P<low>[\d.]+?)\.\.(?P<high>[\d.]+)", text)
     try:
@@ -248,7 +248,7 @@ def common_only(
     advance: Callable[[int], object],
 ) -> CommonOnly | None:
     """What high-IDF-first cannot find of the full sparse query's pages; None where it is not measured."""
-    from opensearch_neural import experiment
+    from opensearch_neural.evaluation import side_by_side as experiment
     from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 
     if not any(outcome.engine == "high-idf-first" for outcome in outcomes):
@@ -274,8 +274,8 @@ def summarize(
     seed: int,
 ) -> Summary:
     """The result file of this evaluation."""
-    from opensearch_neural import experiment
-    from opensearch_neural.results import Summary, code_commit, command_line, data_facts, machine_facts
+    from opensearch_neural.evaluation import side_by_side as experiment
+    from opensearch_neural.evaluation.results import Summary, code_commit, command_line, data_facts, machine_facts
 
     rows = experiment.outcome_rows(judged.name, outcomes, baseline=baseline, seed=seed)
     if lost is not None:
@@ -307,7 +307,7 @@ def summarize(
 
 def write_runs(folder: Path, judged: BeirData, outcomes: Sequence[Outcome]) -> None:
     """ENGINE.top10.trec and, where deeper measures were taken, ENGINE.top1000.trec; and per-query.tsv."""
-    from opensearch_neural.evaluate import write_run
+    from opensearch_neural.evaluation.evaluate import write_run
     from opensearch_neural.files import write_text
 
     lines = ["query\tengine\tmeasure\tvalue\n"]
@@ -324,8 +324,8 @@ def print_tables(
     summary: Summary, judged: BeirData, outcomes: Sequence[Outcome], baseline: str | None, lost: CommonOnly | None
 ) -> None:
     """Means and latencies, differences to the baseline, what high-IDF-first loses, and the goals."""
-    from opensearch_neural.evaluate import difference_name, label
-    from opensearch_neural.tables import result_table, table
+    from opensearch_neural.evaluation.evaluate import difference_name, label
+    from opensearch_neural.evaluation.tables import result_table, table
 
     measures = list(outcomes[0].measured.mean)
     timed = ["P50 ms", "P99 ms", "encode P50 ms"] if outcomes[0].latency is not None else []
@@ -367,7 +367,7 @@ def difference(row: Row, p: Row) -> str:
 
 def print_per_query(judged: BeirData, outcomes: Sequence[Outcome], measure: str, baseline: str | None) -> None:
     """The queries on which each engine gains and loses most against the baseline, by `measure`."""
-    from opensearch_neural.evaluate import label
+    from opensearch_neural.evaluation.evaluate import label
 
     if baseline is None:
         print("\n--per-query: no baseline was measured", file=sys.stderr)

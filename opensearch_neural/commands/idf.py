@@ -52,7 +52,7 @@ def idf(
     from opensearch_neural.models.corpus_statistics import write_with_statistics
     from opensearch_neural.models.directory import minilm_directory
     from opensearch_neural.models.lexical import count_documents, idf_table
-    from opensearch_neural.tokens import QueryEncoder, load_tokenizer, vocabulary_of
+    from opensearch_neural.query_encoder import QueryEncoder, load_tokenizer, vocabulary_of
 
     if (corpus is None) == (not merge):
         what = "nothing to count" if corpus is None else "--corpus and --merge exclude each other"

@@ -9,10 +9,10 @@ from typing import IO, Any
 
 import click
 
-from opensearch_neural.cluster import ConnectionSettings, connect, connection_options, quick_capabilities
+from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options, quick_capabilities
 from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.lint import Finding, IndexFacts, lint
-from opensearch_neural.schema import IndexMeta
+from opensearch_neural.index.mapping import IndexMeta
+from opensearch_neural.lint.rules import Finding, IndexFacts, lint
 
 
 @click.command("lint")

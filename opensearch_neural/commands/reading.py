@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from opensearch_neural.corpus import Document, Rejected, read_corpus
+from opensearch_neural.corpus.readers import Document, Rejected, read_corpus
 
 
 @contextmanager

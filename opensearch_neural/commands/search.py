@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opensearch_neural import queries
-from opensearch_neural.cluster import ConnectionSettings, connect, connection_options, quick_capabilities
+from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options, quick_capabilities
 from opensearch_neural.commands.engine_options import engine_options
 from opensearch_neural.engines import ENGINES, open_engines
 from opensearch_neural.errors import InputError
-from opensearch_neural.lint import lint
+from opensearch_neural.lint.rules import lint
 from opensearch_neural.queries import DOT_ALIAS, best_passages
 
 if TYPE_CHECKING:

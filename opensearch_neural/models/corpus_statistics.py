@@ -14,7 +14,7 @@ from opensearch_neural.files import read_json_object, share, write_json
 from opensearch_neural.idf import DocumentFrequencies, save_idf
 from opensearch_neural.models import directory
 from opensearch_neural.models.sparse import RESIDUAL
-from opensearch_neural.tokens import QueryEncoder, special_tokens, vocabulary_of
+from opensearch_neural.query_encoder import QueryEncoder, special_tokens, vocabulary_of
 
 
 def write_with_statistics(

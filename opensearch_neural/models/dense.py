@@ -16,7 +16,7 @@ from opensearch_neural.errors import MissingExtra, ModelError, NotFinite
 from opensearch_neural.models import directory
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.safety import refuse_unsafe
-from opensearch_neural.tokens import encodable
+from opensearch_neural.query_encoder import encodable
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

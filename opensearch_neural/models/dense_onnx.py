@@ -25,7 +25,7 @@ from opensearch_neural.models import directory
 from opensearch_neural.models.dense import T5, ends_normalized, finite, quiet_loading
 from opensearch_neural.models.directory import ModelInfo, Module
 from opensearch_neural.models.safety import refuse_unsafe
-from opensearch_neural.tokens import encodable, load_tokenizer
+from opensearch_neural.query_encoder import encodable, load_tokenizer
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession

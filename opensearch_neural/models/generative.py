@@ -32,7 +32,7 @@ from opensearch_neural.files import read_json_object, write_json, write_text
 from opensearch_neural.models import directory
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.url_trie import OUTSIDE, CorpusUrls, Trie
-from opensearch_neural.tokens import encodable
+from opensearch_neural.query_encoder import encodable
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -30,8 +30,8 @@ from opensearch_neural.idf import DocumentFrequencies
 from opensearch_neural.models import directory
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.vectors import SparseVectors
-from opensearch_neural.tokens import QueryEncoder, encodable, load_tokenizer, special_tokens, vocabulary_of
-from opensearch_neural.word_pieces import train_word_pieces
+from opensearch_neural.models.word_pieces import train_word_pieces
+from opensearch_neural.query_encoder import QueryEncoder, encodable, load_tokenizer, special_tokens, vocabulary_of
 
 logger = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from opensearch_neural.models import directory
 from opensearch_neural.models.dense import Backend, DenseEncoder, TorchDenseEncoder, finite, load_dense
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.pooling import Pooling, pooled
-from opensearch_neural.tokens import encodable
+from opensearch_neural.query_encoder import encodable
 
 if TYPE_CHECKING:
     from torch import Tensor

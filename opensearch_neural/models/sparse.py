@@ -24,7 +24,7 @@ from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory, sparse_head
 from opensearch_neural.models.directory import ModelInfo, Module
 from opensearch_neural.models.vectors import SparseVectors
-from opensearch_neural.tokens import QueryEncoder, encodable, load_tokenizer, special_tokens, vocabulary_of
+from opensearch_neural.query_encoder import QueryEncoder, encodable, load_tokenizer, special_tokens, vocabulary_of
 
 if TYPE_CHECKING:
     import torch

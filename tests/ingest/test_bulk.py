@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.bulk import Action, BulkWriter, Failure, RetryPolicy, Stopped, chunks
-from opensearch_neural.cluster import connect
+from opensearch_neural.cluster.connect import connect
 from opensearch_neural.errors import ClusterError
 
 QUICK = RetryPolicy(patience=30, base=0.02, cap=0.1)

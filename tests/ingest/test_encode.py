@@ -19,11 +19,11 @@ from ingest.encoding import Encoders
 from ingest.job import run_job
 from ingest.source import CorpusSource
 from ingest.vectors import Manifest, StoredVectors, find_manifest
-from opensearch_neural.corpus import Document
+from opensearch_neural.corpus.readers import Document
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.index.mapping import PassageMeta
 from opensearch_neural.models.lexical import LexicalEncoder
-from opensearch_neural.schema import PassageMeta
 
 MINILM = "all-MiniLM-L6-v2"
 
@@ -150,7 +150,7 @@ def test_a_changed_corpus_is_noticed_when_encoding_and_when_ingesting(
 
 
 def lexical_model(corpus: Path, folder: Path) -> Path:
-    from opensearch_neural.corpus import read_corpus
+    from opensearch_neural.corpus.readers import read_corpus
     from opensearch_neural.models.lexical import build_lexical
 
     model = folder / "model"

@@ -21,11 +21,11 @@ from ingest.encoding import Encoders
 from ingest.job import Job, Plan, with_vectors
 from ingest.source import CorpusSource
 from ingest.vectors import Manifest, StoredVectors, find_manifest
-from opensearch_neural.corpus import Document
+from opensearch_neural.corpus.readers import Document
 from opensearch_neural.errors import InputError
+from opensearch_neural.index.mapping import PassageMeta
 from opensearch_neural.models.dense import DenseEncoder, TorchDenseEncoder, load_dense
 from opensearch_neural.models.quantized import QUANTIZER_FILE, QuantizedModel, Quantizer, load_quantized
-from opensearch_neural.schema import PassageMeta
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,11 @@ from ingest import pipeline
 from ingest.encoding import Vectors, prepare
 from ingest.target import open_target
 from opensearch_neural import queries
-from opensearch_neural.corpus import Document
+from opensearch_neural.corpus.passages import Passage
+from opensearch_neural.corpus.readers import Document
 from opensearch_neural.errors import ModelError
+from opensearch_neural.index.mapping import DenseMeta, IndexMeta, SparseMeta
 from opensearch_neural.models.vectors import SparseVectors
-from opensearch_neural.passages import Passage
-from opensearch_neural.schema import DenseMeta, IndexMeta, SparseMeta
 
 VOCABULARY = ["rain", "sun", "", "x" * 33_000, ".", "u.s", " ", "é"]
 TINY = float(np.finfo(np.float32).tiny)

@@ -22,7 +22,7 @@ from fault_proxy import Fault, FaultProxy, Request
 from ingest.bulk import RetryPolicy
 from ingest.job import run_job
 from opensearch_neural import node
-from opensearch_neural.cluster import connect
+from opensearch_neural.cluster.connect import connect
 from opensearch_neural.errors import ClusterError
 
 KILLS = int(os.environ.get("OSN_KILLS", "20"))

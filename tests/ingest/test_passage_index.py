@@ -17,9 +17,9 @@ from ingest.source import parse_passages
 from opensearch_neural import queries
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.index.mapping import DenseMeta, IndexMeta, PassageMeta, SparseMeta, index_body, rank_features
 from opensearch_neural.queries import Rare, best_passages, rare_tokens
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
-from opensearch_neural.schema import DenseMeta, IndexMeta, PassageMeta, SparseMeta, index_body, rank_features
 
 LONG = [
     {"_id": f"long-{n:02}", "title": f"title {n}", "text": " ".join(random.Random(n).choices(WORDS[:30], k=60)), "n": n}

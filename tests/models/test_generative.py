@@ -29,7 +29,7 @@ from opensearch_neural.models.generative import (  # noqa: E402
 )
 from opensearch_neural.models.url_trie import OUTSIDE, CorpusUrls  # noqa: E402
 from opensearch_neural.retrievers.generative import GenerativeRetriever  # noqa: E402
-from trainers import backbones  # noqa: E402
+from trainers.encoders import backbones  # noqa: E402
 
 TEXTS = ["the cat lives in a house", "https://en.wikipedia.org/wiki/Cat", "title: passage: 0123456789"] * 3
 

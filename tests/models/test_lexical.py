@@ -17,7 +17,7 @@ from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory, lexical
 from opensearch_neural.models.lexical import LexicalEncoder, build_lexical
 from opensearch_neural.models.sparse import load_sparse
-from opensearch_neural.word_pieces import train_word_pieces
+from opensearch_neural.models.word_pieces import train_word_pieces
 
 SCIFACT = Path(__file__).parents[3] / "shared" / "data" / "scifact"
 

@@ -14,8 +14,8 @@ from opensearch_neural.models.directory import write_osn_json
 from opensearch_neural.models.lexical import build_lexical
 from opensearch_neural.models.sparse import load_sparse
 from opensearch_neural.models.vectors import SparseVectors
-from opensearch_neural.tokens import QueryEncoder
-from opensearch_neural.word_pieces import train_word_pieces
+from opensearch_neural.models.word_pieces import train_word_pieces
+from opensearch_neural.query_encoder import QueryEncoder
 
 torch = pytest.importorskip("torch", reason="needs the extra [encode]")
 sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the extra [encode]")

@@ -16,8 +16,8 @@ from transformers import (  # noqa: E402
     T5Config,
 )
 
-from trainers import attention  # noqa: E402
-from trainers.attention import NAME, fast_attention  # noqa: E402
+from trainers.common import attention  # noqa: E402
+from trainers.common.attention import NAME, fast_attention  # noqa: E402
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 90}
 CONFIGS = {

@@ -19,8 +19,15 @@ from transformers import BertModel  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.dense import load_dense  # noqa: E402
-from trainers import attention, backbones, bi_encoder, precision  # noqa: E402
-from trainers.bi_encoder import (  # noqa: E402
+from trainers import dense as bi_encoder  # noqa: E402
+from trainers.common import attention, precision  # noqa: E402
+from trainers.common.grad_cache import cached_backward  # noqa: E402
+from trainers.common.loop import TrainingSettings, Visit  # noqa: E402
+from trainers.common.precision import Precision  # noqa: E402
+from trainers.common.schedules import TwoStageSettings  # noqa: E402
+from trainers.common.training_model import Batch  # noqa: E402
+from trainers.data.examples import TrainingData, load_training  # noqa: E402
+from trainers.dense import (  # noqa: E402
     BiEncoder,
     CandidateSettings,
     DenseConfig,
@@ -34,13 +41,8 @@ from trainers.bi_encoder import (  # noqa: E402
     rehearse,
     train_dense,
 )
-from trainers.data import TrainingData, load_training  # noqa: E402
-from trainers.encoder import EncoderSettings, load_towers, read_start  # noqa: E402
-from trainers.grad_cache import cached_backward  # noqa: E402
-from trainers.loop import TrainingSettings, Visit  # noqa: E402
-from trainers.model import Batch  # noqa: E402
-from trainers.precision import Precision  # noqa: E402
-from trainers.schedules import TwoStageSettings  # noqa: E402
+from trainers.encoders import backbones  # noqa: E402
+from trainers.encoders.tower import EncoderSettings, load_towers, read_start  # noqa: E402
 
 TEXTS = ["bab dek", "fin gol kuz lab mek nin pol ruz", "sab", " ".join(WORDS[:50])]
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from opensearch_neural.cli import osn
 from opensearch_neural.errors import InputError
-from trainers.config import (
+from trainers.common.config import (
     config_options,
     explained_yaml,
     fingerprint,

@@ -11,10 +11,10 @@ import torch
 from tiny import WORDS, tiny_backbone
 from torch import Tensor
 
-from trainers import copying
-from trainers.copying import Copying, CopyingScores, fitted
-from trainers.doc2query import sampling_for
-from trainers.sequence_to_sequence import Row, collate_rows
+from trainers.doc2query import copying
+from trainers.doc2query.copying import Copying, CopyingScores, fitted
+from trainers.doc2query.train import sampling_for
+from trainers.encoders.sequence_to_sequence import Row, collate_rows
 
 # A vocabulary of 8: 0 pads, 1 starts and ends, 5 and 6 continue words.
 CONTINUATION = torch.tensor([False, False, False, False, False, True, True, False])
@@ -57,7 +57,7 @@ def test_scores_gain_the_weighted_features_and_padded_vocabulary_stays() -> None
 
 
 def test_rarity_is_counted_in_passages(tmp_path: Any) -> None:
-    from trainers import backbones
+    from trainers.encoders import backbones
 
     tokenizer = backbones.encoder_decoder(str(tiny_backbone(tmp_path / "bert")))[1]
     first, second, third = WORDS[:3]

@@ -13,20 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opensearch_neural.errors import InputError
-from trainers import formats
-from trainers.data import (
+from trainers.data.examples import (
     SetRange,
     TrainingData,
     draw_batches,
     fewer_documents,
+    formats,
     hold_back,
     known_positive_mask,
     load_training,
     merge,
     sample_candidates,
 )
-from trainers.leaks import find_leaks, without_leaks
-from trainers.texts import TextStore, normalised
+from trainers.data.leaks import find_leaks, without_leaks
+from trainers.data.texts import TextStore, normalised
 
 SHARED = Path(os.environ.get("OSN_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
 

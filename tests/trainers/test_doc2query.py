@@ -17,10 +17,11 @@ from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogit
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models.directory import write_osn_json
-from trainers import backbones, doc2query
-from trainers.backbones import NewBackbone, new_backbone, train_tokenizer
-from trainers.data import load_training
-from trainers.doc2query import (
+from trainers.common.loop import TrainingSettings
+from trainers.data.examples import load_training
+from trainers.data.texts import TextStore
+from trainers.doc2query import train as doc2query
+from trainers.doc2query.train import (
     Doc2QueryConfig,
     Sampling,
     TopKThenNucleus,
@@ -31,8 +32,8 @@ from trainers.doc2query import (
     run,
     sample_queries,
 )
-from trainers.loop import TrainingSettings
-from trainers.texts import TextStore
+from trainers.encoders import backbones
+from trainers.encoders.backbones import NewBackbone, new_backbone, train_tokenizer
 
 NOUNS = ["cat", "dog", "bird", "fish", "snake", "horse", "goat", "mouse"]
 

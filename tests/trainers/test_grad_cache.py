@@ -10,9 +10,9 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
 
-from trainers import losses  # noqa: E402
-from trainers.grad_cache import CachedModel, Encoded, Part, RandomState, cached_backward, gather  # noqa: E402
-from trainers.model import Batch, Losses  # noqa: E402
+from trainers.common import losses  # noqa: E402
+from trainers.common.grad_cache import CachedModel, Encoded, Part, RandomState, cached_backward, gather  # noqa: E402
+from trainers.common.training_model import Batch, Losses  # noqa: E402
 
 
 class TwoTowers(CachedModel):
@@ -174,7 +174,7 @@ def test_replaying_a_random_state_restores_the_one_outside() -> None:
 def _process(rank: int, world: int, folder: str) -> None:
     import torch.distributed as dist
 
-    from trainers.grad_cache import average_gradients
+    from trainers.common.grad_cache import average_gradients
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world)

@@ -26,8 +26,11 @@ from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.dense import TorchDenseEncoder, documents_alike, load_dense, stages_of  # noqa: E402
 from opensearch_neural.models.dense_onnx import export_onnx  # noqa: E402
 from opensearch_neural.models.quantized import load_quantized  # noqa: E402
-from trainers import backbones, jpq  # noqa: E402
-from trainers.jpq import (  # noqa: E402
+from trainers.common.loop import TrainingSettings, Visit  # noqa: E402
+from trainers.common.training_model import Batch  # noqa: E402
+from trainers.encoders import backbones  # noqa: E402
+from trainers.jpq import train as jpq  # noqa: E402
+from trainers.jpq.train import (  # noqa: E402
     Corpus,
     JpqCollate,
     JpqConfig,
@@ -46,8 +49,6 @@ from trainers.jpq import (  # noqa: E402
     fit_quantizer,
     train_jpq,
 )
-from trainers.loop import TrainingSettings, Visit  # noqa: E402
-from trainers.model import Batch  # noqa: E402
 
 DOCUMENTS = 280
 
@@ -478,8 +479,8 @@ def test_training_improves_the_quantized_ranking_and_writes_a_directory_that_giv
 
 
 def test_what_the_directory_retrieves_is_what_was_measured_on_dev(config: JpqConfig) -> None:
-    from opensearch_neural.evaluate import measure
-    from trainers.negatives import open_retriever
+    from opensearch_neural.evaluation.evaluate import measure
+    from trainers.data.negatives import open_retriever
 
     trained = train_jpq(replace(config, training=replace(config.training, steps=20)))
     data = config.dev[0].load()

@@ -20,11 +20,11 @@ from torch import Tensor, nn  # noqa: E402
 from transformers import BertModel  # noqa: E402
 
 from opensearch_neural.errors import InputError, OsnError  # noqa: E402
-from trainers import losses  # noqa: E402
-from trainers.data import SetRange  # noqa: E402
-from trainers.grad_cache import CachedModel, Encoded, Part, gather  # noqa: E402
-from trainers.loop import Batches, Trained, TrainingSettings, Visit, total_steps, train  # noqa: E402
-from trainers.model import Batch, Losses, TrainingModel  # noqa: E402
+from trainers.common import losses  # noqa: E402
+from trainers.common.grad_cache import CachedModel, Encoded, Part, gather  # noqa: E402
+from trainers.common.loop import Batches, Trained, TrainingSettings, Visit, total_steps, train  # noqa: E402
+from trainers.common.training_model import Batch, Losses, TrainingModel  # noqa: E402
+from trainers.data.examples import SetRange  # noqa: E402
 
 
 class Numbers:

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from trainers import losses  # noqa: E402
+from trainers.common import losses  # noqa: E402
 
 
 def vectors(*shape: int, seed: int = 0) -> torch.Tensor:

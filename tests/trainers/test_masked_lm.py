@@ -18,10 +18,12 @@ from transformers import AutoModel, AutoTokenizer
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models.directory import minilm_directory
-from trainers import backbones, masked_lm
-from trainers.backbones import NewBackbone, masked_language_model, new_backbone, train_tokenizer
-from trainers.config import load_config
-from trainers.loop import TrainingSettings, Visit
+from trainers import masked_lm
+from trainers.common.config import load_config
+from trainers.common.loop import TrainingSettings, Visit
+from trainers.encoders import backbones
+from trainers.encoders.backbones import NewBackbone, masked_language_model, new_backbone, train_tokenizer
+from trainers.encoders.sequence_to_sequence import IGNORED, log_likelihood, pad_rows
 from trainers.masked_lm import (
     CorruptedWindows,
     MaskedLanguageModel,
@@ -36,7 +38,6 @@ from trainers.masked_lm import (
     special_ids,
     tokenize_corpus,
 )
-from trainers.sequence_to_sequence import IGNORED, log_likelihood, pad_rows
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu"]
 

@@ -19,7 +19,7 @@ pytest.importorskip("sentence_transformers")
 from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
-from opensearch_neural.evaluate import rank  # noqa: E402
+from opensearch_neural.evaluation.evaluate import rank  # noqa: E402
 from opensearch_neural.models.dense import load_dense  # noqa: E402
 from opensearch_neural.models.dense_onnx import OnnxDenseEncoder, export_onnx  # noqa: E402
 from opensearch_neural.models.directory import write_osn_json  # noqa: E402
@@ -30,8 +30,14 @@ from opensearch_neural.models.multi_layer import (  # noqa: E402
     load_single_or_several,
 )
 from opensearch_neural.retrievers import Run  # noqa: E402
-from trainers import bi_encoder, multi_layer  # noqa: E402
-from trainers.bi_encoder import (  # noqa: E402
+from trainers import dense as bi_encoder  # noqa: E402
+from trainers import multi_layer  # noqa: E402
+from trainers.common.grad_cache import cached_backward  # noqa: E402
+from trainers.common.loop import TrainingSettings, Visit  # noqa: E402
+from trainers.common.schedules import TwoStageSettings  # noqa: E402
+from trainers.data.examples import TrainingData, load_training  # noqa: E402
+from trainers.data.negatives import open_retriever  # noqa: E402
+from trainers.dense import (  # noqa: E402
     CandidateSettings,
     ObjectiveSettings,
     RetrievalCollate,
@@ -39,10 +45,7 @@ from trainers.bi_encoder import (  # noqa: E402
     SetSettings,
     train_dense,
 )
-from trainers.data import TrainingData, load_training  # noqa: E402
-from trainers.encoder import EncoderSettings, read_start  # noqa: E402
-from trainers.grad_cache import cached_backward  # noqa: E402
-from trainers.loop import TrainingSettings, Visit  # noqa: E402
+from trainers.encoders.tower import EncoderSettings, read_start  # noqa: E402
 from trainers.multi_layer import (  # noqa: E402
     MIX_LEARNING_RATE,
     MlrConfig,
@@ -52,8 +55,6 @@ from trainers.multi_layer import (  # noqa: E402
     build,
     chosen_layers,
 )
-from trainers.negatives import open_retriever  # noqa: E402
-from trainers.schedules import TwoStageSettings  # noqa: E402
 
 TEXTS = ["bab dek", "fin gol kuz lab mek nin pol ruz", "sab", " ".join(WORDS[:50])]
 
@@ -250,7 +251,7 @@ def test_one_layer_is_the_plain_dual_encoder_under_every_pooling(backbone: Path,
 
 
 def _plain(model: MultiLayerModel) -> Any:
-    from trainers.encoder import Encoder
+    from trainers.encoders.tower import Encoder
 
     one = model.document
     return Encoder(one.backbone, pooling=one.pooling, normalize=one.normalize)

@@ -24,12 +24,12 @@ from ingest.source import CorpusSource  # noqa: E402
 from opensearch_neural import multi_vector, queries  # noqa: E402
 from opensearch_neural.engines import open_engines  # noqa: E402
 from opensearch_neural.errors import ModelError  # noqa: E402
+from opensearch_neural.index.mapping import DenseMeta, IndexMeta, PassageMeta, index_body, knn_vector  # noqa: E402
 from opensearch_neural.models import registry  # noqa: E402
 from opensearch_neural.models.multi_layer import StackedEncoder, load_multi_layer, load_single_or_several  # noqa: E402
 from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever  # noqa: E402
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever  # noqa: E402
-from opensearch_neural.schema import DenseMeta, IndexMeta, PassageMeta, index_body, knn_vector  # noqa: E402
-from trainers.bi_encoder import SetSettings  # noqa: E402
+from trainers.dense import SetSettings  # noqa: E402
 from trainers.multi_layer import MlrConfig, RepresentationSettings, SeparateTowers, build  # noqa: E402
 
 if TYPE_CHECKING:

@@ -14,14 +14,14 @@ from click.testing import CliRunner
 from opensearchpy import OpenSearch
 
 from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.index.mapping import IndexMeta, index_body
 from opensearch_neural.models.dense import finite
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.vectors import SparseVectors
-from opensearch_neural.schema import IndexMeta, index_body
-from trainers.data import TrainingData, load_training
-from trainers.embeddings import dense_vectors, sparse_vectors
-from trainers.negatives import RunRetriever, mine, mine_command, open_retriever
-from trainers.texts import TextStore
+from trainers.data.embedding_cache import dense_vectors, sparse_vectors
+from trainers.data.examples import TrainingData, load_training
+from trainers.data.negatives import RunRetriever, mine, mine_command, open_retriever
+from trainers.data.texts import TextStore
 
 
 class Fixed:
@@ -172,8 +172,8 @@ import sys, time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
 from test_negatives import Fixed
-from trainers.data import load_training
-from trainers.negatives import mine
+from trainers.data.examples import load_training
+from trainers.data.negatives import mine
 class Slow(Fixed):
     def retrieve(self, queries, k):
         print("asked", flush=True)
@@ -219,7 +219,7 @@ def test_bm25_and_a_run_file_mine_by_name(data: TrainingData, tmp_path: Path) ->
 
 def test_a_lexical_model_mines_by_name(data: TrainingData, tmp_path: Path) -> None:
     from opensearch_neural.models.lexical import build_lexical
-    from opensearch_neural.word_pieces import train_word_pieces
+    from opensearch_neural.models.word_pieces import train_word_pieces
 
     texts = list(data.documents.values())
     build_lexical(texts, tokenizer=train_word_pieces(texts, 200)).save(tmp_path / "lexical")
@@ -278,7 +278,7 @@ def embed(texts: list[str]) -> np.ndarray:
 
 
 def test_dense_vectors_are_encoded_once_and_go_on_after_an_interruption(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("trainers.embeddings.CHUNK", 4)
+    monkeypatch.setattr("trainers.data.embedding_cache.CHUNK", 4)
     asked: list[int] = []
 
     def encode(texts: list[str]) -> np.ndarray:
@@ -313,7 +313,7 @@ def test_vectors_of_another_model_or_other_texts_are_refused(tmp_path: Path) -> 
 
 
 def test_a_vector_that_is_not_finite_is_named_by_its_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainers.embeddings.CHUNK", 2)
+    monkeypatch.setattr("trainers.data.embedding_cache.CHUNK", 2)
 
     def broken(texts: list[str]) -> np.ndarray:
         rows = embed(texts)
@@ -330,7 +330,7 @@ def test_a_vector_beyond_float16_is_named(tmp_path: Path) -> None:
 
 
 def test_sparse_vectors_go_on_after_an_interruption_and_keep_empty_rows(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("trainers.embeddings.CHUNK", 2)
+    monkeypatch.setattr("trainers.data.embedding_cache.CHUNK", 2)
     calls: list[int] = []
 
     def encode(texts: list[str]) -> SparseVectors:

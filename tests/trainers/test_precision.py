@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from trainers import precision  # noqa: E402
-from trainers.precision import (  # noqa: E402
+from trainers.common import precision  # noqa: E402
+from trainers.common.precision import (  # noqa: E402
     Precision,
     computed_in,
     computing_in,

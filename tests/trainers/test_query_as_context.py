@@ -23,12 +23,16 @@ from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
-from trainers import backbones, query_as_context  # noqa: E402
-from trainers.bi_encoder import DenseConfig, SetSettings  # noqa: E402
-from trainers.data import read_documents  # noqa: E402
-from trainers.grad_cache import cached_backward  # noqa: E402
-from trainers.loop import TrainingSettings, Visit  # noqa: E402
-from trainers.query_as_context import (  # noqa: E402
+from trainers.common.grad_cache import cached_backward  # noqa: E402
+from trainers.common.loop import TrainingSettings, Visit  # noqa: E402
+from trainers.common.schedules import TwoStageSettings  # noqa: E402
+from trainers.data.examples import read_documents  # noqa: E402
+from trainers.data.texts import TextStore  # noqa: E402
+from trainers.dense import DenseConfig, SetSettings  # noqa: E402
+from trainers.encoders import backbones  # noqa: E402
+from trainers.encoders.sequence_to_sequence import IGNORED  # noqa: E402
+from trainers.query_as_context import train as query_as_context  # noqa: E402
+from trainers.query_as_context.train import (  # noqa: E402
     HEAD_FILE,
     CoCondenser,
     ContextModel,
@@ -45,9 +49,6 @@ from trainers.query_as_context import (  # noqa: E402
     usable_rows,
     write_passages,
 )
-from trainers.schedules import TwoStageSettings  # noqa: E402
-from trainers.sequence_to_sequence import IGNORED  # noqa: E402
-from trainers.texts import TextStore  # noqa: E402
 
 MASK = 4  # [MASK] of the tiny tokenizer; [PAD], [UNK], [CLS], [SEP] are 0 to 3
 
@@ -889,8 +890,8 @@ def test_the_whole_paper_runs_and_repeats_nothing(
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("done already")
 
-    monkeypatch.setattr("trainers.doc2query.sample_queries", never)
-    monkeypatch.setattr("trainers.loop.LoopTrainer.train", never)
+    monkeypatch.setattr("trainers.doc2query.train.sample_queries", never)
+    monkeypatch.setattr("trainers.common.loop.LoopTrainer.train", never)
     monkeypatch.setattr(query_as_context, "corpus_measures", never)
     monkeypatch.setattr(query_as_context, "split", never)
     again = run(config)
@@ -916,7 +917,7 @@ def test_a_schedule_that_was_interrupted_between_steps_goes_on(
             patch.setattr(f"trainers.{step}", killed)
             with pytest.raises(KeyboardInterrupt):
                 run(config)
-        done = ["trainers.doc2query.sample_queries"]
+        done = ["trainers.doc2query.train.sample_queries"]
     steps = run(config)
     assert [step.name for step in steps] == ["pre-trained", "retriever 1", "retriever 2"]
 
@@ -947,7 +948,7 @@ def test_a_corpus_that_changed_is_cut_and_asked_about_anew(tmp_path: Path, backb
     ],
 )
 def test_a_configuration_that_cannot_be_meant_is_refused(changes: list[str], message: str) -> None:
-    from trainers.config import load_config
+    from trainers.common.config import load_config
 
     given = ["output=out", "backbone=b", "corpora=[{path: c}]", *changes]
     with pytest.raises(InputError, match=message):

@@ -15,17 +15,17 @@ pytest.importorskip("sentence_transformers")
 
 from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
 
-from trainers import backbones  # noqa: E402
-from trainers.bi_encoder import DenseConfig  # noqa: E402
-from trainers.config import load_config, recipe, to_dict  # noqa: E402
-from trainers.doc2query import Doc2QueryConfig  # noqa: E402
-from trainers.jpq import JpqConfig  # noqa: E402
+from trainers.common.config import load_config, recipe, to_dict  # noqa: E402
+from trainers.dense import DenseConfig  # noqa: E402
+from trainers.doc2query.train import Doc2QueryConfig  # noqa: E402
+from trainers.encoders import backbones  # noqa: E402
+from trainers.jpq.train import JpqConfig  # noqa: E402
 from trainers.multi_layer import MlrConfig  # noqa: E402
-from trainers.query_as_context import QueryAsContextConfig  # noqa: E402
-from trainers.sparse_settings import SparseConfig  # noqa: E402
+from trainers.query_as_context.train import QueryAsContextConfig  # noqa: E402
+from trainers.sparse.settings import SparseConfig  # noqa: E402
 from trainers.tome import TomeConfig  # noqa: E402
 
-RECIPES = Path(backbones.__file__).parent / "recipes"
+RECIPES = Path(backbones.__file__).parents[1] / "recipes"
 
 
 @dataclass(frozen=True)

@@ -22,20 +22,20 @@ from opensearch_neural.commands.idf import idf  # noqa: E402
 from opensearch_neural.errors import InputError, OsnError  # noqa: E402
 from opensearch_neural.models.lexical import build_lexical  # noqa: E402
 from opensearch_neural.models.sparse import load_sparse  # noqa: E402
-from trainers import sparse  # noqa: E402
-from trainers.bi_encoder import DevSettings, RetrievalData, prepare, unique_documents  # noqa: E402
-from trainers.config import load_config, to_yaml  # noqa: E402
-from trainers.data import TrainingData  # noqa: E402
-from trainers.formats import read_header  # noqa: E402
-from trainers.grad_cache import cached_backward  # noqa: E402
-from trainers.loop import TrainingSettings, Visit  # noqa: E402
-from trainers.model import Progress  # noqa: E402
-from trainers.negatives import NEGATIVES, open_retriever  # noqa: E402
-from trainers.sparse import _as_dense, check_known, mined, teachers, train_sparse  # noqa: E402
-from trainers.sparse_batches import collate  # noqa: E402
-from trainers.sparse_dev import measured_flops  # noqa: E402
-from trainers.sparse_head import sample_columns  # noqa: E402
-from trainers.sparse_settings import (  # noqa: E402
+from trainers.common.config import load_config, to_yaml  # noqa: E402
+from trainers.common.grad_cache import cached_backward  # noqa: E402
+from trainers.common.loop import TrainingSettings, Visit  # noqa: E402
+from trainers.common.training_model import Progress  # noqa: E402
+from trainers.data.examples import TrainingData  # noqa: E402
+from trainers.data.formats import read_header  # noqa: E402
+from trainers.data.negatives import NEGATIVES, open_retriever  # noqa: E402
+from trainers.data.teachers import PairTeacher, teach  # noqa: E402
+from trainers.data.unlabelled_questions import unlabelled  # noqa: E402
+from trainers.dense import DevSettings, RetrievalData, prepare, unique_documents  # noqa: E402
+from trainers.sparse import train as sparse  # noqa: E402
+from trainers.sparse.batches import collate  # noqa: E402
+from trainers.sparse.dev_measures import measured_flops  # noqa: E402
+from trainers.sparse.settings import (  # noqa: E402
     RegularizationSettings,
     SparseCandidates,
     SparseConfig,
@@ -45,10 +45,10 @@ from trainers.sparse_settings import (  # noqa: E402
     StudentSettings,
     WarmUpSettings,
 )
-from trainers.sparse_student import KIND, SparseStudent, build, calibrate  # noqa: E402
-from trainers.sparse_warm_up import _content, _corpora, warmed_up  # noqa: E402
-from trainers.teachers import PairTeacher, teach  # noqa: E402
-from trainers.unlabelled import unlabelled  # noqa: E402
+from trainers.sparse.student import KIND, SparseStudent, build, calibrate  # noqa: E402
+from trainers.sparse.tiled_head import sample_columns  # noqa: E402
+from trainers.sparse.train import _as_dense, check_known, mined, teachers, train_sparse  # noqa: E402
+from trainers.sparse.warm_up import _content, _corpora, warmed_up  # noqa: E402
 
 SMALL = StudentSettings(document_length=32, query_length=16, columns=16)
 TEXTS = ["bab dek fin", "gol kuz lab mek nin pol ruz", "sab sab sab", " ".join(WORDS[:50]), ""]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from trainers import losses  # noqa: E402
-from trainers.sparse_head import ENTRIES, largest_logits, sample_columns  # noqa: E402
+from trainers.common import losses  # noqa: E402
+from trainers.sparse.tiled_head import ENTRIES, largest_logits, sample_columns  # noqa: E402
 
 
 def example(*, documents: int, length: int, vocabulary: int, size: int, bias: float, seed: int = 0) -> list:
@@ -147,7 +147,7 @@ def test_every_draw_of_the_other_columns_is_equally_likely() -> None:
 
 MEMORY = """
 import torch
-from trainers.sparse_head import largest_logits
+from trainers.sparse.tiled_head import largest_logits
 torch.set_num_threads(1)
 generator = torch.Generator().manual_seed(0)
 hidden = torch.randn(16, 96, 64, generator=generator).requires_grad_()

@@ -11,12 +11,12 @@ from click.testing import CliRunner
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.lexical import build_lexical
-from opensearch_neural.word_pieces import train_word_pieces
-from trainers import teachers
-from trainers.backbones import NewBackbone, new_backbone, save, train_tokenizer
-from trainers.data import TrainingData, load_training
-from trainers.embeddings import dense_vectors
-from trainers.teachers import detect, open_teacher, teach, teach_command
+from opensearch_neural.models.word_pieces import train_word_pieces
+from trainers.data import teachers
+from trainers.data.embedding_cache import dense_vectors
+from trainers.data.examples import TrainingData, load_training
+from trainers.data.teachers import detect, open_teacher, teach, teach_command
+from trainers.encoders.backbones import NewBackbone, new_backbone, save, train_tokenizer
 
 TEXTS = ["cats purr softly", "dogs bark at night", "birds sing songs", "fish swim in water", "snakes hiss"]
 

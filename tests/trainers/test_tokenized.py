@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainers.tokenized import padded_parts
+from trainers.data.tokenized import padded_parts
 
 
 def texts(lengths: list[int]) -> list[np.ndarray]:

@@ -17,19 +17,20 @@ pytest.importorskip("sentence_transformers")
 from click.testing import CliRunner  # noqa: E402
 
 from opensearch_neural.cli import osn  # noqa: E402
-from opensearch_neural.corpus import Document  # noqa: E402
+from opensearch_neural.corpus.readers import Document  # noqa: E402
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.directory import hash_files, read_osn_json  # noqa: E402
 from opensearch_neural.models.generative import GenerativeSettings, load_generative  # noqa: E402
 from opensearch_neural.models.url_trie import CorpusUrls  # noqa: E402
 from opensearch_neural.retrievers.generative import GenerativeRetriever  # noqa: E402
-from trainers import backbones, tome  # noqa: E402
-from trainers.bi_encoder import SetSettings  # noqa: E402
-from trainers.config import load_config, recipe  # noqa: E402
-from trainers.data import load_training  # noqa: E402
-from trainers.loop import TrainingSettings, Visit  # noqa: E402
-from trainers.negatives import open_retriever  # noqa: E402
-from trainers.texts import TextStore  # noqa: E402
+from trainers import tome  # noqa: E402
+from trainers.common.config import load_config, recipe  # noqa: E402
+from trainers.common.loop import TrainingSettings, Visit  # noqa: E402
+from trainers.data.examples import load_training  # noqa: E402
+from trainers.data.negatives import open_retriever  # noqa: E402
+from trainers.data.texts import TextStore  # noqa: E402
+from trainers.dense import SetSettings  # noqa: E402
+from trainers.encoders import backbones  # noqa: E402
 from trainers.tome import TomeConfig, ToPassage, gather, span, split, tome_corpus, train_tome  # noqa: E402
 
 ANIMALS = ["cat", "dog", "bird", "fish", "snake", "horse", "goat", "mouse"]

@@ -1,0 +1,286 @@
+"""`osn demo`: the main job on real input, in minutes, on this machine.
+
+A corpus goes in, a real OpenSearch answers: make (or take) a corpus, start the local node, train a sparse model on it
+without labels, encode, ingest, measure every engine on held-out queries, explain the hits of three of them, stop the node.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from tqdm import tqdm
+
+from benchmarks.local_cluster import cluster_or_node
+from opensearch_neural.cluster.connect import ConnectionSettings, connection_options, quick_capabilities
+from opensearch_neural.commands.evaluate import available_engines
+from opensearch_neural.corpus.readers import BeirData
+from opensearch_neural.engines import Engines, open_engines
+from opensearch_neural.errors import InputError, MissingExtra, OsnError
+from trainers.common.precision import faster_in_bfloat16
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+    from ingest.models import Dtype
+    from opensearch_neural.evaluation.results import Row
+
+ENGINES = ("bm25", "sparse", "high-idf-first", "dense", "hybrid")
+DENSE = "all-MiniLM-L6-v2"
+INDEX = NODE = "osn-demo"
+EXAMPLES = 3
+# Each engine answers this many requests in the timed part, one after the other.
+TIMED_REQUESTS = 1500
+TRAINED = f"{INDEX}-trained"
+"""The index of the trained sparse model; its engines are shown with "(trained)" behind their names."""
+TRAINED_ENGINES = ("sparse", "high-idf-first")
+TRAIN_STEPS = 150
+
+
+@click.command()
+@click.option("--corpus", default=None, help="Your own corpus.  [default: Python's documentation strings]")
+@click.option("--documents", type=click.IntRange(min=100), default=5000, show_default=True, help="The most to take.")
+@click.option("--dense", default=DENSE, show_default=True, help="Dense model, or none.")
+@click.option(
+    "--train-steps",
+    type=click.IntRange(min=0),
+    default=TRAIN_STEPS,
+    show_default=True,
+    help="Of the sparse model that is trained on the corpus; 0 trains none.",
+)
+@click.option("--keep", is_flag=True, help="Keep the index (and the corpus made) for trying `osn search` yourself.")
+@click.option("--json", "json_folder", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
+@connection_options
+def demo(
+    connection: ConnectionSettings,
+    corpus: str | None,
+    documents: int,
+    dense: str,
+    train_steps: int,
+    keep: bool,
+    json_folder: Path | None,
+) -> None:
+    """Train on a corpus, ingest, search and measure it on a local OpenSearch; under fifteen minutes on two cores.
+
+    Uses the cluster of OSN_URL (or --url) where one is named, else starts a local node and stops it again.
+
+    \b
+    osn demo
+    osn demo --corpus docs.jsonl.gz --documents 20000
+    osn demo --keep                                       then: osn search --index osn-demo "read a file"
+    """
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="osn-demo-") as folder, ExitStack() as stack:
+        step("Find OpenSearch: the cluster of OSN_URL, else a local node")
+        client = stack.enter_context(cluster_or_node(connection, NODE, keep=keep))
+        if dense != "none" and quick_capabilities(client).knn_lucene is False:
+            print("this cluster has no k-NN plugin: no dense vectors, and no search for them")
+            dense = "none"
+        data = prepare(corpus, Path(folder), documents)
+        model = Path(folder) / "trained"
+        if train_steps:
+            step(f"Train a sparse model on the corpus, without labels, {train_steps} steps")
+            try:
+                train(data, model, train_steps)
+            except OsnError as error:
+                print(f"nothing trained: {error}")
+        trained = (model / "osn.json").exists()
+        step(f"Ingest: BM25 text, lexical sparse vectors{'' if dense == 'none' else f', {dense} vectors'}")
+        write(client, data, INDEX, "lexical", dense, Path(folder))
+        if trained:
+            step("Ingest: the trained model's sparse vectors")
+            dtype: Dtype = "bf16" if faster_in_bfloat16() else "fp32"
+            write(client, data, TRAINED, str(model), "none", Path(folder), dtype=dtype)
+        step(f"Measure: {len(data.qrels)} held-out queries on each engine")
+        engines = open_engines(client, INDEX)
+        served = {name: (engines, name) for name in available_engines(engines) if name in ENGINES}
+        if trained:
+            engines = open_engines(client, TRAINED, sparse_model=str(model))
+            served |= {f"{name} (trained)": (engines, name) for name in TRAINED_ENGINES}
+        rows = measure_engines(client, served, data)
+        step("Three queries, their first hits explained")
+        examples(client, engines, data)
+        step("Result")
+        print_table(rows, data)
+        if json_folder:
+            write_summary(json_folder, rows, data)
+        if keep:
+            kept = Path(f"{INDEX}-corpus")
+            shutil.copytree(data.corpus_path.parent, kept, dirs_exist_ok=True)
+            print(f"\nkept: the index (osn search --index {INDEX} …), and its corpus in {kept}/")
+            if trained:
+                kept = Path(f"{INDEX}-model")
+                shutil.copytree(model, kept, dirs_exist_ok=True)
+                print(f"kept: the trained model in {kept}/ (osn search --index {TRAINED} --sparse {kept} …)")
+        else:
+            client.indices.delete(index=[INDEX, TRAINED], ignore_unavailable=True)
+    print(f"\ndone in {(time.monotonic() - started) / 60:.1f} minutes")
+
+
+def step(text: str) -> None:
+    click.secho(f"\n== {text}", bold=True)
+
+
+def prepare(corpus: str | None, folder: Path, documents: int) -> BeirData:
+    """The corpus with held-out queries: the user's judgements where it has some, else queries made of it."""
+    from benchmarks.demo import python_docs
+    from benchmarks.demo.known_items import hold_out_sentences
+
+    if corpus is None:
+        step("Make a corpus of the documentation strings of Python and of the packages installed here")
+        counts = python_docs.build(
+            folder / "corpus",
+            documents,
+            train_queries=python_docs.DEMO_TRAIN_QUERIES,
+            test_queries=python_docs.DEMO_TEST_QUERIES,
+        )
+        print(f"{counts.documents} documents of {counts.packages + 1} packages, {counts.test_queries} test queries")
+        return BeirData.load(folder / "corpus", "test")
+    if Path(corpus).is_dir() and (Path(corpus) / "qrels").is_dir():
+        step(f"Take {corpus} with its own queries and judgements")
+        return BeirData.load(corpus, "test")
+    step(f"Take {corpus}; it has no judgements, so first sentences are held out as queries")
+    made = hold_out_sentences(corpus, folder / "corpus", limit=documents)
+    print(f"{made} queries: each is the first sentence of a document, taken out of it")
+    return BeirData.load(folder / "corpus", "test")
+
+
+def train(data: BeirData, out: Path, steps: int) -> None:
+    """A residual student: BM25 over word pieces, and what it learns from first sentences about the rest of a document.
+
+    Few steps on documents cut short: a beginning, in minutes on two cores.
+    """
+    try:
+        from trainers.common.loop import TrainingSettings
+        from trainers.dense import DevSettings
+        from trainers.sparse.settings import (
+            RegularizationSettings,
+            SparseCandidates,
+            SparseConfig,
+            SparseObjective,
+            SparseSet,
+            StudentSettings,
+            WarmUpSettings,
+        )
+        from trainers.sparse.train import train_sparse
+    except ModuleNotFoundError:
+        raise MissingExtra("training", "train") from None
+
+    trained = train_sparse(
+        SparseConfig(
+            output=out,
+            start=DENSE,
+            train=[SparseSet(data.corpus_path, questions="first-sentence")],
+            student=StudentSettings(residual=True, frozen_layers=3, revive=0.1, dropout=0.0, document_length=128),
+            warm_up=WarmUpSettings(expansions=100, weight=0.2),
+            objective=SparseObjective(info_nce=1.0, kl=0.0),
+            candidates=SparseCandidates(negatives=1, depth=50, mine="bm25"),
+            regularization=RegularizationSettings(weight=1e-2, delay=0.3, ramp=0.4),
+            document_length=96,
+            selection=DevSettings(hold_back=0.05, queries=100, documents=300),
+            training=TrainingSettings(
+                steps=steps,
+                batch_size=32,
+                learning_rate=1e-4,
+                precision="auto",
+                evaluate_every=max(1, steps // 2),
+                log_every=10,
+            ),
+        )
+    )
+    shown = ("nDCG@10", "word-piece BM25 nDCG@10", "presence × idf nDCG@10", "expansion terms")
+    found = ", ".join(f"{name} {trained.measures[name]:.3f}" for name in shown if name in trained.measures)
+    print(f"kept the state after {trained.best_step} steps; on first sentences held back: {found}")
+
+
+def write(
+    client: OpenSearch, data: BeirData, index: str, sparse: str, dense: str, folder: Path, dtype: Dtype = "fp32"
+) -> None:
+    from ingest.job import CorpusSource, Job, run_job
+    from ingest.pipeline import Options
+
+    client.indices.delete(index=index, params={"ignore_unavailable": "true"})
+    job = Job(
+        corpus=CorpusSource(str(data.corpus_path)),
+        index=index,
+        sparse=sparse,
+        dense=dense,
+        dtype=dtype,
+        replicas=0,
+        dead_letters=folder / "dead-letters.jsonl",
+        options=Options(merge=True),
+    )
+    report = run_job(client, job)
+    print(f"{report.documents} documents written and counted, {report.letters} not taken, {report.seconds:.0f} s")
+
+
+def measure_engines(client: OpenSearch, served: dict[str, tuple[Engines, str]], data: BeirData) -> list[Row]:
+    """Quality and latency as result rows; latency is one client's, query encoding shown apart.
+
+    served: the name in the table → an index's engines, and which of them.
+    """
+    from opensearch_neural.evaluation import side_by_side as experiment
+
+    questions = {id: data.queries[id] for id in data.qrels if id in data.queries}
+    if not questions:
+        raise InputError(f"no query of {data.corpus_path.parent.name} has judgements")
+    measures = ["nDCG@10", "R@100"]
+    searches = len(questions) * len(experiment.sizes_of(measures))
+    indexes = {shown: engines.index for shown, (engines, _) in served.items()}
+    bodies = {shown: engines.body_of(name) for shown, (engines, name) in served.items()}
+    with tqdm(total=len(served) * searches, unit="query", desc="quality") as bar:
+        outcomes = [
+            experiment.run_engine(
+                client, indexes[shown], shown, body_of, questions, data.qrels, measures, progress=bar.update
+            )
+            for shown, body_of in bodies.items()
+        ]
+    # Often enough that a 99th percentile has some requests beyond it.
+    texts = list(questions.values()) * max(1, TIMED_REQUESTS // len(questions))
+    with tqdm(total=len(served) * len(texts), unit="request", desc="latency") as bar:
+        times = experiment.time_engines(client, indexes, bodies, texts, progress=bar.update)
+    return experiment.outcome_rows(
+        data.corpus_path.parent.name,
+        [replace(each, latency=times[each.engine][0], encode_ms=times[each.engine][1]) for each in outcomes],
+    )
+
+
+def examples(client: OpenSearch, engines: Engines, data: BeirData) -> None:
+    from opensearch_neural.commands.search import hit_of, print_hits
+
+    for id in random.Random(1).sample(sorted(set(data.qrels) & set(data.queries)), EXAMPLES):
+        text = data.queries[id]
+        click.secho(f"\n{text}", fg="cyan")
+        body = engines.body("high-idf-first", text, size=2, highlight=text, source=["title", "text", "url"])
+        body["explain"] = True
+        answer = client.search(index=engines.index, body=body)
+        print_hits([hit_of(hit) for hit in answer["hits"]["hits"]], "high-idf-first", answer["took"])
+
+
+def print_table(rows: list[Row], data: BeirData) -> None:
+    from opensearch_neural.evaluation.tables import result_table
+
+    print(result_table(rows, ["nDCG@10", "nDCG@10 - bm25", "R@100", "P50 ms", "P99 ms", "encode P50 ms"]))
+    print(f"\n{len(data.qrels)} held-out queries; latency of one client, top 10, query encoding apart")
+
+
+def write_summary(folder: Path, rows: list[Row], data: BeirData) -> None:
+    from opensearch_neural.evaluation.results import Summary, code_commit, command_line, data_facts, machine_facts
+
+    summary = Summary(
+        command=command_line(),
+        code=code_commit(),
+        machine=machine_facts(),
+        data=[data_facts(data.corpus_path.parent)],
+        seeds=[0],
+        rows=rows,
+        title="The demo: Python's documentation strings",
+    )
+    print(f"written: {summary.write(folder)}")

@@ -1,0 +1,329 @@
+"""The cascade against sparse alone, dense alone and hybrid: what it finds and what it costs, on judged sets.
+
+    osn bench cascade --data data/scifact --pq models/jpq-scifact --data data/medquad-liveqa --pq models/jpq-medquad \\
+        --tune data/scifact --record benchmarks/results/jpq/cascade
+
+Each set is ingested into an index of its own: words, sparse vectors, the vectors of a dense model, and the codes of the
+quantized model named beside it. The cascade is tuned on judgements of one set, if any, that are not its test's, and searches
+all sets so; `hybrid` weighs its parts as it does by default. Judgements that the quantized model was trained on are refused:
+it ranks those too well, and too much weight would be given to it. Train it without any (`questions: first-sentence`), or on
+others. Then the load benchmark measures all engines in random turns, the
+encoding of queries included (ONNX Runtime in 8 bits unless told otherwise); `sparse` is the baseline of ratios and
+differences. At last, what each field costs on disk.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from benchmarks.load.command import load_settings, measuring_options, queries_of, run
+from opensearch_neural.cluster.connect import ConnectionSettings, connection_options, translate_errors
+from opensearch_neural.engines import TUNED_CASCADE, open_engines
+from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.results import Data, Goal, Row, Summary
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+    from benchmarks.load.measurement import Measurement
+    from opensearch_neural.models.dense import Backend
+
+SPARSE, CASCADE = "sparse", "cascade"
+POINTS = 2.0  # of nDCG@10
+MOST_P99 = 1.5
+FIELD_SAMPLE = 1000
+"""Documents by which fields are measured."""
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+@click.command()
+@click.option("--data", required=True, multiple=True, type=click.Path(path_type=Path), help="A folder in BEIR layout.")
+@click.option("--pq", required=True, multiple=True, help="The quantized model of each, in the same order.")
+@click.option("--sparse", default="lexical", show_default=True, help="Sparse model, trained or lexical.")
+@click.option("--dense", default=MINILM, show_default=True, help="Dense model, of `dense` and `hybrid`.")
+@click.option("--backend", type=click.Choice(["torch", "onnx", "onnx-int8"]), default="onnx-int8", show_default=True)
+@click.option("--tune", type=click.Path(path_type=Path), default=None, help="Which of the sets to tune on.")
+@click.option("--tune-split", default="train", show_default=True, help="Its judgements.")
+@click.option("--keep", type=click.FloatRange(0, 1), default=0.99, show_default=True, help="As for `osn tune`.")
+@click.option("--engines", default="quantized", show_default=True, help="As for `osn bench load`.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("cascade"), show_default=True, help="Working folder."
+)
+@click.option("--restart", is_flag=True, help="Begin anew, indexes too; vectors in --out stay.")
+@click.option("--heap", default="2g", show_default=True, help="Of the local node, where no cluster is named.")
+@click.option("--keep-indexes", is_flag=True, help="Leave osn-cascade-SET there.")
+@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
+@measuring_options
+@connection_options
+def cascade(
+    connection: ConnectionSettings,
+    data: tuple[Path, ...],
+    pq: tuple[str, ...],
+    sparse: str,
+    dense: str,
+    backend: Backend,
+    tune: Path | None,
+    tune_split: str,
+    keep: float,
+    engines: str,
+    out: Path,
+    restart: bool,
+    heap: str,
+    keep_indexes: bool,
+    record: Path | None,
+    owned: bool,
+    **options: Any,
+) -> None:
+    """The cascade beside sparse alone, dense alone and hybrid: nDCG@10, P99, throughput, on each of the sets.
+
+    \b
+    osn bench cascade --data data/scifact --pq models/jpq --tune data/scifact --clients 5,20 --requests 10000
+    """
+    from benchmarks.load import report
+    from benchmarks.load.scale import cluster
+    from benchmarks.load.target import allowed_target
+    from benchmarks.load.variants import parse_variants
+    from benchmarks.load.workload import ModelChoice
+    from opensearch_neural.evaluation.results import code_commit, command_line, data_facts
+
+    if len(data) != len(pq):
+        raise InputError(
+            f"{len(data)} sets and {len(pq)} quantized models", "give --pq once for each --data, in its order"
+        )
+    if tune is not None and tune.resolve() not in {folder.resolve() for folder in data}:
+        raise InputError(f"--tune {tune} is none of the sets", "name one of those given by --data")
+    if click.get_current_context().get_parameter_source("baseline") is ParameterSource.COMMANDLINE:
+        raise InputError("ratios are taken to sparse here", "leave --baseline out; `osn bench load` has it")
+    settings = load_settings({**options, "baseline": SPARSE})
+    variants = parse_variants(engines)
+    if not {SPARSE, CASCADE} <= {variant.name for variant in variants}:
+        raise InputError("the goals compare the cascade with sparse", "add both to --engines")
+    for folder, model in zip(data, pq, strict=True):
+        if tune is not None and folder.resolve() == tune.resolve():
+            check_unseen(model, folder, tune_split)
+    out.mkdir(parents=True, exist_ok=True)
+    if backend != "torch":
+        dense, pq = exported(dense, out), tuple(exported(model, out) for model in pq)
+    found: list[Measurement] = []
+    used: list[Data] = []
+    by_field: list[Row] = []
+    with cluster(connection, heap, keep_indexes) as (client, chosen), translate_errors():
+        target = allowed_target(chosen, owned=owned)
+        indexes = {folder: f"osn-cascade-{folder.resolve().name}" for folder in data}
+        try:
+            for folder, model in zip(data, pq, strict=True):
+                if restart:
+                    client.indices.delete(index=indexes[folder], params={"ignore_unavailable": "true"})
+                ingest(client, folder, indexes[folder], sparse, dense, model, out)
+            if tune is not None:
+                tuned = next(folder for folder in data if folder.resolve() == tune.resolve())
+                tune_all(client, tuned, tune_split, indexes[tuned], indexes.values(), keep, backend, settings.seed)
+            for folder, index in indexes.items():
+                judged, texts = queries_of(None, folder, "test", None)
+                models = ModelChoice(backend=backend)  # the index's record leads to the models that wrote it
+                found.append(
+                    run(client, target, index, variants, texts, models, settings, judged, out / index, restart)
+                )
+                used.append(data_facts(folder))
+                if found[-1].partial:
+                    break
+            else:
+                for index in indexes.values():
+                    by_field += setting_rows(client, index, backend)
+                for folder, model in zip(data, pq, strict=True):
+                    by_field += field_rows(client, folder, indexes[folder], sparse, dense, model)
+        finally:
+            if not keep_indexes:
+                for index in indexes.values():
+                    client.indices.delete(index=index, params={"ignore_unavailable": "true"})
+    rows = [row for each in found for row in report.rows(each)] + by_field
+    summary = Summary(
+        title="The cascade against sparse alone",
+        command=command_line(),
+        code=code_commit(),
+        machine=report.environment(found[0]),
+        data=used,
+        seeds=[settings.seed],
+        rows=rows,
+        goals=goals(found, rows),
+    )
+    for each in found:
+        print(report.text(each))
+    for goal in summary.goals:
+        print(goal)
+    if record is not None:
+        print(f"wrote {summary.write(record)}")
+    if any(each.partial for each in found):
+        sys.exit(1)
+
+
+def exported(model: str, out: Path) -> str:
+    """A copy of a model's directory with ONNX exports, below `out`; the directory itself where it has them.
+
+    The copy has the same hash, so that an index takes one for the other.
+    """
+    from opensearch_neural.models import directory
+    from opensearch_neural.models.dense_onnx import INT8_FILE, export_onnx
+
+    folder = directory.locate(model)
+    if any(folder.rglob(INT8_FILE)):
+        return model
+    copy = out / f"onnx-{directory.hash_files(folder)}"
+    if not copy.is_dir():
+        beside = copy.with_name(f".{copy.name}")
+        shutil.rmtree(beside, ignore_errors=True)
+        # What training kept for itself is hidden, and no part of the model.
+        shutil.copytree(folder, beside, ignore=shutil.ignore_patterns(".*"))
+        export_onnx(beside, int8=True)
+        beside.replace(copy)
+    return str(copy)
+
+
+def ingest(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str, pq: str, out: Path) -> None:
+    """Write the set's corpus into its index; one that an earlier run has completed stays as it is.
+
+    Vectors are kept in `out`, and the codes of another quantized model of the same dense one made of them. Raises ModelError
+    where the index was written with other models.
+    """
+    from ingest.encode import EncodeJob, run_encode
+    from ingest.job import CorpusSource, Job, run_job, with_models
+    from ingest.pipeline import Options
+    from ingest.source import spooled
+    from ingest.target import LOADING, check_unchanged_models, read_meta
+    from opensearch_neural.corpus.readers import BeirData
+    from opensearch_neural.models.dense import documents_alike, load_dense
+    from opensearch_neural.models.quantized import load_quantized
+
+    source = CorpusSource(str(BeirData.load(folder, "test").corpus_path))
+    letters = out / f"{index}.dead-letters.jsonl"
+    options = Options(merge=True)
+    wrote = read_meta(client, index)
+    if wrote is not None and LOADING not in wrote.extra:
+        job = Job(source, index, sparse=sparse, dense=dense, pq=pq)
+        with spooled(source.path) as place:
+            check_unchanged_models(index, wrote, with_models(job, wrote, source.reader(place), source.name).meta)
+        return
+    alike = documents_alike(load_dense(dense), load_quantized(pq).dense)
+    encoding = EncodeJob(source, out / "vectors", sparse=sparse, dense=dense, pq=None if alike else pq)
+    vectors = run_encode(encoding).manifest
+    run_job(client, Job(source, index, vectors=vectors, pq=pq, replicas=0, dead_letters=letters, options=options))
+
+
+def field_rows(
+    client: OpenSearch, folder: Path, index: str, sparse: str, dense: str, pq: str, sample: int = FIELD_SAMPLE
+) -> list[Row]:
+    """What each field costs on disk, vectors that codes stand for among them, by some of the set's documents."""
+    from benchmarks.load.field_bytes import Alone, bytes_by_field, rows
+    from ingest.job import CorpusSource, Job, with_models
+    from ingest.source import ignore, spooled
+    from opensearch_neural.corpus.readers import BeirData
+
+    corpus = CorpusSource(str(BeirData.load(folder, "test").corpus_path))
+    job = Job(corpus, index, sparse=sparse, dense=dense, pq=pq)
+    with spooled(corpus.path) as place:
+        plan = with_models(job, None, corpus.reader(place), corpus.name)
+        documents = list(islice(plan.records(ignore), sample))
+        of_codes = {}
+        for dense_type in ("float", "byte"):
+            made = replace(job, sparse="none", dense="pq", dense_type=dense_type)
+            other = with_models(made, None, corpus.reader(place), corpus.name)
+            of_codes[f"dense of the codes, {dense_type}"] = Alone("dense", other.meta, other.vectorizer)
+        sizes = bytes_by_field(client, plan.meta, documents, plan.vectorizer, of_codes)
+    return rows(f"{index}, by field", sizes, len(documents))
+
+
+def check_unseen(model: str, folder: Path, split: str) -> None:
+    """Raises InputError where the quantized model was trained on the judgements of this split."""
+    from opensearch_neural.models import directory
+
+    training = (directory.read_osn_json(directory.locate(model)) or {}).get("training", {})
+    if training.get("objective", {}).get("labels") == "ranking":
+        return
+    for one in training.get("train", []):
+        judged = one.get("questions") is None and one.get("split", "train") == split
+        if judged and Path(one["path"]).name == folder.resolve().name:
+            raise InputError(
+                f"{model} was trained on the {split} judgements of {folder.name}, and ranks these too well to tune by",
+                "name another --tune-split, or a model trained on other judgements, or on none",
+            )
+
+
+def setting_rows(client: OpenSearch, index: str, backend: Backend) -> list[Row]:
+    """What the cascade was measured with."""
+    setting = open_engines(client, index, backend=backend).cascade
+    values = {"weight": setting.weight, "window": setting.window, "dense window": setting.dense_window}
+    return [Row(index, CASCADE, name, float(value), None, None, 0)
+            for name, value in values.items()]  # fmt: skip
+
+
+def tune_all(
+    client: OpenSearch,
+    folder: Path,
+    split: str,
+    index: str,
+    indexes: Iterable[str],
+    keep: float,
+    backend: Backend,
+    seed: int,
+) -> None:
+    """Tune the cascade on one index, and have all of them search as was chosen."""
+    from benchmarks.load.tuning import halves, store, tried_and_chosen
+    from opensearch_neural.corpus.readers import BeirData
+
+    indexes, measure = list(indexes), f"nDCG@10 of {folder.name} ({split})"
+    stored = [open_engines(client, each, backend=backend).meta.extra.get(TUNED_CASCADE, {}) for each in indexes]
+    if all((each.get("measure"), each.get("keep")) == (measure, keep) for each in stored):
+        return
+    engines = open_engines(client, index, backend=backend)
+    judged = BeirData.load(folder, split)
+    tuning, held_back = halves(judged.queries, judged.qrels, 400, seed)
+    _, chosen = tried_and_chosen(client, engines, CASCADE, tuning, held_back, keep, passes=1, seed=seed)
+    if chosen is None:
+        print(
+            "no cascade is better than all tokens on held-back queries: it stays as it is by default", file=sys.stderr
+        )
+        return
+    print(f"cascade, tuned on {folder.name} ({split}): {chosen.setting}", file=sys.stderr)
+    for each in indexes:
+        store(client, each, chosen, keep=keep, measure=measure, queries=len(held_back.texts))
+
+
+def goals(found: Sequence[Measurement], rows: Sequence[Row]) -> list[Goal]:
+    """Evidence 4 of JPQ: what the cascade gains on each set, and whether on one of them both goals are met."""
+    from opensearch_neural.evaluation.evaluate import difference_name
+
+    by = {(row.set, row.engine, row.measure): row for row in rows}
+    made, best = [], []
+    for each in found:
+        gain = by.get((each.index, CASCADE, difference_name("nDCG@10", SPARSE)))
+        ratios = [row for row in rows if row.set.startswith(f"{each.index}, ")
+                  and (row.engine, row.measure) == (CASCADE, f"P99 / {SPARSE}")]  # fmt: skip
+        value, gained = None, False
+        if gain is not None and gain.low is not None and gain.high is not None:
+            value = f"{100 * gain.value:+.2f} [{100 * gain.low:+.2f}, {100 * gain.high:+.2f}]"
+            gained = 100 * gain.value >= POINTS and gain.low > 0
+        words = f"cascade: nDCG@10 at least {POINTS:g} points above sparse alone, interval above zero, on {each.index}"
+        made.append(Goal(words, POINTS, value, gained))
+        for level in sorted(
+            {row.set for row in rows if row.set.startswith(f"{each.index}, ") and row.measure == "P50 ms"}
+        ):
+            ratio = next((row.value for row in ratios if row.set == level), None)
+            words = f"cascade: P99 at most {MOST_P99:g} × that of sparse alone, on {level}"
+            made.append(Goal(words, MOST_P99, None if ratio is None else round(ratio, 3), (ratio or inf) <= MOST_P99))
+        if ratios:
+            best.append(gained and all(row.value <= MOST_P99 for row in ratios))
+    words = (
+        "cascade: +2 nDCG@10 points with the interval above zero on one of the sets, at no more than 1.5 × sparse's P99"
+    )
+    made.append(Goal(words, "on one set", f"on {sum(best)} of {len(best)} measured" if best else None, any(best)))
+    return made

@@ -1,0 +1,340 @@
+"""Writing speed beside opensearch-py's `parallel_bulk`, and how memory grows with the corpus.
+
+    osn bench ingest                                        all of it: half an hour on two quiet cores
+    osn bench ingest --quick                                a look; records nothing
+
+Speed: the same prepared documents (SciFact with lexical vectors, as dicts in memory) are written into new indexes with the
+same threads and the same number of documents in a request, by each arm in turn, so that what else the machine does falls
+on all of them; every round is a pair for the ratio. The clock stops when the last document is acknowledged.
+"short weights" writes each weight with as few digits as the index can tell apart (`ingest/weights.py`), which is what
+`osn ingest` does.
+
+Memory: `osn ingest` of a corpus of 500,000 documents in a process of its own; resident memory when 10,000 are written, and
+the most until all are.
+
+The cluster is that of OSN_URL, else a local node that is started for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+import orjson
+
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.corpus.readers import read_corpus
+from opensearch_neural.evaluation.results import (
+    Goal,
+    Row,
+    Summary,
+    code_commit,
+    command_line,
+    data_facts,
+    machine_facts,
+)
+from opensearch_neural.index.mapping import IndexMeta, SparseMeta, index_body, rank_features
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+RESULTS = Path(__file__).parents[1] / "results" / "ingest"
+SCIFACT = Path(__file__).parents[3] / "shared" / "data" / "scifact"
+SEED = 0
+RUN = ("python", "-m", "benchmarks.speed.ingest_speed")
+
+BASELINE = "opensearch-py parallel_bulk"
+OSN = "osn"
+SHORT = "osn, short weights"
+ARMS = (BASELINE, OSN, SHORT)
+
+Documents = Sequence[tuple[str, dict[str, Any]]]
+"""(id, source) as they are to be indexed."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured. chunk: documents in a request."""
+
+    rounds: int = 10
+    threads: int = 2
+    chunk: int = 500
+    memory: int = 500_000
+    memory_from: int = 10_000
+
+
+QUICK = Sizes(rounds=2, memory=30_000)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One writing of all documents: wall-clock and this process's processor seconds."""
+
+    wall: float
+    cpu: float
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Resident bytes of an ingest when the first documents were written, and the most until all were; its speed."""
+
+    first: int
+    most: int
+    documents_per_second: float
+
+
+@click.command()
+@click.option(
+    "--data", type=click.Path(path_type=Path, exists=True), default=SCIFACT, help="A corpus.  [default: SciFact]"
+)
+@click.option("--rounds", type=click.IntRange(min=2), default=None, help="Writings of each arm.")
+@click.option(
+    "--memory-docs", type=click.IntRange(min=0), default=None, help="Documents of the memory part; 0: skip it."
+)
+@click.option("--quick", is_flag=True, help="A look, on few documents; records nothing.")
+@click.option("--out", type=click.Path(path_type=Path), default=RESULTS, show_default=False)
+def ingest_speed(data: Path, rounds: int | None, memory_docs: int | None, quick: bool, out: Path) -> None:
+    """Measure writing speed beside opensearch-py, and how memory grows with the corpus."""
+    sizes = QUICK if quick else Sizes()
+    rounds = rounds or sizes.rounds
+    memory_docs = sizes.memory if memory_docs is None else memory_docs
+    with cluster() as url:
+        full, short = prepared(data)
+        times = race(connect(url), full, short, rounds, sizes)
+        memory = grow(url, memory_docs, sizes.memory_from) if memory_docs else None
+    summary = Summary(
+        title="Writing documents, beside opensearch-py",
+        command=command_line() if "bench" in sys.argv[1:2] else command_line([*RUN, *sys.argv[1:]]),
+        code=code_commit(),
+        machine=machine_facts(),
+        data=[data_facts(data)],
+        seeds=[SEED],
+        rows=[*rows(data.resolve().name, times, full, short, memory, memory_docs)],
+        goals=goals(times, memory),
+    )
+    for row in summary.rows:
+        interval = "" if row.low is None else f"  [{row.low:.3g}, {row.high:.3g}]"
+        print(f"{row.engine:<30} {row.measure:<32} {row.value:>12,.4g}{interval}")
+    for goal in summary.goals:
+        print(f"{'met' if goal.met else 'MISSED':<8} {goal.goal}: {goal.value}")
+    if not quick:
+        say(f"wrote {summary.write(out)}")
+
+
+@contextmanager
+def cluster() -> Iterator[str]:
+    """The cluster of OSN_URL, else a local node for as long as this lasts."""
+    if url := os.environ.get("OSN_URL"):
+        yield url
+        return
+    from opensearch_neural import node
+
+    name = f"osn-bench-{os.getpid()}"
+    running = node.start(name=name, port=0, attached=True)
+    try:
+        yield running.url
+    finally:
+        node.stop(name, purge=True)
+
+
+def prepared(corpus: Path) -> tuple[Documents, Documents]:
+    """The corpus with lexical vectors in memory: with the weights as the model gives them, and with short ones."""
+    from ingest.encoding import Encoders, prepare
+    from opensearch_neural.models.lexical import build_lexical
+
+    documents = list(read_corpus(corpus))
+    model = build_lexical(document.contents for document in documents)
+    say(f"{len(documents)} documents")
+    actions = prepare(documents, Encoders(model), None).actions
+    short = [(action.id, orjson.loads(action.source)) for action in actions]
+    vectors = model.encode_documents([document.contents for document in documents])
+    full = [
+        (id, {**source, "sparse": rank_features(row)}) for (id, source), row in zip(short, vectors.rows(), strict=True)
+    ]
+    return full, short
+
+
+def race(client: OpenSearch, full: Documents, short: Documents, rounds: int, sizes: Sizes) -> dict[str, list[Timed]]:
+    """Every arm once a round, in an order that changes; one round before, which warms the node up, does not count."""
+    work: dict[str, tuple[Callable[[OpenSearch, str, Documents, Sizes], None], Documents]] = {
+        BASELINE: (with_parallel_bulk, full),
+        OSN: (with_osn, full),
+        SHORT: (with_osn, short),
+    }
+    times: dict[str, list[Timed]] = {arm: [] for arm in ARMS}
+    for round in range(-1, rounds):
+        shift = round % len(ARMS)
+        for arm in ARMS[shift:] + ARMS[:shift]:
+            write, documents = work[arm]
+            timed = one(client, write, documents, sizes)
+            if round >= 0:
+                times[arm].append(timed)
+                say(f"round {round + 1} of {rounds}: {arm}: {len(documents) / timed.wall:,.0f} documents/s")
+    return times
+
+
+def one(
+    client: OpenSearch, write: Callable[[OpenSearch, str, Documents, Sizes], None], documents: Documents, sizes: Sizes
+) -> Timed:
+    """One writing into a new index, which is checked and deleted."""
+    index = f"osn-bench-{uuid.uuid4().hex[:10]}"
+    body = index_body(
+        IndexMeta(sparse=SparseMeta("lexical", "-", "-")), replicas=0, settings={"refresh_interval": "-1"}
+    )
+    client.indices.create(index=index, body=body)
+    try:
+        wall, cpu = time.perf_counter(), time.process_time()
+        write(client, index, documents, sizes)
+        timed = Timed(time.perf_counter() - wall, time.process_time() - cpu)
+        client.indices.refresh(index=index)
+        count = client.count(index=index)["count"]
+        assert count == len(documents), f"{count} of {len(documents)} documents are there"
+    finally:
+        client.indices.delete(index=index)
+    return timed
+
+
+def with_parallel_bulk(client: OpenSearch, index: str, documents: Documents, sizes: Sizes) -> None:
+    from opensearchpy.helpers import parallel_bulk
+
+    actions = ({"_index": index, "_id": id, "_source": source} for id, source in documents)
+    for ok, item in parallel_bulk(client, actions, thread_count=sizes.threads, chunk_size=sizes.chunk):
+        assert ok, item
+
+
+def with_osn(client: OpenSearch, index: str, documents: Documents, sizes: Sizes) -> None:
+    """As the pipeline does: this thread makes the bytes, others send them, and a bounded number is on its way."""
+    from ingest.bulk import Action, BulkWriter
+
+    writer = BulkWriter(client, index)
+    free = threading.Semaphore(2 * sizes.threads)
+
+    def write(actions: list[Action]) -> None:
+        try:
+            assert not writer.write(actions).failures
+        finally:
+            free.release()
+
+    with ThreadPoolExecutor(sizes.threads) as pool:
+        sent = []
+        for start in range(0, len(documents), sizes.chunk):
+            free.acquire()
+            part = documents[start : start + sizes.chunk]
+            sent.append(pool.submit(write, [Action(id, orjson.dumps(source)) for id, source in part]))
+        for each in sent:
+            each.result()
+
+
+# ---------------------------------------------------------------- memory
+
+
+def grow(url: str, documents: int, first: int) -> Memory:
+    """Resident memory of an `osn ingest` of made-up documents, in a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="osn-bench-") as folder:
+        corpus = Path(folder) / "corpus.jsonl"
+        make_corpus(corpus, documents)
+        say(f"ingesting {documents} documents")
+        index = f"osn-bench-{uuid.uuid4().hex[:10]}"
+        arguments = [sys.executable, "-m", "benchmarks.speed.ingest_speed_child", url, str(corpus), index, str(first)]
+        try:
+            ran = subprocess.run(
+                arguments, cwd=folder, env=os.environ | {"OSN_HOME": folder}, stdout=subprocess.PIPE, check=True
+            )
+        finally:
+            connect(url).indices.delete(index=index, params={"ignore_unavailable": "true"})
+    return Memory(**json.loads(ran.stdout))
+
+
+def make_corpus(path: Path, documents: int) -> None:
+    """Documents of 20 to 120 words, drawn with Zipf's frequencies from 50,000 made-up ones."""
+    random_ = random.Random(SEED)
+    words = ["".join(random_.choices("abcdefghijklmnopqrstuvwxyz", k=random_.randrange(3, 10))) for _ in range(50_000)]
+    weights = np.cumsum(1 / np.arange(1, len(words) + 1)).tolist()
+    with path.open("wb") as file:
+        for number in range(documents):
+            text = " ".join(random_.choices(words, cum_weights=weights, k=random_.randrange(20, 120)))
+            file.write(orjson.dumps({"_id": f"document-{number}", "text": text}) + b"\n")
+
+
+# ---------------------------------------------------------------- results
+
+
+def rows(
+    set_: str, times: dict[str, list[Timed]], full: Documents, short: Documents, memory: Memory | None, grown: int
+) -> Iterator[Row]:
+    for arm in ARMS:
+        documents = short if arm == SHORT else full
+        n = len(documents) * len(times[arm])
+        wall = np.array([timed.wall for timed in times[arm]])
+        rate, low, high = over_rounds(lambda pick, wall=wall: len(full) / wall[pick].mean(), len(wall))  # type: ignore[misc]
+        yield Row(set_, arm, "documents/s", rate, low, high, n)
+        cpu = sum(timed.cpu for timed in times[arm])
+        yield Row(set_, arm, "client CPU ms a document", cpu / n * 1000, None, None, n)
+        size = sum(len(orjson.dumps(source)) for _, source in documents) / len(documents)
+        yield Row(set_, arm, "bytes of JSON a document", size, None, None, len(documents))
+        if arm != BASELINE:
+            value, low, high = ratio(times, arm)
+            yield Row(set_, arm, f"times {BASELINE}", value, low, high, len(wall))
+    if memory is not None:
+        made = f"{grown:,} made-up documents"
+        yield Row(made, "osn ingest", "documents/s", memory.documents_per_second, None, None, grown)
+        yield Row(made, "osn ingest", "resident MB at first", memory.first / 1e6, None, None, grown)
+        yield Row(made, "osn ingest", "resident MB at most", memory.most / 1e6, None, None, grown)
+
+
+def goals(times: dict[str, list[Timed]], memory: Memory | None) -> list[Goal]:
+    """Each goal in the words in which it was set."""
+    value, low, _ = ratio(times, OSN)
+    growth = None if memory is None else round((memory.most - memory.first) / 1e6, 1)
+    return [
+        Goal(
+            "at least the documents per second of opensearch-py's parallel_bulk with equal threads and chunks on the same "
+            "prepared documents",
+            1.0,
+            round(value, 3),
+            low >= 1.0,
+        ),
+        Goal(
+            "RSS growth under 200 MB from 10k to 500k documents",
+            "under 200 MB",
+            growth,
+            growth is not None and growth < 200,
+        ),
+    ]
+
+
+def ratio(times: dict[str, list[Timed]], arm: str) -> tuple[float, float, float]:
+    """How many times as fast as the baseline, over the same rounds, with its 95% interval."""
+    slow = np.array([timed.wall for timed in times[BASELINE]])
+    fast = np.array([timed.wall for timed in times[arm]])
+    return over_rounds(lambda pick: slow[pick].sum() / fast[pick].sum(), len(slow))
+
+
+def over_rounds(statistic: Callable[[Any], float], rounds: int) -> tuple[float, float, float]:
+    """(value, low, high): a statistic of all rounds, and its 95% interval over rounds drawn again with replacement."""
+    drawn = np.random.default_rng(SEED).integers(rounds, size=(2000, rounds))
+    low, high = np.percentile([statistic(pick) for pick in drawn], [2.5, 97.5])
+    return float(statistic(np.arange(rounds))), float(low), float(high)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    ingest_speed()

@@ -1,0 +1,135 @@
+"""Long documents as passages: windows of tokens, cut between words.
+
+    for passage in split(document, tokenizer, tokens=256, stride=128): ...
+    for passage in split(document, tokenizer, tokens=142, sentences=True): ...      whole sentences where they fit
+
+An encoder reads some hundred tokens of a document; what lies behind is not searchable unless the document is split
+(Dai and Callan, "Deeper Text Understanding for IR with Contextual Neural Language Modeling", SIGIR 2019, section 3:
+overlapping passages, the best one's score standing for the document).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from opensearch_neural.corpus.readers import MAX_ID_BYTES, Document
+from opensearch_neural.errors import InputError
+from opensearch_neural.query_encoder import unlimited
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+# After a full stop and the like, closing quotes and brackets, white space; or a new line. An abbreviation ends a sentence
+# too: where passages are cut that does no harm, and it spares a model of sentences.
+_SENTENCE_END = re.compile(r"""[.!?]["'”’)\]]*\s+(?=["'“‘(\[]?[A-Z0-9])|\n\s*""")
+
+
+@dataclass(slots=True)
+class Passage(Document):
+    """A part of a document. Its text is `document.text[start:end]`; title, URL and fields are the document's.
+
+    parent: the document's id
+    number: counts from 1 within the document
+    start, end: in characters of the document's text
+    """
+
+    parent: str = ""
+    number: int = 1
+    start: int = 0
+    end: int = 0
+
+    def record(self) -> dict[str, Any]:
+        """As Document.record, with the fields `parent` and `passage` of the index."""
+        place = {"number": self.number, "start": self.start, "end": self.end}
+        # Not super(): a dataclass with slots is a new class, which the bare form does not know.
+        return {**Document.record(self), "parent": self.parent, "passage": place}
+
+
+def split(
+    document: Document, tokenizer: Tokenizer, tokens: int, stride: int | None = None, *, sentences: bool = False
+) -> list[Passage]:
+    """The passages of a document, in order, with the ids `parent#0001`, `parent#0002`, …
+
+    tokens: the most tokens of text that a passage has (the title, which every passage repeats, and special tokens are
+        not counted)
+    stride: tokens from the beginning of one passage to the beginning of the next, at most `tokens`; the default,
+        `tokens`, makes them follow each other without overlap
+    sentences: begin and end between sentences, too, as many of them in a passage as fit (`query-as-context`, section 4.1);
+        a sentence longer than `tokens` is cut between words
+
+    Passages begin and end between words, so most are a little shorter than `tokens`; only a word longer than `tokens`
+    is cut. Together they hold all of the text but the whitespace between them. A document that fits has one passage.
+
+    Raises ValueError for a stride or size that is none, InputError where a passage's id is too long for OpenSearch.
+    """
+    stride = tokens if stride is None else stride
+    if not 1 <= stride <= tokens:
+        raise ValueError(f"expected 1 <= stride <= tokens, found stride {stride} and {tokens} tokens")
+    if tokenizer.truncation is not None or tokenizer.padding is not None:
+        # They are state of the tokenizer, and the caller may rely on theirs.
+        tokenizer = unlimited(tokenizer)
+    encoding = tokenizer.encode(document.text, add_special_tokens=False)
+    starts = [start for start, _ in encoding.offsets]
+    words = encoding.word_ids
+    between = [index == 0 or words[index] is None or words[index] != words[index - 1] for index in range(len(words))]
+    edges = [False] * len(between)
+    if sentences:
+        for match in _SENTENCE_END.finditer(document.text):
+            if (at := bisect_left(starts, match.end())) < len(edges):
+                edges[at] = between[at]
+    passages = []
+    for number, (first, last) in enumerate(_windows(between, edges, tokens, stride), start=1):
+        # Up to the next passage's first token, so that characters which no token stands for are kept.
+        start = 0 if first == 0 else starts[first]
+        end = len(document.text) if last == len(starts) else starts[last]
+        passages.append(_passage(document, number, start, end))
+    return passages
+
+
+def _windows(between: list[bool], edges: list[bool], tokens: int, stride: int) -> list[tuple[int, int]]:
+    """[first, last) of each window. between, edges: (tokens of the text,), whether a token is the first of a word, and
+    whether it is a better place to cut."""
+    count = len(between)
+    windows = []
+    first = 0
+    while True:
+        last = count if first + tokens >= count else _cut(between, edges, first, first + tokens)
+        windows.append((first, last))
+        if last == count:
+            return windows
+        first = _cut(between, edges, first, min(first + stride, last))
+
+
+def _cut(between: list[bool], edges: list[bool], first: int, at: int) -> int:
+    """The last of the `edges` that is behind `first` and not behind `at`, else the last place between words, else `at`."""
+    places = (index for marks in (edges, between) for index in range(at, first, -1) if marks[index])
+    return next(places, at)
+
+
+def _passage(document: Document, number: int, start: int, end: int) -> Passage:
+    text = document.text[start:end]
+    start += len(text) - len(text.lstrip())
+    text = text.strip()
+    id = f"{document.id}#{number:04d}"
+    if len(id.encode()) > MAX_ID_BYTES:
+        where = "" if document.file is None else f"{document.file}, line {document.line}: "
+        raise InputError(
+            f"{where}the id of passage {number} of {document.id[:40]}… is longer than {MAX_ID_BYTES} bytes",
+            "shorten the document's id by the length of the passage's number",
+        )
+    return Passage(
+        id=id,
+        text=text,
+        title=document.title,
+        url=document.url,
+        fields=document.fields,
+        file=document.file,
+        line=document.line,
+        parent=document.id,
+        number=number,
+        start=start,
+        end=start + len(text),
+    )

@@ -1,0 +1,227 @@
+"""Engines of one index measured side by side: quality on judged queries, latency, and what a fast engine loses.
+
+Each measure is taken from the request an application would send for it: nDCG@10 from a search for 10 hits, R@1000 from
+one for 1,000. That matters for engines that look no further than their page (a rescoring window, an HNSW search), which a
+request for 1,000 hits would flatter.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from opensearch_neural.cluster.connect import translate_errors
+from opensearch_neural.engines import BodyOf
+from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.evaluate import Measured, Qrels, cutoff, measure, parse_measures, rank, rows
+from opensearch_neural.evaluation.results import Row
+from opensearch_neural.queries import Body
+from opensearch_neural.retrievers import Run
+from opensearch_neural.retrievers.opensearch import Latencies, OpenSearchRetriever, search, time_queries
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+# Hits on a page of results: what latency is measured with, and the measures up to @10 too.
+PAGE = 10
+# Hits for a measure without a cut-off, such as AP.
+DEEP = 1000
+
+Progress = Callable[[int], object]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an engine did with the judged queries.
+
+    runs: {hits asked for: run}; latency: of page requests one at a time, encoding left out; encode_ms: how long making
+    each of these bodies took, which for dense engines is dominated by the model, in milliseconds.
+    """
+
+    engine: str
+    measured: Measured
+    runs: dict[int, Run]
+    latency: Latencies | None = None
+    encode_ms: Latencies | None = None
+
+
+@dataclass(frozen=True)
+class CommonOnly:
+    """Documents of the full sparse query's page that hold none of its rare tokens, which high-IDF-first cannot find.
+
+    Counts: queries asked, those affected; documents on the pages of all queries, those lost; and of the lost ones those
+    judged relevant.
+    """
+
+    queries: int
+    affected_queries: int
+    documents: int
+    lost: int
+    lost_relevant: int
+
+
+def sizes_of(measures: Iterable[str]) -> dict[int, list[str]]:
+    """{hits to ask for: measures to take from that request}: a page for cut-offs up to 10, one deep request for the rest.
+
+    Raises InputError for an unknown measure.
+    """
+    cutoffs = {name: cutoff(name) for name in parse_measures(measures)}
+    shallow = [name for name, at in cutoffs.items() if at is not None and at <= PAGE]
+    deep = [name for name in cutoffs if name not in shallow]
+    depth = max((cutoffs[name] or DEEP for name in deep), default=0)
+    return {size: names for size, names in ((PAGE, shallow), (depth, deep)) if names}
+
+
+def run_engine(
+    client: OpenSearch,
+    index: str,
+    engine: str,
+    body_of: BodyOf,
+    queries: Mapping[str, str],
+    qrels: Qrels,
+    measures: Iterable[str],
+    *,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Search every query, and measure.
+
+    Raises ClusterError for an incomplete answer, InputError for what `measure` refuses.
+    """
+    retriever = OpenSearchRetriever(client, index, engine, body_of, progress=progress)
+    names = list(parse_measures(measures))
+    runs: dict[int, Run] = {}
+    parts: list[Measured] = []
+    for size, of_size in sizes_of(names).items():
+        runs[size] = retriever.retrieve(queries, size)
+        parts.append(measure(runs[size], qrels, of_size))
+    per_query = {name: values for part in parts for name, values in part.per_query.items()}
+    mean = {name: value for part in parts for name, value in part.mean.items()}
+    measured = replace(
+        parts[0], per_query={name: per_query[name] for name in names}, mean={name: mean[name] for name in names}
+    )
+    return Outcome(engine, measured, runs)
+
+
+def time_engines(
+    client: OpenSearch,
+    index: str | Mapping[str, str],
+    bodies_of: Mapping[str, BodyOf],
+    texts: Sequence[str],
+    *,
+    progress: Progress | None = None,
+) -> dict[str, tuple[Latencies, Latencies]]:
+    """{engine: (latency of its searches, time to make their bodies)}: pages of 10, one request at a time.
+
+    index: of all engines, or {engine: its index}.
+    Up to 50 of the bodies are sent once beforehand, untimed. Then the engines take turns in blocks of 20 queries, so
+    that a slow moment of the machine falls on all of them alike.
+    """
+    indexes = dict.fromkeys(bodies_of, index) if isinstance(index, str) else index
+    bodies: dict[str, list[Body]] = {engine: [] for engine in bodies_of}
+    encoding: dict[str, list[float]] = {engine: [] for engine in bodies_of}
+    times: dict[str, list[float]] = {engine: [] for engine in bodies_of}
+    for engine, body_of in bodies_of.items():
+        body_of(texts[0], PAGE)  # a model's first call is slow
+        for text in texts:
+            start = time.perf_counter()
+            bodies[engine].append(body_of(text, PAGE))
+            encoding[engine].append((time.perf_counter() - start) * 1000)
+        for body in bodies[engine][:50]:
+            search(client, indexes[engine], body)
+    for block in range(0, len(texts), 20):
+        turn = list(bodies)
+        at = block // 20 % len(turn)
+        for engine in turn[at:] + turn[:at]:
+            sent = bodies[engine][block : block + 20]
+            times[engine] += time_queries(client, indexes[engine], sent, warmup=0).ms
+            if progress:
+                progress(len(sent))
+    return {engine: (Latencies(times[engine]), Latencies(encoding[engine])) for engine in bodies}
+
+
+def common_only(
+    client: OpenSearch,
+    index: str,
+    high_idf_first: BodyOf,
+    queries: Mapping[str, str],
+    full: Run,
+    qrels: Qrels,
+    *,
+    progress: Progress | None = None,
+) -> CommonOnly:
+    """What high-IDF-first cannot find of the pages that the full sparse query gave (`full`: a run of 10 hits a query).
+
+    Exact: the cluster is asked which of a page's documents match phase one (the body's `query`, before `rescore`) with
+    an ids filter. Those that do not match hold common tokens of the query only.
+    """
+    pages = {queries[query]: [document for document, _ in rank(hits)[:PAGE]] for query, hits in full.items()}
+
+    def among_page(text: str, size: int) -> Body:
+        page = {"ids": {"values": pages[text]}}
+        return {"size": size, "query": {"bool": {"must": [high_idf_first(text, size)["query"]], "filter": [page]}}}
+
+    asked = {query: queries[query] for query, hits in full.items() if hits}
+    found = OpenSearchRetriever(client, index, "phase one", among_page, progress=progress).retrieve(asked, PAGE)
+    lost = {query: [document for document in pages[asked[query]] if document not in found[query]] for query in asked}
+    return CommonOnly(
+        queries=len(full),
+        affected_queries=sum(1 for documents in lost.values() if documents),
+        documents=sum(len(pages[text]) for text in asked.values()),
+        lost=sum(len(documents) for documents in lost.values()),
+        lost_relevant=sum(
+            qrels.get(query, {}).get(document, 0) > 0 for query, documents in lost.items() for document in documents
+        ),
+    )
+
+
+def absent_documents(client: OpenSearch, index: str, qrels: Qrels) -> tuple[int, int]:
+    """(relevant documents that the index does not hold, relevant documents), each counted once.
+
+    Raises InputError where it holds none of them: these judgements are about another corpus.
+    """
+    relevant = sorted({document for judged in qrels.values() for document, grade in judged.items() if grade > 0})
+    absent = 0
+    for start in range(0, len(relevant), 1000):
+        with translate_errors():
+            answer = client.mget(index=index, body={"ids": relevant[start : start + 1000]}, _source=False)
+        absent += sum(not document.get("found") for document in answer["docs"])
+    if relevant and absent == len(relevant):
+        raise InputError(
+            f"none of the {len(relevant):,} documents judged relevant is in the index {index!r}",
+            f"ingest the corpus of these judgements first; they name documents like {relevant[0]!r}",
+        )
+    return absent, len(relevant)
+
+
+def outcome_rows(data: str, outcomes: Iterable[Outcome], *, baseline: str | None = "bm25", seed: int = 0) -> list[Row]:
+    """The result rows of several engines on one set: measures, differences to `baseline`, latencies in milliseconds."""
+    outcomes = list(outcomes)
+    result = rows(data, {each.engine: each.measured for each in outcomes}, baseline=baseline, seed=seed)
+    for each in outcomes:
+        for what, times in (("", each.latency), ("encode ", each.encode_ms)):
+            if times is not None:
+                for name, value in (("P50 ms", times.p50), ("P99 ms", times.p99)):
+                    result.append(Row(data, each.engine, what + name, value, None, None, len(times.ms)))
+    return result
+
+
+def common_only_rows(data: str, found: CommonOnly) -> list[Row]:
+    """What high-IDF-first loses, as result rows of the engine "high-idf-first" (see `CommonOnly`)."""
+    return [
+        Row(data, "high-idf-first", name, value, None, None, n)
+        for name, value, n in (
+            (
+                "queries with a common-only document in the full top 10",
+                found.affected_queries / found.queries,
+                found.queries,
+            ),
+            ("common-only documents in the full top 10", found.lost / max(1, found.documents), found.documents),
+            (
+                "relevant common-only documents in the full top 10",
+                found.lost_relevant / max(1, found.documents),
+                found.documents,
+            ),
+        )
+    ]

@@ -1,0 +1,66 @@
+"""Result rows as Markdown tables: what a terminal, a README and a report page show is made here and never typed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from opensearch_neural.evaluation.results import Row
+
+
+def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A Markdown table, padded so that it also reads well in a terminal; the first column left, the others right."""
+    cells = [[str(cell).replace("|", "\\|") for cell in line] for line in (header, *lines)]
+    widths = [max(3, *(len(line[at]) for line in cells)) for at in range(len(header))]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    aligned = [
+        [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
+        for line in cells
+    ]
+    return "\n".join("| " + " | ".join(line) + " |" for line in (aligned[0], rule, *aligned[1:]))
+
+
+def pivot(rows: Iterable[Row]) -> tuple[list[str], list[tuple[str, str, dict[str, Row]]]]:
+    """Rows as a table: its measures (columns), and for each set and engine a line {measure: row}; in order met."""
+    measures: dict[str, None] = {}
+    lines: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in rows:
+        measures[row.measure] = None
+        lines.setdefault((row.set, row.engine), {})[row.measure] = row
+    return list(measures), [(data, engine, values) for (data, engine), values in lines.items()]
+
+
+def result_table(rows: Sequence[Row], measures: Sequence[str] | None = None, *, intervals: bool = False) -> str:
+    """The rows as a Markdown table: a line for each set and engine, a column for each measure (or those named)."""
+    columns, lines = pivot(rows)
+    if measures is not None:
+        columns = list(measures)
+        lines = [line for line in lines if any(measure in line[2] for measure in columns)]
+    sets = {data for data, _, _ in lines}
+    first = ["engine"] if len(sets) == 1 else ["set", "engine"]
+    return table(
+        [*first, *columns],
+        [
+            [
+                *([engine] if len(sets) == 1 else [data, engine]),
+                *(cell(values.get(name), intervals) for name in columns),
+            ]
+            for data, engine, values in lines
+        ],
+    )
+
+
+def cell(row: Row | None, intervals: bool = True) -> str:
+    """A row's value as a table shows it, with its interval in brackets: "0.683 [0.641, 0.724]"."""
+    if row is None:
+        return ""
+    if not intervals or row.low is None or row.high is None:
+        return number(row.value)
+    return f"{number(row.value)} [{number(row.low)}, {number(row.high)}]"
+
+
+def number(value: float) -> str:
+    """Three decimals below 10, fewer above; whole numbers from 1,000 on, with separators."""
+    if value != 0 and abs(value) < 0.0005:
+        return f"{value:.1e}"
+    size = abs(value)
+    return f"{value:.3f}" if size < 10 else f"{value:.1f}" if size < 1000 else f"{value:,.0f}"

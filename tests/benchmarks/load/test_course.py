@@ -1,0 +1,167 @@
+"""How a run goes: turns, pace, warm-up, the search for a rate, and the journal that it continues from."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runs import block, run_of
+
+from benchmarks.load import measurement
+from benchmarks.load.blocks import Level, Pace, Turn, round_of
+from benchmarks.load.journal import Journal
+from benchmarks.load.measurement import LoadSettings
+from benchmarks.load.slo import Probe, highest_rate
+from benchmarks.load.target import allowed_target
+from benchmarks.load.warmup import WarmupSettings, steady, warm_up
+from opensearch_neural.cluster.connect import ConnectionSettings
+from opensearch_neural.errors import InputError
+
+LEVELS = [Level("closed", 5), Level("closed", 80), Level("open", 20)]
+
+
+def test_every_round_gives_every_engine_one_turn_at_every_level() -> None:
+    turns = round_of(0, LEVELS, ["a", "b", "c"], seed=1)
+    assert Counter((turn.level, turn.variant) for turn in turns) == {
+        (level, name): 1 for level in LEVELS for name in "abc"
+    }
+    # Engines that are compared at a level are neighbours in time.
+    assert [turn.level for turn in turns] == [
+        level for level in dict.fromkeys(turn.level for turn in turns) for _ in "abc"
+    ]
+
+
+def test_turns_come_in_random_order_that_the_seed_decides() -> None:
+    first = [round_of(number, LEVELS, ["a", "b", "c"], seed=1) for number in range(60)]
+    assert first == [round_of(number, LEVELS, ["a", "b", "c"], seed=1) for number in range(60)]
+    begins = Counter(turns[0].variant for turns in first)
+    assert min(begins.values()) >= 8  # nobody is always first
+
+
+def test_windows_are_as_long_as_the_requests_need() -> None:
+    pace = Pace(requests=10_000, rounds=20, shortest=1.0, longest=60.0)
+    turn = Turn(0, Level("closed", 20), "slow")
+    assert pace.length(turn) == 1.0
+    pace.learn(block(0, "slow", np.ones(50), level=Level("closed", 5), seconds=1.0))
+    assert pace.length(turn) == pytest.approx(1.05 * 500 / 50)  # as fast as at the nearest level
+    pace.learn(block(0, "slow", np.ones(1), level=Level("closed", 20), seconds=1.0))
+    assert pace.length(turn) == 60.0
+    assert pace.length(Turn(0, Level("open", 100.0), "slow")) == pytest.approx(1.05 * 500 / 100)
+
+
+@pytest.mark.parametrize(
+    ("windows", "expected"),
+    [
+        ([10, 20, 30, 40, 50, 60], False),
+        ([100, 101, 99, 100, 102, 98], True),
+        ([100, 101, 99], False),
+        ([0, 0, 0, 0, 0, 0], False),
+        ([10, 50, 100, 101, 99, 100, 100, 100], True),
+    ],
+)
+def test_steady_means_that_the_last_windows_are_like_those_before(windows: list[float], expected: bool) -> None:
+    assert steady(windows, 0.05) is expected
+
+
+def test_warm_up_goes_on_until_every_engine_is_steady() -> None:
+    """A server that gets faster for twelve windows: it is not measured before that is over."""
+
+    def measure(turn: Turn, seconds: float) -> object:
+        speed = 100 * min(1.0, (-turn.round) / 12)
+        return block(turn.round, turn.variant, np.ones(round(speed)), seconds=1.0)
+
+    settings = WarmupSettings(least=0.0, most=60.0, window=1.0)
+    found = warm_up(measure, ["a", "b"], LEVELS[0], settings)  # type: ignore[arg-type]
+    assert found.steady and len(found.throughput["a"]) == len(found.throughput["b"]) >= 14
+
+
+def test_warm_up_that_never_gets_steady_ends_and_says_so() -> None:
+    def measure(turn: Turn, seconds: float) -> object:
+        return block(turn.round, turn.variant, np.ones(1000 if turn.round % 2 else 10), seconds=1.0)
+
+    found = warm_up(measure, ["a"], LEVELS[0], WarmupSettings(least=0.0, most=0.05, window=1.0))  # type: ignore[arg-type]
+    assert not found.steady and found.seconds < 5
+
+
+@pytest.mark.parametrize("first", [3.0, 80.0, 2000.0])
+def test_the_highest_rate_within_the_limit_is_found_from_either_side(first: float) -> None:
+    """A queue whose P99 is 4.6 / (1 - rate/100) ms holds 46 ms up to 90 requests a second."""
+
+    def probe(rate: float) -> Probe:
+        return Probe(rate, 4.6 / (1 - rate / 100) if rate < 100 else math.inf, 10_000, 10_000 / rate)
+
+    found = highest_rate(probe, 46.0, first)
+    assert 90 / 1.06 <= found.rate <= 90.0 < found.above <= 90 * 1.06
+    assert len(found.probes) <= 15
+
+
+def test_a_limit_that_nothing_keeps_ends_with_no_rate() -> None:
+    found = highest_rate(lambda rate: Probe(rate, 50.0, 100, 1.0), 10.0, 100.0)
+    assert found.rate == 0.0 and found.above < 1
+
+
+def test_a_rate_search_ends_where_the_generator_is_the_limit() -> None:
+    def probe(rate: float) -> Probe:
+        return Probe(rate, 5.0, 10_000, 1.0, "80% of what the generator can do" if rate > 500 else None)
+
+    found = highest_rate(probe, 10.0, 100.0)
+    assert found.refused == "80% of what the generator can do at 506.2/s" and 300 < found.rate <= 500
+
+
+@pytest.mark.parametrize(("core_share", "words"), [(0.95, "a generator process needed 95% of a core"), (0.2, None)])
+def test_a_rate_that_the_generator_itself_could_not_keep_is_refused(core_share: float, words: str | None) -> None:
+    level, run = Level("open", 100.0), measurement._Run(*([None] * 9))  # type: ignore[arg-type]
+    run.settings, run.found = LoadSettings(), run_of([])
+    slow = block(-1, "bm25", np.full(200, 30.0), level=level, seconds=2.0, core_share=core_share)
+    run.block = lambda turn, length: slow  # type: ignore[method-assign]
+    probe = run.probe_rate("bm25", 100.0, limit=10.0)
+    assert probe.p99 > 10.0 and probe.refused == words
+    assert run.probe_rate("bm25", 100.0, limit=40.0).refused is None  # it held: nothing is in doubt
+
+
+def test_more_clients_than_connections_are_refused() -> None:
+    with pytest.raises(InputError, match="more than the generator has connections for: 800"):
+        LoadSettings(clients=(5, 1000), processes=2).validate()
+    LoadSettings(clients=(5, 1000), processes=3).validate()
+
+
+def test_a_killed_run_continues_after_the_last_level_that_is_whole(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path, {"a": 1}, engines=2)
+    for number, name in ((0, "bm25"), (0, "fast"), (1, "fast"), (1, "bm25"), (2, "bm25")):
+        journal.add(block(number, name, np.ones(3)))
+    with (tmp_path / "blocks.jsonl").open("a") as file:
+        file.write('{"round": 2, "varia')  # the process died while it wrote
+    again = Journal.open(tmp_path, {"a": 1}, engines=2)
+    assert [(each.round, each.variant) for each in again.blocks] == [(0, "bm25"), (0, "fast"), (1, "fast"), (1, "bm25")]
+    assert again.blocks == journal.blocks[:4]
+    again.add(block(2, "fast", np.ones(3)))
+    assert len(Journal.open(tmp_path, {"a": 1}, engines=1).blocks) == 5
+
+
+def test_another_run_is_not_mixed_in(tmp_path: Path) -> None:
+    Journal.open(tmp_path, {"queries": "a", "seed": 1}, engines=1).add(block(0, "bm25", np.ones(3)))
+    with pytest.raises(InputError, match=r"another run \(differs in queries\)"):
+        Journal.open(tmp_path, {"queries": "b", "seed": 1}, engines=1)
+    assert Journal.open(tmp_path, {"queries": "b", "seed": 1}, engines=1, restart=True).blocks == []
+    (tmp_path / "blocks.jsonl").write_text("not a journal\n")
+    with pytest.raises(InputError, match="line 1: not the journal"):
+        Journal.open(tmp_path, {}, engines=1)
+
+
+def test_load_goes_to_this_machine_unless_the_user_owns_the_other() -> None:
+    here = ConnectionSettings(urls=("http://localhost:9200", "http://127.0.0.1:9201", "http://[::1]:9202"))
+    assert allowed_target(here, owned=False).addresses[2].host == "::1"
+    elsewhere = ConnectionSettings(urls=("http://127.0.0.1:9200", "https://search.example.org"))
+    with pytest.raises(InputError, match=r"another machine: https://search\.example\.org"):
+        allowed_target(elsewhere, owned=False)
+    assert allowed_target(elsewhere, owned=True).addresses[1].tls
+
+
+def test_credentials_are_sent_and_never_shown() -> None:
+    target = allowed_target(ConnectionSettings(user="ann", password="pässword"), owned=False)
+    assert target.headers["authorization"].startswith("Basic ") and "pässword" not in repr(target)
+    with pytest.raises(InputError, match="sign requests for AWS"):
+        allowed_target(ConnectionSettings(aws_region="eu-west-1"), owned=False)

@@ -1,0 +1,213 @@
+"""Drawn documents are like the real ones, none twice, with vectors that belong to their text."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.load import field_bytes, growth
+from benchmarks.load.growth import Drawn, DrawnVectors, Growth, Resampler, grow, resampler_of
+from benchmarks.load.measurement import RESAMPLED
+from benchmarks.load.scale import growth_of, growth_rows, scale
+from ingest.encoding import Vectors
+from opensearch_neural.corpus.readers import Document
+from opensearch_neural.engines import engine_bodies, open_engines
+from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.evaluation.results import read
+from opensearch_neural.index.mapping import SparseMeta
+from opensearch_neural.models.lexical import LexicalEncoder, build_lexical
+from opensearch_neural.queries import Rare
+
+DRAWN = 1500
+
+
+@pytest.fixture(scope="module")
+def model(texts: list[str]) -> LexicalEncoder:
+    return build_lexical(texts)
+
+
+@pytest.fixture(scope="module")
+def resampler(texts: list[str], model: LexicalEncoder) -> Resampler:
+    documents = [Document(f"d{at}", text) for at, text in enumerate(texts)]
+    dense = np.random.default_rng(0).normal(size=(len(texts), 8)).astype(np.float32)
+    dense /= np.linalg.norm(dense, axis=1, keepdims=True)
+    vectors = Vectors(model.encode_documents(texts), dense)
+    return Resampler(documents, vectors, model.query.tokenizer, mix=0.3, seed=1)
+
+
+@pytest.fixture(scope="module")
+def drawn(resampler: Resampler) -> list[Drawn]:
+    return list(resampler.take(DRAWN))
+
+
+def test_no_text_and_no_id_occurs_twice(drawn: list[Drawn], texts: list[str]) -> None:
+    assert len(drawn) == DRAWN
+    assert len({document.text for document in drawn}) == len({document.id for document in drawn}) == DRAWN
+    assert [document.text for document in drawn[: len(texts)]] == texts  # the real ones come first
+
+
+def test_the_same_seed_draws_the_same_documents(resampler: Resampler, drawn: list[Drawn]) -> None:
+    again = list(resampler.take(700))
+    assert [document.text for document in again] == [document.text for document in drawn[:700]]
+    assert all((one.weights == other.weights).all() for one, other in zip(again, drawn, strict=False))
+    other = Resampler(resampler.documents, resampler.vectors, resampler._tokenizer, mix=0.3, seed=2)
+    assert other.draw(0).text != resampler.draw(0).text
+
+
+def test_a_drawn_vector_holds_the_tokens_of_its_text_and_no_others(
+    drawn: list[Drawn], texts: list[str], model: LexicalEncoder
+) -> None:
+    """The lexical model has no expansions, so a document's tokens are those of its words."""
+    for document in drawn[len(texts) : len(texts) + 200]:
+        assert document.token_ids is not None and document.weights is not None
+        own = {
+            token
+            for word in document.text.split()
+            for token in model.query.tokenizer.encode(word, add_special_tokens=False).ids
+        }
+        unknown = model.query.tokenizer.token_to_id("[UNK]")
+        assert set(document.token_ids.tolist()) == own - {unknown}
+        assert len(set(document.token_ids.tolist())) == len(document.token_ids) and (document.weights > 0).all()
+
+
+def test_lengths_weights_and_shares_of_tokens_stay_those_of_the_corpus(
+    drawn: list[Drawn], texts: list[str], resampler: Resampler
+) -> None:
+    real, new = drawn[: len(texts)], drawn[len(texts) :]
+
+    def tokens(documents: list[Drawn]) -> float:
+        return float(np.mean([len(each.token_ids) for each in documents if each.token_ids is not None]))
+
+    def words(documents: list[Drawn]) -> float:
+        return float(np.mean([len(each.text.split()) for each in documents]))
+
+    assert words(new) == pytest.approx(words(real), rel=0.1)
+    assert tokens(new) == pytest.approx(tokens(real), rel=0.15)
+
+    def shares(documents: list[Drawn]) -> np.ndarray:
+        held = np.zeros(len(resampler.vectors.sparse.vocabulary))  # type: ignore[union-attr]
+        for each in documents:
+            held[each.token_ids] += 1
+        return held / len(documents)
+
+    common = shares(real) > 0.02
+    assert common.sum() > 50
+    assert np.corrcoef(shares(real)[common], shares(new)[common])[0, 1] > 0.97
+
+
+def test_dense_vectors_are_mixed_like_the_text_and_stay_normalized(drawn: list[Drawn], texts: list[str]) -> None:
+    vectors = np.stack([document.dense for document in drawn if document.dense is not None])
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(1.0, abs=1e-5)
+    assert len(np.unique(vectors, axis=0)) == len(drawn)
+
+
+def test_pruning_keeps_the_heaviest_tokens(drawn: list[Drawn], model: LexicalEncoder) -> None:
+    kept = DrawnVectors(model.vocabulary, Rare("count", 5)).vectors(drawn[:50]).sparse
+    whole = DrawnVectors(model.vocabulary).vectors(drawn[:50]).sparse
+    assert kept is not None and whole is not None
+    for at, document in enumerate(drawn[:50]):
+        row, full = kept.row(at), whole.row(at)
+        assert len(row) == min(5, len(full)) and row.items() <= full.items()
+        if row:
+            assert min(row.values()) >= sorted(full.values())[-len(row)]
+        assert len(full) == len(document.token_ids)  # type: ignore[arg-type]
+
+
+def test_pruning_weighs_what_a_token_adds_to_a_score(model: LexicalEncoder) -> None:
+    common, rare = model.vocabulary.index("the"), model.vocabulary.index("string")
+    ids, weights = np.array([common, rare], dtype=np.int32), np.array([0.8, 0.5], dtype=np.float32)
+    document = Drawn("d", "the string", token_ids=ids, weights=weights)
+    kept = DrawnVectors(model.vocabulary, Rare("count", 1), {"the": 0.1, "string": 3.0}).vectors([document]).sparse
+    assert kept is not None and kept.row(0) == {"string": 0.5}
+
+
+def test_a_corpus_too_small_to_draw_from_is_named() -> None:
+    documents = [Document("a", "one"), Document("b", "two")]
+    with pytest.raises(InputError, match="too small to draw 100 different documents"):
+        list(Resampler(documents, Vectors(), None, mix=0.3, seed=1).take(100))
+    with pytest.raises(InputError, match="at least two documents"):
+        Resampler(documents[:1], Vectors(), None, mix=0.3, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"mix": 0.9}, "mix is 0.9"), ({"prune": "top"}, "--prune"), ({"index_settings": ("a",)}, "KEY=VALUE")],
+)
+def test_wrong_options_are_named(options: dict, words: str) -> None:
+    plain = {
+        **{"prune": None, "index_settings": (), "sparse": None, "dense": None, "vectors": None, "base": None},
+        **{"mix": 0.3, "segments": 1, "shards": 1, "weight_bits": None},
+    }
+    with pytest.raises(InputError, match=words):
+        growth_of("corpus", "index", 10, 0, {**plain, **options})
+
+
+@pytest.mark.cluster
+def test_an_index_grows_to_its_number_and_says_what_it_is(client, corpus: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    # Waiting makes an index smaller and changes nothing else, and takes half a minute.
+    monkeypatch.setattr(growth, "LEASE_PATIENCE", 0.0)
+    index = f"osn-test-grow-{uuid.uuid4().hex[:8]}"
+    wanted = Growth(str(corpus), index, 700, settings={"search.idle.after": "10m", "sort.field": "url"})
+    prepared = resampler_of(wanted)
+    try:
+        grow(client, wanted, prepared, show_progress=False)
+        assert client.count(index=index)["count"] == 700
+        stats = client.indices.stats(index=index)["_all"]["primaries"]
+        assert stats["segments"]["count"] == 1 and stats["docs"]["deleted"] == 0
+        meta = open_engines(client, index).meta
+        assert meta.extra[RESAMPLED] == {"documents": 700, "mix": 0.3, "seed": 0, "prune": None, "of": 500}
+        settings = client.indices.get_settings(index=index, params={"flat_settings": "true"})[index]["settings"]
+        assert settings["index.search.idle.after"] == "10m" and settings["index.sort.field"] == "url"
+        assert not client.indices.exists_index_template(name=f"osn-bench-{index}")
+        for engine, body_of in engine_bodies(client, index, ["bm25", "sparse"]).items():
+            assert len(client.search(index=index, body=body_of("parse a string", 10))["hits"]["hits"]) == 10, engine
+        # What is whole is left as it is; what is other is not touched.
+        before = client.indices.stats(index=index)["_all"]["primaries"]["indexing"]["index_total"]
+        grow(client, wanted, prepared, show_progress=False)
+        assert client.indices.stats(index=index)["_all"]["primaries"]["indexing"]["index_total"] == before
+        with pytest.raises(ClusterError, match="with other documents"):
+            grow(client, Growth(str(corpus), index, 800), prepared, show_progress=False)
+        other_model = replace(prepared[0], sparse=SparseMeta("lexical", "0" * 16, "0" * 16))
+        with pytest.raises(ClusterError, match="with other documents"):
+            grow(client, wanted, (other_model, *prepared[1:]), show_progress=False)
+        sizes = field_bytes.bytes_by_field(client, prepared[0], list(prepared[1].take(200)), DrawnVectors(prepared[2]))
+        assert set(sizes) == {"contents", "sparse", field_bytes.STORED} and min(sizes.values()) > 20
+        stored = stats["store"]["size_in_bytes"] / 700
+        assert 0.2 * stored < sum(sizes.values()) < 3 * stored
+    finally:
+        client.indices.delete(index=index, params={"ignore_unavailable": "true"})
+
+
+@pytest.mark.cluster
+def test_the_command_measures_every_size_and_leaves_no_index(client, tmp_path: Path, measured) -> None:
+    what = ["--documents", "400,800", "--engines", "bm25,sparse", "--goals"]
+    how = ["--requests", "300", "--rounds", "3", "--block-seconds", "0.2,1"]
+    done = measured(scale, *how, *what, "sparse")
+    assert done.exit_code == 0, done.output
+    measures = {row.measure for row in read(tmp_path / "record").rows if row.set == "growth, 2 clients"}
+    assert {"exponent of P50 ms", "exponent of server CPU ms"} <= measures
+    for size, words in (("400", "the first 400 of 500 real documents"), ("800", "resampled from 500 real documents")):
+        assert words in (tmp_path / "out" / size / "report.html").read_text()
+    assert not client.indices.get(index="osn-scale*")
+    wrong = measured(scale, *what, "fast").exception
+    assert isinstance(wrong, InputError) and "no engine of that name" in wrong.message
+
+
+def test_exponents_of_growth_come_from_the_runs_of_all_sizes() -> None:
+    from runs import simulated
+
+    found = {
+        size: simulated(at, requests=60, machine=(size / 1000) ** 0.5)
+        for at, size in enumerate((1000, 10_000, 100_000))
+    }
+    rows = {(row.engine, row.measure): row for row in growth_rows(found)}
+    exponent = rows["bm25", "exponent of P50 ms"]
+    assert exponent.value == pytest.approx(0.5, abs=0.07)
+    assert exponent.low is not None and exponent.high is not None and exponent.low < 0.5 < exponent.high
+    assert rows["bm25", "exponent of server CPU ms"].value == pytest.approx(0.0, abs=1e-6)
+    assert growth_rows({1000: found[1000]}) == []

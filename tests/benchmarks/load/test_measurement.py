@@ -1,0 +1,255 @@
+"""Whole runs on a real cluster: what is reported, and what is left when something dies in the middle of one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from loaded_index import write
+
+from benchmarks.load import measurement as measuring
+from benchmarks.load import report
+from benchmarks.load.measurement import LoadSettings, Measurement, measure, prepare, stored_pipelines
+from benchmarks.load.quality import Judged
+from benchmarks.load.target import allowed_target
+from benchmarks.load.variants import parse_variants
+from benchmarks.load.warmup import WarmupSettings
+from opensearch_neural import node
+from opensearch_neural.cluster.connect import ConnectionSettings, connect
+from opensearch_neural.corpus.readers import BeirData
+from opensearch_neural.errors import ClusterError, InputError
+
+QUICK = LoadSettings(
+    clients=(3,),
+    requests=40,
+    rounds=3,
+    settle=0.1,
+    shortest=0.2,
+    longest=0.4,
+    warmup=WarmupSettings(least=0.0, most=2.0, window=0.2),
+    processes=2,
+    ceiling=0.3,
+    quality_queries=20,
+)
+
+
+def run(
+    client,
+    url: str,
+    index: str,
+    corpus: Path,
+    engines: str = "bm25,high-idf-first",
+    settings: LoadSettings = QUICK,
+    **more,
+) -> Measurement:
+    data = BeirData.load(corpus)
+    target = allowed_target(ConnectionSettings.from_env(urls=(url,), timeout=3.0), owned=False)
+    variants = parse_variants(engines)
+    with stored_pipelines(client, variants) as pipelines:
+        workload = prepare(client, target, index, variants, list(data.queries.values()), pipelines=pipelines)
+        return measure(client, workload, settings, **more)
+
+
+@pytest.fixture(scope="module")
+def measured(client, cluster_url: str, loaded: str, corpus: Path, tmp_path_factory) -> tuple[Measurement, Path]:
+    """A whole run, and the folder of its journal."""
+    folder = tmp_path_factory.mktemp("measured")
+    data = BeirData.load(corpus)
+    settings = replace(QUICK, rates=(20.0,))
+    found = run(
+        client, cluster_url, loaded, corpus, "rivals", settings, judged=Judged(data.queries, data.qrels), out=folder
+    )
+    return found, folder
+
+
+@pytest.mark.cluster
+def test_a_whole_run_shows_quality_beside_cost(measured: tuple[Measurement, Path], loaded: str) -> None:
+    found, _ = measured
+    assert found.partial is None
+    shown = report.text(found)
+    for level in ("3 clients", "20/s"):
+        assert f"{loaded}, {level}" in shown
+    rows = {(row.set, row.engine, row.measure): row for row in report.rows(found)}
+    for engine in ("bm25", "sparse", "high-idf-first", "two-phase"):
+        assert rows[loaded, engine, "nDCG@10"].n == 60
+        of_level = {
+            measure: row
+            for (set_, name, measure), row in rows.items()
+            if (set_, name) == (f"{loaded}, 3 clients", engine)
+        }
+        if "refused" not in of_level:  # on a machine that is busy with other tests, the generator may be the bottleneck
+            assert of_level["requests/s"].value > 0 and of_level["encode ms, mean"].value > 0
+            assert of_level["failed"].value == 0
+    assert found.indexes[loaded].documents == 500 and found.indexes[loaded].segments == 1
+    assert {"postings", "stored fields"} <= set(found.indexes[loaded].bytes_by_kind)
+    assert 0 < found.postings["high-idf-first"].postings < found.postings["sparse"].postings
+    assert found.cluster is not None and found.before is not None and found.after is not None
+    assert "request_cache=false" in shown and found.after.request_cache_hits == found.before.request_cache_hits
+
+
+@pytest.mark.cluster
+def test_every_engine_was_measured_in_every_round(measured: tuple[Measurement, Path]) -> None:
+    found, folder = measured
+    turns = [(block.round, block.level, block.variant) for block in found.blocks]
+    assert len(turns) == len(set(turns)) >= 3 * 2 * 4
+    assert all(block.requests > 0 and block.broken is None for block in found.blocks)
+    # Processor time of a local node comes from /proc, and searching costs some.
+    if found.cluster is not None and found.cluster.cpu_from == "/proc":
+        assert sum(block.server_cpu or 0 for block in found.blocks) > 0
+    assert len((folder / "blocks.jsonl").read_text().splitlines()) == len(found.blocks) + 1
+
+
+@pytest.mark.cluster
+def test_the_same_run_again_measures_nothing_twice(
+    measured: tuple[Measurement, Path], client, cluster_url: str, loaded: str, corpus: Path
+) -> None:
+    found, folder = measured
+    settings = replace(QUICK, rates=(20.0,), quality=False)
+    again = run(client, cluster_url, loaded, corpus, "rivals", settings, out=folder)
+    assert again.blocks == found.blocks and "continued after" in again.incidents[0]
+
+
+def during_the_blocks(act: Callable[[], object]) -> Callable[..., None]:
+    """An `on_block` that acts once, when the third block is done."""
+    seen = []
+
+    def on_block(block, share: float) -> None:
+        seen.append(block)
+        if len(seen) == 3:
+            act()
+
+    return on_block
+
+
+@pytest.mark.cluster
+def test_a_killed_worker_ends_the_run_with_what_was_measured(
+    client, cluster_url: str, loaded: str, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids: list[int] = []
+
+    class Watched(measuring.Generators):
+        def __enter__(self) -> measuring.Generators:
+            entered = super().__enter__()
+            pids[:] = self.pids
+            return entered
+
+    monkeypatch.setattr(measuring, "Generators", Watched)
+    settings = replace(QUICK, requests=100_000, longest=2.0)
+    began = time.monotonic()
+    kill = during_the_blocks(lambda: threading.Timer(0.2, os.kill, (pids[0], signal.SIGKILL)).start())
+    found = run(client, cluster_url, loaded, corpus, settings=replace(settings, quality=False), on_block=kill)
+    assert time.monotonic() - began < 60
+    assert found.partial == "generator process 1 of 2 was ended by signal 9"
+    assert 3 <= len(found.blocks) <= 6
+    assert report.text(found).startswith("PARTIAL RESULT: generator process 1 of 2")
+
+
+@pytest.fixture
+def own_node() -> Iterator[node.RunningNode]:
+    """A node that a test may kill."""
+    name = f"osn-load-tests-{uuid.uuid4().hex[:8]}"
+    try:
+        yield node.start(name=name, port=0, heap="512m", attached=True)
+    finally:
+        node.stop(name, purge=True)
+
+
+@pytest.mark.cluster
+def test_a_dying_node_ends_the_run_with_what_was_measured(
+    own_node: node.RunningNode, corpus: Path, tmp_path: Path
+) -> None:
+    client = connect(own_node.url)
+    index = f"osn-test-load-{uuid.uuid4().hex[:8]}"
+    write(client, corpus, index)
+    settings = replace(QUICK, requests=100_000, longest=2.0, quality=False)
+    began = time.monotonic()
+    kill = during_the_blocks(lambda: threading.Timer(0.3, node.kill_node, (1, own_node.name)).start())
+    found = run(client, own_node.url, index, corpus, settings=settings, out=tmp_path, on_block=kill)
+    assert time.monotonic() - began < 90
+    assert found.partial is not None and "the cluster stopped answering" in found.partial
+    counted = [block for block in found.blocks if block.broken is None]
+    (broken,) = [block for block in found.blocks if block.broken]
+    assert len(counted) >= 3 and broken.failures["connection"] > 0
+    report.write(tmp_path, found, report.summary(found))
+    assert json.loads((tmp_path / "load.json").read_text())["partial"] == found.partial
+
+
+@pytest.mark.cluster
+def test_what_cannot_begin_is_an_error_with_the_reason(client, cluster_url: str, loaded: str, corpus: Path) -> None:
+    with pytest.raises(InputError, match="the baseline 'bm25' is not among the engines"):
+        run(client, cluster_url, loaded, corpus, "sparse,high-idf-first")
+    with pytest.raises(ClusterError, match="no index 'osn-test-nowhere'"):
+        run(client, cluster_url, "osn-test-nowhere", corpus)
+    with pytest.raises(ClusterError, match="no index 'osn-test-other'"):
+        run(client, cluster_url, loaded, corpus, "bm25,bm25+index=osn-test-other")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (LoadSettings(clients=()), "no load to measure with"),
+        (LoadSettings(clients=(0,)), "above 0"),
+        (LoadSettings(clients=(5, 5)), "given twice"),
+        (LoadSettings(slo=(100.0,), requests=9_999), "too few for a P99"),
+        (LoadSettings(shortest=2.0, longest=1.0), "shortest window"),
+        (LoadSettings(rounds=0), "rounds must be above 0"),
+    ],
+)
+def test_settings_that_cannot_work_are_named(settings: LoadSettings, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        settings.validate()
+
+
+@pytest.mark.cluster
+def test_the_command_measures_prints_and_writes(cluster_url: str, loaded: str, corpus: Path, tmp_path: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "opensearch_neural.cli", "bench", "load", "--url", cluster_url, "--index", loaded),
+        *(
+            "--data",
+            str(corpus),
+            "--engines",
+            "bm25,high-idf-first",
+            "--clients",
+            "2",
+            "--requests",
+            "20",
+            "--rounds",
+            "3",
+        ),
+        *("--warmup", "0,1", "--block-seconds", "0.3,1", "--out", "result", "--goals", "high-idf-first"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120)
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (0, 1) and f"{loaded}, 2 clients" in done.stdout, done.stderr
+    assert "missed: at least 10,000 measured requests a cell" in done.stdout
+    assert {"load.json", "load.csv", "summary.json", "report.html", "blocks.jsonl"} <= {
+        path.name for path in (tmp_path / "result").iterdir()
+    }
+    assert str(tmp_path) not in (tmp_path / "result" / "summary.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--url", "http://203.0.113.1:9200", "--queries", "q.jsonl"], "--i-own-this-cluster"),
+        (["--engines", "splade", "--queries", "q.jsonl"], "there is no engine 'splade'"),
+        (["--data", "a", "--queries", "b"], "the queries come from one of two places"),
+        (["--warmup", "3,1", "--queries", "q.jsonl"], "the least seconds are more than the most"),
+        (["--clients", "five", "--queries", "q.jsonl"], "is not a list of numbers"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_named(arguments: list[str], words: str, tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_text('{"_id": "1", "text": "one"}\n')
+    command = [sys.executable, "-m", "opensearch_neural.cli", "bench", "load", "--index", "docs", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60)
+    assert done.returncode != 0 and words in done.stderr and "Traceback" not in done.stderr, done.stderr

@@ -1,0 +1,191 @@
+"""What may not be shown is not shown, anywhere; and what is written can be read again."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from programmed_endpoint import ANSWER
+from runs import block, run_of, simulated, workload_at
+
+from benchmarks.load import report
+from benchmarks.load.blocks import Block, Level, Turn, block_of
+from benchmarks.load.ceiling import Ceiling, endpoint, measure_ceilings
+from benchmarks.load.cells import cells
+from benchmarks.load.generator import Generators
+from benchmarks.load.measurement import LoadSettings, Measurement
+from benchmarks.load.slo import Probe, SloResult
+from benchmarks.load.strain import Strain, strain_of
+from opensearch_neural.evaluation.results import Row, Summary
+from opensearch_neural.evaluation.results import read as read_summary
+
+
+def measures(run: Measurement, engine: str, set_: str = "docs, 10 clients") -> dict[str, Row]:
+    return {row.measure: row for row in report.rows(run) if row.engine == engine and row.set == set_}
+
+
+def test_a_cell_of_too_few_requests_has_no_p99_and_no_ratio_of_it() -> None:
+    few = measures(simulated(1, rounds=20, requests=400), "fast")
+    assert "P90 ms" in few and "P90 / bm25" in few
+    assert "P99 ms" not in few and "P99 / bm25" not in few
+    enough = measures(simulated(1, rounds=20, requests=500), "fast")
+    assert enough["P99 ms"].n == 10_000 and "P99 / bm25" in enough and "P99.9 ms" not in enough
+
+
+def test_above_its_ceiling_the_generator_refuses_to_report() -> None:
+    """60 requests a second where the generator could make 80: three quarters of what it can do is too much."""
+    blocks = [
+        block(number, name, np.full(600, times), seconds=10)
+        for number in range(5)
+        for name, times in (("bm25", 5.0), ("fast", 4.0))
+    ]
+    fine, near = run_of(blocks, ceiling=600.0), run_of(blocks, ceiling=80.0)
+    assert "requests/s" in measures(fine, "fast")
+    assert set(measures(near, "fast")) == set(measures(near, "bm25")) == {"refused"}
+    shown = report.text(near)
+    assert "refused: fast: 75% of what the generator can do" in shown
+    assert "60.0" not in shown and "| refused |" in shown
+
+
+def test_ratios_to_a_refused_baseline_are_refused_too() -> None:
+    blocks = [block(number, name, np.full(600, 5.0)) for number in range(5) for name in ("bm25", "fast")]
+    run = run_of(blocks)
+    run.ceilings["bm25"] = replace(run.ceilings["bm25"], requests_per_second=61.0)
+    found = measures(run, "fast")
+    assert "requests/s" in found and not any("/ bm25" in measure for measure in found)
+
+
+@pytest.mark.parametrize(
+    ("strain", "words"),
+    [
+        (Strain(ceiling_share=0.71), "71% of what the generator can do"),
+        (Strain(core_share=0.9), "needed 90% of a core"),
+        (Strain(late_share=0.3), "late by 30% of the P99"),
+        (Strain(ceiling_share=0.69, core_share=0.84, late_share=0.24), None),
+    ],
+)
+def test_each_strain_has_its_limit(strain: Strain, words: str | None) -> None:
+    refusal = strain.refusal()
+    assert refusal is None if words is None else refusal is not None and words in refusal
+
+
+def test_goals_name_every_level_also_those_that_a_partial_run_did_not_reach() -> None:
+    found = simulated(1)
+    found.settings = LoadSettings(clients=(10, 80))
+    goals = report.goals(found, "fast")
+    missing = [goal for goal in goals if "80 clients" in goal.goal]
+    assert len(goals) == 6 and len(missing) == 3 and not any(goal.met for goal in missing)
+
+
+def test_a_partial_result_says_so_under_any_title() -> None:
+    found = simulated(1)
+    found.partial = "interrupted"
+    assert report.summary(found, title="Ideas").title == "Ideas (partial)"
+
+
+def test_an_endpoint_that_answered_nothing_is_no_ceiling() -> None:
+    refusal = strain_of(Level("closed", 10), simulated(1).blocks, Ceiling(0.0, 10, 2, 5)).refusal()
+    assert refusal is not None and "answered nothing" in refusal
+
+
+def test_a_generator_that_was_late_in_an_open_loop_is_refused() -> None:
+    level = Level("open", 60)
+    late = run_of(
+        [block(at, "bm25", np.full(600, 20.0), level=level, late_ms=8.0) for at in range(3)], variants=("bm25",)
+    )
+    assert cells(late)[level]["bm25"].refused is not None
+
+
+def test_an_endpoint_as_fast_as_none_is_refused_by_the_ceiling_that_was_measured() -> None:
+    """What answers at once measures the generator: its ceiling is met, and nothing is reported."""
+    answer = json.dumps(ANSWER).encode()
+    with endpoint({"bm25": answer}) as url:
+        workload = workload_at(url)
+        ceilings = measure_ceilings(workload, {"bm25": answer}, clients=8, processes=2, seconds=1.5)
+        with Generators(workload, 2) as generators:
+            parts = generators.run("bm25", "closed", clients=8, settle=0.3, length=1.5, seed=1)
+    measured = block_of(Turn(0, Level("closed", 8), "bm25"), 1.5, parts)
+    run = run_of([measured], variants=("bm25",))
+    assert ceilings["bm25"].requests_per_second > 200 and ceilings["bm25"].failed == 0
+    # Two measurements of one thing, on a machine that may be busy with other tests: the same within that.
+    run.ceilings = ceilings
+    assert (cells(run)[Level("closed", 8)]["bm25"].strain.ceiling_share or 0) > 0.1
+    run.ceilings = {"bm25": replace(ceilings["bm25"], requests_per_second=measured.completed / 1.5)}
+    assert set(measures(run, "bm25", "docs, 8 clients")) == {"refused"}
+
+
+def test_failures_are_shown_and_reach_the_percentiles() -> None:
+    blocks = [
+        block(number, name, np.full(980, 5.0), failures={"rejected (429)": 20} if name == "fast" else None)
+        for number in range(12)
+        for name in ("bm25", "fast")
+    ]
+    run = run_of(blocks)
+    found = measures(run, "fast")
+    assert found["failed"].value == pytest.approx(0.02)
+    assert "P50 ms" in found and "P99 ms" not in found  # a P99 that 2% failures reach is no number
+    assert "failed: fast: 240 × rejected (429)" in report.text(run)
+    assert "∞" in report.text(run)
+
+
+def test_a_partial_result_says_so_first_and_everywhere(tmp_path: Path) -> None:
+    run = simulated(1)
+    run.partial = "the cluster stopped answering during fast at 10 clients"
+    run.blocks.append(block(20, "fast", np.full(5, 5.0), failures={"connection": 90}, broken="no connection"))
+    assert report.text(run).startswith("PARTIAL RESULT: the cluster stopped answering")
+    assert "left out: fast at 10 clients, no connection: 90 × connection" in report.text(run)
+    assert "(partial)" in report.summary(run).title
+    report.write(tmp_path, run, report.summary(run))
+    assert "Partial result." in (tmp_path / "report.html").read_text()
+    assert report.read(tmp_path)[0].partial == run.partial
+    assert measures(run, "fast")["requests/s"] == measures(simulated(1), "fast")["requests/s"]
+
+
+def test_what_is_written_is_read_again_as_it_was(tmp_path: Path) -> None:
+    run = simulated(1)
+    run.quality = [Row("docs", "fast", "overlap@10", 0.98, 0.97, 0.99, 200)]
+    run.more = [Row("docs, by field", "index", "bytes a document: sparse", 700.0, None, None, 3000)]
+    run.slo = {"fast": [SloResult(100.0, 50.0, float("inf"), [Probe(50.0, float("inf"), 10_000, 200.0)])]}
+    report.write(tmp_path, run, report.summary(run))
+    again, facts = report.read(tmp_path)
+    assert again == run
+    assert facts["code"] and facts["machine"]["python"]
+    assert report.rows(again) == report.rows(run)
+    assert isinstance(read_summary(tmp_path), Summary)
+    lines = list(csv.DictReader(io.StringIO((tmp_path / "load.csv").read_text())))
+    assert len(lines) == len(report.rows(run)) and lines[0]["measure"] == "overlap@10"
+
+
+def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+    run = simulated(1, requests=500)
+    report.write(tmp_path, run, report.summary(run))
+    page = (tmp_path / "report.html").read_text()
+    assert not re.findall(r'(?:src|href)="(?!data:)', page) and "<script" not in page
+    assert page.count("data:image/svg+xml;base64,") >= 4
+    assert {"latency-by-clients.svg", "throughput-by-clients.svg", "distribution-10-clients.svg"} <= {
+        path.name for path in tmp_path.iterdir()
+    }
+
+
+def test_goals_are_recorded_missed_ones_included() -> None:
+    run = simulated(1, requests=500, factor=1.2)
+    run.quality = [
+        Row("docs", name, "nDCG@10", value, None, None, 9) for name, value in (("sparse", 0.70), ("fast", 0.69))
+    ]
+    found = {goal.goal.partition(":")[2] or goal.goal: goal for goal in report.goals(run, "fast")}
+    p99 = next(goal for words, goal in found.items() if "P99 ratio" in words)
+    assert not p99.met and isinstance(p99.value, float) and p99.value > 1.1
+    assert not next(goal for words, goal in found.items() if "throughput ratio" in words).met
+    assert next(goal for words, goal in found.items() if "10,000 measured" in words).met
+    assert not next(goal for words, goal in found.items() if "within 0.5 points" in words).met
+
+
+def test_blocks_survive_their_journey_as_json() -> None:
+    one = block(3, "fast", np.array([1.0, 2.0]), failures={"timeout": 1}, level=Level("open", 2.5))
+    assert Block.from_json(json.loads(json.dumps(one.to_json()))) == one

@@ -1,0 +1,160 @@
+"""`osn tune` finds the fastest setting that keeps the share, on queries that had no part in choosing it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from loaded_index import write
+
+from benchmarks.load.tuning import (
+    WEIGHTS,
+    Chosen,
+    Questions,
+    Tried,
+    asker,
+    cascades,
+    choose,
+    halves,
+    pareto,
+    plot,
+    settings,
+    share,
+    store,
+    try_all,
+)
+from opensearch_neural.corpus.readers import BeirData
+from opensearch_neural.engines import TUNED, Cascade, TwoPhases, open_engines
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.queries import Rare
+
+ALL = Tried(None, 10.0, 0.8, 1.0)
+
+
+def tried(ms: float, kept: float, window: int = 10) -> Tried:
+    return Tried(TwoPhases(Rare("count", 2), window, exact=False, tokens=Rare("share", 0.9)), ms, 0.8 * kept, kept)
+
+
+def test_the_pareto_set_is_what_nothing_beats_in_both() -> None:
+    fast, good, beaten, equal = tried(2, 0.7), tried(5, 0.99), tried(6, 0.9), tried(5.5, 0.99)
+    assert pareto([ALL, beaten, good, fast, equal]) == [fast, good, ALL]
+
+
+def test_halves_share_no_query_and_hold_only_judged_ones() -> None:
+    texts = {f"q{at}": f"text {at}" for at in range(100)}
+    qrels = {f"q{at}": {"d": 1 if at < 90 else 0} for at in range(95)}
+    tuning, held_back = halves(texts, qrels, 30, seed=1)
+    assert len(tuning.texts) == len(held_back.texts) == 30
+    assert not tuning.texts.keys() & held_back.texts.keys()
+    assert all(int(query[1:]) < 90 for query in [*tuning.texts, *held_back.texts])
+    with pytest.raises(InputError, match="9 usable queries are too few"):
+        halves({f"q{at}": "x" for at in range(9)}, None, 30, seed=1)
+
+
+def test_a_share_is_of_sums_and_its_interval_over_queries() -> None:
+    kept, low, high = share({"a": 0.5, "b": 1.0}, {"a": 1.0, "b": 1.0})
+    assert kept == 0.75 and low == 0.5 and high == 1.0
+
+
+def test_the_plot_shows_the_choice_the_front_and_the_share_asked_for() -> None:
+    candidates = [ALL, tried(2, 0.7), tried(4, 0.992, window=20), tried(5, 0.95, window=50)]
+    chosen = Chosen(candidates[2].setting, candidates[2], 0.99, 0.98, 1.0, 0)  # type: ignore[arg-type]
+    shown = plot(candidates, chosen, 0.99)
+    assert {"#", "o", "·", "A", "="} <= set(shown) and "2.00 ms" in shown and "10.00 ms" in shown
+
+
+@pytest.fixture(scope="module")
+def index(client, corpus: Path) -> Iterator[str]:
+    name = f"osn-test-tune-{uuid.uuid4().hex[:8]}"
+    write(client, corpus, name)
+    yield name
+    client.indices.delete(index=name)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("judged", [True, False])
+def test_every_setting_is_tried_on_every_query_and_judged(client, index: str, corpus: Path, judged: bool) -> None:
+    data = BeirData.load(corpus)
+    questions = Questions(dict(list(data.queries.items())[:12]), data.qrels if judged else None)
+    engines = open_engines(client, index)
+    engines.body_of("sparse")
+    grid = [TwoPhases(Rare("count", 1), 10), TwoPhases(Rare("ratio", 0.0), 10)]
+    found = try_all(asker(client, index), engines, questions, grid, passes=1)
+    assert [each.setting for each in found] == [None, *grid]
+    assert found[0].kept == 1.0 and found[2].kept == pytest.approx(1.0)  # all tokens are rare: nothing is lost
+    assert found[1].kept < 1.0 or judged
+    assert found[1].quality < (1.0 if not judged else 1.01)
+    assert all(each.ms > 0 for each in found)
+
+
+@pytest.mark.cluster
+def test_what_fails_on_the_held_back_queries_is_passed_over(client, index: str, corpus: Path) -> None:
+    """A setting that looked perfect on the tuning queries, and loses half of the exact result on the others."""
+    data = BeirData.load(corpus)
+    held_back = Questions(dict(list(data.queries.items())[:20]))
+    engines = open_engines(client, index)
+    engines.body_of("sparse")
+    lucky = Tried(TwoPhases(Rare("count", 1), 10), 1.0, 1.0, 1.0)
+    sound = Tried(TwoPhases(Rare("ratio", 0.0), 10), 2.0, 1.0, 1.0)
+    found = choose(asker(client, index), engines, [ALL, sound, lucky], held_back, 0.99)
+    assert found is not None and found.setting == sound.setting and found.passed_over == 1
+    assert found.kept == 1.0
+    assert choose(asker(client, index), engines, [ALL, lucky], held_back, 0.99) is None
+
+
+@pytest.mark.cluster
+def test_the_choice_is_kept_in_the_index_and_found_by_every_search(client, index: str) -> None:
+    before = open_engines(client, index)
+    assert before.two_phases == TwoPhases()
+    one = tried(1.0, 1.0, window=33)
+    chosen = Chosen(one.setting, one, 0.995, 0.99, 1.0, 0)  # type: ignore[arg-type]
+    store(client, index, chosen, keep=0.99, measure="nDCG@10", queries=30)
+    after = open_engines(client, index)
+    assert after.meta.extra[TUNED]["kept"] == 0.995 and after.meta.sparse == before.meta.sparse
+    assert after.two_phases == TwoPhases(Rare("count", 2), 33, exact=False, tokens=Rare("share", 0.9))
+    assert after.body("high-idf-first", "parse a string into a tree")["rescore"]["window_size"] == 33
+    # What the caller says counts more.
+    assert open_engines(client, index, window=50, rare=Rare("count", 1)).two_phases == TwoPhases(
+        Rare("count", 1), 50, exact=False, tokens=Rare("share", 0.9)
+    )
+
+
+@pytest.mark.cluster
+def test_a_stored_setting_that_cannot_be_read_is_named(client, index: str) -> None:
+    engines = open_engines(client, index)
+    engines.meta.extra[TUNED] = {"rare": "most", "window": 10}
+    with pytest.raises(ModelError, match="cannot be read: 'most' is not a threshold"):
+        engines.body("high-idf-first", "parse a string")
+
+
+@pytest.mark.cluster
+def test_the_command_tunes_shows_and_stores(client, cluster_url: str, index: str, corpus: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "opensearch_neural.cli", "tune", "--url", cluster_url, "--index", index),
+        *("--data", str(corpus), "--split", "test", "--most", "8", "--passes", "1", "--keep", "0.9"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert f"{len(settings())} settings on 8 queries, by nDCG@10" in done.stdout and "all tokens" in done.stdout
+    if "stored in" in done.stdout:
+        assert open_engines(client, index).meta.extra[TUNED]["keep"] == 0.9
+    shown = subprocess.run([*command, "--json", "--dry-run"], capture_output=True, text=True, check=False, timeout=120)
+    content = json.loads(shown.stdout)
+    assert len(content["tried"]) == len(settings()) + 1 and content["tried"][0]["all"] is True
+    assert any(each["pareto"] for each in content["tried"])
+
+
+def test_cascades_of_every_weight_and_both_windows_are_tried() -> None:
+    start = Cascade(rare=Rare("count", 2))
+    grid = cascades(start)
+    assert start in grid, "the default is among them"
+    assert {one.rare for one in grid} == {start.rare}
+    assert {one.weight for one in grid} == set(WEIGHTS)
+    windows = {(one.window, one.dense_window) for one in grid}
+    assert {(200, 20), (50, 50)} <= windows and all(window >= dense for window, dense in windows)
+    assert len(set(map(str, grid))) == len(grid) == len(windows) * len(WEIGHTS)

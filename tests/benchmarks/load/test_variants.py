@@ -1,0 +1,144 @@
+"""Each option changes what it says and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.load.measurement import prepare, stored_pipelines
+from benchmarks.load.quality import Judged, judged_rows, overlap, overlap_rows, retrieve
+from benchmarks.load.target import Target
+from benchmarks.load.variants import (
+    PRESETS,
+    _round_weights,
+    parameters,
+    parse_variant,
+    parse_variants,
+    spec_of,
+)
+from benchmarks.load.workload import body_builders
+from opensearch_neural import queries
+from opensearch_neural.cluster.connect import ConnectionSettings
+from opensearch_neural.corpus.readers import BeirData
+from opensearch_neural.errors import InputError
+from opensearch_neural.queries import Rare
+
+TOKENS = {"rainbow": 6.0, "colour": 5.0, "what": 1.5, "the": 0.5}
+
+
+def test_variants_are_read_as_they_are_written() -> None:
+    found = parse_variants("bm25,high-idf-first+window=50+rare=count:3,mine=sparse+hits=yes+source=none")
+    assert [each.name for each in found] == ["bm25", "high-idf-first+window=50+rare=count:3", "mine"]
+    assert (found[1].window, found[1].rare) == (50, Rare("count", 3))
+    assert (found[2].engine, found[2].hits, found[2].source) == ("sparse", True, "none")
+    for variant in found:
+        assert spec_of(parse_variant(spec_of(variant))) == spec_of(variant)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_are_variants_with_names_of_their_own(preset: str) -> None:
+    found = parse_variants(preset)
+    assert len({each.name for each in found}) == len(found) >= 3 and found[0].name == "bm25"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("splade", "there is no engine 'splade'"),
+        ("bm25+color=red", "there is no option 'color'"),
+        ("bm25+hits=maybe", "expected yes or no"),
+        ("high-idf-first+rare=0.6", "expected ratio:R"),
+        ("high-idf-first+window=0", "a whole number from 1"),
+        ("a=bm25,a=sparse", "two engines are called 'a'"),
+        ("", "no engine was named"),
+        ("my name=bm25", "is no name"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        parse_variants(text)
+
+
+def test_rounded_weights_are_shorter_and_close() -> None:
+    tokens = {token: weight + 0.123456789 for token, weight in TOKENS.items()}
+    for plugin in (True, False):
+        body = queries.high_idf_first(tokens, plugin=plugin)
+        _round_weights(body, 3)
+        assert "6.12" in str(body) and "6.123" not in str(body)
+
+
+def test_the_request_cache_is_off_unless_asked_for() -> None:
+    assert parameters(parse_variant("bm25"), None) == {"request_cache": "false"}
+    assert parameters(parse_variant("bm25+cache=yes"), "p") == {"request_cache": "true", "search_pipeline": "p"}
+    assert "filter_path" in parameters(parse_variant("bm25+answer=lean"), None)
+
+
+@pytest.mark.parametrize(
+    ("hits", "share"),
+    [
+        ({"a": 3.0, "b": 2.0}, 1.0),
+        ({"a": 3.0, "x": 2.9}, 0.5),
+        ({"a": 3.0, "c": 2.0}, 1.0),  # c ties with b
+        ({"d": 1.0, "x": 0.5}, 0.0),
+        ({}, 0.0),
+    ],
+)
+def test_overlap_counts_ties_with_the_last_place(hits: dict[str, float], share: float) -> None:
+    assert overlap(hits, {"a": 3.0, "b": 2.0, "c": 2.0, "d": 1.0}, depth=2) == share
+
+
+@pytest.mark.cluster
+def test_ways_of_asking_the_same_find_the_same(client, loaded: str, corpus) -> None:
+    """Forms, fields returned and how the second phase adds up are matters of speed: scores stay what they are."""
+    variants = parse_variants(
+        "high-idf-first,high-idf-first+rescore=remaining,high-idf-first+form=features,"
+        "high-idf-first+rescore=remaining+form=features,high-idf-first+source=none,high-idf-first+source=docvalues,"
+        "high-idf-first+answer=lean,high-idf-first+hits=yes"
+    )
+    questions = BeirData.load(corpus).queries
+    workload = prepare(client, Target(ConnectionSettings()), loaded, variants, list(questions.values()))
+    runs = {each.name: retrieve(client, workload, each, questions, 10) for each in variants}
+    plain = runs.pop("high-idf-first")
+    for name, run in runs.items():
+        for query, hits in plain.items():
+            assert sorted(run[query].values(), reverse=True) == pytest.approx(
+                sorted(hits.values(), reverse=True), rel=1e-5
+            ), (name, query)
+
+
+def stored_now(client) -> set[str]:
+    """Search pipelines on the cluster; where there is none, it answers with 404."""
+    return set(client.transport.perform_request("GET", "/_search/pipeline", params={"ignore": 404}))
+
+
+@pytest.mark.cluster
+def test_quality_is_shown_where_there_are_judgements_and_overlap_where_not(client, loaded: str, corpus) -> None:
+    data = BeirData.load(corpus)
+    variants = parse_variants("rivals,all=high-idf-first+rare=ratio:0,one=high-idf-first+rare=count:1+window=10")
+    texts = list(data.queries.values())
+    with stored_pipelines(client, variants) as pipelines:
+        names = set(pipelines.values())
+        assert names and names <= stored_now(client)
+        workload = prepare(client, Target(ConnectionSettings()), loaded, variants, texts, pipelines=pipelines)
+        judged = judged_rows(client, workload, Judged(data.queries, data.qrels), loaded, baseline="bm25")
+        found = overlap_rows(client, workload, data.queries, loaded)
+    assert not names & stored_now(client)
+    ndcg = {row.engine: row.value for row in judged if row.measure == "nDCG@10"}
+    assert ndcg["all"] == pytest.approx(ndcg["sparse"]) and ndcg["sparse"] > 0.8  # a first line finds its docstring
+    share = {row.engine: row.value for row in found}
+    assert set(share) == {"high-idf-first", "two-phase", "all", "one"}  # bm25 and sparse are exact by their own measure
+    assert share["all"] == 1.0 > share["one"]
+
+
+@pytest.mark.cluster
+def test_every_variant_of_the_presets_is_answered(client, loaded: str) -> None:
+    variants = parse_variants("ablation,rivals,bm25+terminate=100,sparse+digits=2,dense=sparse+size=3")
+    with stored_pipelines(client, variants) as pipelines:
+        workload = prepare(
+            client, Target(ConnectionSettings()), loaded, variants, ["parse a string"], pipelines=pipelines
+        )
+        for variant in variants:
+            body = body_builders(workload, [variant])[variant.name]("parse a string")
+            answer = client.transport.perform_request("POST", workload.path_of(variant), body=body)
+            assert answer["hits"]["hits"], variant.name
+            assert ("total" in answer["hits"]) is variant.hits, variant.name
+            assert len(answer["hits"]["hits"]) <= variant.size

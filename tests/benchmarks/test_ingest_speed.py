@@ -1,0 +1,65 @@
+"""The writing benchmark measures what it says: the same documents, all of them, by each arm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from corpora import records, write_jsonl
+
+from benchmarks.speed import ingest_speed
+from benchmarks.speed.ingest_speed import (
+    ARMS,
+    BASELINE,
+    SHORT,
+    Memory,
+    Sizes,
+    Timed,
+    goals,
+    grow,
+    prepared,
+    race,
+    ratio,
+    rows,
+)
+from opensearch_neural.evaluation.results import Summary
+
+
+def test_every_arm_writes_every_document_and_short_weights_are_shorter(client: Any, tmp_path: Path) -> None:
+    full, short = prepared(write_jsonl(tmp_path / "d.jsonl", records(120)))
+    assert [id for id, _ in full] == [id for id, _ in short] == [record["_id"] for record in records(120)]
+    assert all(one["sparse"].keys() == other["sparse"].keys() for (_, one), (_, other) in zip(full, short, strict=True))
+    times = race(client, full, short, 2, Sizes(threads=2, chunk=50))
+    assert {arm: len(of_arm) for arm, of_arm in times.items()} == dict.fromkeys(ARMS, 2)
+    found = {(row.engine, row.measure): row.value for row in rows("d", times, full, short, None, 0)}
+    assert found[SHORT, "bytes of JSON a document"] < 0.8 * found[BASELINE, "bytes of JSON a document"]
+
+
+def test_goals_by_hand() -> None:
+    times = {
+        BASELINE: [Timed(2.0, 1.0), Timed(4.0, 1.0)],
+        "osn": [Timed(2.0, 1.0), Timed(4.0, 1.0)],
+        SHORT: [Timed(1.0, 1.0), Timed(2.0, 1.0)],
+    }
+    assert ratio(times, SHORT) == (2.0, 2.0, 2.0)
+    assert [goal.met for goal in goals(times, Memory(100_000_000, 299_000_000, 1.0))] == [True, True]
+    times["osn"] = [Timed(3.0, 1.0), Timed(3.0, 1.0)]
+    # As fast on the whole, but not surely so.
+    assert [goal.met for goal in goals(times, Memory(100_000_000, 300_000_001, 1.0))] == [False, False]
+    assert [goal.value for goal in goals(times, None)] == [1.0, None]
+
+
+def test_memory_is_that_of_an_ingest(cluster_url: str, client: Any) -> None:
+    memory = grow(cluster_url, 800, 300)
+    assert 20e6 < memory.first <= memory.most < 2e9
+    assert memory.documents_per_second > 0
+
+
+def test_the_summary_can_be_published(tmp_path: Path) -> None:
+    times = {arm: [Timed(1.0, 0.5), Timed(1.1, 0.5)] for arm in ARMS}
+    documents = [("a", {"text": "x"})]
+    made = [*rows("scifact", times, documents, documents, Memory(1, 2, 3.0), 500_000)]
+    Summary(
+        "python -m benchmarks.speed.ingest_speed", "abc", {"cores": 2}, [], [0], made, goals(times, None)
+    ).validate()
+    assert ingest_speed.RESULTS.name == "ingest"

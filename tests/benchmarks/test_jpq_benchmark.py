@@ -1,0 +1,184 @@
+"""The benchmark of JPQ, on tiny data: it measures what it says, and its goals follow from its rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sentence_transformers")
+pytest.importorskip("faiss")
+
+from tiny import tiny_backbone, tiny_beir  # noqa: E402
+
+from benchmarks.papers import jpq  # noqa: E402
+from benchmarks.papers.jpq import CONTROL, FLAT, JPQ, OPQ, cost_goals, cost_rows, quality_goals, theory  # noqa: E402
+from opensearch_neural.evaluation.results import Goal, Row, read  # noqa: E402
+from trainers.common.config import to_dict  # noqa: E402
+from trainers.common.loop import differing  # noqa: E402
+from trainers.jpq.train import QuantizerSettings, fitted  # noqa: E402
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(jpq, "START", str(tiny_backbone(tmp_path / "start")))
+    monkeypatch.setattr(jpq, "SETS", {"both": ("a", "b")})
+    monkeypatch.setattr(jpq, "SEEDS", (1, 2))
+    monkeypatch.setattr(jpq, "SEVERAL_SEEDS", (4,))
+    monkeypatch.setattr(jpq, "HOLD_BACK", 20)
+    monkeypatch.setattr(jpq, "TRAINED", (CONTROL, JPQ))
+    for at, name in enumerate("ab"):
+        folder = tiny_beir(tmp_path / "data" / name, documents=140, seed=at)
+        (folder / "qrels" / "dev.tsv").rename(folder / "qrels" / "test.tsv")
+        with (folder / "qrels" / "train.tsv").open("a") as train:
+            train.write("q1\td0\t1\n")  # One of test's questions in each set is about a document of train's.
+    return tmp_path / "data"
+
+
+def gain_of(rival: str, found: dict[tuple[str, str], Row]) -> float:
+    return found[(JPQ, "nDCG@10")].value - found[(rival, "nDCG@10")].value
+
+
+def test_quality_measures_every_engine_and_goes_on_where_it_was(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "work"
+
+    def run(m: int) -> dict[tuple[str, str], Row]:
+        rows, _ = jpq.quality(data, work, "both", sizes=[m], steps=2, keep_models=False)
+        return {(row.engine, row.measure): row for row in rows}
+
+    found = run(4)
+    for engine in (FLAT, jpq.FLAT_TUNED, jpq.HNSW, jpq.PQ, OPQ, jpq.HNSW_OPQ, jpq.LSH, CONTROL, JPQ):
+        assert 0 < found[(engine, "R@100")].value <= 1
+        assert found[(engine, "nDCG@10")].n == 70
+    gain = found[(JPQ, f"nDCG@10 - {CONTROL}")]
+    assert gain.value == pytest.approx(gain_of(CONTROL, found))
+    each = [found[(JPQ, f"nDCG@10, seed {seed}")].value for seed in (1, 2)]
+    assert found[(JPQ, "nDCG@10")].value == pytest.approx(sum(each) / 2)
+    assert not list((work / "models").iterdir())
+    assert found[(JPQ, "step kept, seed 1")].value in (0, 1, 2)
+    assert found[(FLAT, "bytes a document")].value == pytest.approx(4 * 32, rel=0.05)
+    assert found[(jpq.HNSW, "bytes a document")].value > found[(FLAT, "bytes a document")].value
+    links = found[(jpq.HNSW_OPQ, "bytes a document")].value - found[(OPQ, "bytes a document")].value
+    assert links == pytest.approx(
+        found[(jpq.HNSW, "bytes a document")].value - found[(FLAT, "bytes a document")].value, rel=0.1
+    )
+    assert found[(OPQ, jpq.found_of(100))].value == 1
+    parts = [found[(JPQ, f"nDCG@10, {part}")] for part in (jpq.ASKED, jpq.NEW)]
+    assert [part.n for part in parts] == [2, 68]
+    together = sum(part.value * part.n for part in parts) / 70
+    assert together == pytest.approx(found[(JPQ, "nDCG@10")].value)
+    gains = [found[(JPQ, f"nDCG@10 - {CONTROL}, {part}")] for part in (jpq.ASKED, jpq.NEW)]
+    assert sum(one.value * one.n for one in gains) / 70 == pytest.approx(gain_of(CONTROL, found))
+    # 280 documents: rotation and codebooks weigh more than the codes.
+    assert found[(JPQ, "bytes a document")].value == pytest.approx(4 + 4 * 32 * (32 + 256) / 280, rel=0.05)
+
+    def no_training(*_: Any, **__: Any) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr("trainers.jpq.train.train_jpq", no_training)
+    assert run(4) == found
+    monkeypatch.setattr(jpq, "HOLD_BACK", 24)
+    with pytest.raises(AssertionError, match="trained again"):
+        run(4)
+
+
+def test_a_graph_over_codes_finds_what_the_codes_rank_first(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    vectors = jpq.random_vectors(rng, 600, 16)
+    quantizer = fitted(vectors, "x", QuantizerSettings(subvectors=4), seed=1, folder=tmp_path)
+    codes = quantizer.encode(vectors)
+    queries = jpq.random_vectors(rng, 20, 16)
+    near = ((queries[:, None] - quantizer.reconstruct(codes)[None]) ** 2).sum(axis=2)
+    distances, rows = jpq.graph_index(vectors, quantizer).search(queries, 1)
+    assert np.mean(np.isclose(distances[:, 0], near.min(axis=1), atol=1e-4)) > 0.9
+    assert np.allclose(distances[:, 0], np.take_along_axis(near, rows, axis=1)[:, 0], atol=1e-4)
+
+
+def test_each_arm_differs_from_jpq_by_what_its_name_says(tmp_path: Path) -> None:
+    def changes(engine: str) -> set[str]:
+        whole, arm = (
+            to_dict(jpq.configuration(tmp_path, tmp_path, "scifact", one, m=16, seed=1, steps=9))
+            for one in (JPQ, engine)
+        )
+        return {line.partition(": ")[0] for line in differing(whole, arm)} - {"output"}
+
+    assert changes(CONTROL) == {"quantizer.train_centroids", "objective.documents"}
+    assert changes(jpq.FROZEN) == {"quantizer.train_centroids"}
+    assert changes(jpq.STATIC) == {"negatives.source"}
+    assert changes(jpq.FLAT_TUNED) == {"quantizer.train_centroids", "objective.documents", "negatives.search"}
+
+
+def test_the_command_records_each_set_in_a_file_of_its_own(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(data: Path, work: Path, name: str, **_: Any) -> tuple[list[Row], list[Goal]]:
+        row = Row(f"{name}, 16 bytes", JPQ, "nDCG@10", 0.5, 0.4, 0.6, 9)
+        return [row], quality_goals(name, [row])
+
+    monkeypatch.setattr(jpq, "quality", measured)
+    monkeypatch.setattr(jpq, "SETS", {"scifact": ("a",), "squad-mix + wikiqa-sent": ("a", "b")})
+    options = ["--data", data, "--work", tmp_path / "w", "--part", "quality", "--record", tmp_path / "out"]
+    done = CliRunner().invoke(jpq.jpq, [str(option) for option in options], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    for folder, name, parts in (("scifact", "scifact", 1), ("squad-mix-wikiqa-sent", "squad-mix + wikiqa-sent", 2)):
+        summary = read(tmp_path / "out" / "quality" / folder)
+        assert [row.set for row in summary.rows] == [f"{name}, 16 bytes"]
+        assert len(summary.data) == parts
+        assert [goal.goal.endswith(f"({name})") for goal in summary.goals] == [True] * 5
+
+
+def test_goals_are_what_the_rows_say() -> None:
+    def rows(gain: float, low: float, share: float) -> list[Row]:
+        found = [
+            Row(f"s, {m} bytes", JPQ, f"nDCG@10 - {rival}", gain, low, gain + 0.1, 9)
+            for m in jpq.BYTES
+            for rival in (OPQ, CONTROL)
+        ]
+        return [
+            *found,
+            Row("s, 48 bytes", FLAT, "nDCG@10", 0.5, None, None, 9),
+            Row("s, 48 bytes", JPQ, "nDCG@10", 0.5 * share, None, None, 9),
+        ]
+
+    assert [goal.met for goal in quality_goals("s", rows(0.02, 0.01, 0.98))] == [True] * 5
+    assert [goal.met for goal in quality_goals("s", rows(0.02, -0.01, 0.97))] == [True, False, True, False, False]
+    assert [goal.met for goal in quality_goals("s", rows(-0.02, -0.05, 1.1))] == [False, False, False, False, True]
+
+
+def test_cost_counts_every_byte_and_compares_cpu_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jpq, "LEARNED_FROM", 1000)
+    monkeypatch.setattr(jpq, "COST_BYTES", (16, 24))
+    size, d = 2000, 96
+    found = {(row.engine, row.measure): row for row in cost_rows(tmp_path, size, d, hnsw=True)}
+    assert found[(FLAT, "bytes a document")].value == pytest.approx(4 * d, rel=0.01)
+    assert found[(jpq.HNSW, "bytes a document")].value > 4 * d
+    # The codes, and beside them codebooks and rotation: 256 and 96 whole vectors.
+    expected = 24 + 4 * d * (256 + d) / size
+    assert found[("JPQ, 24 bytes", "bytes a document")].value == pytest.approx(expected, rel=0.01)
+    assert found[(jpq.scanned(24), "bytes a document")].value > expected + 24
+    assert found[(jpq.scanned(24), jpq.found_of(10))].value > 0.8
+    assert 0.8 < found[(jpq.HNSW, jpq.of_flat(10))].value <= 1
+    assert all(row.value >= 0 for row in found.values())
+    assert not list(tmp_path.iterdir())
+    assert theory(24, 100, 384) == pytest.approx((384 + 6.6439) / (24 + 6.6439), rel=1e-4)
+
+
+def test_the_cost_goal_is_at_a_million_for_each_dimension() -> None:
+    def rows(*each: tuple[int, str, str, float]) -> list[Row]:
+        return [
+            Row(jpq.of_random(1_000_000, d), engine, measure, value, None, None, 9)
+            for d, engine, measure, value in each
+        ]
+
+    found = jpq.found_of(100)
+    exact = rows((384, "JPQ, 24 bytes", jpq.FASTER, 9.9), (768, "JPQ, 24 bytes", jpq.FASTER, 10.0))
+    fast = rows((384, jpq.scanned(24), jpq.FASTER, 30), (768, jpq.scanned(24), jpq.FASTER, 30))
+    shares = rows((384, jpq.scanned(24), found, 0.94), (768, jpq.scanned(24), found, 0.96))
+    assert [goal.met for goal in cost_goals(exact + fast + shares)] == [False, False, True, True]
+    assert [goal.value for goal in cost_goals([])] == [None] * 4

@@ -1,0 +1,788 @@
+"""The evidence of multi-layer representations on tiny data: each part runs, and its goals follow from its rows."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sentence_transformers")
+
+from safetensors.torch import load_file, save_file  # noqa: E402
+from tiny import tiny_backbone, tiny_beir  # noqa: E402
+
+from benchmarks import local_cluster  # noqa: E402
+from benchmarks.papers import multi_layer as bench  # noqa: E402
+from benchmarks.papers import multi_layer_plots, multi_layer_storage  # noqa: E402
+from benchmarks.papers.multi_layer import (  # noqa: E402
+    DUAL,
+    HALF,
+    HELD,
+    MULTI_VECTOR,
+    SELF_CONTRASTIVE,
+    SQUAD,
+    TESTS,
+    TOP_5,
+    WIKIQA,
+    Arm,
+    Ground,
+    Outcome,
+    Recipe,
+    best_on_dev,
+    colbert,
+    configuration,
+    converged_goal,
+    dev_rows,
+    last_layer_goal,
+    layer_arms,
+    me_bert,
+    mixed_by,
+    mlr,
+    rivals_goal,
+    self_contrastive_goal,
+    shares_won,
+    start_goal,
+)
+from benchmarks.papers.multi_layer_storage import (  # noqa: E402
+    ENCODING,
+    ENCODING_RATIO,
+    LAYOUTS,
+    ONE_QUERY,
+    SEARCH,
+    SIZE,
+    alike_goal,
+    cost_goal,
+    encoding_goal,
+    in_opensearch,
+    in_turn,
+    layout_goal,
+    storage_arms,
+)
+from opensearch_neural.cluster.connect import ConnectionSettings  # noqa: E402
+from opensearch_neural.errors import ClusterError, InputError, ModelError  # noqa: E402
+from opensearch_neural.evaluation import evaluate  # noqa: E402
+from opensearch_neural.evaluation.results import Row, Summary, read  # noqa: E402
+from trainers import dense as bi_encoder  # noqa: E402
+from trainers import multi_layer as trainer  # noqa: E402
+from trainers.common.config import to_dict  # noqa: E402
+from trainers.data import negatives  # noqa: E402
+
+OTHERS = tuple(arm for arm in bench.VARIANTS if arm not in (SELF_CONTRASTIVE, MULTI_VECTOR))[:6]
+"""The dual encoder, and arms that no other test has."""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Articles of six documents, one or two of them asked for by test questions."""
+    folder = tmp_path_factory.mktemp("data")
+    for at, name in enumerate((SQUAD, WIKIQA)):
+        beir = tiny_beir(folder / name, documents=120, seed=at)
+        lines = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
+        titled = [line | {"title": f"article {number // 6}"} for number, line in enumerate(lines)]
+        (beir / "corpus.jsonl").write_text("".join(json.dumps(line) + "\n" for line in titled))
+        qrels = beir / "qrels"
+        (qrels / "dev.tsv").rename(qrels / "test.tsv")
+        with (qrels / "train.tsv").open("a") as train:
+            train.write("q1\td0\t1\n")  # which a test question asks for, too
+        (qrels / "dev.tsv").write_text("\n".join((qrels / "test.tsv").read_text().splitlines()[:6]) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("work")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "VARIANTS", (DUAL, SELF_CONTRASTIVE, MULTI_VECTOR))
+    monkeypatch.setattr(bench, "layer_arms", lambda depth: [mlr("last:2", "multi-vector"), me_bert(4, "average")])
+    monkeypatch.setattr(bench, "LAMBDAS", (0.01, 1.0))
+    monkeypatch.setattr(bench, "DEV_SHARE", 0.2)
+    monkeypatch.setattr(bench, "TEST_SHARE", 0.3)
+
+
+@pytest.fixture(scope="module")
+def start(work: Path) -> Path:
+    folder = tiny_backbone(work / "start", layers=3, positions=128)
+    weights = load_file(folder / "model.safetensors")
+    # As they are drawn, first tokens of different texts differ by little more than rounding.
+    louder = {name: weight * 5 if weight.dim() == 2 else weight for name, weight in weights.items()}
+    save_file(louder, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def command(data: Path, start: Path, *more: str, work: Path | None = None) -> Any:
+    arguments = ["--data", str(data), "--work", str(work or start.parent), "--start", str(start), "--steps", "2", *more]
+    return CliRunner().invoke(bench.multi_layer, arguments, catch_exceptions=False)
+
+
+def summary_of(part: str, data: Path, start: Path, record: Path, *more: str) -> Summary:
+    result = command(data, start, "--part", part, "--seeds", "2", "--record", str(record), *more)
+    assert result.exit_code == 0, result.output
+    summary = read(record / part)
+    assert summary.goals
+    return summary
+
+
+def values_of(summary: Summary) -> dict[tuple[str, str, str], float]:
+    return {(row.set, row.engine, row.measure): row.value for row in summary.rows}
+
+
+def chosen(value: dict[tuple[str, str, str], float]) -> str:
+    """The one self-contrastive arm that a result has of the test sets; on dev there are those that it was chosen among."""
+    (name,) = {
+        engine.partition(", seed")[0]
+        for of, engine, _ in value
+        if of != "dev" and "last:2, self" in engine and "seed " in engine
+    }
+    return name
+
+
+def test_the_weight_is_chosen_on_dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dev = {0.01: [0.1, 0.5], 1.0: [0.1, 0.4]}
+
+    def outcome(arm: Arm, ground: Ground, *, steps: int, seed: int) -> Outcome:
+        assert seed == 42 and arm.representation is not None
+        return Outcome(arm, seed, tmp_path, dev[arm.representation["regularization"]])
+
+    monkeypatch.setattr(bench, "trained", outcome)
+    best = best_on_dev(Ground(tmp_path, tmp_path), steps=1)
+    assert best == mlr("last:2", "self-contrastive", weight=0.01, repeated=True)
+    assert SELF_CONTRASTIVE.repeated
+
+
+def test_the_variants_are_judged_by_seeds_that_chose_nothing(tmp_path: Path, data: Path, start: Path) -> None:
+    summary = summary_of("variants", data, start, tmp_path)
+    value, best = values_of(summary), chosen(values_of(summary))
+    mean, single = f"{best}, seeds 43 to 44", f"{DUAL.name}, seeds 43 to 44"
+    for name in TESTS:
+        seeds = [value[name, f"{best}, seed {seed}", TOP_5] for seed in (43, 44)]
+        duals = [value[name, f"{DUAL.name}, seed {seed}", TOP_5] for seed in (43, 44)]
+        assert value[name, mean, TOP_5] == pytest.approx(sum(seeds) / 2)
+        assert value[name, mean, f"{TOP_5} - {single}"] == pytest.approx((sum(seeds) - sum(duals)) / 2)
+        wins = [share for (of, _, measure), share in value.items() if of == name and measure.endswith("wins, answers")]
+        assert sum(wins) == pytest.approx(1)
+        # Beside the other variants it stands with the seed that they have.
+        own, other = f"{best}, seed 42", f"{MULTI_VECTOR.name}, seed 42"
+        assert value[name, own, f"{TOP_5} - {other}"] == pytest.approx(
+            value[name, own, TOP_5] - value[name, other, TOP_5]
+        )
+    dev = {engine for of, engine, _ in value if of == "dev"}
+    assert {engine for engine in dev if engine.endswith(HALF)} == {
+        f"{DUAL.name}, seed 42{HALF}",
+        f"{best}, seed 42{HALF}",
+    }
+    # What λ was chosen among.
+    assert {f"{mlr('last:2', 'self-contrastive', weight=one).name}, seed 42" for one in bench.LAMBDAS} <= dev
+    halves = sorted(path.name for path in (start.parent / "models").glob("[!.]*") if "-1-42-" in path.name)
+    assert len(halves) == 2, "two arms with one step"
+    goals = {goal.goal: goal for goal in summary.goals}
+    (of_goal,) = (goal for words, goal in goals.items() if words.startswith("self-contrastive above the dual encoder"))
+    assert "2 seeds" in of_goal.goal and "2 steps" in of_goal.goal and str(of_goal.value).count("by seed") == 3
+    (rivals,) = (goal for words, goal in goals.items() if "rival" in words)
+    assert rivals.value is None and not rivals.met, "none was trained"
+
+
+def test_the_start_is_measured_at_the_arms_length_too(tmp_path: Path, data: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    from opensearch_neural.models.dense import load_dense
+
+    published = tmp_path / "published"
+    transformer = SentenceTransformer(str(tiny_backbone(tmp_path / "backbone", positions=128)), device="cpu")
+    transformer.save(str(published))
+    short, long = "a b", "a b " * 60
+    for length, names in ((20, ["published as it is", "published as it is, 20 tokens"]), (128, ["published as it is"])):
+        ground = Ground(data, tmp_path / "work", Recipe(str(published), document_length=length))
+        specs = bench.starts_as_they_are(ground)
+        assert list(specs) == names and specs[names[0]] == f"dense:{published}"
+        whole, cut = (load_dense(specs[name].partition(":")[2]) for name in (names[0], names[-1]))
+        ours, theirs = (encoder.encode_documents([short, long]) for encoder in (cut, whole))
+        assert np.allclose(ours[0], theirs[0], atol=1e-6)
+        assert np.allclose(ours[1], theirs[1], atol=1e-6) == (length == 128)
+
+
+def test_intervals_resample_articles(tmp_path: Path, data: Path, start: Path) -> None:
+    summary = summary_of("lambda", data, start, tmp_path)
+    engine = f"{DUAL.name}, seed 42"
+    ground = Ground(data, start.parent, Recipe(str(start))).prepare()
+    titles = {
+        name: {
+            line["_id"]: line["title"]
+            for line in map(json.loads, (data / name / "corpus.jsonl").read_text().splitlines())
+        }
+        for name in (SQUAD, WIKIQA)
+    }
+    outcome = bench.trained(DUAL, ground, steps=2, seed=42)
+    others = 0
+    for name in TESTS:
+        of_document = titles[WIKIQA if name == WIKIQA else SQUAD]
+        qrels = ground.test(name).qrels()
+        of_question = {question: of_document[next(iter(judged))] for question, judged in qrels.items()}
+        assert len(set(of_question.values())) < len(of_question), "the data would show nothing"
+        values = bench.searched(outcome.spec, name, ground).per_query["nDCG@10"]
+        (row,) = (one for one in summary.rows if (one.set, one.engine, one.measure) == (name, engine, "nDCG@10"))
+        clustered = evaluate.interval(values.values(), clusters=[of_question[question] for question in values])
+        assert (row.low, row.high) == clustered
+        others += clustered != evaluate.interval(values.values())
+    assert others
+
+
+def test_other_arms_and_both_stages_run_from_one_command(
+    tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "PARTS", ("variants", "two-stage"))
+    monkeypatch.setattr(bench, "VARIANTS", OTHERS)
+    result = command(data, start, "--steps", "10", "--seeds", "1", "--record", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    rows = read(tmp_path / "variants").rows
+    assert {f"{arm.name}, seed 42" for arm in OTHERS} <= {row.engine for row in rows}
+    mixed = [row for row in rows if row.set == "scalar mix" and row.engine.startswith("MLR")]
+    assert sum(row.value for row in mixed) == pytest.approx(1)
+    assert [row.measure for row in mixed] == ["weight of layer 2", "weight of layer 3"]
+    two = read(tmp_path / "two-stage")
+    against = f"{TOP_5} - {DUAL.name}, two stages, seed 42"
+    gained = {row.engine for row in two.rows if row.measure == against}
+    (gain,) = {engine for engine in gained if "two stages" in engine}
+    assert "self-contrastive" in gain
+    assert "two stages" in two.goals[0].goal and two.goals[0].value is not None
+    # The first stage is what was trained in one: the history with its times is the same.
+    (folder,) = (path for path in (start.parent / "models").glob("dual-encoder-two-stages-10-*") if path.is_dir())
+    (alone,) = (path for path in (start.parent / "models").glob("dual-encoder-10-42-*") if path.is_dir())
+    histories = [one / ".training" / "history.jsonl" for one in (folder / ".stages" / "retriever-1", alone)]
+    assert histories[0].read_bytes() == histories[1].read_bytes()
+
+
+def test_only_what_is_asked_for_is_trained_in_every_part(
+    tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    (model := tmp_path / "model").mkdir()
+
+    def outcome(arm: Arm, ground: Ground, *, steps: int, seed: int) -> Outcome:
+        asked.append(arm.name)
+        return Outcome(arm, seed, model, [0.0])
+
+    @contextmanager
+    def cluster(*_: Any) -> Iterator[None]:
+        yield
+
+    monkeypatch.setattr(bench, "trained", outcome)
+    monkeypatch.setattr(bench, "searched_everywhere", lambda outcome, ground: outcome)
+    for name in ("dev_rows", "compared", "winner_rows"):
+        monkeypatch.setattr(bench, name, lambda *_: [])
+    monkeypatch.setattr(local_cluster, "cluster_or_node", cluster)
+    for name, nothing in (
+        ("load", Outcome(DUAL, 42, tmp_path, [])),
+        ("encoding_rows", []),
+        ("faiss_rows", ([], {})),
+        ("opensearch_rows", []),
+    ):
+        monkeypatch.setattr(multi_layer_storage, name, lambda *_, nothing=nothing: nothing)
+
+    def names(part: Any, *more: Any) -> list[str]:
+        asked.clear()
+        part(Ground(data, tmp_path, Recipe(str(start)), only=("ME-BERT",)), 2, *more)
+        return asked
+
+    assert names(bench.two_stages) == [DUAL.name, f"{DUAL.name}, two stages"]
+    assert names(bench.lambdas) == [DUAL.name]
+    assert names(bench.layers) == [DUAL.name, "ME-BERT 4, average"]
+    assert names(multi_layer_storage.storage, None) == [DUAL.name, "ME-BERT 8, multi-vector"]
+
+
+def test_dev_rows_say_how_many_questions_they_rest_on(
+    tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = []
+    for most in (bench.DEV_QUERIES, 2):
+        monkeypatch.setattr(bench, "DEV_QUERIES", most)
+        ground = Ground(data, tmp_path, Recipe(str(start))).prepare()
+        drawn = bi_encoder.prepare(configuration(DUAL, ground, steps=2, seed=42)).dev
+        counts.append(sum(len(one.queries) for one in drawn))
+        rows = dev_rows([Outcome(DUAL, 42, tmp_path, [0.1, 0.3, 0.2])], ground)
+        assert [(row.value, row.n) for row in rows] == [(0.1, counts[-1]), (0.3, counts[-1])]
+    assert counts[0] > counts[1] == 4
+
+
+def test_curves_share_what_was_trained_once() -> None:
+    rows = [Row("squad-mix", "any", f"layer {layer} wins, answers", 0.5, None, None, 1) for layer in (2, 4)]
+    points = {choice: multi_layer_plots._layer_points(rows, choice) for choice in bench.CHOICES}
+    of_two = {"last": "last:2", "first": "first:2", "uniform": "uniform:2"}
+    for choice, own in of_two.items():
+        assert points[choice] == [(2, f"MLR {own}, multi-vector, seed 42"), (4, "MLR last:4, multi-vector, seed 42")]
+
+
+def test_the_answers_that_other_layers_win_are_plotted_for_each_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares = {("answers", 1): 0.01, ("answers", 2): 0.03, ("answers", 3): 0.96, ("documents ranked first", 3): 1.0}
+    rows = [
+        Row(of, f"{MULTI_VECTOR.name}, seed 42", f"layer {layer} wins, {whose}", share, None, None, 100)
+        for of in (SQUAD, WIKIQA)
+        for (whose, layer), share in shares.items()
+    ]
+    figures: list[Any] = []
+    monkeypatch.setattr(multi_layer_plots, "_save", lambda figure, file: figures.append(figure))
+    multi_layer_plots._shares(rows, tmp_path / "winners.svg")
+    (panels,) = (figure.axes for figure in figures)
+    assert [axis.get_title() for axis in panels] == [SQUAD, WIKIQA]
+    for axis in panels:
+        assert [(bar.get_x(), bar.get_width()) for bar in axis.patches] == [(0, 1), (1, 3)]
+
+
+def test_layers_and_lambda_leave_plots_and_without_matplotlib_their_numbers(
+    tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary_of("layers", data, start, tmp_path)
+    summary_of("lambda", data, start, tmp_path)
+    assert {path.name for path in tmp_path.rglob("*.svg")} == {"layers.svg", "winners.svg", "lambda.svg"}
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    again = tmp_path / "again"
+    summary_of("lambda", data, start, again)
+    assert not list(again.rglob("*.svg")) and (again / "lambda" / "summary.json").exists()
+
+
+def test_an_interrupted_command_goes_on_without_training_again(
+    tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Path] = []
+    train = bi_encoder.train
+
+    def watched(*arguments: Any, output: Path, **named: Any) -> Any:
+        if not (output / "osn.json").exists():
+            begun.append(output)
+            if len(begun) == 3:
+                raise KeyboardInterrupt
+        return train(*arguments, output=output, **named)
+
+    def files() -> dict[Path, tuple[int, bytes]]:
+        return {
+            path: (path.stat().st_mtime_ns, path.read_bytes())
+            for folder in begun[:2]
+            for path in folder.rglob("model.safetensors")
+        }
+
+    monkeypatch.setattr(bi_encoder, "train", watched)
+    assert command(data, start, "--part", "lambda", work=tmp_path).exit_code != 0
+    before = files()
+    assert len(begun) == 3 and before
+    assert command(data, start, "--part", "lambda", work=tmp_path).exit_code == 0
+    assert begun[3:] == begun[2:3] and files() == before, "what was interrupted, and nothing else"
+    # Once measured, nothing is searched again.
+    monkeypatch.setattr(negatives, "open_retriever", lambda *_, **__: pytest.fail("searched again"))
+    assert command(data, start, "--part", "lambda", work=tmp_path).exit_code == 0
+    assert len(begun) == 4
+
+
+def test_another_option_trains_other_models_beside_the_first(tmp_path: Path, data: Path, start: Path) -> None:
+    def ran(*more: str) -> set[str]:
+        assert command(data, start, "--part", "lambda", "--only", "nothing", *more, work=tmp_path).exit_code == 0
+        return {path.name for path in (tmp_path / "models").glob("[!.]*")}
+
+    first = ran()
+    more = ["--pooling=cls", "--inner-products", "--batch=4", "--document-length=16", "--learning-rate=1e-3"]
+    assert len(first) == 1 and len(ran(*more) - first) == 1 and ran() == ran(*more)
+    (made,) = {path.name for path in (tmp_path / "models").glob("[!.]*")} - first
+    content = json.loads((tmp_path / "models" / made / "osn.json").read_text())["training"]
+    assert (content["encoder"]["pooling"], content["encoder"]["document_length"]) == ("cls", 16)
+    assert (content["encoder"]["normalize"], content["training"]["batch_size"]) == (False, 4)
+
+
+def test_each_option_is_in_a_models_folder(tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "computed_in", lambda precision: "float32" if precision == "auto" else precision)
+    recipe = Recipe(str(start))
+
+    def folder(recipe: Recipe, *, steps: int = 2, seed: int = 42) -> Path:
+        return configuration(DUAL, Ground(tmp_path, tmp_path, recipe), steps=steps, seed=seed).output
+
+    others: list[dict[str, Any]] = [
+        {"pooling": "cls"},
+        {"cosine": False},
+        {"learning_rate": 1e-3},
+        {"batch": 8},
+        {"document_length": 64},
+        {"precision": "bfloat16"},
+        {"start": str(tiny_backbone(tmp_path / "other", layers=3, seed=2))},
+    ]
+    assert all(set(other) <= set(to_dict(recipe)) for other in others) and len(others) == len(to_dict(recipe))
+    folders = {folder(recipe), *(folder(replace(recipe, **other)) for other in others)}
+    folders |= {folder(recipe, steps=4), folder(recipe, seed=43)}
+    assert len(folders) == len(others) + 3
+    assert folder(replace(recipe, precision="float32")) == folder(recipe), "the same numbers, the same model"
+    # Another backbone under the same name, too.
+    before = folder(recipe)
+    recipe_of_moved = Recipe(str(tmp_path / "other"))
+    first = folder(recipe_of_moved)
+    (tmp_path / "other" / "config.json").write_text((tmp_path / "other" / "config.json").read_text() + " ")
+    assert folder(Recipe(str(tmp_path / "other"))) not in (first, before)
+
+
+def test_test_sets_are_encoded_as_trainings_compute(tmp_path: Path, data: Path, start: Path) -> None:
+    for precision in ("float32", "bfloat16"):
+        more = ["--part=lambda", "--only=nothing", f"--precision={precision}"]
+        assert command(data, start, *more, work=tmp_path).exit_code == 0
+    ground = Ground(data, tmp_path)
+    folder = tmp_path / "vectors" / ground.hash_of(f"dense:{start}")
+    (test,) = {path.name.partition("-")[0] for path in folder.glob("[!.]*")} & {ground.test(WIKIQA).documents.hash}
+    exact, rounded = (
+        np.load(folder / f"{test}-{precision}" / "documents.npy").astype(np.float32)
+        for precision in ("float32", "bfloat16")
+    )
+    rounding = float(np.abs(exact - rounded).max() / np.abs(exact).max())
+    assert 1e-4 < rounding < 0.05
+    measured = len(list((tmp_path / "measured").iterdir()))
+    assert measured == 2 * 3 * len(bench.TESTS), "of both, the start, whole and cut to the arms' length, and one arm"
+
+
+def test_a_t5_has_no_cls(tmp_path: Path) -> None:
+    t5 = str(tiny_backbone(tmp_path / "t5", kind="t5"))
+    with pytest.raises(InputError, match="no CLS"):
+        Recipe(t5, pooling="cls").check()
+    Recipe(t5).check()
+    with pytest.raises(ModelError, match="does not load as a transformer"):
+        Recipe(str(tmp_path)).check()
+
+
+def test_work_on_other_data_is_refused(tmp_path: Path, data: Path) -> None:
+    Ground(data, tmp_path / "work").prepare()
+    other = tmp_path / "data"
+    for at, name in enumerate((SQUAD, WIKIQA)):
+        tiny_beir(other / name, seed=at + 7)
+    with pytest.raises(InputError, match=f"another {SQUAD}"):
+        Ground(other, tmp_path / "work").prepare()
+
+
+def test_a_cluster_that_is_not_there_is_met_before_training(
+    tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def none(*_: Any) -> Iterator[None]:
+        raise ClusterError("nothing answers")
+        yield
+
+    monkeypatch.setattr(local_cluster, "cluster_or_node", none)
+    with pytest.raises(ClusterError, match="nothing answers"):
+        command(data, start, work=tmp_path / "work")
+    assert not (tmp_path / "work").exists()
+
+
+def test_storage_measures_faiss_and_both_layouts_of_opensearch(
+    tmp_path: Path, data: Path, start: Path, cluster_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OSN_URL", cluster_url)
+    tokens = colbert("multi-vector")
+    monkeypatch.setattr(
+        multi_layer_storage,
+        "storage_arms",
+        lambda depth: [DUAL, SELF_CONTRASTIVE, MULTI_VECTOR, me_bert(2, "multi-vector"), tokens],
+    )
+    summary = summary_of("storage", data, start, tmp_path)
+    value = values_of(summary)
+    single, several = (f"faiss, {arm.name}" for arm in (DUAL, MULTI_VECTOR))
+    assert value[SQUAD, several, SIZE] == pytest.approx(2 * value[SQUAD, single, SIZE])
+    assert value[SQUAD, f"faiss, {tokens.name}", SIZE] > value[SQUAD, several, SIZE]
+    for layout in ("fields", "nested"):
+        engine = f"OpenSearch, {MULTI_VECTOR.name}, {layout}"
+        # So few documents are searched exactly.
+        assert value[SQUAD, engine, "of the exact top 10"] == 1
+        assert value[SQUAD, engine, "nDCG@10"] == pytest.approx(value[SQUAD, several, "nDCG@10"])
+    # Of a rival the layout that is written, and of all tokens none.
+    of_rivals = {engine for _, engine, _ in value if engine.startswith("OpenSearch, ME-BERT")}
+    assert of_rivals == {"OpenSearch, ME-BERT 2, multi-vector, nested"}
+    assert not [engine for _, engine, _ in value if engine.startswith("OpenSearch, token")]
+    rates = [row for row in summary.rows if row.measure == ENCODING]
+    assert len(rates) == 5 and all(row.low is not None and row.low <= row.value <= row.high for row in rates)
+    ratios = [row for row in summary.rows if row.measure == ENCODING_RATIO]
+    assert len(ratios) == 4 and all(row.value > 0 and row.low is not None for row in ratios)
+    assert [goal.value is None for goal in summary.goals] == [False, False, False, False]
+
+
+@pytest.mark.parametrize("layout", ["fields", "nested"])
+def test_an_index_of_vectors_keeps_nothing_for_replicas(
+    data: Path, tmp_path: Path, client: Any, start: Path, layout: str
+) -> None:
+    from benchmarks.load.growth import merge_clean
+    from benchmarks.load.server import index_facts
+    from opensearch_neural.models.multi_layer import MultiVectors
+
+    ground = Ground(data, tmp_path)
+    # Vectors that are longer as text than as numbers, as the document that would be kept has them.
+    vectors = np.random.default_rng(1).standard_normal((len(ground.test(SQUAD).documents), 2, 64)).astype(np.float32)
+    model = multi_layer_storage.Model(MULTI_VECTOR, len, len, MultiVectors.of(vectors), {}, False)
+    sizes = []
+    with multi_layer_storage.written(client, model, LAYOUTS[layout](2), ground) as index:
+        facts = index_facts(client, index)
+        assert facts.segments >= 2 and facts.documents == len(vectors), "not the nested documents"
+        client.indices.forcemerge(index=index, params={"max_num_segments": 1})
+        sizes.append(index_facts(client, index).bytes)
+    with multi_layer_storage.written(client, model, LAYOUTS[layout](2), ground) as index:
+        merge_clean(client, index, 1)
+        sizes.append(index_facts(client, index).bytes)
+    assert sizes[1] < 0.7 * sizes[0]
+    assert sizes[1] >= vectors.nbytes, "of every vector"
+
+
+def test_what_is_tested_is_not_trained_on(tmp_path: Path, data: Path) -> None:
+    ground = Ground(data, tmp_path).prepare()
+
+    def judged(folder: Path, split: str) -> set[str]:
+        return {line.split("\t")[1] for line in (folder / "qrels" / f"{split}.tsv").read_text().splitlines()[1:]}
+
+    parts = [judged(ground.train(SQUAD), "train"), judged(ground.held, "dev"), judged(ground.held, "test")]
+    assert all(parts) and sum(map(len, parts)) == len(set().union(*parts))
+    kept = {json.loads(line)["_id"] for line in (ground.train(SQUAD) / "corpus.jsonl").read_text().splitlines()}
+    assert kept == parts[0]
+    wikiqa = ground.data / WIKIQA
+    own = judged(ground.train(WIKIQA), "train")
+    assert own and not own & (judged(wikiqa, "dev") | judged(wikiqa, "test"))
+    assert judged(wikiqa, "train") & judged(wikiqa, "test"), "the data would show nothing"
+    # Once made it stays, whatever the shares are then.
+    before = (ground.held / "qrels/test.tsv").read_bytes()
+    Ground(data, tmp_path).prepare()
+    assert (ground.held / "qrels/test.tsv").read_bytes() == before
+
+
+def test_the_papers_studies_as_far_as_a_backbone_goes() -> None:
+    names = [arm.name for arm in layer_arms(6)]
+    assert [arm.name for arm in Ground(Path(), Path(), only=("average", "all")).wanted(bench.VARIANTS)] == [DUAL.name]
+    assert "MLR uniform:4, multi-vector" in names and "MLR last:6, multi-vector" in names
+    assert "MLR first:6, multi-vector" not in names and not any(
+        "8, multi-vector" in name and "MLR" in name for name in names
+    )
+    # {10, 12} of 12 layers; of 4 layers uniform:2 are these.
+    assert "MLR 4,6, multi-vector" in names and "MLR 10,12, multi-vector" in [arm.name for arm in layer_arms(12)]
+    assert [arm.name for arm in layer_arms(4) if arm.name.startswith("MLR")] == [
+        f"MLR {chosen}, multi-vector" for chosen in ("last:2", "first:2", "uniform:2", "last:4")
+    ]
+    assert trainer.chosen_layers("uniform:2", 4) == (2, 4)
+    arms = (*layer_arms(12), *bench.VARIANTS, *storage_arms(12), colbert("multi-vector"))
+    assert len({arm.slug for arm in arms}) == len({arm.name for arm in arms})
+    stored = [arm.name for arm in storage_arms(6) if in_opensearch(arm)]
+    single = [DUAL, SELF_CONTRASTIVE, mlr("last:2", "average"), mlr("last:2", "scalar-mix")]
+    several = [*(f"MLR last:{count}, multi-vector" for count in (2, 4, 6)), "ME-BERT 8, multi-vector"]
+    assert stored == [*(arm.name for arm in single), *several]
+    assert not any("last:6" in arm.name for arm in storage_arms(4))
+
+
+def test_held_back_questions_are_taken_from_all_over(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = list(Ground(data, tmp_path).prepare().test(HELD).query_texts())
+    monkeypatch.setattr(bench, "HELD_QUERIES", len(whole) - 2)
+    some = list(Ground(data, tmp_path).test(HELD).query_texts())
+    assert len(some) == len(whole) - 2 and some[: len(some) - 1] != whole[: len(some) - 1]
+
+
+@pytest.mark.parametrize("source", ["layers", "first-tokens"])
+def test_the_weights_of_a_mix_are_those_of_the_written_model(tmp_path: Path, start: Path, source: Any) -> None:
+    which: dict[str, Any] = {"layers": [1, 3]} if source == "layers" else {"count": 2}
+    representation = trainer.RepresentationSettings(source=source, pooling="scalar-mix", **which)
+    config = trainer.MlrConfig(
+        output=tmp_path,
+        train=[bi_encoder.SetSettings(tmp_path)],
+        start=str(start),
+        encoder=trainer.SeparateTowers(document_length=64),
+        representation=representation,
+    )
+    model = trainer.build(config).eval()
+    with torch.no_grad():
+        model.document.mix.copy_(torch.tensor([0.0, math.log(3)]))
+    model.export(tmp_path)
+    first, second = ("layer 1", "layer 3") if source == "layers" else ("vector 1", "vector 2")
+    assert mixed_by(tmp_path) == {first: pytest.approx(0.25), second: pytest.approx(0.75)}
+
+
+def test_which_layer_wins_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Two documents of two layers; of the first the second layer is nearer to (1, 0), of the second the first.
+    vectors = np.array([[[0, 1], [2, 0]], [[3, 0], [0, 5]]], np.float32)
+    queries = np.array([[1, 0], [1, 0], [0, 1]], np.float32)
+    monkeypatch.setattr(bench, "QUERIES_AT_ONCE", 2)
+    of_answers, of_first = shares_won(queries, vectors, np.array([0, 1, 0])).tolist()
+    assert of_answers == pytest.approx([2 / 3, 1 / 3])
+    # Ranked first is the second document each time, by its first layer twice and by its second once.
+    assert of_first == pytest.approx([2 / 3, 1 / 3])
+    (_, other) = shares_won(queries[:2], vectors, np.array([0, 0])).tolist()
+    assert other == [1, 0]
+
+
+@pytest.mark.parametrize(("recall", "ms", "met"), [(0.9, 2.0, True), (0.9, 3.1, False), (0.8, 2.0, False)])
+def test_nested_vectors_are_the_better_layout_if_they_find_no_less_and_no_later(
+    recall: float, ms: float, met: bool
+) -> None:
+    measured = {"nested": (recall, ms, 20.0), "fields": (0.9, 3.0, 10.0)}
+    value = {
+        (f"OpenSearch, {MULTI_VECTOR.name}, {layout}", measure): one
+        for layout, values in measured.items()
+        for measure, one in zip(("of the exact top 10", SEARCH, SIZE), values, strict=True)
+    }
+    goal = layout_goal(value)
+    assert goal.met == met and "bytes 2.00 times" in str(goal.value)
+    assert layout_goal({}).value is None and not layout_goal({}).met
+
+
+@pytest.mark.parametrize(
+    ("times", "met"),
+    [
+        ((1.0, 2.0, 1.0, 4.0), True),
+        ((0.9, 2.0, 1.0, 4.0), False),
+        ((1.0, 2.2, 1.0, 4.0), False),
+        ((1.0, 2.0, 1.1, 4.0), False),
+        ((1.0, 2.0, 1.0, 4.4), False),
+    ],
+)
+def test_a_self_contrastive_model_must_cost_what_the_dual_encoder_does_everywhere(
+    times: tuple[float, ...], met: bool
+) -> None:
+    def measured(name: str, times: tuple[float, ...]) -> dict[tuple[str, str], float]:
+        keys = [(name, ENCODING_RATIO), (name, ONE_QUERY), (f"faiss, {name}", SEARCH), (f"OpenSearch, {name}", SEARCH)]
+        return dict(zip(keys, times, strict=True))
+
+    value = measured(DUAL.name, (1.0, 2.0, 1.0, 4.0))
+    assert alike_goal(value).value is None and not alike_goal(value).met
+    value |= measured(SELF_CONTRASTIVE.name, times)
+    assert alike_goal(value).met == met
+    # One search that was not measured, and nothing is said of the others.
+    del value[f"OpenSearch, {DUAL.name}", SEARCH]
+    assert alike_goal(value).value is None and not alike_goal(value).met
+
+
+def test_the_work_of_encoding_is_said_of_each_variant_or_not_measured() -> None:
+    average = mlr("last:2", "average").name
+    single, own = (
+        Row(SQUAD, name, ONE_QUERY, p50, None, None, 300) for name, p50 in ((DUAL.name, 2.0), (average, 2.1))
+    )
+    rows = [single, own, Row(SQUAD, average, ENCODING_RATIO, 0.9, 0.85, 0.95, 20)]
+    said = f"{average}: 0.90 [0.85, 0.95] times the documents/s, 1.05 times the P50 of a query"
+    assert (encoding_goal(rows).value, encoding_goal(rows).met) == (said, True)
+    assert encoding_goal([own]).value is None and not encoding_goal([own]).met
+
+
+def test_encoding_is_timed_as_the_recipe_computes(
+    tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounded: list[bool] = []
+
+    def encoding_rows(*_: Any) -> list[Row]:
+        rounded.append(torch.is_autocast_enabled("cuda" if torch.cuda.is_available() else "cpu"))
+        return []
+
+    monkeypatch.setattr(multi_layer_storage, "storage_arms", lambda depth: [])
+    monkeypatch.setattr(multi_layer_storage, "encoding_rows", encoding_rows)
+    monkeypatch.setattr(multi_layer_storage, "faiss_rows", lambda *_: ([], {}))
+    monkeypatch.setattr(multi_layer_storage, "opensearch_rows", lambda *_: [])
+    monkeypatch.setattr(local_cluster, "cluster_or_node", lambda *_: nullcontext())
+    for precision in ("float32", "bfloat16"):
+        multi_layer_storage.storage(
+            Ground(data, tmp_path, Recipe(str(start), precision=precision)), 2, ConnectionSettings()
+        )
+    assert rounded == [False, True]
+
+
+def test_what_storage_costs_is_said_by_engine_or_not_measured() -> None:
+    several = MULTI_VECTOR.name
+    value = {
+        (engine, measure): one
+        for engine, values in {
+            f"faiss, {DUAL.name}": (10.0, 2.0),
+            f"faiss, {several}": (20.0, 6.0),
+            f"OpenSearch, {several}, nested": (30.0, 1.0),
+        }.items()
+        for measure, one in zip((SIZE, SEARCH), values, strict=True)
+    }
+    goal = cost_goal(value)
+    assert goal.met and str(goal.value) == f"faiss, {several}: 2.0 times the bytes, 3.0 times the latency"
+    alone = cost_goal({key: one for key, one in value.items() if DUAL.name in key[0]})
+    assert alone.value is None and not alone.met
+
+
+def test_engines_are_timed_in_turn() -> None:
+    turns = [in_turn(["a", "b", "c"], at) for at in range(300)]
+    assert all(sorted(turn) == ["a", "b", "c"] for turn in turns) and turns[7] == in_turn(["a", "b", "c"], 7)
+    # Each comes first, and behind each of the others, about as often.
+    for one in "abc":
+        assert 70 < sum(turn[0] == one for turn in turns) < 130
+        for other in set("abc") - {one}:
+            assert 70 < sum(f"{one}{other}" in "".join(turn) for turn in turns) < 130
+
+
+def test_the_goals_are_what_the_rows_say() -> None:
+    def gain(of: str, low: float, seeds: str = "seeds 43 to 45", value: float = 0.02) -> Row:
+        engine, other = f"{SELF_CONTRASTIVE.name}, {seeds}", f"{TOP_5} - {DUAL.name}, {seeds}"
+        return Row(of, engine, other, value, low, 0.03, 100)
+
+    def goal(*gains: Row) -> Any:
+        return self_contrastive_goal(gains, SELF_CONTRASTIVE, (43, 44, 45), 200)
+
+    assert goal(gain("a", -0.01), gain("b", 0.01)).met
+    assert not goal(gain("a", -0.01)).met and not goal().met and goal().value is None
+    # Another seed's interval counts for nothing.
+    assert not goal(gain("a", -0.01), gain("a", 0.01, "seed 43")).met
+    shown = goal(gain("a", 0.01), *(gain("a", 0.0, f"seed {seed}", seed / 1000) for seed in (43, 44, 45)))
+    assert "by seed +0.0430, +0.0440, +0.0450" in str(shown.value) and "[+0.0100, +0.0300]" in str(shown.value)
+    assert "3 seeds" in shown.goal and "200 steps" in shown.goal
+
+    def dev(engine: str, start: float, end: float) -> list[Row]:
+        values = (("nDCG@10 at the start", start), ("nDCG@10", end))
+        return [Row("dev", engine, measure, value, None, None, 7) for measure, value in values]
+
+    assert start_goal(dev("arm", 0.5, 0.6)).met and not start_goal(dev("arm", 0.6, 0.6)).met
+    # What half the steps come to is no arm of its own.
+    assert start_goal([*dev("arm", 0.5, 0.6), *dev(f"arm{HALF}", 0.5, 0.5)]).met
+    assert not start_goal([]).met and start_goal([]).value is None
+
+    def converged(of_half: float, *, both: bool = True) -> Any:
+        rows = []
+        for arm in (DUAL, SELF_CONTRASTIVE)[: 1 + both]:
+            rows += dev(f"{arm.name}, seed 42", 0.5, 0.6) + dev(f"{arm.name}, seed 42{HALF}", 0.5, of_half)
+        return converged_goal(rows, (DUAL, SELF_CONTRASTIVE), 200)
+
+    assert converged(0.595).met and not converged(0.58).met
+    assert not converged(0.595, both=False).met and converged(0.595, both=False).value is None
+    assert "200 steps" in converged(0.595).goal and "over 100" in converged(0.595).goal
+
+    shares = [
+        Row("a", "arm", f"layer {layer} wins, {whose}", share, None, None, 9)
+        for whose, share in (("answers", 0.3), ("documents ranked first", 0.5))
+        for layer in (5, 6)
+    ]
+    bought = [
+        Row(of, "arm", f"{TOP_5} - arm, the last layer's vectors alone", value, low, 0.02, 9)
+        for of, value, low in (("a", 0.01, 0.001), ("b", 0.002, -0.001))
+    ]
+    said = str(last_layer_goal([*shares, *bought]).value)
+    assert (
+        "30.0% of answers" in said
+        and "50.0% of documents ranked first" in said
+        and "+0.0060" in said
+        and "above zero in 1" in said
+    )
+    assert not last_layer_goal([]).met and last_layer_goal([]).value is None
+
+
+def test_rivals_are_beaten_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    rivals = (me_bert(8, "average"), colbert("multi-vector"))
+    monkeypatch.setattr(bench, "VARIANTS", (DUAL, SELF_CONTRASTIVE, MULTI_VECTOR, *rivals))
+
+    def gain(of: str, other: Arm, low: float) -> Row:
+        engine, measure = f"{SELF_CONTRASTIVE.name}, seed 42", f"{TOP_5} - {other.name}, seed 42"
+        return Row(of, engine, measure, 0.02, low, 0.03, 9)
+
+    won = [gain("a", rivals[0], 0.01), gain("b", rivals[0], -0.01)]
+    one = rivals_goal([*won, gain("a", rivals[1], -0.01)], SELF_CONTRASTIVE)
+    assert not one.met and str(one.value).startswith("1 of 2") and one.target == "2 of 2"
+    assert rivals_goal([*won, gain("b", rivals[1], 0.01)], SELF_CONTRASTIVE).met
+    # Another variant is no rival, and one of two rivals not all of them.
+    assert rivals_goal([gain("a", MULTI_VECTOR, 0.01)], SELF_CONTRASTIVE).value is None
+    assert not rivals_goal(won, SELF_CONTRASTIVE).met

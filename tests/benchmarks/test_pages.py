@@ -1,0 +1,210 @@
+"""What the README and docs/ show is so: tables are those of the result files, Python runs, commands have these options."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+
+from benchmarks.pages import PAGES, README, arms, costs, gains, of_models, ratios, with_tables
+from opensearch_neural.evaluation.results import Row, Summary
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+OWN = ("opensearch_neural", "ingest", "trainers", "benchmarks")
+
+RECORDS = [
+    {"_id": "r1", "title": "Rainbows", "text": "What causes a rainbow is light in drops of rain.", "lang": "en"},
+    {"_id": "r2", "title": "Regenbogen", "text": "What causes a rainbow: Licht in Regentropfen.", "lang": "de"},
+    {"_id": "r3", "title": "Trout", "text": "A fish of rivers.", "lang": "en"},
+]
+
+
+def python_of(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def commands_of(page: Path) -> list[str]:
+    """Every `osn …` that a page shows, with at least one word behind it."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    return [found.strip() for found in re.findall(r"(?:^|[`|;(] ?)\s*(osn [a-z][^`;|#\n]*)", text, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_table_is_that_of_its_result_file(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "<!-- table: " in text or page.name not in ("README.md", "evidence.md")
+    assert with_tables(text) == text
+
+
+def test_a_load_test_is_shown_by_its_ratios() -> None:
+    rows = [
+        Row("docs, 5 clients", "bm25", "P99 ms", 8.0, 7.5, 8.5, 100),
+        Row("docs, 5 clients", "fast", "P99 / bm25", 0.912, 0.871, 0.953, 100),
+        Row("docs, 5 clients", "fast", "requests/s / bm25", 1.1, None, None, 100),
+        Row("docs, 80 clients", "sparse", "P99 / bm25", 2.0, 1.9, 2.1, 100),
+    ]
+    header, _, *lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in ratios(rows).splitlines()]
+    assert header == [
+        "",
+        "fast: P99 / bm25",
+        "sparse: P99 / bm25",
+        "fast: requests/s / bm25",
+        "sparse: requests/s / bm25",
+    ]
+    assert lines == [
+        ["docs, 5 clients", "0.91 [0.87, 0.95]", "", "1.10", ""],
+        ["docs, 80 clients", "", "2.00 [1.90, 2.10]", "", ""],
+    ]
+
+
+def test_a_table_may_be_of_some_measures_alone() -> None:
+    shown = with_tables("<!-- table: published: R@100, MRR@10 -->\n<!-- end -->\n")
+    header, _, *lines = [line for line in shown.splitlines() if line.startswith("|")]
+    assert [cell.strip() for cell in header.split("|")[1:-1]] == ["engine", "R@100", "MRR@10"]
+    assert len(lines) >= 3 and all(len(line.split("|")) == 5 for line in lines)
+    assert "`osn bench published" in shown and "- met:" not in shown
+    assert with_tables(shown) == shown
+
+
+def test_differences_to_a_baseline_are_shown_in_points() -> None:
+    rows = [
+        Row("docs", "BM25", "nDCG@10", 0.6825, 0.66, 0.7, 100),
+        Row("docs", "student", "nDCG@10", 0.7325, 0.71, 0.75, 100),
+        Row("docs", "student", "nDCG@10 - BM25", 0.05, 0.027, 0.074, 100),
+        Row("docs", "student", "R@100 - BM25", 0.01, 0.0, 0.02, 100),
+    ]
+    header, _, line = [[cell.strip() for cell in line.split("|")[1:-1]] for line in gains(rows).splitlines()]
+    assert header == ["", "BM25: nDCG@10", "student: points above"]
+    assert line == ["docs", "0.682", "5.00 [2.70, 7.40]"]
+
+
+def test_arms_have_a_line_for_each_that_they_are_compared_with() -> None:
+    rows = [
+        Row("dev", "dual", "nDCG@10", 0.8, None, None, 5),
+        Row("docs", "dual", "Success@5", 0.7, 0.6, 0.8, 100),
+        Row("docs", "MLR", "Success@5", 0.75, 0.7, 0.8, 100),
+        Row("docs", "MLR", "Success@5 - dual", 0.05, 0.01, 0.09, 100),
+        Row("docs", "MLR", "p(Success@5 - dual)", 0.01, None, None, 100),
+        Row("docs", "MLR", "nDCG@10 - dual", 0.02, 0.0, 0.04, 100),
+        Row("more", "MLR", "Success@5", 0.5, 0.4, 0.6, 100),
+        Row("docs", "MLR", "Success@5 - rival", -0.01, -0.02, 0.0, 100),
+    ]
+    header, _, *lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in arms(rows).splitlines()]
+    assert header == ["", "compared with", "docs: Success@5", "points above", "more: Success@5", "points above"]
+    assert lines == [
+        ["dual", "", "0.700", "", "", ""],
+        ["MLR", "dual", "0.750", "5.00 [1.00, 9.00]", "0.500", "–"],
+        ["", "rival", "", "-1.00 [-2.00, 0.00]", "", "–"],
+    ]
+
+
+def test_what_engines_cost_stands_beside_what_their_models_find() -> None:
+    cost = [
+        Row("docs", "faiss, dual", "index MiB", 10.0, None, None, 5),
+        Row("docs", "faiss, dual", "nDCG@10", 0.1, None, None, 5),
+        Row("docs", "OpenSearch, MLR 2, several, nested", "index MiB", 20.0, None, None, 5),
+        Row("docs", "OpenSearch, unknown", "index MiB", 5.0, None, None, 5),
+        Row("docs", "dual", "documents encoded/s", 90.0, None, None, 5),
+    ]
+    one = [
+        Row("docs", "dual, seed 42", "Success@5", 0.7, None, None, 100),
+        Row("docs", "dual, seed 43", "Success@5", 0.6, None, None, 100),
+        Row("docs", "dual, seeds 43 to 45", "Success@5", 0.5, None, None, 100),
+        Row("more", "MLR 2, several, seed 42", "Success@5", 0.4, None, None, 100),
+    ]
+    other = [
+        Row("docs", name, "Success@5", 0.8, None, None, 9) for name in ("dual, seed 42", "MLR 2, several, seed 42")
+    ]
+    found = of_models("docs", "Success@5", [summary_of(one), summary_of(other)])
+    shown = costs(cost, ["index MiB", "P50 ms"], found)
+    header, _, *lines = [[part.strip() for part in line.split("|")[1:-1]] for line in shown.splitlines()]
+    assert header == ["", "index MiB", "Success@5 (trained)"]
+    assert lines == [
+        ["faiss, dual", "10.0", "0.700"],
+        ["OpenSearch, MLR 2, several, nested", "20.0", "0.800"],
+        ["OpenSearch, unknown", "5.000", ""],
+    ]
+
+
+def summary_of(rows: list[Row]) -> Summary:
+    return Summary("osn bench", "", {}, [], [], rows, [])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_examples_are_python_and_import_what_there_is(page: Path) -> None:
+    for example in python_of(page):
+        for node in ast.walk(ast.parse(example)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(OWN):
+                module = __import__(node.module or "", fromlist=[alias.name for alias in node.names])
+                assert all(hasattr(module, alias.name) for alias in node.names)
+
+
+def test_the_applications_of_the_readme_find_what_was_ingested(
+    client: OpenSearch, cluster_url: str, index_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from opensearchpy import AsyncOpenSearch
+
+    from ingest.job import CorpusSource, Job, run_job
+    from opensearch_neural.models.lexical import build_lexical
+
+    corpus, model = tmp_path / "docs.jsonl", tmp_path / "model"
+    corpus.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
+    build_lexical(f"{record['title']} {record['text']}" for record in RECORDS).save(model)
+    dead_letters = tmp_path / "dead.jsonl"
+    job = Job(CorpusSource(str(corpus)), index_name, sparse=str(model), replicas=0, dead_letters=dead_letters)
+    run_job(client, job, show_progress=False)
+
+    application, asynchronous = python_of(README)
+    names: dict[str, Any] = {}
+    for example in (application, asynchronous):
+        for shown, here in (
+            ("http://localhost:9200", cluster_url),
+            ("models/my-model", str(model)),
+            ('index="docs"', f'index="{index_name}"'),
+        ):
+            example = example.replace(shown, here)
+        exec(example, names)
+    assert {line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()} == {"Rainbows", "Regenbogen"}
+
+    async def search() -> list[dict[str, Any]]:
+        async with AsyncOpenSearch(cluster_url) as connected:
+            return await names["search"](connected, "what causes a rainbow")
+
+    (hit,) = asyncio.run(search())
+    assert hit["_id"] == "r1"
+    assert "<em>" in str(hit["highlight"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_exist_and_have_the_options_they_are_shown_with(page: Path) -> None:
+    from opensearch_neural.cli import osn
+
+    shown = commands_of(page)
+    assert shown
+    for line in shown:
+        command: click.Command = osn
+        context = click.Context(osn)
+        words = shlex.split(line)[1:]
+        while isinstance(command, click.Group) and words:
+            found = command.get_command(context, words[0])
+            assert found is not None, line
+            command, words = found, words[1:]
+        known = {option for parameter in command.params for option in parameter.opts + parameter.secondary_opts}
+        asked = {word.partition("=")[0] for word in words if re.fullmatch(r"--?[a-z].*", word)}
+        assert asked <= known | {"--help"}, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_a_page_links_to_exist(page: Path) -> None:
+    links = re.findall(r"\]\(((?!https?:)[^)#]+)\)", page.read_text(encoding="utf-8"))
+    assert all((page.parent / link).exists() for link in links)
+    assert links or page != README

@@ -1,0 +1,54 @@
+"""`osn --help` lists the commands without importing them, and says of them what importing them would."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from importlib.metadata import entry_points
+
+import pytest
+
+from opensearch_neural.commands import outline as command_outline
+from opensearch_neural.commands.outline import docstring_of, missing_module
+
+ENTRIES = [entry for group in ("osn.commands", "osn.train", "osn.bench") for entry in entry_points(group=group)]
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.group}:{entry.name}")
+def test_a_command_says_in_its_source_what_it_says_when_imported(entry) -> None:
+    try:
+        command = entry.load()
+    except ModuleNotFoundError as error:
+        assert missing_module(entry.module) is not None, error
+        return
+    assert docstring_of(entry) == inspect.cleandoc(command.callback.__doc__)
+    assert missing_module(entry.module) is None
+
+
+def test_listing_commands_imports_no_network_library() -> None:
+    script = """
+import sys
+from opensearch_neural.cli import osn
+for arguments in (["--help"], ["train", "--help"], ["bench", "--help"]):
+    osn(arguments, standalone_mode=False)
+print(sorted({"torch", "transformers", "faiss", "scipy"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "Train an inference-free sparse model" in done.stdout
+    assert "Find hard negatives" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_command_whose_library_is_missing_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_outline, "_is_installed", lambda package: package != "torch")
+    assert missing_module("trainers.sparse.train") == "torch"
+    assert missing_module("trainers.command") is None, (
+        "the group itself needs nothing: its commands are listed one by one"
+    )
+    assert missing_module("opensearch_neural.commands.search") is None, "imports inside functions are not its own"
+
+
+def test_a_command_of_another_package_is_imported() -> None:
+    (entry,) = [entry for entry in entry_points(group="console_scripts") if entry.name == "pytest"]
+    assert docstring_of(entry) is None

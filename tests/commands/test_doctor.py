@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner, Result
+from cluster_servers import Answer, Request, closed_port, forbidden, forbidding_proxy, http_server, silent, tcp_server
+
+from opensearch_neural.cluster.capabilities import Capabilities, NodeResources
+from opensearch_neural.commands.doctor import FEATURES, doctor, report
+
+LOCAL = ("http://127.0.0.1:9200",)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(doctor, arguments)
+
+
+def osn(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command as a user runs it, in a process of its own."""
+    command = [sys.executable, "-m", "opensearch_neural.cli", "doctor", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_the_doctor_shows_every_capability_and_is_content_with_a_cluster_that_can_search(cluster_url: str) -> None:
+    result = osn("--url", cluster_url)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    lines = result.stdout.splitlines()
+    for feature in FEATURES:
+        assert len([line for line in lines if line.startswith(f"{feature.name} ")]) == 1
+    assert lines[-1].startswith("usable: ")
+
+
+def test_the_doctor_answers_in_json(cluster_url: str) -> None:
+    result = run("--url", cluster_url, "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["usable"] is True and found["tried"] is True
+    assert {feature.name for feature in FEATURES} <= set(found)
+    assert found["max_clause_count"] >= 1
+    assert found["nodes"][0]["heap_max"] > 0
+
+
+def test_without_writing_the_doctor_only_reads(cluster_url: str) -> None:
+    seen: list[Request] = []
+    with forbidding_proxy(cluster_url, lambda _: None, seen) as url:
+        result = run("--url", url, "--no-write", "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["tried"] is False
+    assert {request.method for request in seen} == {"GET"}
+
+
+def test_a_cluster_where_nothing_may_be_tried_is_unknown_and_the_exit_status_says_so(cluster_url: str) -> None:
+    def forbid(request: Request) -> Answer | None:
+        return forbidden("indices:admin/create") if request.method == "PUT" else None
+
+    with forbidding_proxy(cluster_url, forbid) as url:
+        result = run("--url", url)
+    assert result.exit_code == 1
+    assert "rank_features  unknown" in result.stdout
+    assert "indices:admin/create" in result.stdout
+    assert result.stdout.splitlines()[-1].startswith("not known to be usable")
+
+
+def test_a_cluster_that_is_not_there_is_one_message_with_a_remedy_and_no_traceback() -> None:
+    url = closed_port()
+    result = osn("--url", url)
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr.splitlines()[0] == f"error: nothing listens at {url}: the connection was refused"
+    assert "osn node start" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_cluster_that_is_not_there_is_json_too_where_json_is_asked_for() -> None:
+    result = run("--url", closed_port(), "--json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout)
+    assert found["usable"] is False
+    assert "nothing listens" in found["error"]
+    assert "osn node start" in found["remedy"]
+
+
+def test_a_server_that_never_answers_does_not_hang_the_doctor() -> None:
+    with tcp_server(silent) as server:
+        result = osn("--url", server.url, "--timeout", "1")
+    assert result.returncode == 1
+    assert "did not answer to GET / within 1 s" in result.stderr
+
+
+def test_a_password_in_the_url_is_in_no_output() -> None:
+    with http_server(lambda _: Answer(401, b"Unauthorized", {"Content-Type": "text/plain"})) as server:
+        result = osn("--url", server.url.replace("://", "://reader:s3cret@"))
+    assert server.requests[0].headers["authorization"].startswith("Basic ")
+    assert result.returncode == 1
+    assert "s3cret" not in result.stdout + result.stderr
+    assert "OSN_PASSWORD" in result.stderr  # the warning
+    assert "rejected the user and password (401)" in result.stderr
+
+
+def test_writing_and_not_writing_exclude_each_other() -> None:
+    result = run("--no-write", "--try-faiss")
+    assert result.exit_code == 2
+    assert "exclude each other" in result.output
+
+
+# ---------------------------------------------------------------------------------------------------------- the report
+
+
+def test_a_missing_capability_is_shown_with_its_fallback_and_the_reason() -> None:
+    found = Capabilities(
+        version="3.5.0",
+        distribution="opensearch",
+        plugins={},
+        bm25=True,
+        rank_features=True,
+        neural_sparse=False,
+        max_clause_count=1024,
+        notes={"neural_sparse": "unknown query [neural_sparse]"},
+    )
+    lines = report(found, LOCAL).splitlines()
+    assert "plugins  none" in lines
+    (row,) = [line for line in lines if line.startswith("neural_sparse  no ")]
+    assert row.endswith("without: rank_feature clauses, with the same scores")
+    assert "neural_sparse: unknown query [neural_sparse]" in lines
+    assert lines[-1] == "usable: BM25 and sparse retrieval work here, without the neural-search plugin"
+
+
+def test_a_cluster_without_rank_features_is_not_usable() -> None:
+    found = Capabilities(bm25=True, rank_features=False)
+    assert not found.usable
+    assert report(found, LOCAL).splitlines()[-1] == "not usable: osn needs BM25 and rank_features"
+
+
+@pytest.mark.parametrize(
+    ("available", "warning"), [(50, ""), (11, ""), (10, "nearly full"), (6, "nearly full"), (5, "FULL"), (0, "FULL")]
+)
+def test_a_disk_that_fills_up_is_pointed_out(available: int, warning: str) -> None:
+    gibibyte = 2**30
+    disk = NodeResources("one", ("data",), gibibyte // 2, gibibyte, available * gibibyte, 100 * gibibyte)
+    (line,) = [line for line in report(Capabilities(nodes=[disk]), LOCAL).splitlines() if line.startswith("node ")]
+    assert "one: heap 0.5 of 1.0 GiB" in line
+    assert f"disk {available} of 100 GiB free" in line
+    assert (warning in line) if warning else line.endswith("free")

@@ -1,0 +1,308 @@
+"""`osn eval` end to end: a corpus ingested into a real cluster, its engines measured."""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ingest.job import CorpusSource, Job, run_job
+from opensearch_neural import queries
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.commands.evaluate import chosen_baseline, chosen_engines, difference, evaluate, parse_goal
+from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation import side_by_side as experiment
+from opensearch_neural.evaluation.evaluate import measure, read_run
+from opensearch_neural.evaluation.results import Row, read
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+# Of the query "zebra river", "zebra" is rare (one document) and "river" common (nine): its 9 other documents hold common
+# tokens only. "lion" and "moon" are as rare as each other, so nothing of "lion moon" is common.
+DOCUMENTS = {
+    "z": "zebra by the river",
+    "l": "lion",
+    "m": "moon over a lion",
+    **{f"r{at}": f"river number{at}" for at in range(8)},
+    **{f"x{at}": f"something else{at}" for at in range(9)},
+}
+QUERIES = {"q1": "zebra river", "q2": "lion moon", "q3": "nothing of this kind", "unjudged": "zebra", "empty": "lion"}
+QRELS = [("q1", "z", 2), ("q1", "r3", 1), ("q2", "l", 1), ("q3", "x1", 1), ("empty", "z", 0)]
+
+
+@dataclass(frozen=True)
+class Toy:
+    url: str
+    index: str
+    data: Path
+
+
+@pytest.fixture(scope="module")
+def toy(cluster_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toy]:
+    """A collection small enough to know every answer, in an index with lexical sparse vectors."""
+    data = tmp_path_factory.mktemp("toy")
+    write_jsonl(data / "corpus.jsonl", [{"_id": id, "title": "", "text": text} for id, text in DOCUMENTS.items()])
+    write_jsonl(data / "queries.jsonl", [{"_id": id, "text": text} for id, text in QUERIES.items()])
+    write_qrels(data, "test", QRELS)
+    index = f"osn-test-{uuid.uuid4().hex[:12]}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OSN_HOME", str(tmp_path_factory.mktemp("home")))
+        client = connect(cluster_url)
+        job = Job(
+            CorpusSource(str(data)),
+            index,
+            sparse="lexical",
+            dense="none",
+            replicas=0,
+            dead_letters=data.parent / "dead",
+        )
+        run_job(client, job, show_progress=False)
+        yield Toy(cluster_url, index, data)
+        client.indices.delete(index=index)
+        client.close()
+
+
+def write_jsonl(path: Path, records: list[dict[str, str]]) -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def write_qrels(data: Path, split: str, qrels: list[tuple[str, str, int]]) -> None:
+    (data / "qrels").mkdir(exist_ok=True)
+    lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, judged)) for judged in qrels)]
+    (data / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+
+
+Osn = Callable[..., Result]
+
+
+@pytest.fixture
+def osn_eval(toy: Toy) -> Osn:
+    def run(*options: str, **arguments: Any) -> Result:
+        given = ["--index", toy.index, "--data", str(toy.data), "--url", toy.url, *options]
+        return CliRunner().invoke(evaluate, given, **arguments)
+
+    return run
+
+
+def values(summary: dict[str, Any]) -> dict[tuple[str, str], float]:
+    return {(row["engine"], row["measure"]): row["value"] for row in summary["rows"]}
+
+
+def test_the_measures_are_those_worked_out_by_hand(osn_eval: Osn, toy: Toy) -> None:
+    result = osn_eval("--json", "--timed", "3", "--measures", "RR@10,R@100", catch_exceptions=False)
+    assert result.exit_code == 0
+    summary = json.loads(result.stdout)
+    found = values(summary)
+    # q1 finds z first; q2 finds m (both words) before l; q3 finds nothing; "empty" has no relevant document.
+    for engine in ("bm25", "sparse", "high-idf-first"):
+        assert found[engine, "MRR@10"] == pytest.approx((1 + 1 / 2 + 0) / 3)
+    # r3 holds the common token of q1 only: high-idf-first cannot find it.
+    assert found["bm25", "R@100"] == found["sparse", "R@100"] == pytest.approx((1 + 1 + 0) / 3)
+    assert found["high-idf-first", "R@100"] == pytest.approx((0.5 + 1 + 0) / 3)
+    assert found["high-idf-first", "R@100 - bm25"] == pytest.approx(-0.5 / 3)
+    assert found["sparse", "p(R@100 - bm25)"] == 1.0
+    assert all(found[engine, "P50 ms"] > 0 for engine in ("bm25", "sparse", "high-idf-first"))
+    assert {row["n"] for row in summary["rows"] if row["measure"] == "MRR@10"} == {3}
+    assert summary["title"].startswith(f"{toy.data.name} (test): 20 documents, 3 queries; sparse lexical")
+    assert [data["name"] for data in summary["data"]] == [toy.data.name]
+    assert summary["data"][0]["files"].keys() == {"corpus.jsonl", "queries.jsonl", "qrels/test.tsv"}
+    assert "1 judged queries have no relevant document" in result.stderr
+
+
+def test_documents_of_common_tokens_only_are_counted_exactly(osn_eval: Osn) -> None:
+    # The full query's page for q1 is z and 8 documents of "river" only, r0 to r7; for q2 it is m and l, both of rare
+    # tokens; q3 finds nothing. Of the 8, r3 is judged relevant.
+    for engines in ("high-idf-first", "sparse,high-idf-first"):
+        result = osn_eval("--engines", engines, "--timed", "0", "--json", catch_exceptions=False)
+        found = values(json.loads(result.stdout))
+        of_queries = found["high-idf-first", "queries with a common-only document in the full top 10"]
+        assert of_queries == pytest.approx(1 / 4), "q1 of q1, q2, q3 and the judged query without a relevant document"
+        pages = 9 + 2 + 2  # q1, q2, and "lion" of the fourth query
+        assert found["high-idf-first", "common-only documents in the full top 10"] == pytest.approx(8 / pages)
+        assert found["high-idf-first", "relevant common-only documents in the full top 10"] == pytest.approx(1 / pages)
+
+
+def test_with_every_token_rare_nothing_is_lost(osn_eval: Osn) -> None:
+    result = osn_eval("--engines", "high-idf-first", "--rare", "ratio:0", "--timed", "0", catch_exceptions=False)
+    assert "0 of the 13 in the full sparse query's top 10 (0 judged relevant), in 0 of 4 queries" in result.stdout
+
+
+def test_the_tables_name_engines_measures_and_differences(osn_eval: Osn) -> None:
+    result = osn_eval("--timed", "2", "--per-query", "--engines", "high-idf-first,bm25", catch_exceptions=False)
+    lines = result.stdout.splitlines()
+    header = next(line for line in lines if line.startswith("| engine"))
+    assert [cell.strip() for cell in header.strip("|").split("|")] == [
+        "engine", "nDCG@10", "MRR@10", "R@100", "R@1000", "P50 ms", "P99 ms", "encode P50 ms",
+    ]  # fmt: skip
+    assert "difference to bm25 [95% interval], p" in result.stdout
+    assert "high-idf-first found nothing for 1 queries; each counts as 0" in result.stdout
+    losses = lines[next(at for at, line in enumerate(lines) if line.startswith("high-idf-first against bm25")) :]
+    assert losses[0] == "high-idf-first against bm25, nDCG@10: 0 wins, 1 losses"
+    # BM25 has r3 (grade 1) at rank 5, after z (grade 2) and r0, r1, r2, which tie with it.
+    lost = (1 / math.log2(6)) / (2 + 1 / math.log2(3))
+    assert losses[1].split() == [f"{-lost:+.3f}", *losses[1].split()[1:4], "q1", "zebra", "river"]
+
+
+def test_runs_and_per_query_values_are_written_and_give_the_same_measures(osn_eval: Osn, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    result = osn_eval("--json", "--timed", "0", "--engines", "bm25,sparse", "--out", str(out), catch_exceptions=False)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "bm25.top10.trec", "bm25.top1000.trec", "per-query.tsv", "sparse.top10.trec", "sparse.top1000.trec",
+    ]  # fmt: skip
+    qrels: dict[str, dict[str, int]] = {}
+    for query, document, grade in QRELS:
+        qrels.setdefault(query, {})[document] = grade
+    again = measure(read_run(out / "bm25.top10.trec"), qrels, ["nDCG@10"])
+    assert again.mean["nDCG@10"] == values(json.loads(result.stdout))["bm25", "nDCG@10"]
+    lines = [line.split("\t") for line in (out / "per-query.tsv").read_text().splitlines()]
+    assert lines[0] == ["query", "engine", "measure", "value"]
+    assert ["q2", "bm25", "RR@10", "0.5"] in lines and len(lines) == 1 + 2 * 4 * 3
+
+
+def test_nothing_is_written_unless_asked_for(osn_eval: Osn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    osn_eval("--timed", "0", "--engines", "bm25", catch_exceptions=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_goal_that_is_missed_is_recorded_and_fails_the_command(osn_eval: Osn, tmp_path: Path) -> None:
+    options = ["--engines", "bm25", "--timed", "0", "--record", str(tmp_path)]
+    kept = osn_eval(*options, "--expect", "bm25:MRR@10=0.4..0.6", catch_exceptions=False)
+    assert kept.exit_code == 0 and [goal.met for goal in read(tmp_path).goals] == [True]
+    missed = osn_eval(*options, "--expect", "bm25:RR@10=0.9..1", "--expect", "bm25:R@100=0..1", catch_exceptions=False)
+    assert missed.exit_code == 1
+    assert [(goal.goal, goal.met) for goal in read(tmp_path).goals] == [
+        ("bm25 MRR@10 between 0.9 and 1", False),
+        ("bm25 R@100 between 0 and 1", True),
+    ]
+    assert "MISSED: bm25 MRR@10 between 0.9 and 1: 0.5000" in missed.stdout
+
+
+def test_judged_documents_that_the_index_lacks_are_counted(toy: Toy, osn_eval: Osn) -> None:
+    write_qrels(toy.data, "partial", [*QRELS, ("q1", "gone", 1), ("q2", "gone", 1), ("q2", "gone too", 1)])
+    result = osn_eval("--split", "partial", "--engines", "bm25", "--timed", "0", catch_exceptions=False)
+    assert "2 of the 6 documents judged relevant are not in the index" in result.stderr
+    write_qrels(toy.data, "foreign", [("q1", "other-1", 1), ("q2", "other-2", 1)])
+    with pytest.raises(InputError, match="none of the 2 documents judged relevant is in the index"):
+        osn_eval("--split", "foreign", "--engines", "bm25", "--timed", "0", catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--engines", "bm25,turbo"], "there is no engine 'turbo'"),
+        (["--engines", "dense"], "holds no dense vectors"),
+        (["--split", "dev"], "'dev'"),
+        (["--measures", "nDCG@10,bogus"], "'bogus'"),
+        (["--rare", "most:1"], "--rare"),
+        (["--baseline", "sparse", "--engines", "bm25"], "baseline 'sparse'"),
+        (["--expect", "bm25:nDCG@10=high"], "--expect"),
+        (["--index", "no-such-index"], "no-such-index"),
+        (["--data", "no-such-folder"], "no-such-folder"),
+    ],
+)
+def test_bad_input_is_named(osn_eval: Osn, options: list[str], message: str) -> None:
+    from opensearch_neural.errors import OsnError
+
+    with pytest.raises(OsnError) as raised:
+        osn_eval(*options, catch_exceptions=False)
+    assert message in raised.value.message
+
+
+def test_judgements_without_a_relevant_document_are_refused(toy: Toy, osn_eval: Osn) -> None:
+    write_qrels(toy.data, "zero", [("q1", "z", 0)])
+    write_qrels(toy.data, "none", [])
+    for split in ("zero", "none"):
+        with pytest.raises(InputError, match="no relevant document"):
+            osn_eval("--split", split, catch_exceptions=False)
+
+
+def test_per_query_text_and_json_exclude_each_other(osn_eval: Osn) -> None:
+    assert osn_eval("--json", "--per-query").exit_code == 2
+
+
+def test_each_measure_comes_from_a_request_as_deep_as_it_looks(client: OpenSearch, toy: Toy) -> None:
+    assert experiment.sizes_of(["nDCG@10", "R@100", "R@1000"]) == {10: ["nDCG@10"], 1000: ["R@100", "R@1000"]}
+    assert experiment.sizes_of(["RR@10", "P@5"]) == {10: ["RR@10", "P@5"]}
+    assert experiment.sizes_of(["AP"]) == {1000: ["AP"]}
+    sizes = []
+
+    def body(text: str, size: int) -> dict[str, Any]:
+        sizes.append(size)
+        return queries.bm25(text, size=size)
+
+    outcome = experiment.run_engine(
+        client, toy.index, "bm25", body, {"q1": "river"}, {"q1": {"z": 1}}, ["R@100", "RR@10"]
+    )
+    assert sorted(sizes) == [10, 100]
+    assert list(outcome.measured.mean) == ["R@100", "RR@10"], "in the order asked for"
+
+
+def test_engines_are_timed_on_the_same_queries_in_turns(client: OpenSearch, toy: Toy) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def body_of(engine: str) -> Callable[[str, int], dict[str, Any]]:
+        def body(text: str, size: int) -> dict[str, Any]:
+            asked.append((engine, text))
+            return queries.bm25(text, size=size)
+
+        return body
+
+    texts = [f"river {at}" for at in range(45)]
+    done: list[int] = []
+    times = experiment.time_engines(
+        client, toy.index, {"a": body_of("a"), "b": body_of("b")}, texts, progress=done.append
+    )
+    assert sum(done) == 90
+    assert {engine: (len(search.ms), len(encode.ms)) for engine, (search, encode) in times.items()} == {
+        "a": (45, 45),
+        "b": (45, 45),
+    }
+    assert {text for engine, text in asked if engine == "b"} == set(texts)
+
+
+def test_engine_names_are_taken_once_and_checked() -> None:
+    assert chosen_engines(" bm25, sparse,bm25 ,") == ["bm25", "sparse"]
+    assert chosen_engines(None) == []
+    with pytest.raises(InputError) as raised:
+        chosen_engines("bm52")
+    assert "high-idf-first" in str(raised.value.remedy)
+
+
+def test_the_baseline_is_bm25_where_it_is_measured() -> None:
+    assert chosen_baseline(None, ["sparse", "bm25"]) == "bm25"
+    assert chosen_baseline(None, ["sparse", "dense"]) is None
+    assert chosen_baseline("dense", ["sparse", "dense"]) == "dense"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bm25",
+        "bm25:RR@10",
+        "bm25:RR@10=1",
+        "bm25:RR@10=0.5..",
+        "bm25:RR@10=0..1..2",
+        "sparse:RR@10=0..1",
+        "bm25:AP=0..1",
+        "bm25:xx=0..1",
+    ],
+)
+def test_a_goal_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(InputError):
+        parse_goal(text, ["bm25"], ["RR@10"])
+    assert parse_goal("bm25:MRR@10=0.5..0.7", ["bm25"], ["RR@10"]).goal(0.5).met
+
+
+def test_a_difference_shows_sign_interval_and_p() -> None:
+    row = Row("s", "e", "m", 0.0123, -0.0031, 0.0279, 10)
+    assert difference(row, replace(row, value=0.1204)) == "+0.012 [-0.003, +0.028] p=0.120"
+    assert difference(replace(row, low=None, high=None), replace(row, value=0.0002)) == "+0.012 p<0.001"

@@ -1,0 +1,23 @@
+"""An index for tests of the load benchmark: a corpus with lexical vectors, merged to one segment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ingest.job import CorpusSource, Job, run_job
+from ingest.pipeline import Options
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+
+def write(client: OpenSearch, corpus: Path, index: str) -> None:
+    job = Job(
+        CorpusSource(str(corpus)),
+        index,
+        replicas=0,
+        dead_letters=corpus.parent / f"{index}.letters",
+        options=Options(merge=True),
+    )
+    run_job(client, job, show_progress=False)

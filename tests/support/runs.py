@@ -1,0 +1,125 @@
+"""Workloads without a cluster, and runs whose numbers are known, for the tests of the load benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from benchmarks.load import histogram as hdr
+from benchmarks.load.blocks import Block, Level
+from benchmarks.load.ceiling import Ceiling
+from benchmarks.load.measurement import LoadSettings, Measurement
+from benchmarks.load.target import Target
+from benchmarks.load.variants import Variant
+from benchmarks.load.workload import Workload
+from opensearch_neural.cluster.connect import ConnectionSettings
+
+BODY = b'{"query":{"match_all":{}}}'
+
+
+def workload_at(url: str, *, names: tuple[str, ...] = ("bm25",), timeout: float = 30.0) -> Workload:
+    """Requests made beforehand, so that neither an index nor a model is needed."""
+    target = Target(ConnectionSettings(urls=(url,), timeout=timeout))
+    texts = tuple(f"query {at}" for at in range(100))
+    return Workload(
+        target,
+        texts,
+        tuple(Variant(name, "bm25") for name in names),
+        {},
+        "an-index",
+        fixed_bodies={name: (BODY,) * len(texts) for name in names},
+    )
+
+
+TEN_CLIENTS = Level("closed", 10)
+
+
+@cache
+def constant(ms: float) -> str:
+    """A histogram of nothing else."""
+    return hdr.encode(hdr.histogram([int(ms * 1000)] * 100))
+
+
+def block(
+    round_: int,
+    variant: str,
+    latencies_ms: np.ndarray,
+    *,
+    level: Level = TEN_CLIENTS,
+    seconds: float = 10.0,
+    failures: dict[str, int] | None = None,
+    late_ms: float = 0.0,
+    core_share: float = 0.1,
+    server_cpu: float | None = None,
+    broken: str | None = None,
+) -> Block:
+    """A block with these latencies; everything else of it is plain."""
+    return Block(
+        round=round_,
+        level=level,
+        variant=variant,
+        began=float(round_),
+        seconds=seconds,
+        requests=len(latencies_ms) + sum((failures or {}).values()),
+        completed=len(latencies_ms),
+        failures=failures or {},
+        latency=hdr.encode(hdr.histogram((latencies_ms * 1000).astype(int))),
+        late=constant(late_ms) if level.mode == "open" else "",
+        encode=0.1,
+        network=1.0,
+        took=2.0,
+        server_cpu=server_cpu,
+        gc_ms=0.0,
+        core_share=core_share,
+        broken=broken,
+    )
+
+
+def run_of(
+    blocks: list[Block],
+    *,
+    variants: tuple[str, ...] = ("bm25", "fast"),
+    ceiling: float = 1e6,
+    settings: LoadSettings | None = None,
+) -> Measurement:
+    """A finished run that holds these blocks."""
+    levels = {block.level for block in blocks}
+    return Measurement(
+        settings=settings
+        or LoadSettings(
+            clients=tuple(sorted({level.clients for level in levels if level.mode == "closed"})),
+            rates=tuple(sorted({level.rate for level in levels if level.mode == "open"})),
+        ),
+        index="docs",
+        variants={name: name for name in variants},
+        queries=200,
+        queries_hash="0" * 16,
+        judged=False,
+        blocks=blocks,
+        ceilings={name: Ceiling(ceiling, 10, 2, 0) for name in variants},
+    )
+
+
+def simulated(
+    seed: int,
+    *,
+    rounds: int = 20,
+    requests: int = 600,
+    factor: float = 1.0,
+    machine: float = 1.0,
+    spread: Callable[[np.random.Generator], float] = lambda random: random.lognormal(0, 0.1),
+) -> Measurement:
+    """bm25 with log-normal latencies, and `fast`, `factor` times as slow. The machine is `machine` times as slow as the
+    other day, and each round has a mood of its own, which both engines share."""
+    random = np.random.default_rng(seed)
+    blocks = []
+    for number in range(rounds):
+        mood = machine * spread(random)
+        for name, times in (("bm25", 1.0), ("fast", factor)):
+            own = mood * times * random.lognormal(0, 0.02)
+            latencies = 10 * own * random.lognormal(0, 0.4, requests)
+            seconds = float(latencies.sum() / 1000 / 10)  # ten clients
+            blocks.append(block(number, name, latencies, seconds=seconds, server_cpu=requests * 0.001 * times))
+    return run_of(blocks)

@@ -1,0 +1,208 @@
+"""Queries as token weights, and what it costs to import that."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from opensearch_neural import QueryEncoder
+from opensearch_neural.errors import ModelError
+from opensearch_neural.models.word_pieces import train_word_pieces
+
+SENTENCE = "what causes a rainbow in the sky when it rains and sun shines café 東 京 . , 12 unrelated"
+WORDS = SENTENCE.split()
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_word_pieces(WORDS * 3, vocabulary=400)
+
+
+@pytest.fixture(scope="module")
+def encoder(tokenizer: Tokenizer) -> QueryEncoder:
+    return QueryEncoder(tokenizer, {"rainbow": 7.5, "the": 0.25, "a": 0.0, "[SEP]": 3.0})
+
+
+def test_a_query_is_its_distinct_tokens_in_order_of_appearance(encoder: QueryEncoder) -> None:
+    weights = encoder.encode("The rainbow in the rainbow")
+    assert list(weights.items()) == [("the", 0.25), ("rainbow", 7.5), ("in", 1.0)]
+
+
+def test_a_token_that_the_table_does_not_list_weighs_one(encoder: QueryEncoder) -> None:
+    assert encoder.encode("sky") == {"sky": 1.0}
+
+
+def test_a_token_that_the_table_lists_with_zero_is_ignored(encoder: QueryEncoder) -> None:
+    assert encoder.encode("a sky") == {"sky": 1.0}
+
+
+@pytest.mark.parametrize("text", ["[SEP]", "[CLS] [MASK][PAD]", "", "   ", "\U0001f642", "[UNK]"])
+def test_special_and_unknown_tokens_weigh_nothing_also_by_name(encoder: QueryEncoder, text: str) -> None:
+    assert encoder.encode(text) == {}
+
+
+def test_tokens_past_the_maximum_length_are_not_read(tokenizer: Tokenizer) -> None:
+    encoder = QueryEncoder(tokenizer, {"sky": 2.0}, max_length=3)
+    assert encoder.encode("a a a sky") == {"a": 1.0}
+    assert encoder.encode("a a sky a") == {"a": 1.0, "sky": 2.0}
+    assert QueryEncoder(tokenizer, {"sky": 2.0}).encode("a " * 511 + "sky the") == {"a": 1.0, "sky": 2.0}
+
+
+def test_the_tokenizers_own_padding_and_truncation_are_not_used_and_not_changed(tokenizer: Tokenizer) -> None:
+    padded = Tokenizer.from_str(tokenizer.to_str())
+    padded.enable_truncation(2)
+    padded.enable_padding(length=8)
+    assert list(QueryEncoder(padded, {"sky": 2.0}).encode("a the sky")) == ["a", "the", "sky"]
+    assert len(padded.encode("a the sky").ids) == 8
+
+
+@given(texts=st.lists(st.text() | st.sampled_from(WORDS), max_size=5))
+@settings(max_examples=50)
+def test_a_batch_is_encoded_as_its_texts_one_by_one(encoder: QueryEncoder, texts: list[str]) -> None:
+    assert encoder.encode_batch(texts) == [encoder.encode(text) for text in texts]
+
+
+@given(
+    text=st.lists(
+        st.text(max_size=6) | st.sampled_from([*WORDS, "[SEP]", "\u0301", "\x1c", "\u00a0", "\u3000", "ΑΣ"]),
+        max_size=12,
+    ).map(" ".join)
+)
+def test_remembered_words_are_the_tokens_of_the_whole_text(tokenizer: Tokenizer, text: str) -> None:
+    """The second time nothing is asked of the tokenizer."""
+    encoder = QueryEncoder(tokenizer, {"sky": 2.0}, max_length=9)
+    ids = tokenizer.encode(text, add_special_tokens=False).ids[:9]
+    tokens = [encoder.vocabulary[id_] for id_ in dict.fromkeys(ids)]
+    expected = [token for token in tokens if encoder.weights[token]]
+    assert list(encoder.encode(text)) == list(encoder.encode(text)) == expected
+
+
+def test_words_are_remembered_in_bounded_number(encoder: QueryEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opensearch_neural.query_encoder.WORDS_KEPT", 10)
+    for number in range(100):
+        encoder.encode(f"the{number} {'x' * 100}")
+    assert len(encoder._ids_of_word) <= 10
+
+
+def test_a_tokenizer_that_marks_words_by_the_space_before_them_is_not_asked_word_by_word() -> None:
+    from tokenizers import models, pre_tokenizers
+
+    marked = Tokenizer(models.Unigram([("▁the", -1.0), ("▁sky", -1.0), ("the", -2.0), ("▁", -3.0)], unk_id=3))
+    marked.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    encoder = QueryEncoder(marked, {"▁sky": 2.0})
+    assert encoder.encode("the sky") == {"the": 1.0, "▁sky": 2.0}
+
+
+@given(text=st.text())
+def test_every_weight_is_finite_and_positive_for_any_text(encoder: QueryEncoder, text: str) -> None:
+    assert all(weight > 0 and math.isfinite(weight) for weight in encoder.encode(text).values())
+
+
+def test_half_a_surrogate_pair_is_read_as_an_unknown_character(encoder: QueryEncoder) -> None:
+    assert encoder.encode("the \ud83d rainbow") == {"the": 0.25, "rainbow": 7.5}
+    assert encoder.encode_batch(["the \ud83d rainbow"]) == [{"the": 0.25, "rainbow": 7.5}]
+
+
+def test_threads_that_share_an_encoder_get_what_one_gets(encoder: QueryEncoder) -> None:
+    texts = [" ".join(WORDS[i % 7 : i % 11 + 7]) for i in range(400)]
+    alone = [encoder.encode(text) for text in texts]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(encoder.encode, texts)) == alone
+
+
+def test_a_copy_of_two_files_is_a_query_encoder(encoder: QueryEncoder, tmp_path: Path) -> None:
+    encoder.save(tmp_path / "model")
+    copied = tmp_path / "query"
+    copied.mkdir()
+    for name in ("tokenizer.json", "idf.json"):
+        shutil.copy(tmp_path / "model" / name, copied)
+    loaded = QueryEncoder.load(copied)
+    assert loaded.encode("the rainbow in a sky") == encoder.encode("the rainbow in a sky")
+    assert loaded.hash == encoder.hash
+    assert loaded.name == "query"
+
+
+@pytest.mark.parametrize("limit", [None, 7])
+def test_the_maximum_length_is_saved_with_the_encoder(tokenizer: Tokenizer, tmp_path: Path, limit: int | None) -> None:
+    encoder = QueryEncoder(tokenizer, {"sky": 2.0}, max_length=limit)
+    encoder.save(tmp_path)
+    assert QueryEncoder.load(tmp_path).max_length == limit
+
+
+def test_the_hash_changes_with_a_weight_the_length_or_the_splitting(tokenizer: Tokenizer) -> None:
+    hashes = {
+        QueryEncoder(tokenizer, {"sky": 2.0}).hash,
+        QueryEncoder(tokenizer, {"sky": 2.001}).hash,
+        QueryEncoder(tokenizer, {"sky": 2.0}, max_length=64).hash,
+    }
+    cased = Tokenizer.from_str(tokenizer.to_str().replace('"lowercase":true', '"lowercase":false'))
+    hashes.add(QueryEncoder(cased, {"sky": 2.0}).hash)
+    assert len(hashes) == 4
+    # A table that says explicitly what is so anyway encodes alike.
+    assert QueryEncoder(tokenizer, {"sky": 2.0, "the": 1.0, "[SEP]": 0.0}).hash in hashes
+
+
+@pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf])
+def test_an_unusable_weight_is_refused(tokenizer: Tokenizer, weight: float) -> None:
+    with pytest.raises(ModelError, match="token 'sky'"):
+        QueryEncoder(tokenizer, {"sky": weight})
+
+
+def test_a_table_of_another_models_tokens_is_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(ModelError, match="no token of the table"):
+        QueryEncoder(tokenizer, {"▁sky": 2.0, "▁the": 1.0})
+
+
+def test_each_missing_or_broken_file_is_named(encoder: QueryEncoder, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no model directory at"):
+        QueryEncoder.load(tmp_path / "absent" / "model")
+    with pytest.raises(ModelError, match=r"no idf\.json"):
+        QueryEncoder.load(tmp_path)
+    encoder.save(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0"')
+    with pytest.raises(ModelError, match=r"tokenizer\.json: not a tokenizer"):
+        QueryEncoder.load(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(ModelError, match=r"no tokenizer\.json"):
+        QueryEncoder.load(tmp_path)
+
+
+def test_a_router_path_that_leaves_the_directory_is_refused(encoder: QueryEncoder, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    encoder.save(outside)
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "modules.json").write_text('[{"idx": 0, "name": "0", "path": "", "type": "x.Router"}]')
+    router = {"types": {"../outside": "x.SparseStaticEmbedding"}, "structure": {"query": ["../outside"]}}
+    (model / "router_config.json").write_text(json.dumps(router))
+    with pytest.raises(ModelError, match="leaves the model directory"):
+        QueryEncoder.load(model)
+
+
+def test_importing_the_package_and_encoding_a_query_imports_no_torch(encoder: QueryEncoder, tmp_path: Path) -> None:
+    encoder.save(tmp_path)
+    script = (
+        "import sys, opensearch_neural\n"
+        "from opensearch_neural import QueryEncoder, queries\n"
+        "weights = QueryEncoder.load(sys.argv[1]).encode('the rainbow')\n"
+        "queries.neural_sparse(weights)\n"
+        "print(weights, *{'torch', 'transformers', 'scipy', 'sentence_transformers', 'numpy'} & sys.modules.keys())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str({"the": 0.25, "rainbow": 7.5})
+
+
+def test_word_pieces_are_the_same_for_the_same_texts() -> None:
+    """The library numbers characters in the order of a randomly seeded hash table; an index must not depend on that."""
+    vocabularies = [train_word_pieces(WORDS * 3, vocabulary=300).get_vocab() for _ in range(4)]
+    assert all(vocabulary == vocabularies[0] for vocabulary in vocabularies)

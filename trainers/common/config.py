@@ -1,0 +1,416 @@
+"""Configuration as dataclasses: read from YAML, overridden from the command line, saved beside the model.
+
+    osn train dense --config dense.yaml --set training.learning_rate=2e-5 --set encoder.pooling=cls
+
+A field that does not exist, or a value of the wrong type, is named with its file and line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import json
+import re
+import types
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import click
+import yaml
+
+from opensearch_neural.errors import InputError
+from opensearch_neural.files import write_text
+from trainers.common.precision import flushed_denormals
+
+C = TypeVar("C")
+
+
+MISSING = "…"
+"""Stands in a printed configuration where a value has to be given."""
+
+
+def load_config(kind: type[C], path: Path | None = None, overrides: Sequence[str] = (), *, fill: bool = False) -> C:
+    """The dataclass `kind` from a YAML file, or from its defaults, with `overrides` ("training.seed=7") applied.
+
+    fill: put `MISSING` where a value is missing that has to be given, to show what there is to give.
+    Raises InputError with the file, line and field for what does not fit.
+    """
+    node: yaml.Node | None = None
+    if path is not None:
+        node = _compose(path)
+    tree = _Tree.of_node(node, str(path)) if node is not None else _Tree({}, str(kind.__name__), None)
+    if not isinstance(tree.value, dict):
+        raise InputError(f"{tree.place}: expected fields with values, found {_described(tree.value)}")
+    for override in overrides:
+        _override(tree, override)
+    if fill:
+        _fill(kind, tree)
+    loaded: C = _build(kind, tree, "")
+    return loaded
+
+
+def to_dict(config: Any) -> Any:
+    """A dataclass as plain values that YAML and JSON can hold; paths become strings, tuples lists."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        return {field.name: to_dict(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    if isinstance(config, Mapping):
+        return {str(key): to_dict(value) for key, value in config.items()}
+    if isinstance(config, (list, tuple)):
+        return [to_dict(value) for value in config]
+    return str(config) if isinstance(config, Path) else config
+
+
+def to_yaml(config: Any) -> str:
+    """`config` as YAML, fields in the order of the dataclass; `load_config` reads it back to an equal configuration."""
+    text: str = yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True, width=120)
+    return text
+
+
+def explained_yaml(config: Any) -> str:
+    """`to_yaml(config)` with the docstring of each dataclass as a comment before the field that first holds one."""
+    lines = _comment(type(config))
+    seen: set[type[Any]] = set()
+    hints = get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        for kind in _dataclasses_in(hints[field.name]):
+            if kind not in seen:
+                seen.add(kind)
+                lines += ["", *_comment(kind)]
+        lines.append(to_yaml({field.name: getattr(config, field.name)}).rstrip("\n"))
+    return "\n".join(lines) + "\n"
+
+
+def _comment(kind: type[Any]) -> list[str]:
+    text = inspect.getdoc(kind) or ""
+    # A dataclass without a docstring gets its signature as one.
+    return [] if text.startswith(f"{kind.__name__}(") else [f"# {line}".rstrip() for line in text.splitlines()]
+
+
+def _dataclasses_in(hint: Any) -> list[type[Any]]:
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return [hint]
+    return [kind for argument in get_args(hint) for kind in _dataclasses_in(argument)]
+
+
+def _fill(kind: type[Any], tree: _Tree) -> None:
+    hints = get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            tree.value.setdefault(field.name, _missing(hints[field.name]))
+
+
+def _missing(hint: Any) -> _Tree:
+    if get_origin(hint) is list:
+        return _Tree([_missing(get_args(hint)[0])], MISSING, None)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        tree = _Tree({}, MISSING, None)
+        _fill(hint, tree)
+        return tree
+    return _Tree(MISSING, MISSING, None)
+
+
+def save_config(config: Any, folder: Path, name: str = "training.yaml") -> Path:
+    """Write `config` into `folder`, beside the model that it makes."""
+    path = folder / name
+    write_text(path, to_yaml(config))
+    return path
+
+
+def fingerprint(*parts: Any) -> str:
+    """16 hex digits that change when any of `parts` (dataclasses or plain values) does.
+
+    A field that is None counts as absent, so that settings which come later do not rename what was made without them.
+    """
+    text = json.dumps([_without_none(to_dict(part)) for part in parts], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_none(one) for key, one in value.items() if one is not None}
+    return [_without_none(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def config_options(
+    kind: type[Any], *, shortcuts: Mapping[str, tuple[str, str]] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command `--config`, `--set`, `--output`, `--print-config` and `--dry-run`.
+
+    The command is called with `config`, a `kind` (which has a field `output: Path`), and `dry_run`, which asks it to
+    build everything and take two steps on a few rows. shortcuts: {option: (dotted field, help)}, options that stand for a
+    `--set`; numbers with commas between them are a list.
+    """
+    options_of = shortcuts or {}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @click.option(
+            "--config",
+            "config_path",
+            type=click.Path(path_type=Path),
+            help="YAML file with the fields of the configuration, or the name of a recipe; see --print-config.",
+        )
+        @click.option(
+            "--set", "overrides", multiple=True, metavar="FIELD=VALUE", help="Override one field; repeatable."
+        )
+        @click.option("--output", type=click.Path(path_type=Path), help="Where the model directory is written.")
+        @click.option("--dry-run", is_flag=True, help="Build everything, take two steps on a few rows, keep nothing.")
+        @click.option("--print-config", is_flag=True, help="Print every field as YAML, explained, and stop.")
+        @functools.wraps(command)
+        def configured(
+            config_path: Path | None,
+            overrides: tuple[str, ...],
+            output: Path | None,
+            dry_run: bool,
+            print_config: bool,
+            **options: Any,
+        ) -> None:
+            given = [*overrides, *([f"output={output}"] if output is not None else [])]
+            for option, (field, _) in options_of.items():
+                if (value := options.pop(option)) is not None:
+                    given.append(f"{field}=[{value}]" if re.fullmatch(r"[\d,\s]+", value) else f"{field}={value}")
+            path = _recipe_or_file(config_path)
+            if print_config:
+                click.echo(explained_yaml(load_config(kind, path, given, fill=True)), nl=False)
+                return
+            config = load_config(kind, path, given)
+            # Before torch starts its threads, which then obey.
+            with flushed_denormals():
+                command(config=config, dry_run=dry_run, **options)
+
+        decorated: Callable[..., None] = configured
+        for option, (field, text) in reversed(list(options_of.items())):
+            decorated = click.option(f"--{option}", metavar=option.upper(), help=f"{text} (--set {field})")(decorated)
+        return decorated
+
+    return decorate
+
+
+def backbone_option(field: str) -> dict[str, tuple[str, str]]:
+    """The shortcut --backbone of trainings that start from one, which is `field` of their configuration."""
+    return {"backbone": (field, "Directory or hub id to start from; of pre-training, too.")}
+
+
+def recipe(name: str) -> Path:
+    """The YAML file of a paper's recipe that comes with this package. Raises InputError that lists those there are."""
+    folder = Path(__file__).parents[1] / "recipes"
+    path = folder / f"{name}.yaml"
+    if not path.is_file():
+        names = ", ".join(sorted(file.stem for file in folder.glob("*.yaml")))
+        raise InputError(f"there is no file and no recipe {name!r}", f"recipes: {names}")
+    return path
+
+
+def _recipe_or_file(path: Path | None) -> Path | None:
+    if path is None or path.exists() or path.suffix in (".yaml", ".yml"):
+        return path
+    return recipe(str(path))
+
+
+@dataclasses.dataclass(slots=True)
+class _Tree:
+    """A YAML value that remembers where it stood."""
+
+    value: Any  # a scalar, a list of _Tree, or a dict of _Tree
+    file: str
+    line: int | None
+    key_line: int | None = None  # where its name stands, if it has one
+
+    @property
+    def place(self) -> str:
+        return self.file if self.line is None else f"{self.file}, line {self.line}"
+
+    @property
+    def named(self) -> str:
+        return self.place if self.line is None or self.key_line is None else f"{self.file}, line {self.key_line}"
+
+    @classmethod
+    def of_node(cls, node: yaml.Node, file: str) -> _Tree:
+        line = node.start_mark.line + 1
+        if isinstance(node, yaml.MappingNode):
+            fields: dict[str, _Tree] = {}
+            for key, child in node.value:
+                if key.value in fields:
+                    raise InputError(f"{file}, line {key.start_mark.line + 1}: the field {key.value!r} stands twice")
+                fields[str(key.value)] = cls.of_node(child, file)
+                fields[str(key.value)].key_line = key.start_mark.line + 1
+            return cls(fields, file, line)
+        if isinstance(node, yaml.SequenceNode):
+            return cls([cls.of_node(child, file) for child in node.value], file, line)
+        return cls(_scalar(node), file, line)
+
+
+def _scalar(node: yaml.Node) -> Any:
+    return yaml.constructor.SafeConstructor().construct_object(node)
+
+
+def _compose(path: Path) -> yaml.Node | None:
+    try:
+        with path.open(encoding="utf-8") as file:
+            return yaml.compose(file, Loader=yaml.SafeLoader)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+    except yaml.MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
+        raise InputError(f"{path}{line}: not valid YAML ({error.problem})") from None
+
+
+def _override(tree: _Tree, override: str) -> None:
+    name, separator, text = override.partition("=")
+    if not separator or not name:
+        raise InputError(f"--set {override}: expected FIELD=VALUE, such as training.learning_rate=2e-5")
+    where = f"--set {name}"
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise InputError(f"{where}: {text!r} is not valid YAML ({error})") from None
+    value = _Tree(None, where, None) if node is None else _without_lines(_Tree.of_node(node, where))
+    *parents, last = name.split(".")
+    at = tree
+    for parent in parents:
+        if not isinstance(at.value, dict):
+            at.value = {}
+        at = at.value.setdefault(parent, _Tree({}, where, None))
+    if not isinstance(at.value, dict):
+        at.value = {}
+    at.value[last] = value
+
+
+def _without_lines(tree: _Tree) -> _Tree:
+    children = tree.value.values() if isinstance(tree.value, dict) else tree.value
+    if isinstance(tree.value, (dict, list)):
+        for child in children:
+            _without_lines(child)
+    tree.line = None
+    return tree
+
+
+def _build(kind: Any, tree: _Tree, field: str, default: Any = None) -> Any:
+    """The value of `tree` as `kind`; `field` is its dotted name, for errors. default: what a dataclass's fields are that
+    `tree` does not have; its own defaults by default."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return _plain(tree)
+    if origin in (Union, types.UnionType):
+        return _build_union(arguments, tree, field, default)
+    if origin is Literal:
+        if tree.value in arguments:
+            return tree.value
+        raise _unfit(tree, field, "one of " + ", ".join(map(str, arguments)))
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return _build_dataclass(kind, tree, field, default)
+    if origin in (list, tuple):
+        if not isinstance(tree.value, list):
+            raise _unfit(tree, field, "a list")
+        items = [_build(arguments[0], item, f"{field}[{at}]") for at, item in enumerate(tree.value)]
+        return items if origin is list else tuple(items)
+    if origin in (dict, Mapping):
+        if not isinstance(tree.value, dict):
+            raise _unfit(tree, field, "fields with values")
+        return {key: _build(arguments[1], value, f"{field}.{key}") for key, value in tree.value.items()}
+    return _build_scalar(kind, tree, field)
+
+
+def _build_union(arguments: tuple[Any, ...], tree: _Tree, field: str, default: Any = None) -> Any:
+    if tree.value is None and type(None) in arguments:
+        return None
+    choices = [argument for argument in arguments if argument is not type(None)]
+    if len(choices) == 1:
+        return _build(choices[0], tree, field, default)
+    for choice in choices:
+        # An integer must not become a float only because a float would do as well.
+        if choice in (int, float, str, bool) and type(tree.value) is not choice:
+            continue
+        try:
+            return _build(choice, tree, field)
+        except InputError:
+            continue
+    for choice in choices:
+        try:
+            return _build(choice, tree, field)
+        except InputError:
+            continue
+    raise _unfit(tree, field, " or ".join(getattr(choice, "__name__", str(choice)) for choice in choices))
+
+
+def _build_dataclass(kind: type[Any], tree: _Tree, field: str, default: Any = None) -> Any:
+    value = {} if tree.value is None else tree.value
+    if not isinstance(value, dict):
+        raise _unfit(tree, field, "fields with values")
+    hints = get_type_hints(kind)
+    fields = {one.name: one for one in dataclasses.fields(kind) if one.init}
+    for name, child in value.items():
+        if name not in fields:
+            raise InputError(
+                f"{child.named}: there is no field {_dotted(field, name)!r}", "fields here: " + ", ".join(fields)
+            )
+    defaults = {} if default is None else {name: getattr(default, name) for name in fields}
+    for name, one in fields.items():
+        required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
+        if one.default_factory is not dataclasses.MISSING:
+            defaults.setdefault(name, one.default_factory())
+        if required and name not in defaults and name not in value:
+            raise InputError(
+                f"{tree.place}: the field {_dotted(field, name)!r} is missing",
+                f"give it in the file, or as --set {_dotted(field, name)}=…",
+            )
+    built = {
+        name: _build(hints[name], child, _dotted(field, name), _dataclass_or_none(defaults.get(name)))
+        for name, child in value.items()
+    }
+    try:
+        return kind(**(defaults | built))
+    except (ValueError, InputError) as error:
+        # Of several options the one whose value does not fit is not known here.
+        place = "--set" if tree.line is None and tree.place.startswith("--set ") else tree.place
+        raise InputError(f"{place}: {field + ': ' if field else ''}{error}") from None
+
+
+def _dataclass_or_none(value: Any) -> Any:
+    return value if dataclasses.is_dataclass(value) else None
+
+
+def _build_scalar(kind: Any, tree: _Tree, field: str) -> Any:
+    value = tree.value
+    if kind is bool and isinstance(value, bool):
+        return value
+    if kind is int and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if kind is float and not isinstance(value, bool):
+        try:  # YAML 1.1 reads 2e-5 as a string.
+            return float(value)
+        except (TypeError, ValueError):
+            pass
+    if kind is str and isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        return str(value)
+    if kind is Path and isinstance(value, str) and value:
+        return Path(value).expanduser()
+    expected = {bool: "true or false", int: "an integer", float: "a number", str: "text", Path: "a path"}
+    raise _unfit(tree, field, expected.get(kind, getattr(kind, "__name__", str(kind))))
+
+
+def _unfit(tree: _Tree, field: str, expected: str) -> InputError:
+    place = tree.place if tree.place == f"--set {field}" else f"{tree.place}: {field}"
+    return InputError(f"{place}: expected {expected}, found {_described(tree.value)}")
+
+
+def _described(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        return "fields with values"
+    return "a list" if isinstance(value, list) else repr(value)
+
+
+def _plain(tree: _Tree) -> Any:
+    if isinstance(tree.value, dict):
+        return {key: _plain(child) for key, child in tree.value.items()}
+    return [_plain(child) for child in tree.value] if isinstance(tree.value, list) else tree.value
+
+
+def _dotted(field: str, name: str) -> str:
+    return f"{field}.{name}" if field else name

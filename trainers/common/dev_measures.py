@@ -1,0 +1,65 @@
+"""Dev measures while a model trains, over a part of the corpus that is encoded anew each time; test measures afterwards."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.evaluate import Measured, measure
+from opensearch_neural.retrievers import Run
+from trainers.data.examples import TrainingData
+from trainers.data.negatives import open_retriever
+
+MEASURES = ("nDCG@10", "RR@10", "R@100")
+DEPTH = 100
+
+Retrieve = Callable[[Mapping[str, str], Mapping[str, str]], Run]
+"""({query id: text}, {document id: text}) → run of `DEPTH` documents a query, with the model as it stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class DevSet:
+    """Questions with their judgements, and the documents that are searched."""
+
+    name: str
+    queries: dict[str, str]
+    documents: dict[str, str]
+    qrels: dict[str, dict[str, int]]
+
+
+def dev_set(data: TrainingData, *, queries: int, documents: int, seed: int) -> DevSet:
+    """At most so many questions of `data`, and so many documents: their positives, and others drawn at random.
+
+    A smaller corpus is easier: dev measures compare states of one training, and with nothing else.
+    """
+    texts, qrels = data.query_texts(), data.qrels()
+    drawn = random.Random(f"{seed} dev {data.name}")
+    chosen = sorted(drawn.sample(sorted(texts), min(queries, len(texts))))
+    judged = {query: dict.fromkeys(data.known_positives(query), 1) | qrels[query] for query in chosen}
+    kept = sorted({document for of_query in judged.values() for document in of_query})
+    known = set(kept)
+    others = [document for document in data.documents.ids if document not in known]
+    kept += drawn.sample(others, min(len(others), max(0, documents - len(kept))))
+    return DevSet(
+        data.name, {query: texts[query] for query in chosen}, {one: data.documents[one] for one in kept}, judged
+    )
+
+
+def dev_measures(sets: Sequence[DevSet], retrieve: Retrieve) -> dict[str, float]:
+    """The mean over the sets of each measure, and beside it each set's own where there are several."""
+    if not sets:
+        raise InputError("there is no dev set to measure on")
+    each = {one.name: measure(retrieve(one.queries, one.documents), one.qrels, MEASURES).mean for one in sets}
+    means = {name: sum(found[name] for found in each.values()) / len(each) for name in MEASURES}
+    if len(each) == 1:
+        return means
+    return means | {f"{of} {name}": found[name] for of, found in each.items() for name in MEASURES[:1]}
+
+
+def corpus_measures(retriever: str, test: TrainingData, *, cache: Path | None = None) -> Measured:
+    """A retriever (see `open_retriever`) on a test split: the whole corpus, all judgements."""
+    run = open_retriever(retriever, test.documents, cache=cache).retrieve(test.query_texts(), DEPTH)
+    return measure(run, test.qrels(), MEASURES)

@@ -1,0 +1,261 @@
+"""Gradient caching: batches of any size in the memory of one chunk, with the gradient of the whole batch.
+
+Gao et al. 2021, "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup": a contrastive loss needs all
+vectors of the batch at once, but not all activations. (1) Encode every chunk without gradient, keeping the vectors.
+(2) Take the loss over all vectors and its gradient for each. (3) Encode each chunk again, with the random numbers of the
+first time, and propagate the gradients kept for its vectors.
+
+Exact, not approximate: dropout masks are the same in (1) and (3), and language-model terms, which do not pass through
+the vectors, are divided by the counts of the whole batch and not of the chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trainers.common.training_model import Batch, Losses, TrainingModel
+
+Part = dict[str, Tensor]
+"""Rows that are encoded together: "input_ids", "attention_mask" (rows, length), and "position" (rows,), where each
+row belongs among the rows of its role; more where a method needs it ("labels")."""
+
+
+@dataclass(slots=True)
+class Encoded:
+    """vectors: (rows, …), one entry a row. sums, counts: language-model terms of these rows by name, not divided yet:
+    the term is Σ sums / Σ counts over all rows of the batch."""
+
+    vectors: Tensor
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    counts: dict[str, Tensor] = field(default_factory=dict)
+
+
+class CachedModel(TrainingModel):
+    """A method whose loss compares rows: `encode` rows of a role ("query", "document"), then `losses` over all.
+
+    Its batch holds "parts", {role: [Part, …]}, and "targets", whatever `losses` needs as a dict of tensors. Splitting
+    a role's rows into several parts changes nothing but padding and memory.
+    """
+
+    @property
+    def compares(self) -> bool:
+        """Whether `losses` has terms over the vectors. A model of language-model terms alone says no: its parts are then
+        encoded once, and it tells what these terms are divided by beforehand (`counts`)."""
+        return True
+
+    def counts(self, part: Part) -> dict[str, Tensor]:
+        """`Encoded.counts` of these rows without encoding them; only asked where nothing is compared."""
+        raise NotImplementedError
+
+    def encode(self, role: str, part: Part) -> Encoded:
+        raise NotImplementedError
+
+    def losses(self, vectors: dict[str, Tensor], targets: dict[str, Tensor]) -> Losses:
+        """The terms over the vectors of each role, (rows, …) in order. With several processes these are the rows of
+        this one: `gather` brings in the others', and each term is the mean over this process's rows."""
+        raise NotImplementedError
+
+    def forward(self, batch: Batch) -> Losses:
+        encoded = [(role, part, self.encode(role, part)) for role, part in _parts(batch)]
+        vectors = {
+            role: in_order(
+                [one.vectors for of, _, one in encoded if of == role],
+                [part["position"] for of, part, _ in encoded if of == role],
+            )
+            for role in batch["parts"]
+        }
+        with _full_precision(next(iter(vectors.values())).device):
+            losses = self.losses(vectors, batch["targets"])
+        counts = _total_counts([one.counts for _, _, one in encoded])
+        for _, _, one in encoded:
+            for name, term in _language_model_terms(one, counts).items():
+                losses.terms[name] = losses.terms[name] + term if name in losses.terms else term
+        return losses
+
+
+def cached_backward(
+    model: CachedModel,
+    batch: Batch,
+    *,
+    scale: float = 1.0,
+    autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Losses:
+    """`model(batch)` and `(scale · loss).backward()`, with activations for one part at a time.
+
+    autocast: makes a context for each part: the casts of weights that autocast keeps from (1) carry no gradient.
+    Gradients of several processes are not averaged here: see `average_gradients`.
+    """
+    parts = _parts(batch)
+    if not model.compares:
+        return _part_by_part(model, parts, scale, autocast)
+    states: list[RandomState] = []
+    encoded: list[Encoded] = []
+    with torch.no_grad():
+        for role, part in parts:
+            states.append(RandomState.of(part["input_ids"].device))
+            with autocast():
+                encoded.append(model.encode(role, part))
+    counts = _total_counts([one.counts for one in encoded])
+
+    leaves = {}
+    for role in batch["parts"]:
+        at = [i for i, (of, _) in enumerate(parts) if of == role]
+        joined = in_order([encoded[i].vectors for i in at], [parts[i][1]["position"] for i in at])
+        leaves[role] = joined.detach().requires_grad_()
+    with _full_precision(next(iter(leaves.values())).device):
+        losses = model.losses(leaves, batch["targets"])
+    (losses.total * scale).backward()
+    losses = Losses(
+        {name: term.detach() for name, term in losses.terms.items()},
+        {name: measure.detach() for name, measure in losses.measures.items()},
+    )
+
+    for (role, part), state in zip(parts, states, strict=True):
+        gradient = leaves[role].grad
+        with state.replayed(), autocast():
+            again = model.encode(role, part)
+        surrogate = again.vectors.new_zeros(())
+        if gradient is not None:
+            surrogate = (again.vectors * gradient[part["position"]]).sum()
+        for name, term in _language_model_terms(again, counts).items():
+            surrogate = surrogate + scale * term
+            losses.terms[name] = losses.terms.get(name, term.new_zeros(())) + term.detach()
+        surrogate.backward()
+    return losses
+
+
+def _part_by_part(
+    model: CachedModel,
+    parts: Sequence[tuple[str, Part]],
+    scale: float,
+    autocast: Callable[[], AbstractContextManager[None]],
+) -> Losses:
+    counts = _total_counts([model.counts(part) for _, part in parts])
+    losses = Losses({})
+    for role, part in parts:
+        with autocast():
+            encoded = model.encode(role, part)
+        terms = _language_model_terms(encoded, counts)
+        torch.stack([scale * term for term in terms.values()]).sum().backward()
+        for name, term in terms.items():
+            losses.terms[name] = losses.terms.get(name, term.new_zeros(())) + term.detach()
+    return losses
+
+
+def gather(rows: Tensor) -> Tensor:
+    """The rows of all processes, those of process 0 first; with gradient, so that each process's rows learn from the
+    losses of all. Processes may have different numbers of rows. One process: `rows` themselves.
+
+    A term that is the mean over this process's queries, with gradients then averaged over processes, has the gradient
+    of the mean over all queries in one process.
+    """
+    if processes() == 1:
+        return rows
+    gathered: Tensor = _Gather.apply(rows)
+    return gathered
+
+
+def processes() -> int:
+    """How many processes train together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def average_gradients(parameters: Sequence[Tensor]) -> None:
+    """Replace each gradient by its mean over the processes (what DistributedDataParallel does for `forward`)."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if processes() == 1 or not gradients:
+        return
+    # One collective for all small tensors: a call each would cost more than the sums.
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat)
+    flat /= processes()
+    at = 0
+    for gradient in gradients:
+        gradient.copy_(flat[at : at + gradient.numel()].view_as(gradient))
+        at += gradient.numel()
+
+
+@dataclass(slots=True)
+class RandomState:
+    """The states of the random number generators that dropout draws from."""
+
+    device: torch.device
+    cpu: Tensor
+    accelerator: Tensor | None
+
+    @classmethod
+    def of(cls, device: torch.device) -> RandomState:
+        accelerator = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        return cls(device, torch.get_rng_state(), accelerator)
+
+    @contextmanager
+    def replayed(self) -> Iterator[None]:
+        """Inside, random numbers come as they came after this state; afterwards as if nothing had been drawn."""
+        devices = [self.device] if self.accelerator is not None else []
+        with torch.random.fork_rng(devices=devices):
+            torch.set_rng_state(self.cpu)
+            if self.accelerator is not None:
+                torch.cuda.set_rng_state(self.accelerator, self.device)
+            yield
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, rows: Tensor) -> Tensor:
+        world, rank = dist.get_world_size(), dist.get_rank()
+        count = torch.tensor([len(rows)], device=rows.device)
+        counts = [torch.zeros_like(count) for _ in range(world)]
+        dist.all_gather(counts, count)
+        sizes = [int(one) for one in counts]
+        # all_gather wants equal shapes: rows are filled up to the longest and cut again.
+        filled = rows.new_zeros((max(sizes), *rows.shape[1:]))
+        filled[: len(rows)] = rows
+        gathered = [torch.empty_like(filled) for _ in range(world)]
+        dist.all_gather(gathered, filled)
+        ctx.own = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))  # type: ignore[attr-defined]
+        return torch.cat([one[:size] for one, size in zip(gathered, sizes, strict=True)])
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> Tensor:
+        # Every process's loss has a gradient for these rows: their sum is what they learn from.
+        total = gradients[0].contiguous()
+        dist.all_reduce(total)
+        return total[ctx.own]  # type: ignore[attr-defined]
+
+
+def _parts(batch: Batch) -> list[tuple[str, Part]]:
+    return [(role, part) for role, parts in batch["parts"].items() for part in parts]
+
+
+def in_order(vectors: list[Tensor], positions: list[Tensor]) -> Tensor:
+    """The rows of several parts, by `position`, in float32."""
+    joined = torch.cat(vectors).float()
+    return joined[torch.argsort(torch.cat(positions))]
+
+
+def _total_counts(of_parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """What each language-model term is divided by: the count over the whole batch, a process's share of it."""
+    names = sorted({name for one in of_parts for name in one})
+    if not names:
+        return {}
+    counts = torch.stack([torch.stack([one[name].float() for one in of_parts if name in one]).sum() for name in names])
+    if processes() > 1:
+        dist.all_reduce(counts)
+        counts /= processes()
+    return dict(zip(names, counts.clamp(min=torch.finfo(counts.dtype).tiny).unbind(), strict=True))
+
+
+def _language_model_terms(encoded: Encoded, counts: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: total.float() / counts[name] for name, total in encoded.sums.items()}
+
+
+def _full_precision(device: torch.device) -> AbstractContextManager[None]:
+    # Scores of a contrastive loss in bfloat16 would differ by less than their rounding.
+    context: AbstractContextManager[None] = torch.autocast(device.type, enabled=False)
+    return context

@@ -1,0 +1,146 @@
+"""Long work in chunks: killed at any moment and run again, it goes on, and ends in the same file as if undisturbed.
+
+Every chunk is written beside and renamed, then all are put together under a header that says what made them:
+
+    {"osn": "negatives", "format": 1, "data": "…", "retriever": "bm25s", …, "counts": {"queries": 809, …}}
+    {"query_id": …}
+    …
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from opensearch_neural.errors import InputError
+from opensearch_neural.files import read_json_object, write_json, write_text
+from trainers.data.formats import read_header
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+
+Chunk = tuple[Iterable[Mapping[str, Any]], Mapping[str, int]]
+"""The lines of one chunk, and what was counted on the way."""
+
+
+def write_in_chunks(
+    output: Path,
+    kind: str,
+    made_by: Mapping[str, Any],
+    chunks: int,
+    work: Callable[[int], Chunk],
+    *,
+    unit: str,
+    shard: tuple[int, int] = (1, 1),
+) -> dict[str, int] | None:
+    """Write the lines of chunks 0, …, chunks − 1 to `output`, in this order; returns the sum of their counts.
+
+    made_by: what determines the lines. Work that was begun or finished with the same is continued or reused; with
+    another it is refused (InputError, naming the fields that differ). `work` is called for the chunks that are missing.
+
+    shard: (i, n) does every n-th chunk from the i-th on. Shards that share a folder work side by side, and the one that
+    ends last puts the chunks together; the others return None.
+    """
+    header = {"osn": kind, "format": FORMAT, **made_by}
+    if output.exists():
+        found = read_header(output, kind)
+        refuse_other(output, found, header)
+        logger.info("%s is complete already", output)
+        return dict(found.get("counts", {}))
+    parts = output.with_name(f".{output.name}.parts")
+    if (parts / "header.json").exists():
+        refuse_other(parts, read_json_object(parts / "header.json"), header)
+    else:
+        write_json(parts / "header.json", header)
+    own = list(range(shard[0] - 1, chunks, shard[1]))
+    done = {number for number in own if _part(parts, number).exists()}
+    if done:
+        logger.info("%s: going on after %d of %d chunks", output, len(done), len(own))
+    for number in progress(own, unit=unit, skip=done):
+        try:
+            lines, counts = work(number)
+        except BaseException:
+            _forget(parts)
+            raise
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        write_text(_part(parts, number), json.dumps(dict(counts)) + "\n" + text)
+    files = [_part(parts, number) for number in range(chunks)]
+    if missing := sum(not file.exists() for file in files):
+        logger.info("%s: shard %d of %d is done; %d chunks of others are missing", output, *shard, missing)
+        return None
+    total = _join(output, header, files)
+    # Another shard may be at the same point.
+    shutil.rmtree(parts, ignore_errors=True)
+    return total
+
+
+def _part(parts: Path, number: int) -> Path:
+    return parts / f"{number:08d}.jsonl"
+
+
+def _forget(parts: Path) -> None:
+    """Remove the header of work of which nothing is done: what fails at once should not stand in the way of other work."""
+    if not any(parts.glob("*.jsonl")):
+        (parts / "header.json").unlink(missing_ok=True)
+        with suppress(OSError):  # Another shard has begun.
+            parts.rmdir()
+
+
+def _join(output: Path, header: Mapping[str, Any], parts: list[Path]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for part in parts:
+        with part.open(encoding="utf-8") as file:
+            # update() and not +, which would drop what was counted as 0.
+            counts.update(json.loads(file.readline()))
+    beside = output.with_name(f".{output.name}.{os.getpid()}")
+    with beside.open("wb") as target:
+        target.write((json.dumps({**header, "counts": counts}, ensure_ascii=False) + "\n").encode())
+        for part in parts:
+            with part.open("rb") as file:
+                file.readline()
+                shutil.copyfileobj(file, target)
+        target.flush()
+        os.fsync(target.fileno())
+    beside.replace(output)
+    return dict(counts)
+
+
+def summary(output: Path, kind: str) -> str:
+    """What was counted while `output` was made, as one line."""
+    counts = read_header(output, kind)["counts"]
+    return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items())
+
+
+def refuse_other(place: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raises InputError where `found` was made by something else than `wanted`, naming every field that differs."""
+    differing = [
+        f"{field}: {found.get(field)!r} there, {value!r} now"
+        for field, value in wanted.items()
+        if found.get(field) != value
+    ]
+    if differing:
+        raise InputError(
+            f"{place} was made by something else ({'; '.join(differing)})", "remove it, or write elsewhere"
+        )
+
+
+def progress(numbers: list[int], *, unit: str, skip: Collection[int] = ()) -> Iterator[int]:
+    """`numbers` without those to skip, with a bar on a terminal and a line every ten seconds elsewhere."""
+    interval = 0.5 if sys.stderr.isatty() else 10
+    done = sum(number in skip for number in numbers)
+    with tqdm(total=len(numbers), initial=done, unit=f" {unit}", mininterval=interval, maxinterval=interval) as bar:
+        for number in numbers:
+            if number not in skip:
+                yield number
+                bar.update()

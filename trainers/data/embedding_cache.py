@@ -1,0 +1,238 @@
+"""Vectors of a text store, cached on disk: what siamese teachers score with and what mining searches.
+
+    DIR/documents.json           the model, the texts, the shape
+    DIR/documents.npy            dense: (texts, dimension), float16 or float32, memory-mapped
+    DIR/documents.indptr.npy …   sparse: compressed rows, memory-mapped (indptr, token_ids, weights)
+    DIR/documents.vocabulary.json
+
+Written in chunks, so that an interrupted run goes on where it was; refused where the cache is of another model or of
+other texts.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from opensearch_neural.errors import ModelError, NotFinite
+from opensearch_neural.files import read_json_object, write_json
+from opensearch_neural.models.directory import ModelInfo
+from opensearch_neural.models.multi_layer import MultiLayerEncoder, MultiVectors
+from opensearch_neural.models.vectors import SparseVectors
+from trainers.common.resumable_chunks import progress
+from trainers.data.texts import TextStore
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+CHUNK = 1024
+"""Texts encoded between two writes; also the window in which an encoder sorts by length."""
+
+Precision = Literal["float16", "float32"]
+_PARTS = ("indptr", "token_ids", "weights")
+
+
+def describe(model: ModelInfo, texts: TextStore, **more: Any) -> dict[str, Any]:
+    """What a cache says of itself: the model and the texts by name and hash."""
+    return {
+        "format": FORMAT,
+        "model": {"name": model.name, "hash": model.hash},
+        "texts": {"hash": texts.hash, "rows": len(texts)},
+        **more,
+    }
+
+
+def check(file: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raises ModelError where a cache is of another model, of other texts or of another form, saying which."""
+    other = []
+    for field, value in wanted.items():
+        there = found.get(field)
+        if field in ("model", "texts", "queries", "documents"):
+            if not isinstance(there, Mapping) or there.get("hash") != value["hash"]:
+                other.append(f"{field}: {there} there, {value} now")
+        elif there != value:
+            other.append(f"{field}: {there!r} there, {value!r} now")
+    if other:
+        raise ModelError(f"{file} is of something else ({'; '.join(other)})", "remove the folder, or name another one")
+
+
+def _beside(path: Path, ending: str) -> Path:
+    """A file of the cache at `path`, whose name may have dots of its own."""
+    return path.with_name(path.name + ending)
+
+
+def dense_vectors(
+    encode: Callable[[Sequence[str]], npt.NDArray[np.float32]],
+    texts: TextStore,
+    path: Path,
+    *,
+    model: ModelInfo,
+    dimension: int,
+    precision: Precision = "float16",
+) -> npt.NDArray[Any]:
+    """The vectors of all `texts`, (texts, dimension), from the cache at `path` (without suffix), encoded where missing.
+
+    Raises ModelError where the cache is of another model or of other texts, or a value does not fit its precision.
+    """
+    wanted = describe(model, texts, kind="dense", dimension=dimension, precision=precision)
+    record, file = _beside(path, ".json"), _beside(path, ".npy")
+    if record.exists():
+        check(record, read_json_object(record), wanted)
+        return read_vectors(file, len(texts))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    begun, partial = _beside(path, ".partial.json"), _beside(path, ".partial.npy")
+    done = 0
+    if begun.exists() and partial.exists():
+        state = read_json_object(begun)
+        check(begun, state, wanted)
+        done = int(state["done"])
+        vectors = np.lib.format.open_memmap(partial, mode="r+")
+    else:
+        vectors = np.lib.format.open_memmap(partial, mode="w+", dtype=precision, shape=(len(texts), dimension))
+    starts = list(range(0, len(texts), CHUNK))
+    for start in progress(starts, unit=f"chunks of {path.name}", skip=range(0, done, CHUNK)):
+        stop = min(start + CHUNK, len(texts))
+        try:
+            encoded = encode([texts.text_at(row) for row in range(start, stop)])
+        except NotFinite as error:
+            bad = texts.ids[start + error.row]
+            what = f"{model.name}: the vector of {texts.what} {bad!r} is not finite"
+            raise ModelError(what, error.remedy) from None
+        with np.errstate(over="ignore"):
+            rows = encoded.astype(precision)
+        if not np.isfinite(rows).all():
+            at = start + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
+            raise ModelError(
+                f"{model.name}: the vector of {texts.what} {texts.ids[at]!r} is not finite in {precision}",
+                "use float32" if precision == "float16" else None,
+            )
+        vectors[start:stop] = rows
+        vectors.flush()
+        write_json(begun, {**wanted, "done": stop})
+    vectors.flush()
+    del vectors
+    if len(texts):
+        partial.replace(file)
+    write_json(record, wanted)
+    begun.unlink(missing_ok=True)
+    return read_vectors(file, len(texts))
+
+
+def several_vectors(
+    encoder: MultiLayerEncoder, texts: TextStore, path: Path | None, *, batch_size: int = 32
+) -> MultiVectors:
+    """The vectors of all `texts`, cached at `path` as `dense_vectors` does, a text's one behind the other.
+
+    Not cached where `path` is None, and where a text has a vector for each token: they take more room than time.
+    """
+    size = 1 if encoder.mix is not None else encoder.selection.size
+    if path is None or size is None:
+        return encoder.encode_documents(list(texts.values()), batch_size=batch_size)
+    width = size * encoder.dimension
+
+    def encode(some: Sequence[str]) -> npt.NDArray[np.float32]:
+        return encoder.encode_documents(some, batch_size=batch_size).values.reshape(-1, width)
+
+    rows = dense_vectors(encode, texts, path, model=encoder.info, dimension=width, precision="float32")
+    return MultiVectors.of(np.asarray(rows, np.float32).reshape(-1, size, encoder.dimension))
+
+
+def read_vectors(file: Path, rows: int) -> npt.NDArray[Any]:
+    """The (rows, dimension) array in `file`, memory-mapped. Raises ModelError where it is broken or of another size."""
+    try:
+        vectors = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file} cannot be read: {error}", "remove the cache's folder and make it again") from None
+    if len(vectors) != rows:
+        raise ModelError(f"{file} has {len(vectors)} rows, expected {rows}", "remove the folder and make it again")
+    return vectors
+
+
+def sparse_vectors(
+    encode: Callable[[Sequence[str]], SparseVectors],
+    texts: TextStore,
+    path: Path,
+    *,
+    model: ModelInfo,
+    vocabulary: list[str],
+) -> SparseVectors:
+    """The sparse vectors of all `texts` from the cache at `path` (without suffix), encoded where missing.
+
+    Raises ModelError where the cache is of another model or of other texts.
+    """
+    wanted = describe(model, texts, kind="sparse", dimension=len(vocabulary))
+    record = _beside(path, ".json")
+    if record.exists():
+        check(record, read_json_object(record), wanted)
+        return _load_sparse(path, vocabulary)
+    parts = _beside(path, ".parts")
+    parts.mkdir(parents=True, exist_ok=True)
+    if (parts / "of.json").exists():
+        check(parts / "of.json", read_json_object(parts / "of.json"), wanted)
+    write_json(parts / "of.json", wanted)
+    starts = list(range(0, len(texts), CHUNK))
+    files = {start: parts / f"{start:010d}.npz" for start in starts}
+    done = {start for start, file in files.items() if file.exists()}
+    for start in progress(starts, unit=f"chunks of {path.name}", skip=done):
+        stop = min(start + CHUNK, len(texts))
+        rows = encode([texts.text_at(row) for row in range(start, stop)])
+        if len(rows) != stop - start or (len(rows.token_ids) and rows.token_ids.max() >= len(vocabulary)):
+            # Scipy trusts its indices: one out of range is a crash, not an error.
+            raise ModelError(f"{model.name} gives {len(rows)} vectors for {stop - start} texts, or tokens out of range")
+        beside = files[start].with_suffix(".writing.npz")
+        np.savez(beside, indptr=rows.indptr, token_ids=rows.token_ids, weights=rows.weights)
+        beside.replace(files[start])
+    _join_sparse(path, [files[start] for start in starts])
+    write_json(_beside(path, ".vocabulary.json"), vocabulary, indent=None)
+    write_json(record, wanted)
+    shutil.rmtree(parts)
+    return _load_sparse(path, vocabulary)
+
+
+def _join_sparse(path: Path, files: list[Path]) -> None:
+    """One array of each kind out of the parts, which are read one at a time."""
+    counts = [0]
+    for file in files:
+        with np.load(file, allow_pickle=False) as part:
+            counts += (counts[-1] + part["indptr"][1:]).tolist()
+    np.save(_beside(path, ".indptr.npy"), np.array(counts, dtype=np.int64))
+    for name, dtype in (("token_ids", np.int32), ("weights", np.float32)):
+        # An empty file cannot be mapped, so there is always room for one number.
+        target = np.lib.format.open_memmap(
+            _beside(path, f".{name}.npy"), mode="w+", dtype=dtype, shape=(max(counts[-1], 1),)
+        )
+        at = 0
+        for file in files:
+            with np.load(file, allow_pickle=False) as part:
+                target[at : at + len(part[name])] = part[name]
+                at += len(part[name])
+        target.flush()
+
+
+def read_sparse(path: Path, texts: TextStore) -> SparseVectors:
+    """The vectors that `sparse_vectors` cached at `path`. Raises ModelError where they are broken or of other texts."""
+    record = _beside(path, ".json")
+    wanted = {"format": FORMAT, "kind": "sparse", "texts": {"hash": texts.hash, "rows": len(texts)}}
+    check(record, read_json_object(record), wanted)
+    try:
+        vocabulary = json.loads(_beside(path, ".vocabulary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}.vocabulary.json cannot be read: {error}", "make the cache again") from None
+    return _load_sparse(path, vocabulary)
+
+
+def _load_sparse(path: Path, vocabulary: list[str]) -> SparseVectors:
+    try:
+        indptr, token_ids, weights = (
+            np.load(_beside(path, f".{name}.npy"), mmap_mode="r", allow_pickle=False) for name in _PARTS
+        )
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}", "remove the cache's folder and make it again") from None
+    return SparseVectors(np.asarray(indptr), token_ids[: indptr[-1]], weights[: indptr[-1]], vocabulary)

@@ -1,0 +1,266 @@
+"""The files that training data comes in, read as one stream of records.
+
+Formats: DPR json, MS MARCO triples (texts or ids), sentence-transformers jsonl, and the output of
+`osn generate-queries`. BEIR folders are read by `opensearch_neural.corpus`. Everything is streamed, from plain, gzip or
+zstandard files; errors name the file, the line (or entry) and what was expected there.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from opensearch_neural.corpus import text_lines as lines
+from opensearch_neural.corpus.readers import Document
+from opensearch_neural.errors import InputError
+
+QUERY_FIELDS = ("query", "anchor", "question", "sentence1")
+POSITIVE_FIELDS = ("positive", "pos", "positives", "answer", "sentence2", "passage", "document")
+NEGATIVE_FIELDS = ("negative", "neg", "negatives", "hard_negatives", "sentence3")
+SCORE_FIELDS = ("scores", "score", "label", "labels")
+
+_BETWEEN = re.compile(r"[\s,]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A document of a record: by id, by text, or by both. `text` is what is encoded: title and text together."""
+
+    id: str | None
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One query with some of its documents, as a file states it. `scores` align with positives, then negatives."""
+
+    query_id: str | None
+    query: str | None
+    positives: list[Passage]
+    negatives: list[Passage]
+    scores: list[float] | None
+    where: str
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of `path`, compressed or not, with their numbers from 1, without line ends; empty ones are skipped."""
+    stream, name = lines.open_binary(str(path))
+    for number, line in lines.read_lines(stream, name):
+        if isinstance(line, lines.BadLine):
+            raise InputError(f"{path}, line {number}: {line.reason}")
+        try:
+            text = line.decode("utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}, line {number}: not UTF-8 (byte {error.start + 1} of the line)") from None
+        if text.strip():
+            yield number, text
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    """The JSON values of a .jsonl file with their line numbers."""
+    for number, line in read_lines(path):
+        try:
+            yield number, json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path}, line {number}: not valid JSON ({error.msg}, column {error.colno})") from None
+
+
+def read_json_array(path: Path) -> Iterator[tuple[int, Any]]:
+    """The entries of one large JSON array with their numbers, from 1.
+
+    DPR's training files are arrays of several gigabytes: no more than one entry and one block of text is held.
+    """
+    return parse_json_array(_read_text(path), str(path))
+
+
+def _read_text(path: Path) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for piece in lines.decompressed(*lines.open_binary(str(path))):
+        if isinstance(piece, lines.Break):
+            raise InputError(f"{path}: {piece.reason}")
+        try:
+            yield decoder.decode(piece)
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}: not UTF-8 ({error.reason})") from None
+
+
+def parse_json_array(pieces: Iterator[str], name: str) -> Iterator[tuple[int, Any]]:
+    """The entries of a JSON array that comes in pieces of any size; `name` is how errors call it."""
+    decoder = json.JSONDecoder()
+    text = ""
+    while not text and (piece := next(pieces, None)) is not None:
+        text = piece.lstrip("\ufeff \t\r\n")
+    if not text.startswith("["):
+        raise InputError(f"{name}: expected a JSON array, found {text[:20]!r}")
+    at, number = 1, 0
+    while True:
+        at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]
+        if text.startswith("]", at):
+            return
+        try:
+            value, end = decoder.raw_decode(text, at)
+            # A number or a literal at the end of a piece may go on in the next one; the others end visibly.
+            complete = isinstance(value, (dict, list, str)) or end < len(text)
+        except json.JSONDecodeError:
+            complete = False
+        if complete:
+            number += 1
+            at = end
+            yield number, value
+            continue
+        # An entry is tried again only when its text has doubled, or a long one would cost its length squared.
+        more, size = [text[at:]], 0
+        while size < max(len(more[0]), 1) and (piece := next(pieces, None)) is not None:
+            more.append(piece)
+            size += len(piece)
+        if not size:
+            raise InputError(f"{name}, after entry {number}: the JSON array is cut off or broken")
+        text, at = "".join(more), 0
+
+
+def read_dpr(path: Path) -> Iterator[Record]:
+    """DPR's json (Karpukhin et al., 2020): `question`, `positive_ctxs`, `hard_negative_ctxs`, `negative_ctxs`.
+
+    The hard negatives are taken; the others only where a question has no hard ones, as DPR itself does.
+    """
+    for number, entry in read_json_array(path):
+        where = f"{path}, entry {number}"
+        entry = _expect(entry, dict, where, "an object with 'question' and 'positive_ctxs'")
+        question = _expect(entry.get("question"), str, where, "a text in 'question'")
+        positives = [_context(item, where, "positive_ctxs") for item in entry.get("positive_ctxs") or []]
+        hard = entry.get("hard_negative_ctxs") or entry.get("negative_ctxs") or []
+        negatives = [_context(item, where, "hard_negative_ctxs") for item in hard]
+        yield Record(None, question, positives, negatives, None, where)
+
+
+def _context(item: Any, where: str, field: str) -> Passage:
+    item = _expect(item, dict, where, f"objects in {field!r}")
+    text = _expect(item.get("text"), str, where, f"a 'text' in every object of {field!r}")
+    identifier = item.get("passage_id", item.get("psg_id"))
+    document = Document("" if identifier is None else str(identifier), text, item.get("title") or "")
+    return Passage(document.id or None, document.contents)
+
+
+def read_triples(path: Path, *, by_id: bool) -> Iterator[Record]:
+    """MS MARCO triples: three columns separated by tabs, query, positive, negative, as texts or as ids."""
+    for number, line in read_lines(path):
+        where = f"{path}, line {number}"
+        columns = line.split("\t")
+        if len(columns) != 3:
+            raise InputError(
+                f"{where}: expected 3 columns (query, positive, negative) separated by tabs, found {len(columns)}"
+            )
+        query, positive, negative = columns
+        if by_id:
+            yield Record(query, None, [Passage(positive)], [Passage(negative)], None, where)
+        else:
+            yield Record(None, query, [Passage(None, positive)], [Passage(None, negative)], None, where)
+
+
+def read_pairs(path: Path) -> Iterator[Record]:
+    """sentence-transformers jsonl: pairs, triples, several negatives, scores.
+
+    A line is an object (`query`|`anchor`|`question`, `positive`|`pos`|…, `negative`|`neg`|`negative_1`…, each a text or
+    a list of texts, and `scores`, one number a document, positives first) or a list [query, positive, negative, …].
+    """
+    for number, value in read_json_lines(path):
+        where = f"{path}, line {number}"
+        if isinstance(value, list):
+            if len(value) < 2 or not all(isinstance(text, str) for text in value):
+                raise InputError(f"{where}: expected a list of texts [query, positive, negative, …]")
+            query, positives, negatives, scores = value[0], value[1:2], value[2:], None
+        else:
+            value = _expect(value, dict, where, "an object or a list of texts")
+            if "_id" in value and "text" in value and _first(value, QUERY_FIELDS) is None:
+                raise InputError(
+                    f"{where}: a document, where a question and what answers it were expected",
+                    "a corpus without questions is trained on with `questions: title`, first-sentence or a query generator "
+                    "(osn train sparse and jpq), or by osn generate-queries",
+                )
+            query = _expect(_first(value, QUERY_FIELDS), str, where, f"a text in one of {', '.join(QUERY_FIELDS)}")
+            positives = _texts(_first(value, POSITIVE_FIELDS), where, f"one of {', '.join(POSITIVE_FIELDS)}")
+            negatives = _texts(_first(value, NEGATIVE_FIELDS) or [], where, f"one of {', '.join(NEGATIVE_FIELDS)}")
+            numbered = sorted(
+                (int(field.rsplit("_", 1)[1]), field)
+                for field in value
+                if field.startswith("negative_") and field.rsplit("_", 1)[1].isdigit()
+            )
+            for _, field in numbered:
+                negatives += _texts(value[field], where, field)
+            scores = _scores(_first(value, SCORE_FIELDS), len(positives) + len(negatives), where)
+        yield Record(
+            None, query, [Passage(None, text) for text in positives], [Passage(None, text) for text in negatives],
+            scores, where,
+        )  # fmt: skip
+
+
+def _first(value: Mapping[str, Any], fields: tuple[str, ...]) -> Any:
+    return next((value[field] for field in fields if field in value), None)
+
+
+def _texts(value: Any, where: str, field: str) -> list[str]:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise InputError(f"{where}: expected a text or a list of texts in {field}")
+    return list(texts)
+
+
+def _scores(value: Any, documents: int, where: str) -> list[float] | None:
+    if value is None:
+        return None
+    values = value if isinstance(value, list) else [value]
+    if not all(isinstance(score, (int, float)) and not isinstance(score, bool) for score in values):
+        raise InputError(f"{where}: expected numbers in one of {', '.join(SCORE_FIELDS)}")
+    if len(values) != documents:
+        raise InputError(f"{where}: {len(values)} scores for {documents} documents (positives, then negatives)")
+    return [float(score) for score in values]
+
+
+def read_generated(path: Path) -> Iterator[Record]:
+    """The output of `osn generate-queries`: every candidate is a query whose positive is the passage it came from."""
+    for number, value in read_json_lines(path):
+        where = f"{path}, line {number}"
+        value = _expect(value, dict, where, "an object with '_id' and 'queries'")
+        if is_header(value):
+            continue
+        document = _expect(value.get("_id"), str, where, "a document id in '_id'")
+        seen: set[str] = set()
+        for index, query in enumerate(_expect(value.get("queries"), list, where, "a list in 'queries'")):
+            text = _expect(query.get("text") if isinstance(query, dict) else None, str, where, "a 'text' in each query")
+            # Sampling may give a passage the same query twice.
+            if text.strip() and text.strip() not in seen:
+                seen.add(text.strip())
+                yield Record(f"{document}#{index}", text, [Passage(document)], [], None, where)
+
+
+def read_id_texts(path: Path) -> Iterator[tuple[str, str]]:
+    """Lines `id<TAB>text`, as in MS MARCO's collection.tsv and queries.tsv."""
+    for number, line in read_lines(path):
+        identifier, tab, text = line.partition("\t")
+        if not tab:
+            raise InputError(f"{path}, line {number}: expected an id and a text separated by a tab")
+        yield identifier, text
+
+
+def is_header(value: Mapping[str, Any]) -> bool:
+    """Whether a line is the header that mined negatives and generated queries begin with: what made the file."""
+    return "osn" in value
+
+
+def read_header(path: Path, kind: str) -> dict[str, Any]:
+    """The header of a file that `osn` wrote. Raises InputError where the file is of another kind."""
+    _, value = next(read_json_lines(path), (0, None))
+    if not isinstance(value, dict) or value.get("osn") != kind:
+        raise InputError(f'{path}, line 1: expected a header {{"osn": "{kind}", …}}', f"is this the right {kind} file?")
+    return value
+
+
+def _expect(value: Any, kind: type, where: str, expected: str) -> Any:
+    if not isinstance(value, kind):
+        raise InputError(f"{where}: expected {expected}")
+    return value

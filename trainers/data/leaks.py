@@ -1,0 +1,164 @@
+"""Does the test part know something of the training part? Finds it, and names it.
+
+    osn leaks squad-mix:train squad-mix:test
+
+A test question that was trained on makes a measure meaningless. A test document that was trained on as a positive of
+other questions is how many public collections are built (scifact, all of one-corpus sets); it is reported apart, since it
+favours models that memorize.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from opensearch_neural.errors import InputError
+from trainers.data.examples import TrainingData, load_training
+from trainers.data.texts import TextStore, normalised
+
+SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """One test question or document that training has too. `role`: what the document is to training."""
+
+    kind: Literal["query", "document"]
+    match: Literal["exact", "normalised"]
+    role: Literal["query", "positive", "negative"]
+    train_id: str
+    test_id: str
+    text: str
+
+    def __str__(self) -> str:
+        same = "is" if self.match == "exact" else "reads like"
+        of = "" if self.kind == "query" else f" ({self.role})"
+        return f"test {self.kind} {self.test_id!r} {same} train's {self.train_id!r}{of}: {self.text[:80]!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaks:
+    """What was found between two data sets; `queries` and `documents` are how many the test part has of each."""
+
+    train: str
+    test: str
+    found: list[Leak]
+    queries: int
+    documents: int
+
+    def of(self, kind: str) -> list[Leak]:
+        return [leak for leak in self.found if leak.kind == kind]
+
+    def report(self) -> str:
+        """For each kind, how many and which; the first few by name."""
+        lines = []
+        for kind, total, plural in (("query", self.queries, "questions"), ("document", self.documents, "documents")):
+            leaks = self.of(kind)
+            exact = sum(leak.match == "exact" for leak in leaks)
+            detail = f" ({exact} exactly, {len(leaks) - exact} by normalised text)" if leaks else ""
+            lines.append(f"{len(leaks)} of {total} test {plural} of {self.test} are in {self.train}{detail}")
+            lines += [f"  {leak}" for leak in leaks[:SHOWN]]
+            if len(leaks) > SHOWN:
+                lines.append(f"  … and {len(leaks) - SHOWN} more")
+        return "\n".join(lines)
+
+    def refuse(self, *, documents: bool = False) -> None:
+        """Raises InputError where a test question is in train, or with `documents` a test document."""
+        if self.of("query") or (documents and self.of("document")):
+            raise InputError(self.report(), "take these out of the training data")
+
+
+def find_leaks(train: TrainingData, test: TrainingData) -> Leaks:
+    """Test questions, and documents that answer them, that train's examples contain, by exact or normalised text.
+
+    A document counts where it is a positive or a hard negative in train, not where it merely lies in the same corpus.
+    """
+    queries = train.query_rows.tolist(), sorted(set(test.query_rows.tolist()))
+    positives = sorted(set(train.positives.values.tolist()))
+    negatives = sorted(set(train.negatives.values.tolist()) - set(positives))
+    answers = sorted(set(test.positives.values.tolist()))
+    found = list(_compare("query", "query", train.queries, queries[0], test.queries, queries[1]))
+    for_positives = list(_compare("document", "positive", train.documents, positives, test.documents, answers))
+    known = {leak.test_id for leak in for_positives}
+    for_negatives = _compare("document", "negative", train.documents, negatives, test.documents, answers)
+    found += for_positives + [leak for leak in for_negatives if leak.test_id not in known]
+    return Leaks(train.name, test.name, found, len(queries[1]), len(answers))
+
+
+def without_leaks(train: TrainingData, leaks: Leaks, *, documents: bool = False) -> TrainingData:
+    """`train` less the examples that ask a test question, or with `documents` hold a test document as a positive.
+
+    Compared as in `find_leaks`: every example with the same normalised text goes, not only the one that was named.
+    """
+    queries = {normalised(leak.text) for leak in leaks.of("query")}
+    answers = {normalised(leak.text) for leak in leaks.of("document")} if documents else set()
+    texts = train.queries.text_at, train.documents.text_at
+    kept = [
+        index
+        for index, row in enumerate(train.query_rows.tolist())
+        if normalised(texts[0](row)) not in queries
+        and not (answers and any(normalised(texts[1](one)) in answers for one in train.positives[index].tolist()))
+    ]
+    result = train.take(kept)
+    if lost := len(train) - len(kept):
+        result.notes.append(f"{train.name}: {lost} examples left out because {leaks.test} has them")
+    return result
+
+
+def _compare(
+    kind: Literal["query", "document"],
+    role: Literal["query", "positive", "negative"],
+    train: TextStore,
+    train_rows: list[int],
+    test: TextStore,
+    test_rows: list[int],
+) -> Iterator[Leak]:
+    # hash() instead of the text itself keeps the table small; a match is confirmed on the texts.
+    seen: dict[int, list[int]] = {}
+    for row in train_rows:
+        seen.setdefault(hash(normalised(train.text_at(row))), []).append(row)
+    for row in test_rows:
+        text = test.text_at(row)
+        key = normalised(text)
+        same = [one for one in seen.get(hash(key), []) if normalised(train.text_at(one)) == key]
+        if not same:
+            continue
+        exact = [one for one in same if train.text_at(one) == text]
+        yield Leak(kind, "exact" if exact else "normalised", role, train.ids[(exact or same)[0]], test.ids[row], text)
+
+
+def load_named(spec: str) -> TrainingData:
+    """Data named as PATH or PATH:SPLIT."""
+    path, colon, split = spec.rpartition(":")
+    if not colon or Path(spec).exists():
+        return load_training(spec)
+    return load_training(path, split=split, name=f"{Path(path).resolve().name}:{split}")
+
+
+@click.command("leaks")
+@click.argument("train", metavar="TRAIN[:SPLIT]")
+@click.argument("test", metavar="TEST[:SPLIT]")
+@click.option("--documents", is_flag=True, help="Documents in common are a failure too, not only questions.")
+@click.option("--json", "as_json", is_flag=True, help="Every leak as a line of JSON.")
+def leaks_command(train: str, test: str, documents: bool, as_json: bool) -> None:
+    """Name the test questions and documents that training data contains.
+
+    Ends with status 1 where a test question is among them.
+
+    \b
+    osn leaks squad-mix:train squad-mix:test
+    """
+    leaks = find_leaks(load_named(train), load_named(test))
+    if as_json:
+        for leak in leaks.found:
+            click.echo(json.dumps(asdict(leak), ensure_ascii=False))
+    else:
+        click.echo(leaks.report())
+    found = len(leaks.of("query")) + (len(leaks.of("document")) if documents else 0)
+    if found:
+        raise InputError(f"{found} test {'questions and documents' if documents else 'questions'} are in {leaks.train}")

@@ -1,0 +1,372 @@
+"""Hard negatives: what a retriever finds for a training query and is not known to be relevant.
+
+    osn mine squad-mix --retriever bm25 --depth 100 --output negatives.jsonl
+    osn mine squad-mix --retriever dense:models/retriever-1 --depth 200 --keep 15 --output negatives.jsonl
+    osn mine squad-mix --retriever sparse:models/student --depth 100 --consistency 10 --output negatives.jsonl
+
+The consistency filter leaves out a query none of whose positives the retriever finds in its top n: the pair is noise, or
+beyond the model (`inference-free-sparse`, section 4.2). BM25's and then the own model's negatives are the two stages of
+`query-as-context-pretraining`, section 3.2, and `multi-layer-representations`, section 4.3.2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.evaluate import rank, read_run
+from opensearch_neural.models.directory import locate, model_info
+from opensearch_neural.models.vectors import SparseVectors
+from opensearch_neural.retrievers import Retriever, Run
+from trainers.common.resumable_chunks import Chunk, summary, write_in_chunks
+from trainers.data.examples import NEGATIVES, TrainingData, load_training
+from trainers.data.texts import TextStore
+
+if TYPE_CHECKING:
+    from opensearch_neural.models.dense import DenseEncoder
+
+DEPTH = 200
+CHUNK = 256
+COUNTS = (
+    "queries",
+    "left_out",  # by the consistency filter
+    "without_negatives",
+    "negatives",
+    "known_positives",  # these and the following were found and not taken
+    "same_texts",
+    "ids_without_document",
+)
+RETRIEVERS = (
+    "bm25, dense:MODEL, multi-layer:MODEL, quantized:MODEL, sparse:MODEL, opensearch:INDEX:ENGINE, tome:URLS, run:FILE"
+)
+
+
+def mine(
+    data: TrainingData,
+    retriever: Retriever,
+    *,
+    output: Path,
+    depth: int = DEPTH,
+    keep: int | None = None,
+    skip_top: int = 0,
+    consistency: int | None = None,
+    chunk: int = CHUNK,
+) -> Path:
+    """Write the hard negatives of every example of `data` to `output`; `load_training(negatives=output)` reads them.
+
+    depth: how many documents are retrieved; keep: how many negatives stay at most, the hardest first; skip_top: ranks
+    left out at the top, where unjudged positives are likeliest; consistency: a query whose best positive ranks below
+    this is left out. Never among the negatives: known positives, documents with a positive's or an earlier negative's
+    normalised text, and ids that name no document (faiss's -1).
+
+    A line is {"query_id", "positives", "negatives", "scores", "rank"}: the retriever's scores of the negatives, and
+    where it ranks the best positive (null if nowhere). Interrupted, the same call goes on (`chunk` queries at a time).
+
+    Raises InputError where `output` was made with other settings, or the retriever searches another corpus.
+    """
+    if depth < 1 or skip_top < 0 or (keep is not None and keep < 1) or (consistency is not None and consistency < 1):
+        raise InputError(
+            f"depth {depth}, keep {keep}, skip_top {skip_top}, consistency {consistency}: expected numbers above 0"
+        )
+    made_by = {
+        "data": data.hash,
+        "queries": data.queries.hash,
+        "documents": data.documents.hash,
+        "retriever": retriever.name,
+        "depth": depth,
+        "keep": keep,
+        "skip_top": skip_top,
+        "consistency": consistency,
+        "chunk": chunk,
+    }
+
+    def work(number: int) -> Chunk:
+        examples = [data.example(index) for index in range(number * chunk, min((number + 1) * chunk, len(data)))]
+        queries = {example.query_id: example.query for example in examples}
+        run = retriever.retrieve(queries, max(depth, consistency or 0))
+        _refuse_other_corpus(run, data.documents, retriever.name)
+        lines: list[dict[str, Any]] = []
+        counts = dict.fromkeys(COUNTS, 0)
+        for query in queries:
+            line = _select(data, query, run.get(query, {}), depth, keep, skip_top, counts)
+            counts["queries"] += 1
+            if consistency is not None and (line["rank"] is None or line["rank"] > consistency):
+                line |= {"negatives": [], "scores": [], "left_out": f"no positive in the top {consistency}"}
+                counts["left_out"] += 1
+            counts["negatives"] += len(line["negatives"])
+            counts["without_negatives"] += not line["negatives"]
+            lines.append(line)
+        return lines, counts
+
+    write_in_chunks(output, NEGATIVES, made_by, -(-len(data) // chunk), work, unit=f"× {chunk} queries")
+    return output
+
+
+def _select(
+    data: TrainingData,
+    query: str,
+    hits: Mapping[str, float],
+    depth: int,
+    keep: int | None,
+    skip_top: int,
+    counts: dict[str, int],
+) -> dict[str, Any]:
+    """One line of the output: the negatives among the hits of a query. Adds to `counts` what was not taken."""
+    canonical = data.documents.canonical()
+    positives = data.known_positives(query)
+    ranked = rank(hits)
+    best = next((at for at, (document, _) in enumerate(ranked, start=1) if document in positives), None)
+    seen: set[int] = set()
+    negatives: list[tuple[str, float]] = []
+    for document, score in ranked[skip_top:depth]:
+        if document in positives:
+            counts["known_positives"] += 1
+        elif document not in data.documents:
+            counts["ids_without_document"] += 1
+        elif (text := int(canonical[data.documents.row(document)])) in seen:
+            counts["same_texts"] += 1
+        elif keep is None or len(negatives) < keep:
+            seen.add(text)
+            negatives.append((document, round(float(score), 6)))
+    return {
+        "query_id": query,
+        "positives": sorted(positives),
+        "negatives": [document for document, _ in negatives],
+        "scores": [score for _, score in negatives],
+        "rank": best,
+    }
+
+
+def _refuse_other_corpus(run: Run, documents: TextStore, name: str) -> None:
+    """A few unknown ids are passed over (an index may hold more than the data); most of them unknown is a mistake."""
+    found = {document for hits in run.values() for document in hits if document != "-1"}
+    unknown = sorted(document for document in found if document not in documents)
+    if len(unknown) * 2 > len(found):
+        raise InputError(
+            f"{name} found {len(found)} documents, {len(unknown)} of which the training data does not hold "
+            f"({unknown[0]!r} first)",
+            "search an index of the same corpus",
+        )
+
+
+# ---------------------------------------------------------------- retrievers by name
+
+
+@dataclass
+class LazyRetriever:
+    """A retriever that is built when it is first asked: finished work, found by `name`, then costs no encoding."""
+
+    name: str
+    build: Callable[[], Retriever]
+    built: Retriever | None = None
+
+    def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
+        if self.built is None:
+            self.built = self.build()
+        return self.built.retrieve(queries, k)
+
+
+def check_spec(spec: str) -> None:
+    """Raises InputError for a name that `open_retriever` does not know, ModelError for a model that is not there."""
+    kind, _, name = spec.partition(":")
+    if spec == "bm25" or (kind in ("run", "opensearch", "tome") and name):
+        return
+    if kind not in BUILDERS or not name:
+        raise InputError(f"there is no retriever {spec!r}", f"expected one of {RETRIEVERS}")
+    locate(name)
+
+
+def open_retriever(
+    spec: str, documents: TextStore, *, cache: Path | None = None, device: str | None = None, batch_size: int = 32
+) -> Retriever:
+    """The retriever that `spec` names, over `documents`.
+
+    "bm25" (bm25s); "dense:MODEL" (exact, inner product of the model's vectors); "multi-layer:MODEL" (exact, the largest
+    over a document's vectors); "quantized:MODEL" (exact, over the codes of its documents); "sparse:MODEL" (exact, also a
+    lexical model); "opensearch:INDEX:ENGINE" (an index that `osn ingest` wrote on the cluster that the environment names,
+    and an engine of `osn search`); "tome:URLS", the folder of `osn urls`, whose model is found by its hash; "run:FILE", a
+    TREC run of any other engine. cache: a folder that keeps the documents' vectors, so that an interrupted run need not
+    encode again.
+
+    Raises InputError for another name, ModelError as the models do, ClusterError as the cluster does.
+    """
+    check_spec(spec)
+    kind, _, name = spec.partition(":")
+    if spec == "bm25":
+        from opensearch_neural.retrievers.bm25 import BM25Retriever
+
+        return LazyRetriever("bm25s", lambda: BM25Retriever(documents.ids, documents.values()))
+    if kind == "run" and name:
+        return RunRetriever(Path(name))
+    if kind == "opensearch" and name:
+        index, _, engine = name.partition(":")
+        engine = engine or "bm25"
+        return LazyRetriever(f"opensearch {index} {engine}", lambda: _opensearch(index, engine))
+    if kind == "tome" and name:
+        return _tome(Path(name), device, batch_size)
+    model = model_info(locate(name), name=name, kind=kind)
+    build = BUILDERS[kind]
+    return LazyRetriever(f"{kind} {model.name} {model.hash}", lambda: build(name, documents, cache, device, batch_size))
+
+
+def _dense(name: str, documents: TextStore, cache: Path | None, device: str | None, batch_size: int) -> Retriever:
+    from opensearch_neural.models.dense import load_dense
+    from opensearch_neural.retrievers.faiss import FaissRetriever
+
+    encoder = load_dense(name, device=device)
+    vectors = _document_vectors(encoder, documents, cache, batch_size)
+    return FaissRetriever(documents.ids, vectors, encoder.encode_queries)
+
+
+def _quantized(name: str, documents: TextStore, cache: Path | None, device: str | None, batch_size: int) -> Retriever:
+    from opensearch_neural.models.quantized import load_quantized
+    from opensearch_neural.retrievers.faiss import QuantizedRetriever
+
+    model = load_quantized(name, device=device)
+    codes = model.quantizer.encode(_document_vectors(model.dense, documents, cache, batch_size))
+    return QuantizedRetriever(documents.ids, codes, model.quantizer, model.encode_queries)
+
+
+def _document_vectors(encoder: DenseEncoder, documents: TextStore, cache: Path | None, batch_size: int) -> Any:
+    """(documents, dimension), float32, kept in `cache`."""
+    import numpy as np
+
+    from trainers.data.embedding_cache import dense_vectors
+
+    def encode(texts: Sequence[str]) -> Any:
+        return encoder.encode_documents(texts, batch_size=batch_size)
+
+    if cache is None:
+        vectors = encode(list(documents.values()))
+    else:
+        vectors = dense_vectors(
+            encode, documents, cache / "documents", model=encoder.info, dimension=encoder.dimension, precision="float32"
+        )
+    return np.asarray(vectors, dtype=np.float32)
+
+
+def _multi_layer(name: str, documents: TextStore, cache: Path | None, device: str | None, batch_size: int) -> Retriever:
+    from opensearch_neural.models.multi_layer import load_multi_layer
+    from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever
+    from trainers.data.embedding_cache import several_vectors
+
+    encoder = load_multi_layer(name, device=device)
+    path = None if cache is None else cache / "documents"
+    vectors = several_vectors(encoder, documents, path, batch_size=batch_size)
+    return MultiVectorRetriever(documents.ids, vectors, encoder.encode_queries)
+
+
+def _sparse(name: str, documents: TextStore, cache: Path | None, device: str | None, batch_size: int) -> Retriever:
+    from opensearch_neural.models.sparse import load_sparse
+    from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
+    from trainers.data.embedding_cache import sparse_vectors
+
+    encoder = load_sparse(name, device=device)
+
+    def encode(texts: Sequence[str]) -> SparseVectors:
+        return encoder.encode_documents(texts, batch_size=batch_size)
+
+    vectors: Any
+    if cache is None:
+        vectors = encode(list(documents.values()))
+    else:
+        path = cache / "documents"
+        vectors = sparse_vectors(encode, documents, path, model=encoder.info, vocabulary=encoder.vocabulary)
+    return ExactSparseRetriever(documents.ids, vectors, encoder.query.encode)
+
+
+BUILDERS = {"dense": _dense, "multi-layer": _multi_layer, "quantized": _quantized, "sparse": _sparse}
+
+
+def _tome(folder: Path, device: str | None, batch_size: int) -> Retriever:
+    from opensearch_neural.models import registry
+    from opensearch_neural.models.generative import load_generative
+    from opensearch_neural.models.url_trie import CorpusUrls
+    from opensearch_neural.retrievers.generative import GenerativeRetriever
+
+    urls = CorpusUrls.load(folder)
+
+    def build() -> Retriever:
+        place = registry.find(urls.model["hash"], urls.model["name"], "generative")
+        return GenerativeRetriever(load_generative(place, device=device), urls, batch_size=batch_size)
+
+    return LazyRetriever(f"tome {urls.model['name']} {urls.model['hash']} {urls.corpus}", build)
+
+
+def _opensearch(index: str, engine: str) -> Retriever:
+    from opensearch_neural.cluster.connect import connect
+    from opensearch_neural.engines import open_engines
+    from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
+
+    client = connect()
+    return OpenSearchRetriever(client, index, engine, open_engines(client, index).body_of(engine))
+
+
+class RunRetriever:
+    """The hits that stand in a TREC run file; a query without a line there has none, as the format has it.
+
+    Raises InputError where it answers none of the queries.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.run = read_run(path)
+        self.path = path
+        # Finished work is found by the name: another file of the same name is another run.
+        self.name = f"run {path.name} {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
+
+    def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
+        if queries and not any(query in self.run for query in queries):
+            raise InputError(f"{self.path} has no hits for {len(queries)} queries, {next(iter(queries))!r} first")
+        return {query: dict(rank(self.run.get(query, {}))[:k]) for query in queries}
+
+
+@click.command("mine")
+@click.argument("data", type=click.Path(path_type=Path))
+@click.option("--retriever", required=True, metavar="NAME", help=f"One of {RETRIEVERS}.")
+@click.option("--output", required=True, type=click.Path(path_type=Path), help="The file of negatives (jsonl).")
+@click.option("--split", default="train", show_default=True, help="Which judgements of a BEIR folder.")
+@click.option("--corpus", type=click.Path(path_type=Path), help="The documents of triples by id, or generated queries.")
+@click.option("--queries", type=click.Path(path_type=Path), help="The queries of triples by id.")
+@click.option("--depth", default=DEPTH, show_default=True, help="Documents retrieved for a query.")
+@click.option("--keep", type=int, help="Negatives kept of these, the hardest first.  [default: all]")
+@click.option("--skip-top", default=0, show_default=True, help="Ranks left out at the top.")
+@click.option("--consistency", type=int, metavar="N", help="Leave out queries without a positive in the top N.")
+@click.option("--device", help="cpu, cuda, …  [default: a GPU where there is one]")
+@click.option("--batch-size", default=32, show_default=True, help="Texts encoded at once.")
+def mine_command(
+    data: Path,
+    retriever: str,
+    output: Path,
+    split: str,
+    corpus: Path | None,
+    queries: Path | None,
+    depth: int,
+    keep: int | None,
+    skip_top: int,
+    consistency: int | None,
+    device: str | None,
+    batch_size: int,
+) -> None:
+    """Find hard negatives for training data: what a retriever ranks high and is not known to be relevant.
+
+    DATA is a BEIR folder, DPR json, MS MARCO triples, sentence-transformers jsonl, or what `osn generate-queries` wrote.
+    An interrupted run is continued by the same command.
+
+    \b
+    osn mine squad-mix --retriever bm25 --depth 100 --output negatives.jsonl
+    osn mine squad-mix --retriever dense:models/retriever-1 --keep 15 --output negatives.jsonl
+    """
+    training = load_training(data, split=split, corpus=corpus, queries=queries)
+    cache = output.with_name(f"{output.name}.vectors")
+    engine = open_retriever(retriever, training.documents, cache=cache, device=device, batch_size=batch_size)
+    mine(training, engine, output=output, depth=depth, keep=keep, skip_top=skip_top, consistency=consistency)
+    shutil.rmtree(cache, ignore_errors=True)
+    click.echo(summary(output, NEGATIVES), err=True)
+    click.echo(output)

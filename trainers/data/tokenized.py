@@ -1,0 +1,100 @@
+"""Texts as token ids, and token ids as padded tensors with little padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from trainers.common.grad_cache import Part
+
+Ids = npt.NDArray[np.int32]
+
+MULTIPLE = 8
+"""Lengths are rounded up to this: matrix kernels run at full speed on such shapes."""
+
+
+class TokenCache:
+    """The token ids of texts by row, special tokens included, each tokenized when it is first asked for."""
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, text_at: Callable[[int], str], *, max_length: int, prompt: str = ""
+    ) -> None:
+        self.tokenizer, self.text_at = tokenizer, text_at
+        self.max_length, self.prompt = max_length, prompt
+        self._ids: dict[int, Ids] = {}
+
+    def rows(self, rows: Sequence[int]) -> list[Ids]:
+        """The token ids of each of `rows`, at most `max_length` of them."""
+        missing = list(dict.fromkeys(row for row in rows if row not in self._ids))
+        if missing:
+            texts = [self.prompt + self.text_at(row) for row in missing]
+            encoded = self.tokenizer(
+                texts,
+                truncation=True,
+                max_length=self.max_length,
+                return_attention_mask=False,
+                return_token_type_ids=False,
+            )
+            for row, ids in zip(missing, encoded["input_ids"], strict=True):
+                self._ids[row] = np.asarray(ids, dtype=np.int32)
+        return [self._ids[row] for row in rows]
+
+
+def padded_parts(texts: Sequence[Ids], *, padding: int, overhead: int, largest: int | None = None) -> list[Part]:
+    """`texts` as parts of like length, each padded to its own longest: together the cheapest in padded tokens.
+
+    padding: the id that fills up; overhead: what one more part costs, in tokens (a forward pass of no rows); largest:
+    rows of a part at most. Which texts are encoded together changes nothing in what they become.
+    """
+    lengths = np.array([_rounded(len(ids)) for ids in texts])
+    order = np.argsort(-lengths, kind="stable")
+    return [_part([texts[at] for at in rows], rows, padding) for rows in _cut(order, lengths[order], overhead, largest)]
+
+
+def _cut(
+    order: npt.NDArray[np.intp], lengths: npt.NDArray[np.int64], overhead: int, largest: int | None
+) -> list[npt.NDArray[np.intp]]:
+    """`order` cut where the sum over parts of rows · longest + overhead is least; lengths descend."""
+    # Only where the length changes can a cut save anything: at most as many places as there are lengths.
+    starts = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist()]
+    ends = [*starts[1:], len(order)]
+    # cheapest[j]: of the texts before starts[j], and where its last part starts.
+    cheapest = [0.0] + [float("inf")] * len(starts)
+    last = [0] * (len(starts) + 1)
+    for j in range(len(starts)):
+        for i in range(j + 1):
+            cost = cheapest[i] + (ends[j] - starts[i]) * int(lengths[starts[i]]) + overhead
+            if cost < cheapest[j + 1]:
+                cheapest[j + 1], last[j + 1] = cost, i
+    pieces: list[npt.NDArray[np.intp]] = []
+    j = len(starts)
+    while j > 0:
+        i = last[j]
+        pieces.append(order[starts[i] : ends[j - 1]])
+        j = i
+    pieces.reverse()
+    if largest is None:
+        return pieces
+    return [part for piece in pieces for part in np.array_split(piece, -(-len(piece) // largest))]
+
+
+def _part(texts: Sequence[Ids], rows: npt.NDArray[np.intp], padding: int) -> Part:
+    longest = _rounded(max(len(ids) for ids in texts))
+    input_ids = np.full((len(texts), longest), padding, dtype=np.int64)
+    mask = np.zeros((len(texts), longest), dtype=np.int64)
+    for at, ids in enumerate(texts):
+        input_ids[at, : len(ids)] = ids
+        mask[at, : len(ids)] = 1
+    return {
+        "input_ids": torch.from_numpy(input_ids),
+        "attention_mask": torch.from_numpy(mask),
+        "position": torch.from_numpy(rows.astype(np.int64)),
+    }
+
+
+def _rounded(length: int) -> int:
+    return max(1, -(-length // MULTIPLE)) * MULTIPLE

@@ -1,0 +1,318 @@
+"""Backbones where no hub has the right one: small ones from a configuration, and masked-LM heads for encoders without.
+
+    tokenizer = train_tokenizer(texts, "wordpiece", 16_000)        or "byte-level", which gives every text back exactly
+    model = new_backbone(NewBackbone("bert", layers=4, hidden=256), tokenizer)
+    model, tokenizer, fresh = masked_language_model("sentence-transformers/all-MiniLM-L6-v2")
+
+Nothing here trains weights; `osn train mlm` does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    BertConfig,
+    BertForMaskedLM,
+    EncoderDecoderModel,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.models import directory
+from opensearch_neural.models.pretrained import load_model, load_sequence_to_sequence, load_tokenizer, quiet
+from opensearch_neural.models.safety import refuse_unsafe
+from opensearch_neural.models.word_pieces import train_word_pieces
+
+logger = logging.getLogger(__name__)
+
+HEAD_BIAS = -4.0
+"""Where a fresh head's output bias starts: at 0 about half of the vocabulary would be active in a sparse model."""
+SENTINELS = 100
+
+Pieces = Literal["wordpiece", "byte-level"]
+
+
+@dataclass(frozen=True, slots=True)
+class NewBackbone:
+    """A model to be made. Sizes that are None follow from the others as in the architecture's base model."""
+
+    architecture: Literal["bert", "t5"] = "bert"
+    layers: int = 4
+    hidden: int = 256
+    heads: int = 4
+    feed_forward: int | None = None
+    decoder_layers: int | None = None
+    vocabulary: int = 16_000
+    pieces: Pieces | None = None
+    positions: int = 512
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "heads", "vocabulary", "positions"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.hidden % self.heads:
+            raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
+
+
+def new_backbone(new: NewBackbone, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
+    """A BERT with a masked-LM head or a T5, with random weights from torch's current seed."""
+    if new.architecture == "bert":
+        return BertForMaskedLM(
+            BertConfig(
+                vocab_size=len(tokenizer),
+                hidden_size=new.hidden,
+                num_hidden_layers=new.layers,
+                num_attention_heads=new.heads,
+                intermediate_size=new.feed_forward or 4 * new.hidden,
+                max_position_embeddings=new.positions,
+                hidden_dropout_prob=new.dropout,
+                attention_probs_dropout_prob=new.dropout,
+                pad_token_id=tokenizer.pad_token_id,
+            )
+        )
+    return T5ForConditionalGeneration(
+        T5Config(
+            vocab_size=len(tokenizer),
+            d_model=new.hidden,
+            d_kv=new.hidden // new.heads,
+            d_ff=new.feed_forward or 4 * new.hidden,
+            num_layers=new.layers,
+            num_decoder_layers=new.decoder_layers or new.layers,
+            num_heads=new.heads,
+            dropout_rate=new.dropout,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            decoder_start_token_id=tokenizer.pad_token_id,  # type: ignore[call-arg]
+        )
+    )
+
+
+def train_tokenizer(texts: Iterable[str], pieces: Pieces, vocabulary: int, *, positions: int = 512) -> Any:
+    """A fast tokenizer trained on `texts`: BERT's word pieces, or byte-level BPE with T5's special tokens.
+
+    The byte-level one gives back every text as it was, URLs included, which a lower-casing one cannot
+    (`tome-model-based-retrieval`: URLs are generated token by token); its sentinels are <extra_id_0> and so on.
+    Raises InputError where there is nothing to learn from, or `vocabulary` cannot even hold the alphabet.
+    """
+    if pieces == "wordpiece":
+        special = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+        tokenizer = train_word_pieces(texts, vocabulary, list(special.values()))
+        learnt = tokenizer.get_vocab_size() - len(special)
+    else:
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        sentinels = [f"<extra_id_{number}>" for number in range(SENTINELS)]
+        least = 3 + len(alphabet) + SENTINELS
+        if vocabulary < least:
+            raise InputError(f"a byte-level vocabulary needs at least {least} entries, not {vocabulary}")
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        special = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
+        tokenizer.train_from_iterator(
+            texts,
+            trainers.BpeTrainer(
+                vocab_size=vocabulary,
+                min_frequency=2,
+                special_tokens=[*special.values(), *sentinels],
+                initial_alphabet=alphabet,
+                show_progress=False,
+            ),
+        )
+        eos = ("</s>", tokenizer.token_to_id("</s>"))
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="$A </s>", pair="$A </s> $B </s>", special_tokens=[eos]
+        )
+        learnt = tokenizer.get_vocab_size() - least
+    if not learnt:
+        raise InputError("the corpus holds no text to train a tokenizer on")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=positions,
+        clean_up_tokenization_spaces=False,
+        **{f"{name}_token": token for name, token in special.items()},
+    )
+
+
+def masked_language_model(
+    name_or_path: str | Path, *, head_bias: float = HEAD_BIAS
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, bool]:
+    """(model, tokenizer, whether its head is fresh) of any BERT-like directory or hub id.
+
+    An encoder without a masked-LM head (all-MiniLM-L6-v2) gets one whose output layer is tied to the word embeddings,
+    its transform random, its output bias `head_bias`. Raises ModelError where the directory is no such model.
+    """
+    folder = directory.locate(name_or_path)
+    model, missing = load_model(AutoModelForMaskedLM, folder)
+    base = f"{model.base_model_prefix}."
+    # A pooler is no part of the masked language model; what else of the body is missing was never trained.
+    body = [key for key in missing if key.startswith(base) and ".pooler." not in key]
+    if body:
+        raise ModelError(f"{folder}: the weights lack {', '.join(sorted(body)[:3])}")
+    output = model.get_output_embeddings()
+    fresh = any(not key.startswith(base) for key in missing)
+    if fresh:
+        model.tie_weights()
+        if output.weight is not model.get_input_embeddings().weight:
+            raise ModelError(f"{folder}: {type(model).__name__} does not tie its head to the word embeddings")
+        logger.info("%s has no masked-LM head: one is tied to its word embeddings, bias %g", folder.name, head_bias)
+        if output.bias is not None:
+            nn.init.constant_(output.bias, head_bias)
+    return model, load_tokenizer(folder), fresh
+
+
+def keep_layers(model: PreTrainedModel, count: int) -> None:
+    """Leave `count` of a transformer's layers, evenly taken from the first to the last; of one, the last; of none, the
+    embeddings, with their positions and normalization.
+
+    Raises InputError where it has fewer, or where fewer layers would not make a model of the same kind: kept in another way
+    than one list, or a layer that is built otherwise by where it stands.
+    """
+    depth = int(getattr(model.config, "num_hidden_layers", 0))
+    if count > depth:
+        raise InputError(f"{count} layers are asked for of {depth}", "ask for fewer, or for none to keep all")
+    lists = [
+        (parent, name, layers)
+        for parent in model.modules()
+        for name, layers in parent.named_children()
+        if isinstance(layers, nn.ModuleList) and len(layers) == depth
+    ]
+    if len(lists) != 1:
+        raise InputError(f"{model.config.model_type}: its layers are not one list", "keep all of them")
+    ((parent, name, layers),) = lists
+    kept = spread(depth, count)
+    setattr(parent, name, nn.ModuleList([layers[at] for at in kept]))
+    model.config.num_hidden_layers = count
+    if getattr(model.config, "layer_types", None) is not None:
+        model.config.layer_types = [model.config.layer_types[at] for at in kept]
+    with torch.device("meta"):
+        expected = type(model)(model.config).state_dict().keys()
+    if model.state_dict().keys() != expected:
+        raise InputError(
+            f"{model.config.model_type}: {count} of its {depth} layers make no model of {count} layers: one of them is "
+            "built otherwise by where it stands",
+            "ask for more layers, or keep all of them",
+        )
+
+
+def spread(depth: int, count: int) -> list[int]:
+    """`count` of the numbers below `depth`, evenly taken from the first to the last; of one, the last."""
+    return [round(depth - 1 - at * (depth - 1) / max(1, count - 1)) for at in reversed(range(count))]
+
+
+def set_dropout(model: nn.Module, share: float) -> None:
+    """Every dropout of a model, whether a module draws it or attention is told its share."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = share
+        for name in _told_dropouts(module):
+            setattr(module, name, share)
+
+
+def largest_dropout(model: nn.Module) -> float:
+    shares = [module.p for module in model.modules() if isinstance(module, nn.Dropout)]
+    shares += [getattr(module, name) for module in model.modules() for name in _told_dropouts(module)]
+    return max(shares, default=0.0)
+
+
+def _told_dropouts(module: nn.Module) -> list[str]:
+    return [name for name, value in vars(module).items() if "dropout" in name and isinstance(value, float)]
+
+
+def identity_head(model: PreTrainedModel) -> None:
+    """Make the square layers of a fresh masked-LM head the identity.
+
+    Of a backbone that was distilled from a masked language model, a position then lies nearest to the embeddings of its
+    own token and of that one's kin, where a random layer would lead anywhere.
+    """
+    base = f"{model.base_model_prefix}."
+    for name, module in model.named_modules():
+        square = isinstance(module, nn.Linear) and module.in_features == module.out_features
+        if square and not name.startswith(base):
+            nn.init.eye_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+def last_normalization(model: PreTrainedModel) -> nn.LayerNorm:
+    """The normalization that a masked-LM head's output layer reads. Raises InputError where there is none."""
+    base = f"{model.base_model_prefix}."
+    found = [one for name, one in model.named_modules() if isinstance(one, nn.LayerNorm) and not name.startswith(base)]
+    if not found:
+        raise InputError(f"{type(model).__name__} has no normalization in its head, whose scale could be set")
+    return found[-1]
+
+
+def head_parameters(model: PreTrainedModel) -> list[nn.Parameter]:
+    """The parameters of a masked-LM head alone; the tied word embeddings are not among them."""
+    base = f"{model.base_model_prefix}."
+    return [parameter for name, parameter in model.named_parameters() if not name.startswith(base)]
+
+
+def encoder_decoder(
+    name_or_path: str | Path, *, layers: int | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A sequence-to-sequence model of a BERT-like encoder, or of its first `layers`, once to read and once to write.
+
+    The attention between the two starts at random (Rothe et al. 2020, "Leveraging Pre-trained Checkpoints for Sequence
+    Generation Tasks"). What `osn train doc2query` starts from where no T5 is at hand.
+    """
+    folder = directory.locate(name_or_path)
+    refuse_unsafe(folder)
+    tokenizer = load_tokenizer(folder)
+    options: dict[str, Any] = {"use_safetensors": True, "local_files_only": True}
+    if layers is not None:
+        options["num_hidden_layers"] = layers
+    decoder = {**options, "is_decoder": True, "add_cross_attention": True}
+    with quiet():
+        model: Any = EncoderDecoderModel.from_encoder_decoder_pretrained(
+            str(folder),
+            str(folder),
+            **{f"encoder_{name}": value for name, value in options.items()},
+            **{f"decoder_{name}": value for name, value in decoder.items()},
+        )
+    for config in (model.config, model.generation_config):
+        config.decoder_start_token_id = tokenizer.cls_token_id
+        config.pad_token_id = tokenizer.pad_token_id
+        config.eos_token_id = tokenizer.sep_token_id
+    return model, tokenizer
+
+
+def sequence_to_sequence(name_or_path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """(model, tokenizer) of any sequence-to-sequence directory or hub id (T5, BART, …).
+
+    Raises ModelError where it is no such model, or a part of its weights is missing.
+    """
+    return load_sequence_to_sequence(directory.locate(name_or_path))
+
+
+def is_sequence_to_sequence(name_or_path: str | Path) -> bool:
+    """Whether a model directory or hub id is an encoder-decoder."""
+    folder = directory.locate(name_or_path)
+    try:
+        return bool(
+            AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).is_encoder_decoder
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{folder} is no model that transformers reads: {error}") from None
+
+
+def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write an ordinary Hugging Face directory: safetensors, configuration, tokenizer."""
+    with quiet():
+        model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

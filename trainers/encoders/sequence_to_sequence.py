@@ -1,0 +1,132 @@
+"""Sequence-to-sequence training: what span corruption, doc2query and generative retrieval share.
+
+A batch is {"ids", "input_ids", "attention_mask", "labels"}: tensors of (rows, length); labels are −100 at padding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from trainers.common import losses
+from trainers.common.loop import Visit
+from trainers.common.training_model import Batch, Losses, TrainingModel
+from trainers.data.tokenized import MULTIPLE
+from trainers.encoders import backbones
+
+IGNORED = -100
+"""The label of positions where nothing is to be predicted."""
+EVALUATION_BATCH = 32
+
+
+def pad_rows(rows: Sequence[npt.NDArray[np.integer] | Sequence[int]], value: int) -> Tensor:
+    """Rows of different lengths as one tensor, (rows, the longest one's length rounded up), filled with `value`."""
+    length = max((len(row) for row in rows), default=0)
+    length = max(-(-length // MULTIPLE), 1) * MULTIPLE
+    padded = np.full((len(rows), length), value, dtype=np.int64)
+    for at, row in enumerate(rows):
+        padded[at, : len(row)] = row
+    return torch.from_numpy(padded)
+
+
+Row = tuple[str, Sequence[int] | npt.NDArray[np.integer], Sequence[int] | npt.NDArray[np.integer]]
+"""The name, the input ids and the labels of one example."""
+
+
+def collate_rows(rows: Sequence[Row], padding: int | None) -> Batch:
+    """Rows as a batch; `padding` is the tokenizer's id for it."""
+    names, inputs, labels = zip(*rows, strict=True)
+    return {
+        "ids": list(names),
+        "input_ids": pad_rows(inputs, padding or 0),
+        "attention_mask": pad_rows([np.ones(len(row), dtype=np.int64) for row in inputs], 0),
+        "labels": pad_rows(labels, IGNORED),
+    }
+
+
+class SequenceToSequence(TrainingModel):
+    """Cross-entropy of the target's tokens, the mean over the tokens of a batch."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        super().__init__()
+        self.model, self.tokenizer = model, tokenizer
+
+    def forward(self, batch: Batch) -> Losses:
+        inputs: dict[str, Any] = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        # Given labels, the model would compute a loss of its own beside this one.
+        model: Any = self.model
+        inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
+        logits = self.model(**inputs, use_cache=False).logits  # (rows, target length, vocabulary)
+        total, count = losses.masked_lm(logits, batch["labels"])
+        return Losses({"cross_entropy": total / count.clamp(min=1)})
+
+    def export(self, folder: Path) -> None:
+        backbones.save(self.model, self.tokenizer, folder)
+
+
+class Batched(Protocol):
+    """Training data that makes its own batches."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, visit: Visit, /) -> Any: ...
+    def collate(self, items: Sequence[Any]) -> Batch: ...
+
+
+@dataclass(frozen=True)
+class Some:
+    """At most `most` of the examples, at equal distances."""
+
+    data: Batched
+    most: int
+
+    def __len__(self) -> int:
+        return min(self.most, len(self.data))
+
+    def __getitem__(self, visit: Visit) -> Any:
+        return self.data[replace(visit, index=visit.index * len(self.data) // len(self))]
+
+    def collate(self, items: Sequence[Any]) -> Batch:
+        return self.data.collate(items)
+
+
+@torch.inference_mode()
+def share_written(module: SequenceToSequence, data: Batched) -> float:
+    """The share of examples whose target the model writes, token by token, greedily."""
+    device, right = next(module.parameters()).device, 0
+    for start in range(0, len(data), EVALUATION_BATCH):
+        visits = [Visit(at, 0, 0, 0) for at in range(start, min(start + EVALUATION_BATCH, len(data)))]
+        batch = data.collate([data[visit] for visit in visits])
+        inputs = {name: batch[name].to(device) for name in ("input_ids", "attention_mask")}
+        labels = batch["labels"].to(device)
+        model: Any = module.model
+        ids = model.generate(**inputs, do_sample=False, num_beams=1, max_new_tokens=labels.shape[1])
+        # The first token starts every decoding.
+        written = torch.full_like(labels, IGNORED)
+        written[:, : ids.shape[1] - 1] = ids[:, 1:]
+        right += int(((written == labels) | (labels == IGNORED)).all(dim=1).sum())
+    return right / max(len(data), 1)
+
+
+def log_likelihood(model: TrainingModel, data: Batched) -> float:
+    """The mean log-likelihood of the tokens to be predicted in all of `data`, drawn alike each time; higher is better.
+
+    The model's loss must be a mean over these tokens.
+    """
+    device = next(model.parameters()).device
+    total, count = 0.0, 0
+    for start in range(0, len(data), EVALUATION_BATCH):
+        visits = [Visit(index, 0, 0, 0) for index in range(start, min(start + EVALUATION_BATCH, len(data)))]
+        batch = data.collate([data[visit] for visit in visits])
+        tensors = {name: value.to(device) for name, value in batch.items() if isinstance(value, Tensor)}
+        tokens = int((tensors["labels"] != IGNORED).sum())
+        total -= float(model(tensors).total.detach()) * tokens
+        count += tokens
+    return total / max(count, 1)

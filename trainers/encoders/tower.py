@@ -1,0 +1,292 @@
+"""One tower of a bi-encoder: a transformer, its pooling, and its files in the form of sentence-transformers."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForTextEncoding,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+from transformers import PreTrainedTokenizerBase as Tokenizer
+
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.files import read_json_object
+from opensearch_neural.models.dense import T5, quiet_loading
+from opensearch_neural.models.directory import Module, locate, refuse_several_vectors, routes
+from opensearch_neural.models.pooling import Pooling, pooled
+from opensearch_neural.models.pretrained import first_line, load_model
+from opensearch_neural.models.safety import refuse_unsafe
+from trainers.encoders import backbones
+
+Role = Literal["query", "document"]
+ROLES: tuple[Role, ...] = ("query", "document")
+
+
+@dataclass(slots=True)
+class EncoderSettings:
+    """What a vector is made of.
+
+    pooling: the first token or the mean of all; normalize: vectors of length 1; None takes what the start directory
+    says (mean and no normalization where it says nothing). tied: one transformer for queries and documents.
+    query_length, document_length: tokens at most. The prompts are put before every text. dropout: replaces the
+    backbone's own where given.
+    """
+
+    pooling: Pooling | None = None
+    normalize: bool | None = None
+    tied: bool = True
+    query_length: int = 64
+    document_length: int = 256
+    query_prompt: str = ""
+    document_prompt: str = ""
+    dropout: float | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.query_length, self.document_length) < 3:
+            raise ValueError("query_length and document_length must leave room for text: at least 3")
+
+    def length(self, role: Role) -> int:
+        return self.query_length if role == "query" else self.document_length
+
+    def prompt(self, role: Role) -> str:
+        return self.query_prompt if role == "query" else self.document_prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where an encoder starts: the folder of each tower's transformer, and how its directory says to pool."""
+
+    folders: dict[Role, Path]
+    pooling: Pooling | None
+    normalize: bool
+
+    @property
+    def tied(self) -> bool:
+        return self.folders["query"] == self.folders["document"]
+
+
+def read_start(name_or_path: str | Path) -> Start:
+    """The start that a transformers folder or a sentence-transformers directory (a Router of two towers too) makes.
+
+    Raises ModelError for modules that training would not keep (a projection, another pooling), and as `locate` does.
+    """
+    path = locate(name_or_path)
+    refuse_unsafe(path)
+    by_route = routes(path)
+    if not by_route:
+        refuse_several_vectors(path, "start from {path}/document, its documents' transformer")
+        return Start(dict.fromkeys(ROLES, path), None, False)
+    modules = by_route.get("") or by_route.get("document") or next(iter(by_route.values()))
+    towers = {role: by_route.get("") or by_route.get(role) or modules for role in ROLES}
+    for tower in towers.values():
+        unknown = [module.type for module in tower if module.type not in ("Transformer", "Pooling", "Normalize")]
+        if unknown or not tower or tower[0].type != "Transformer":
+            raise ModelError(
+                f"{path}: {', '.join(unknown) or 'no Transformer'}: a bi-encoder starts from a Transformer, Pooling and "
+                "Normalize alone",
+                "start from the transformer's own folder, and name encoder.pooling",
+            )
+    poolings = {_pooling(module) for module in modules if module.type == "Pooling"}
+    return Start(
+        {role: tower[0].path for role, tower in towers.items()},
+        poolings.pop() if poolings else None,
+        modules[-1].type == "Normalize",
+    )
+
+
+def _pooling(module: Module) -> Pooling:
+    file = module.path / "config.json"
+    config = read_json_object(file)
+    mode = config.get("pooling_mode")
+    if mode is None:  # as written before sentence-transformers 6
+        names = {"cls_token": "cls", "mean_tokens": "mean"}
+        on = [name.removeprefix("pooling_mode_") for name, value in config.items() if "pooling_mode_" in name and value]
+        mode = names.get(on[0], on[0]) if len(on) == 1 else on
+    if mode == "cls":
+        return "cls"
+    if mode == "mean":
+        return "mean"
+    raise ModelError(f"{file}: the pooling {mode!r} cannot be trained here", "name encoder.pooling: cls or mean")
+
+
+class Encoder(nn.Module):
+    """Texts as token ids in, (rows, dimension) out: transformer, pooling, normalization."""
+
+    def __init__(self, backbone: PreTrainedModel, *, pooling: Pooling, normalize: bool) -> None:
+        super().__init__()
+        self.backbone, self.pooling, self.normalize = backbone, pooling, normalize
+        for name, parameter in backbone.named_parameters():
+            # A pooler that nothing reads has no gradient; it stays, since loaders expect its weights.
+            if name.startswith("pooler."):
+                parameter.requires_grad_(False)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        output = self.backbone(input_ids=input_ids, attention_mask=attention_mask)
+        return self.scaled(pooled(output.last_hidden_state, attention_mask, self.pooling))
+
+    def scaled(self, vectors: Tensor) -> Tensor:
+        """(…, dimension), of length 1 where this encoder normalizes."""
+        return F.normalize(vectors, dim=-1) if self.normalize else vectors
+
+    @property
+    def dimension(self) -> int:
+        return int(self.backbone.config.hidden_size)
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens that the positions reach, None where they have no end (T5)."""
+        positions = getattr(self.backbone.config, "max_position_embeddings", None)
+        return None if positions is None else int(positions)
+
+    def sentence_transformers_modules(
+        self,
+        tokenizer: Tokenizer,
+        folder: Path,
+        *,
+        max_length: int,
+        layers: Mapping[int, float] | None = None,
+        pooling: Pooling | None = None,
+    ) -> list[Any]:
+        """The modules that give the same vectors; `folder` is used on the way.
+
+        layers: {layer: weight} of a mean over layers (1 is the first) instead of the last one's vectors; pooling: another
+        one than this encoder's.
+        """
+        from sentence_transformers.base.modules import Transformer
+        from sentence_transformers.sentence_transformer.modules import Normalize, WeightedLayerPooling
+        from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
+
+        backbone = copy.copy(self.backbone.config)
+        with quiet_loading():
+            self.backbone.config.output_hidden_states = layers is not None
+            self.backbone.save_pretrained(folder)
+            self.backbone.config = backbone
+            tokenizer.save_pretrained(folder)
+            modules: list[Any] = [Transformer(str(folder), max_seq_length=max_length)]
+        if layers is not None:
+            first = min(layers)
+            weights = [layers.get(layer, 0.0) for layer in range(first, backbone.num_hidden_layers + 1)]
+            modules.append(
+                WeightedLayerPooling(
+                    self.dimension,
+                    num_hidden_layers=backbone.num_hidden_layers,
+                    layer_start=first,
+                    layer_weights=nn.Parameter(torch.tensor(weights)),
+                )
+            )
+        modules.append(PoolingModule(self.dimension, pooling or self.pooling))
+        return [*modules, Normalize()] if self.normalize else modules
+
+
+def load_towers(start: Start, settings: EncoderSettings) -> tuple[dict[Role, Encoder], dict[Role, Tokenizer]]:
+    """The encoder and tokenizer of each role; with tied settings both roles have the same.
+
+    Raises InputError for two towers that are to be tied, for lengths beyond the backbone's positions, ModelError for a
+    folder that does not load.
+    """
+    if settings.tied and not start.tied:
+        raise InputError("the start has two towers, which cannot be one", "set encoder.tied to false")
+    encoders: dict[Role, Encoder] = {}
+    tokenizers: dict[Role, Tokenizer] = {}
+    for role in ROLES:
+        if settings.tied and encoders:
+            encoders[role], tokenizers[role] = encoders["query"], tokenizers["query"]
+        else:
+            encoders[role] = Encoder(
+                _load_backbone(start.folders[role], settings.dropout),
+                pooling=settings.pooling or start.pooling or "mean",
+                normalize=start.normalize if settings.normalize is None else settings.normalize,
+            )
+            tokenizers[role] = _load_tokenizer(start.folders[role])
+        if encoders[role].pooling == "cls" and encoders[role].backbone.config.model_type in T5:
+            raise InputError(f"{start.folders[role]} is a T5, which has no CLS", "set encoder.pooling to mean")
+        longest = encoders[role].longest
+        if longest is not None and settings.length(role) > longest:
+            raise InputError(
+                f"encoder.{role}_length is {settings.length(role)}, but the backbone has {longest} positions"
+            )
+    return encoders, tokenizers
+
+
+def resolved(settings: EncoderSettings, start: Start) -> EncoderSettings:
+    """`settings` with what the start decides filled in."""
+    return replace(
+        settings,
+        pooling=settings.pooling or start.pooling or "mean",
+        normalize=start.normalize if settings.normalize is None else settings.normalize,
+    )
+
+
+def write_sentence_transformer(
+    encoders: Mapping[Role, Encoder], tokenizers: Mapping[Role, Tokenizer], settings: EncoderSettings, folder: Path
+) -> None:
+    """Write the towers into `folder` so that `SentenceTransformer(folder)` gives their vectors: one list of modules, or
+    a Router with the routes query and document. A tied model reads document_length tokens of queries, too."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Router
+
+    temporary = folder / ".towers"
+    modules = {
+        role: encoders[role].sentence_transformers_modules(
+            tokenizers[role], temporary / role, max_length=settings.length(role)
+        )
+        for role in (("document",) if settings.tied else ROLES)
+    }
+    together = modules["document"]
+    if not settings.tied:
+        together = [Router.for_query_document(modules["query"], together)]
+    prompts: dict[str, str] = {role: prompt for role in ROLES if (prompt := settings.prompt(role))}
+    normalized = encoders["document"].normalize
+    with quiet_loading():
+        model = SentenceTransformer(
+            modules=together,
+            prompts=prompts or None,
+            similarity_fn_name="cosine" if normalized else "dot",
+            device="cpu",
+        )
+        model.save_pretrained(str(folder), create_model_card=False)
+    shutil.rmtree(temporary)
+
+
+def read_config(folder: Path) -> PretrainedConfig:
+    """The configuration of a transformer's folder. Raises ModelError where there is none."""
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{folder} does not load as a transformer: {first_line(error)}") from error
+    return config
+
+
+def _load_backbone(folder: Path, dropout: float | None) -> PreTrainedModel:
+    config = read_config(folder)
+    # Of a T5, whose configuration does not tell whether its folder holds a decoder too, the encoder alone.
+    loader = AutoModelForTextEncoding if config.model_type in T5 else AutoModel
+    backbone: PreTrainedModel
+    backbone, lacking = load_model(loader, folder, what="a transformer", config=config)
+    # A pooler is not read; another weight that is missing would be random, and nobody would know.
+    if missing := [key for key in lacking if "pooler." not in key]:
+        raise ModelError(f"{folder}: the weights lack {', '.join(missing[:3])}")
+    if dropout is not None:
+        backbones.set_dropout(backbone, dropout)
+    return backbone
+
+
+def _load_tokenizer(folder: Path) -> Tokenizer:
+    try:
+        tokenizer: Tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        return tokenizer
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{folder} has no tokenizer that loads: {error}") from error

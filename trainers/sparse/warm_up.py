@@ -1,0 +1,175 @@
+"""How a backbone without a masked-LM head becomes a sparse student that has expansions to learn from.
+
+A cold head under FLOPS regularization silences every term that is not in the document, and a silenced ReLU gets no
+gradient. So a fresh head starts as the identity (a position then lies nearest to its own token and to its kin), may be
+trained to predict masked tokens and BM25 impacts, and its bias is set so that a given number of expansions are active.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import set_seed
+
+from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.results import sha256
+from opensearch_neural.models import sparse as sparse_models
+from opensearch_neural.models.directory import hash_files, locate
+from trainers import masked_lm
+from trainers.common.config import fingerprint
+from trainers.common.loop import TrainingSettings, Visit, main_process_first, train
+from trainers.data.examples import TrainingData
+from trainers.dense import Drawn, Prepared, RetrievalData
+from trainers.encoders import backbones
+from trainers.sparse.batches import collate
+from trainers.sparse.settings import SparseConfig
+from trainers.sparse.student import KIND, build, calibrate, load_start
+
+logger = logging.getLogger(__name__)
+
+CALIBRATION = 64
+"""Documents by which a head's bias is set."""
+WARM_UP_STEPS = ("identity", "masked-lm", "calibrated", "impacts")
+"""The folders of a warm-up, in its order."""
+
+
+class _Documents:
+    """Documents of several sets as examples of a warm-up: a document is its own candidate."""
+
+    def __init__(self, sets: Sequence[TrainingData]) -> None:
+        self.data = RetrievalData(sets, negatives=0, depth=1)
+        self.sets = tuple(
+            one._replace(start=start, stop=start + len(of.documents))
+            for one, of, start in zip(
+                self.data.sets,
+                sets,
+                np.cumsum([0, *(len(of.documents) for of in sets)])[:-1].tolist(),
+                strict=True,
+            )
+        )
+
+    def __len__(self) -> int:
+        return self.sets[-1].stop
+
+    def __getitem__(self, visit: Visit) -> Drawn:
+        at = next(at for at, one in enumerate(self.sets) if visit.index < one.stop)
+        return Drawn(at, 0, 0, visit.index - self.sets[at].start, [])
+
+
+def warmed_up(config: SparseConfig, prepared: Prepared) -> str:
+    """The model that the first stage starts from: `config.start`, or what the warm-up makes of it."""
+    settings, folder = config.warm_up, config.folder / "warm-up"
+    model, tokenizer, fresh = load_start(config.start, config.student)
+    if not fresh and not settings.masked_lm_steps and not settings.impact_steps:
+        return config.start
+    training = config.training
+    made_by = fingerprint(
+        settings,
+        config.student,
+        hash_files(locate(config.start)),
+        (training.seed, training.precision),
+        config.document_length if settings.expansions is not None else None,
+        [_content(one) for one in settings.corpus] if settings.masked_lm_steps else [],
+        [one.hash for one in prepared.train],
+    )
+    folder = folder.with_name(f"warm-up-{made_by[:8]}")
+    ready = folder / "ready"
+    if (ready / "config.json").exists():
+        return str(ready)
+    with main_process_first():
+        if not (ready / "config.json").exists():
+            set_seed(config.training.seed)
+            start, masked, calibrated, impacts = (folder / name for name in WARM_UP_STEPS)
+            backbones.save(model, tokenizer, start)
+            if settings.masked_lm_steps:
+                start = _masked_lm(config, start, masked)
+            _calibrated(replace(config, start=str(start)), prepared, calibrated)
+            if settings.impact_steps:
+                calibrated = _to_impacts(replace(config, start=str(calibrated)), prepared, impacts)
+            final, tokenizer, _ = load_start(calibrated, config.student)
+            with tempfile.TemporaryDirectory(dir=folder) as beside:
+                backbones.save(final, tokenizer, Path(beside) / "model")
+                (Path(beside) / "model").replace(ready)
+            for name in WARM_UP_STEPS:
+                shutil.rmtree(folder / name, ignore_errors=True)
+    return str(ready)
+
+
+def _masked_lm(config: SparseConfig, start: Path, output: Path) -> Path:
+    settings = config.warm_up
+    corpora = _corpora(config)
+    if not corpora:
+        raise InputError("no corpus to warm up on", "name warm_up.corpus, or set warm_up.masked_lm_steps to 0")
+    return masked_lm.run(
+        masked_lm.MaskedLmConfig(
+            output=output,
+            corpus=corpora,
+            backbone=str(start),
+            max_length=settings.length,
+            dev_share=0.0,
+            training=_warming(config, settings.masked_lm_steps, settings.masked_lm_learning_rate, bucket=16),
+        )
+    )
+
+
+def _corpora(config: SparseConfig) -> list[Path]:
+    """What the masked language model reads: a BEIR folder, a set's own corpus, or one that questions are made of."""
+    found = [one.corpus or (one.path if one.path.is_dir() or one.questions else None) for one in config.train]
+    return config.warm_up.corpus or [one for one in found if one is not None]
+
+
+def _content(corpus: Path) -> str:
+    """What is read of a corpus, folder or file, as a hash. Raises InputError for a file that cannot be read."""
+    return hash_files(corpus) if corpus.is_dir() else sha256(corpus)
+
+
+def _calibrated(config: SparseConfig, prepared: Prepared, output: Path) -> None:
+    settings = config.warm_up
+    student = build(config, [one.documents for one in prepared.train]).eval()
+    if settings.expansions is not None:
+        rng = np.random.default_rng([config.training.seed, 64])
+        stores = [one.documents for one in prepared.train]
+        chosen = [stores[at % len(stores)] for at in range(CALIBRATION)]
+        texts = [store.text_at(int(rng.integers(len(store)))) for store in chosen]
+        calibrate(student, texts, expansions=settings.expansions, weight=settings.weight)
+    sparse_models.put_last_layer(student.model, student.head_names, student.head)
+    backbones.save(student.model, student.tokenizers["document"], output)
+
+
+def _to_impacts(config: SparseConfig, prepared: Prepared, output: Path) -> Path:
+    settings = config.warm_up
+    student = build(
+        replace(config, document_length=settings.length), [one.documents for one in prepared.train], to_impacts=True
+    )
+    train(
+        student,
+        _Documents(prepared.train),
+        collate(config, prepared.train, student, teachers=[[] for _ in prepared.train]),
+        settings=_warming(config, settings.impact_steps, settings.impact_learning_rate),
+        output=output,
+        kind=KIND,
+        config=settings,
+        data_hash=fingerprint([one.hash for one in prepared.train]),
+    )
+    return output
+
+
+def _warming(config: SparseConfig, steps: int, learning_rate: float, **settings: Any) -> TrainingSettings:
+    """Of a warm-up: on the device, and with the numbers, of the training that follows."""
+    training = config.training
+    return TrainingSettings(
+        steps=steps,
+        batch_size=config.warm_up.batch_size,
+        learning_rate=learning_rate,
+        precision=training.precision,
+        seed=training.seed,
+        device=training.device,
+        **settings,
+    )
