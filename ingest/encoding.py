@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from opensearch_neural.corpus.readers import Document
-    from opensearch_neural.models.dense import DenseEncoder
+    from opensearch_neural.models.dense_encoder import DenseEncoder
     from opensearch_neural.models.quantized import QuantizedModel, Quantizer
     from opensearch_neural.models.sparse import SparseDocumentEncoder
     from opensearch_neural.models.vectors import SparseVectors

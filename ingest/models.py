@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from tokenizers import Tokenizer
 
-    from opensearch_neural.models.dense import DenseEncoder
+    from opensearch_neural.models.dense_encoder import DenseEncoder
     from opensearch_neural.models.quantized import QuantizedModel
     from opensearch_neural.models.sparse import SparseDocumentEncoder
 

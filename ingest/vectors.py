@@ -47,7 +47,7 @@ from opensearch_neural.index.mapping import PassageMeta, QuantizedMeta, SparseMe
 from opensearch_neural.models.vectors import SparseVectors
 
 if TYPE_CHECKING:
-    from opensearch_neural.models.dense import DenseEncoder
+    from opensearch_neural.models.dense_encoder import DenseEncoder
 
 FORMAT = 1
 SHARD_RECORDS = 4096

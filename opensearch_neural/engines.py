@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from opensearchpy import OpenSearch
 
-    from opensearch_neural.models.dense import Backend, DenseEncoder
+    from opensearch_neural.models.dense_encoder import Backend, DenseEncoder
     from opensearch_neural.models.quantized import QuantizedModel
     from opensearch_neural.query_encoder import QueryEncoder
     from opensearch_neural.retrievers.faiss import QuantizedRetriever

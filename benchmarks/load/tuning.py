@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from opensearch_neural.evaluation.evaluate import Qrels
-    from opensearch_neural.models.dense import Backend, DenseEncoder
+    from opensearch_neural.models.dense_encoder import Backend, DenseEncoder
 
 RARE = (
     *(Rare("ratio", value) for value in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)),

@@ -21,7 +21,7 @@ from opensearch_neural.index.mapping import IndexMeta
 from opensearch_neural.queries import Body, Rare
 
 if TYPE_CHECKING:
-    from opensearch_neural.models.dense import Backend
+    from opensearch_neural.models.dense_encoder import Backend
 
 OPAQUE_ID = "osn-bench/"
 

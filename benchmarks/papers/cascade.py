@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from benchmarks.load.measurement import Measurement
-    from opensearch_neural.models.dense import Backend
+    from opensearch_neural.models.dense_encoder import Backend
 
 SPARSE, CASCADE = "sparse", "cascade"
 POINTS = 2.0  # of nDCG@10

@@ -596,8 +596,8 @@ def starts_as_they_are(ground: Ground) -> dict[str, str]:
     less, reading as many tokens of a document as the arms do."""
     from sentence_transformers import SentenceTransformer
 
-    from opensearch_neural.models.dense import quiet_loading
     from opensearch_neural.models.directory import locate
+    from opensearch_neural.models.pretrained import quiet_loading
 
     recipe = ground.recipe
     name, length = f"{recipe.start_name} as it is", recipe.document_length

@@ -249,7 +249,7 @@ def _theirs(model: str, dtype: Literal["fp32", "bf16"]) -> Arm:
     from scipy.sparse import csr_matrix
     from sentence_transformers import SparseEncoder
 
-    from opensearch_neural.models.dense import quiet_loading
+    from opensearch_neural.models.pretrained import quiet_loading
     from opensearch_neural.query_encoder import load_tokenizer, special_tokens, vocabulary_of
 
     dtypes = {"dtype": torch.bfloat16} if dtype == "bf16" else {}

@@ -18,8 +18,8 @@ import numpy as np
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.idf import DocumentFrequencies, save_idf
-from opensearch_neural.models.dense import quiet_loading
 from opensearch_neural.models.directory import MINILM_PACKAGE, minilm_directory
+from opensearch_neural.models.pretrained import quiet_loading
 from opensearch_neural.query_encoder import encodable, load_tokenizer, special_tokens, vocabulary_of
 
 ACTIVE = 150  # weights a document

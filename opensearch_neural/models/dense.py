@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opensearch_neural.errors import MissingExtra, ModelError, NotFinite
+from opensearch_neural.errors import MissingExtra, ModelError
 from opensearch_neural.models import directory
+from opensearch_neural.models.dense_encoder import Backend, DenseEncoder, ends_normalized, finite
+from opensearch_neural.models.dense_onnx import OnnxDenseEncoder
 from opensearch_neural.models.directory import ModelInfo
+from opensearch_neural.models.pretrained import quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.query_encoder import encodable
 
@@ -25,36 +27,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KIND = "dense"
-Backend = Literal["torch", "onnx", "onnx-int8"]
-"""What runs the network: torch, ONNX Runtime, or ONNX Runtime with weights and activations rounded to 8 bits."""
-
-
-T5 = ("t5", "mt5", "umt5")
-"""Model types of transformers whose folder may hold a decoder, and whose texts begin with no CLS."""
-
-
-class DenseEncoder(Protocol):
-    """Texts to dense vectors; documents and queries apart, as a model with prompts or two towers needs."""
-
-    @property
-    def info(self) -> ModelInfo: ...
-
-    @property
-    def dimension(self) -> int: ...
-
-    @property
-    def vectors(self) -> int:
-        """How many vectors of `dimension` numbers a document's row holds, one after the other; a query has one."""
-
-    @property
-    def normalized(self) -> bool:
-        """Whether every vector has length 1, so that cosine is the inner product."""
-
-    def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> NDArray[np.float32]:
-        """(texts, vectors · dimension), in order. Raises ModelError where a vector is not finite."""
-
-    def encode_queries(self, texts: Sequence[str], *, batch_size: int = 32) -> NDArray[np.float32]:
-        """(texts, dimension), in order. Raises ModelError where a vector is not finite."""
 
 
 def load_dense(
@@ -80,8 +52,6 @@ def load_dense(
         directory.refuse_several_vectors(folder)
         logger.warning("%s has no sentence-transformers files: mean pooling, no normalization", info.name)
     if backend != "torch":
-        from opensearch_neural.models.dense_onnx import OnnxDenseEncoder
-
         return OnnxDenseEncoder.load(folder, info, max_length, int8=backend == "onnx-int8", threads=threads)
     return _load_torch(folder, info, device, max_length)
 
@@ -106,12 +76,6 @@ def _load_torch(folder: Path, info: ModelInfo, device: str | None, max_length: i
     if dimension is None:
         raise ModelError(f"{folder}: the model does not say the dimension of its vectors")
     return TorchDenseEncoder(info, model, dimension, ends_normalized(folder))
-
-
-def ends_normalized(folder: Path) -> bool:
-    """Whether every route of a sentence-transformers directory ends in a Normalize module."""
-    routes = directory.routes(folder).values()
-    return bool(routes) and all(modules and modules[-1].type == "Normalize" for modules in routes)
 
 
 @dataclass(frozen=True)
@@ -173,30 +137,3 @@ def stages_of(model: SentenceTransformer, route: Literal["query", "document"]) -
             raise ModelError(f"the model has no route {route!r}, only {', '.join(routes)}")
         stages = list(routes[route].children())
     return stages
-
-
-def finite(vectors: NDArray[np.floating], dimension: int, info: ModelInfo) -> NDArray[np.float32]:
-    """(n, dimension) as float32, or NotFinite, which names the first row with a NaN or an infinity."""
-    rows = np.ascontiguousarray(vectors.reshape(-1, dimension), dtype=np.float32)
-    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
-    if len(bad):
-        raise NotFinite(
-            f"{info.name} gives a vector that is not finite for text {bad[0]} of {len(rows)} ({len(bad)} such texts)",
-            "its weights may be broken: look for NaN in model.safetensors",
-            row=int(bad[0]),
-        )
-    return rows
-
-
-@contextmanager
-def quiet_loading() -> Iterator[None]:
-    """Keep transformers from drawing a progress bar of its own while it reads weights."""
-    from transformers.utils import logging as transformers_logging
-
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            transformers_logging.enable_progress_bar()

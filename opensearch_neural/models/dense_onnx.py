@@ -22,8 +22,9 @@ from tokenizers import Tokenizer
 from opensearch_neural.errors import MissingExtra, ModelError
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory
-from opensearch_neural.models.dense import T5, ends_normalized, finite, quiet_loading
+from opensearch_neural.models.dense_encoder import ends_normalized, finite
 from opensearch_neural.models.directory import ModelInfo, Module
+from opensearch_neural.models.pretrained import T5, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.query_encoder import encodable, load_tokenizer
 

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.errors import ModelError
-from opensearch_neural.models.dense import quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+T5 = ("t5", "mt5", "umt5")
+"""Model types of transformers whose folder may hold a decoder, and whose texts begin with no CLS."""
 
 
 def load_model(auto: Any, folder: Path, *, what: str | None = None, config: Any = None) -> tuple[Any, list[str]]:
@@ -86,3 +88,17 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         transformers_logging.set_verbosity(before)
+
+
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """Keep transformers from drawing a progress bar of its own while it reads weights."""
+    from transformers.utils import logging as transformers_logging
+
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()

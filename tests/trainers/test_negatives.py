@@ -15,7 +15,7 @@ from opensearchpy import OpenSearch
 
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.mapping import IndexMeta, index_body
-from opensearch_neural.models.dense import finite
+from opensearch_neural.models.dense_encoder import finite
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.vectors import SparseVectors
 from trainers.data.embedding_cache import dense_vectors, sparse_vectors

@@ -30,7 +30,7 @@ from trainers.data.examples import NEGATIVES, TrainingData, load_training
 from trainers.data.texts import TextStore
 
 if TYPE_CHECKING:
-    from opensearch_neural.models.dense import DenseEncoder
+    from opensearch_neural.models.dense_encoder import DenseEncoder
 
 DEPTH = 200
 CHUNK = 256

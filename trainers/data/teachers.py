@@ -411,7 +411,7 @@ def _siamese_network(folder: Path, device: str | None, batch_size: int, max_leng
         from sentence_transformers import SparseEncoder
     except ModuleNotFoundError:
         raise MissingExtra("a sparse teacher that encodes queries too", "encode") from None
-    from opensearch_neural.models.dense import quiet_loading
+    from opensearch_neural.models.pretrained import quiet_loading
 
     refuse_unsafe(folder)
     with quiet_loading():
@@ -516,7 +516,7 @@ def _cross_encoder(
         from torch import nn
     except ModuleNotFoundError:
         raise MissingExtra("a cross-encoder teacher", "encode") from None
-    from opensearch_neural.models.dense import quiet_loading
+    from opensearch_neural.models.pretrained import quiet_loading
 
     refuse_unsafe(folder)
     labels = read_json_object(folder / "config.json").get("id2label")

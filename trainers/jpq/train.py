@@ -35,14 +35,9 @@ from transformers import set_seed
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.evaluation.evaluate import measure
 from opensearch_neural.models import directory
-from opensearch_neural.models.dense import (
-    DenseEncoder,
-    TorchDenseEncoder,
-    ends_normalized,
-    load_dense,
-    quiet_loading,
-    stages_of,
-)
+from opensearch_neural.models.dense import TorchDenseEncoder, load_dense, stages_of
+from opensearch_neural.models.dense_encoder import DenseEncoder, ends_normalized
+from opensearch_neural.models.pretrained import quiet_loading
 from opensearch_neural.models.quantized import CENTROIDS, KIND, QUANTIZER_FILE, Codes, Quantizer
 from opensearch_neural.query_encoder import encodable
 from trainers import dense as bi_encoder

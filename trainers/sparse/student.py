@@ -27,9 +27,9 @@ from opensearch_neural.files import write_json
 from opensearch_neural.idf import load_idf, save_idf
 from opensearch_neural.models import sparse as sparse_models
 from opensearch_neural.models import sparse_head
-from opensearch_neural.models.dense import quiet_loading
 from opensearch_neural.models.directory import locate, routes
 from opensearch_neural.models.lexical import LexicalEncoder, build_lexical
+from opensearch_neural.models.pretrained import quiet_loading
 from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.query_encoder import QueryEncoder, special_tokens, vocabulary_of
 from trainers.common import losses

@@ -1,0 +1,60 @@
+"""What a dense encoder is, whatever runs its network: torch (`dense`), ONNX Runtime (`dense_onnx`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opensearch_neural.errors import NotFinite
+from opensearch_neural.models import directory
+from opensearch_neural.models.directory import ModelInfo
+
+Backend = Literal["torch", "onnx", "onnx-int8"]
+"""What runs the network: torch, ONNX Runtime, or ONNX Runtime with weights and activations rounded to 8 bits."""
+
+
+class DenseEncoder(Protocol):
+    """Texts to dense vectors; documents and queries apart, as a model with prompts or two towers needs."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    @property
+    def dimension(self) -> int: ...
+
+    @property
+    def vectors(self) -> int:
+        """How many vectors of `dimension` numbers a document's row holds, one after the other; a query has one."""
+
+    @property
+    def normalized(self) -> bool:
+        """Whether every vector has length 1, so that cosine is the inner product."""
+
+    def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> NDArray[np.float32]:
+        """(texts, vectors · dimension), in order. Raises ModelError where a vector is not finite."""
+
+    def encode_queries(self, texts: Sequence[str], *, batch_size: int = 32) -> NDArray[np.float32]:
+        """(texts, dimension), in order. Raises ModelError where a vector is not finite."""
+
+
+def ends_normalized(folder: Path) -> bool:
+    """Whether every route of a sentence-transformers directory ends in a Normalize module."""
+    routes = directory.routes(folder).values()
+    return bool(routes) and all(modules and modules[-1].type == "Normalize" for modules in routes)
+
+
+def finite(vectors: NDArray[np.floating], dimension: int, info: ModelInfo) -> NDArray[np.float32]:
+    """(n, dimension) as float32, or NotFinite, which names the first row with a NaN or an infinity."""
+    rows = np.ascontiguousarray(vectors.reshape(-1, dimension), dtype=np.float32)
+    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    if len(bad):
+        raise NotFinite(
+            f"{info.name} gives a vector that is not finite for text {bad[0]} of {len(rows)} ({len(bad)} such texts)",
+            "its weights may be broken: look for NaN in model.safetensors",
+            row=int(bad[0]),
+        )
+    return rows
