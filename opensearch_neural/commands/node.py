@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from opensearch_neural import node as local_node
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.node.profiles import PROFILES
-from opensearch_neural.node.state import DEFAULT_NAME
+from opensearch_neural.node.clusters import DEFAULT_NAME
+from opensearch_neural.node.parts import PROFILES
 
 NAME = click.option("--name", default=DEFAULT_NAME, show_default=True, help="Which cluster; several can run at once.")
 
@@ -58,8 +59,8 @@ def start(
 ) -> None:
     """Start a cluster, wait until it is healthy, and print its URL.
 
-    The first start fetches the parts with Maven. Where the cluster runs already it is found, and members of it that
-    died are started again with their data.
+    The first start fetches the parts with Maven. A cluster that runs already is used as it is; nodes of it that died
+    are started again with their data.
 
     \b
     export OSN_URL=$(osn node start --heap 2g)
@@ -102,7 +103,7 @@ def status(name: str | None, as_json: bool) -> None:
     """
     clusters = local_node.status(name)
     if as_json:
-        click.echo(json.dumps([cluster.as_dict() for cluster in clusters], indent=2))
+        click.echo(json.dumps([asdict(cluster) for cluster in clusters], indent=2))
         return
     if not clusters:
         click.echo("no local cluster" if name is None else f"no local cluster {name!r}")
@@ -131,9 +132,9 @@ def logs(follow: bool, index: int, lines: int, name: str) -> None:
         click.echo(line)
 
 
-def _settings(given: tuple[str, ...]) -> dict[str, Any]:
+def _settings(options: tuple[str, ...]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
-    for setting in given:
+    for setting in options:
         key, equals, value = setting.partition("=")
         if not equals or not key:
             raise InputError(

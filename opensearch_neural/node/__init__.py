@@ -15,8 +15,7 @@ Several nodes form one cluster of separate processes, so that one can be lost:
 
 from __future__ import annotations
 
+from opensearch_neural.node.clusters import ClusterStatus, NodeStatus, logs, status
 from opensearch_neural.node.lifecycle import RunningNode, kill_node, start, stop
-from opensearch_neural.node.logs import logs
-from opensearch_neural.node.status import ClusterStatus, NodeStatus, status
 
 __all__ = ["ClusterStatus", "NodeStatus", "RunningNode", "kill_node", "logs", "start", "status", "stop"]

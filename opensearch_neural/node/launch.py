@@ -1,20 +1,41 @@
-"""What a node is started with: its configuration files, its command line, its ports."""
+"""What a start asks for, checked against what there is, and the files and command line that each node is started with."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import secrets
+import shutil
 import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opensearch_neural.errors import InputError
-from opensearch_neural.node.java import Java
-from opensearch_neural.node.profiles import Profile
-from opensearch_neural.node.state import ClusterState, NodeState
+from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.node.clusters import LOOPBACK, ClusterState, NodeState, ask, cluster_folder, known_clusters
+from opensearch_neural.node.parts import Java, Profile, profile_named
 
-LOOPBACK = "127.0.0.1"
+DEFAULT_PROFILE = "full"
+DEFAULT_PORT = 9200
+DEFAULT_HEAP = "1g"
+
+DATA_NOTE = "osn-node.json"
+"""Lies beside the data: which profile and how many nodes wrote it."""
+
+FIXED_SETTINGS = {
+    "http.port": "--port",
+    "path.data": "--data",
+    "path.logs": "osn node logs",
+    "cluster.name": "--name",
+    "node.name": "--name",
+    "network.host": "nothing: a local node listens on loopback only",
+    "http.host": "nothing: a local node listens on loopback only",
+    "transport.host": "nothing: a local node listens on loopback only",
+}
+"""Settings that `osn node` decides itself, and what to use instead."""
 
 # One plain log on stdout, which the guard writes to a file; the runner's own configuration writes six.
 LOG4J = """\
@@ -27,21 +48,109 @@ rootLogger.level = info
 rootLogger.appenderRef.console.ref = console
 """
 
-FIXED = {
-    "http.port": "--port",
-    "path.data": "--data",
-    "path.logs": "osn node logs",
-    "cluster.name": "--name",
-    "node.name": "--name",
-    "network.host": "nothing: a local node listens on loopback only",
-    "http.host": "nothing: a local node listens on loopback only",
-    "transport.host": "nothing: a local node listens on loopback only",
-}
-"""Settings that `osn node` decides itself, and what to use instead."""
+
+# ----------------------------------------------------------------------------------------------------- what is asked
+
+
+@dataclass(frozen=True)
+class StartRequest:
+    """The arguments of one start; None for what the caller left open."""
+
+    profile: str | None
+    nodes: int | None
+    port: int | None
+    data: Path | None
+    heap: str | None
+    settings: Mapping[str, Any] | None
+
+    def check(self) -> None:
+        """Raises InputError for a value that cannot be used."""
+        if self.profile is not None:
+            profile_named(self.profile)
+        if self.heap is not None:
+            checked_heap(self.heap)
+        if self.nodes is not None and not 1 <= self.nodes <= 9:
+            raise InputError(f"a local cluster cannot have {self.nodes} nodes", "1 to 9")
+        if self.port is not None and not (self.port == 0 or 1024 <= self.port <= 65000):
+            raise InputError(f"port {self.port} cannot be used", "1024 to 65000, or 0 for any free one")
+        check_settings(self.settings or {})
+
+    def differs_from(self, cluster: ClusterState) -> list[str]:
+        """Options that were named and are not what the cluster has, as 'option is has, not wanted'."""
+        options = [
+            ("--profile", self.profile, cluster.profile),
+            ("--nodes", self.nodes, len(cluster.nodes)),
+            ("--port", self.port or None, cluster.nodes[0].http_port),
+            ("--data", str(self.data) if self.data else None, cluster.data),
+            ("--heap", self.heap.lower() if self.heap else None, cluster.heap),
+            ("--setting", dict(self.settings) if self.settings else None, cluster.settings),
+        ]
+        return [
+            f"{option} is {has}, not {wanted}"
+            for option, wanted, has in options
+            if wanted is not None and wanted != has
+        ]
+
+    def refuse_if_different(self, cluster: ClusterState) -> None:
+        if differences := self.differs_from(cluster):
+            raise ClusterError(
+                f"{cluster.name!r} runs already at {cluster.url}, and otherwise than asked: {'; '.join(differences)}",
+                f"use it as it is, or stop it first (osn node stop --name {cluster.name}), or give another --name",
+            )
+
+    def new_cluster(self, name: str, profile: Profile) -> ClusterState:
+        """A cluster as asked for, on ports that nobody has. Raises ClusterError for a taken port."""
+        nodes = self.nodes or 1
+        # Other running clusters keep the ports of their nodes that are down at the moment.
+        reserved = {
+            port
+            for other in known_clusters()
+            if other.name != name and other.running
+            for node in other.nodes
+            for port in (node.http_port, node.transport_port)
+        }
+        port = DEFAULT_PORT if self.port is None else self.port
+        if port == 0:
+            port = free_ports(1, DEFAULT_PORT + 1, reserved)[0]
+        elif not is_free(port):
+            raise _port_taken(port, name, _another_port(port))
+        http_ports = [port, *free_ports(nodes - 1, port + 1, {*reserved, port})]
+        transport_ports = free_ports(nodes, max(port + 100, 9300), {*reserved, *http_ports})
+        return ClusterState(
+            name=name,
+            mark=secrets.token_hex(8),
+            profile=profile.name,
+            version=profile.version,
+            heap=checked_heap(self.heap or DEFAULT_HEAP),
+            data=str(self.data or cluster_folder(name) / "data"),
+            nodes=[
+                NodeState(index, http, transport)
+                for index, (http, transport) in enumerate(zip(http_ports, transport_ports, strict=True), start=1)
+            ],
+            settings=dict(self.settings or {}),
+        )
+
+
+def checked_heap(heap: str) -> str:
+    """A heap size as Java takes it, such as 512m or 2g. Raises InputError."""
+    size = re.fullmatch(r"([1-9]\d*)([mMgG])", heap)
+    if size is None or int(size[1]) * (1024 if size[2] in "gG" else 1) < 128:
+        raise InputError(f"a heap of {heap!r} cannot be given to Java", "for example 512m or 2g; 128m at least")
+    return heap.lower()
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Raises InputError for a setting that `osn node` decides itself."""
+    for name, instead in FIXED_SETTINGS.items():
+        if name in settings:
+            raise InputError(f"the setting {name} is decided by `osn node` itself", f"use {instead}")
+
+
+# ------------------------------------------------------------------------------------------------------------- ports
 
 
 def is_free(port: int) -> bool:
-    """Whether nothing listens on the port, and this user may."""
+    """Whether nothing listens on the port, and this user may listen there."""
     # Some systems let one bind 127.0.0.1 beside a program that listens on every address.
     with socket.socket() as probe:
         probe.settimeout(1.0)
@@ -57,30 +166,88 @@ def is_free(port: int) -> bool:
     return True
 
 
-def free_ports(count: int, first: int, taken: set[int]) -> list[int]:
-    """The next `count` free ports from `first` on that are not in `taken`."""
-    found: list[int] = []
+def free_ports(count: int, first: int, reserved: set[int]) -> list[int]:
+    """The next `count` free ports from `first` on that are not in `reserved`."""
+    ports: list[int] = []
     for port in range(first, 65536):
-        if len(found) == count:
+        if len(ports) == count:
             break
-        if port not in taken and is_free(port):
-            found.append(port)
-    return found
+        if port not in reserved and is_free(port):
+            ports.append(port)
+    return ports
 
 
-def checked_heap(heap: str) -> str:
-    """A heap size as Java takes it, such as 512m or 2g. Raises InputError."""
-    size = re.fullmatch(r"([1-9]\d*)([mMgG])", heap)
-    if size is None or int(size[1]) * (1024 if size[2] in "gG" else 1) < 128:
-        raise InputError(f"a heap of {heap!r} cannot be given to Java", "for example 512m or 2g; 128m at least")
-    return heap.lower()
+def check_ports(cluster: ClusterState, node: NodeState) -> None:
+    """Raises ClusterError if a port of the node is taken.
+
+    A cluster that is started again keeps its ports, since its other members know them.
+    """
+    for port in (node.http_port, node.transport_port):
+        if not is_free(port):
+            stop_first = f"stop the cluster and start it with another --port (osn node stop --name {cluster.name})"
+            raise _port_taken(port, cluster.name, stop_first if cluster.running else _another_port(port))
 
 
-def checked_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    for name, instead in FIXED.items():
-        if name in settings:
-            raise InputError(f"the setting {name} is decided by `osn node` itself", f"use {instead}")
-    return settings
+def _another_port(port: int) -> str:
+    return f"give another port (--port {free_ports(1, port + 1, set())[0]} is free, --port 0 takes any)"
+
+
+def _port_taken(port: int, name: str, another: str) -> ClusterError:
+    other = next((state for state in known_clusters() if any(n.http_port == port for n in state.running)), None)
+    if other is not None and other.name != name:
+        return ClusterError(
+            f"port {port} is that of the local cluster {other.name!r}",
+            f"use it (--name {other.name}), stop it (osn node stop --name {other.name}), or {another}",
+        )
+    answer = ask(port, "/", timeout=2.0)
+    if answer and "cluster_name" in answer:
+        number = answer.get("version", {}).get("number", "?")
+        return ClusterError(
+            f"port {port} is taken by a cluster that `osn node` did not start: {answer['cluster_name']!r}, {number}",
+            f"use it (export OSN_URL=http://127.0.0.1:{port}), or {another}",
+        )
+    return ClusterError(f"port {port} is taken by another program", another)
+
+
+# -------------------------------------------------------------------------------------------------------------- data
+
+
+def claim_data(cluster: ClusterState) -> bool:
+    """Write beside the data which profile and how many nodes write it. Returns whether there was no data before.
+
+    Raises ClusterError for data of another version or number of nodes, which would not open, or never elect a leader.
+    """
+    path = Path(cluster.data) / DATA_NOTE
+    note = {"profile": cluster.profile, "version": cluster.version, "nodes": len(cluster.nodes)}
+    try:
+        known = json.loads(path.read_text())
+    except (OSError, ValueError):
+        known = None
+    if known is not None and known != note:
+        raise ClusterError(
+            f"the data in {cluster.data} is that of profile {known.get('profile')} ({known.get('version')}) with "
+            f"{known.get('nodes')} node(s), not {cluster.profile} ({cluster.version}) with {len(cluster.nodes)}",
+            f"start it as it was (--profile {known.get('profile')} --nodes {known.get('nodes')}), give another --data "
+            f"or --name, or remove it (osn node stop --name {cluster.name} --purge)",
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(note) + "\n")
+    except OSError as error:
+        raise InputError(f"{cluster.data} cannot hold data: {error.strerror}", "give another --data") from None
+    return known is None and not any(cluster.data_folder(node).exists() for node in cluster.nodes)
+
+
+def remove_data(cluster: ClusterState) -> None:
+    """Remove what the nodes stored, and nothing else that may lie in a --data folder."""
+    for node in cluster.nodes:
+        shutil.rmtree(cluster.data_folder(node), ignore_errors=True)
+    (Path(cluster.data) / DATA_NOTE).unlink(missing_ok=True)
+    with suppress(OSError):
+        Path(cluster.data).rmdir()
+
+
+# ------------------------------------------------------------------------------------------------------ what starts
 
 
 def write_configuration(cluster: ClusterState, node: NodeState) -> None:
@@ -152,8 +319,3 @@ def command(cluster: ClusterState, node: NodeState, profile: Profile, java: Java
     if profile.plugins:
         runner += ["-pluginTypes", ",".join(profile.plugins)]
     return [str(java.executable), *options, "-cp", f"{lib}{os.pathsep}{lib}/*", *runner]
-
-
-def environment() -> dict[str, str]:
-    """The environment of a node: ours, without the credentials that other `osn` commands take from it."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("OSN_", "AWS_"))}

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,25 +15,22 @@ from typing import Any
 
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.node import launch, process
-from opensearch_neural.node.health import wait_for_health
-from opensearch_neural.node.java import find_java
-from opensearch_neural.node.parts import prepare
-from opensearch_neural.node.plan import DEFAULT_PROFILE, Asked, check_ports, claim_data, remove_data
-from opensearch_neural.node.profiles import profile_named
-from opensearch_neural.node.spawn import Guard
-from opensearch_neural.node.state import (
+from opensearch_neural.node.clusters import (
     DEFAULT_NAME,
     ClusterState,
     NodeState,
     Report,
+    ask,
     cluster_folder,
     count,
     existing,
-    home,
     known_clusters,
     locked,
+    node_home,
     read_state,
 )
+from opensearch_neural.node.parts import find_java, prepare, profile_named
+from opensearch_neural.node.process import Guard
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +64,7 @@ def start(
     timeout: float = 180.0,
     report: Report = logger.info,
 ) -> RunningNode:
-    """Start a local cluster and wait until it answers; find it where it runs; restart members of it that died.
+    """Start a local cluster and wait until it answers; find it if it runs; restart members of it that died.
 
     What is None is what the cluster runs with already, else the default: profile "full", one node, port 9200, 1g of
     heap a node, data under `$OSN_HOME`. Port 0 takes any free one. Node `i` of several listens on the next free port.
@@ -74,72 +72,99 @@ def start(
     `settings` are added to every node's `opensearch.yml`. With `attached`, the nodes end with this process, however it
     ends, and data in the default place is removed with them.
 
-    Raises InputError for a value that cannot be used, ClusterError where the cluster cannot be started: no Java or
+    Raises InputError for a value that cannot be used, ClusterError if the cluster cannot be started: no Java or
     Maven, one that is too old, a taken port, a failed download, a node that died, no health within `timeout` seconds.
     Whatever was started by this call is ended then.
     """
-    asked = Asked(profile, nodes, port, Path(data).expanduser().resolve() if data else None, heap, settings)
-    asked.check()
+    data = Path(data).expanduser().resolve() if data else None
+    request = launch.StartRequest(profile, nodes, port, data, heap, settings)
+    request.check()
     _remove_abandoned()
     with _locked(name, report):
-        known = read_state(name)
-        running = known.running if known else []
-        if known and running:
-            asked.refuse_if_different(known)
-            cluster = known
-        elif known and any(node.pid for node in known.nodes) and not asked.differs_from(known):
-            # It was not stopped but died (a reboot, a kill): the same cluster again, on the same ports.
-            cluster = known
+        cluster = _cluster_to_join(name, request)
+        if cluster and len(cluster.running) == len(cluster.nodes):
+            report(f"{name!r} runs already (profile {cluster.profile}, {count(cluster.nodes)})")
+            _wait_for_health(cluster, timeout, report)
         else:
-            cluster = None
-        if cluster and len(running) == len(cluster.nodes):
-            report(f"{name!r} runs already (profile {cluster.profile}, {count(running)})")
-            wait_for_health(cluster, timeout, report)
-            return _running(cluster)
+            cluster = _start_missing(cluster, request, name, attached, timeout, report)
+    return RunningNode(
+        url=cluster.url,
+        pids=[node.pid for node in cluster.nodes if node.pid is not None],
+        data=Path(cluster.data),
+        name=cluster.name,
+        profile=cluster.profile,
+        urls=[node.url for node in cluster.nodes],
+    )
 
-        parts = profile_named(cluster.profile if cluster else asked.profile or DEFAULT_PROFILE)
-        java = find_java(parts.java, f"OpenSearch {parts.version} (profile {parts.name})")
-        lib = prepare(parts, java, report)
-        guard = Guard()
-        started: list[NodeState] = []
-        fresh = False
-        try:
-            # A port is free until its node listens, seconds later: what is chosen has to be written down before anyone
-            # else chooses.
-            with locked(home() / "ports.lock", "another local cluster is choosing its ports; waiting", report):
-                if cluster is None:
-                    cluster = asked.new_cluster(name, parts)
-                if not running:
-                    cluster.attached, cluster.owner = attached, os.getpid() if attached else None
-                fresh = claim_data(cluster)
-                for member in cluster.nodes:
-                    if member in running:
-                        continue
-                    check_ports(cluster, member)
-                    launch.write_configuration(cluster, member)
-                    launch.rotate_log(cluster.log(member))
-                    cluster.write()
-                    command = launch.command(cluster, member, parts, java, lib)
-                    member.pid = guard.start(command, cluster.log(member), cluster.node_folder(member))
-                    started.append(member)
-                    cluster.write()
-                    report(f"node {member.index} of {name!r} starts at {member.url} (pid {member.pid})")
-            wait_for_health(cluster, timeout, report)
-        except BaseException:
-            guard.end_nodes()
-            for member in started:
-                member.pid = None
-            if cluster is not None and started:
+
+def _cluster_to_join(name: str, request: launch.StartRequest) -> ClusterState | None:
+    """The known cluster that the start continues, or None if it makes a new one.
+
+    Raises ClusterError if the cluster runs otherwise than asked.
+    """
+    known = read_state(name)
+    if known is None:
+        return None
+    if known.running:
+        request.refuse_if_different(known)
+        return known
+    # A cluster that was not stopped but died (a reboot, a kill) comes back on the same ports.
+    died = any(node.pid for node in known.nodes)
+    return known if died and not request.differs_from(known) else None
+
+
+def _start_missing(
+    cluster: ClusterState | None,
+    request: launch.StartRequest,
+    name: str,
+    attached: bool,
+    timeout: float,
+    report: Report,
+) -> ClusterState:
+    """Start the nodes of `cluster` that do not run, or all of a new one. If that fails, all of them are ended again."""
+    profile = profile_named(cluster.profile if cluster else request.profile or launch.DEFAULT_PROFILE)
+    java = find_java(profile.java, f"OpenSearch {profile.version} (profile {profile.name})")
+    lib = prepare(profile, java, report)
+    guard = Guard()
+    started: list[NodeState] = []
+    fresh = False
+    try:
+        # A port is free until its node listens, seconds later: what is chosen has to be written down before anyone
+        # else chooses.
+        with locked(node_home() / "ports.lock", "another local cluster is choosing its ports; waiting", report):
+            cluster = cluster or request.new_cluster(name, profile)
+            running = cluster.running
+            if not running:
+                cluster.attached, cluster.owner = attached, os.getpid() if attached else None
+            fresh = launch.claim_data(cluster)
+            for node in cluster.nodes:
+                if node in running:
+                    continue
+                launch.check_ports(cluster, node)
+                launch.write_configuration(cluster, node)
+                launch.rotate_log(cluster.log(node))
                 cluster.write()
-            if cluster is not None and fresh:
-                remove_data(cluster)
-            raise
-        if attached:
-            guard.remove_when_ended([cluster.folder])
-            _attached.append(guard)
-        else:
-            guard.release()
-    return _running(cluster)
+                command = launch.command(cluster, node, profile, java, lib)
+                node.pid = guard.start(command, cluster.log(node), cluster.node_folder(node))
+                started.append(node)
+                cluster.write()
+                report(f"node {node.index} of {name!r} starts at {node.url} (pid {node.pid})")
+        _wait_for_health(cluster, timeout, report)
+    except BaseException:
+        guard.end_nodes()
+        for node in started:
+            node.pid = None
+        if cluster is not None and started:
+            cluster.write()
+        if cluster is not None and fresh:
+            launch.remove_data(cluster)
+        raise
+    if attached:
+        guard.remove_when_ended([cluster.folder])
+        _attached.append(guard)
+    else:
+        guard.release()
+    return cluster
 
 
 def stop(name: str = DEFAULT_NAME, *, purge: bool = False, report: Report = logger.info) -> bool:
@@ -161,7 +186,7 @@ def stop(name: str = DEFAULT_NAME, *, purge: bool = False, report: Report = logg
             node.pid = None
         cluster.write()
         if purge:
-            remove_data(cluster)
+            launch.remove_data(cluster)
             shutil.rmtree(cluster.folder)
     return bool(running)
 
@@ -179,17 +204,6 @@ def kill_node(index: int, name: str = DEFAULT_NAME, *, number: int = signal.SIGK
         raise ClusterError(f"node {index} of {name!r} did not end")
 
 
-def _running(cluster: ClusterState) -> RunningNode:
-    return RunningNode(
-        url=cluster.url,
-        pids=[node.pid for node in cluster.nodes if node.pid is not None],
-        data=Path(cluster.data),
-        name=cluster.name,
-        profile=cluster.profile,
-        urls=[node.url for node in cluster.nodes],
-    )
-
-
 @contextmanager
 def _locked(name: str, report: Report) -> Iterator[None]:
     """One start or stop of a cluster at a time; a second start then finds what the first one started."""
@@ -199,8 +213,8 @@ def _locked(name: str, report: Report) -> Iterator[None]:
             yield
         except OSError as error:
             raise ClusterError(
-                f"{error.filename or home()}: {error.strerror or error}",
-                f"the local node keeps its files in {home()}: let OSN_HOME name a folder with space that is yours",
+                f"{error.filename or node_home()}: {error.strerror or error}",
+                f"the local node keeps its files in {node_home()}: let OSN_HOME name a folder with space that is yours",
             ) from error
         finally:
             # A start that was refused leaves no trace of the name.
@@ -214,3 +228,53 @@ def _remove_abandoned() -> None:
         if cluster.attached and cluster.owner is not None and not process.command_line(cluster.owner):
             process.end(cluster.processes())
             shutil.rmtree(cluster.folder, ignore_errors=True)
+
+
+# ------------------------------------------------------------------------------------------------------------ health
+
+
+def _wait_for_health(cluster: ClusterState, timeout: float, report: Report) -> None:
+    """Wait until every node has joined one cluster that is yellow or green. Raises ClusterError if it does not."""
+    began = shown = time.monotonic()
+    pending = list(cluster.nodes)
+    while True:
+        for node in cluster.nodes:
+            if not cluster.is_up(node):
+                raise ClusterError(
+                    f"node {node.index} of {cluster.name!r} died while starting; the end of its log:\n"
+                    + _tail(cluster.log(node)),
+                    f"the whole log: {cluster.log(node)}",
+                )
+        pending = [node for node in pending if not _has_joined(cluster, node)]
+        if not pending:
+            return
+        now = time.monotonic()
+        if now - began > timeout:
+            node = pending[0]
+            raise ClusterError(
+                f"{cluster.name!r} is not healthy after {timeout:.0f} s (node {node.index}); the end of its log:\n"
+                + _tail(cluster.log(node)),
+                f"a slow machine may need more (--timeout); the whole log: {cluster.log(node)}",
+            )
+        if now - shown >= 5:
+            shown = now
+            report(f"  waiting for {count(pending)}, {now - began:.0f} s")
+        time.sleep(0.1)
+
+
+def _has_joined(cluster: ClusterState, node: NodeState) -> bool:
+    """Whether this very process answers at the node's port, as a member of a healthy cluster of the full size."""
+    health = ask(node.http_port, "/_cluster/health?cluster_manager_timeout=1s")
+    if not health or health.get("status") not in ("yellow", "green"):
+        return False
+    if health["cluster_name"] != cluster.name or health["number_of_nodes"] != len(cluster.nodes):
+        return False
+    local = ask(node.http_port, "/_nodes/_local/process") or {}
+    return any(member.get("process", {}).get("id") == node.pid for member in local.get("nodes", {}).values())
+
+
+def _tail(log: Path, lines: int = 20) -> str:
+    try:
+        return "\n".join(f"  | {line}" for line in log.read_text(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return "  | (there is none)"

@@ -1,4 +1,4 @@
-"""Fetches the parts of a node with Maven, once, into a folder that every cluster shares."""
+"""The parts of a node: which OpenSearch (a profile), on which Java, from which jars (fetched once with Maven)."""
 
 from __future__ import annotations
 
@@ -7,22 +7,162 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from opensearch_neural.errors import ClusterError
-from opensearch_neural.node.java import Java
-from opensearch_neural.node.profiles import Profile
-from opensearch_neural.node.state import Report, home, known_clusters, locked
+from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.node.clusters import Report, known_clusters, locked, node_home
 
 GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 MAIN = Path(__file__).parent / "LocalNode.java"
 
+INSTALLED_JAVAS = (
+    "/usr/lib/jvm/*",
+    "/opt/java/*",
+    "/opt/homebrew/opt/openjdk*",
+    "/usr/local/opt/openjdk*",
+    "/Library/Java/JavaVirtualMachines/*/Contents/Home",
+    "~/.sdkman/candidates/java/*",
+    "~/.jdks/*",
+)
+"""Where Debian, Fedora, Homebrew, macOS, sdkman and IDEs put a JDK."""
+
+
+# ----------------------------------------------------------------------------------------------------------- profiles
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One OpenSearch version with the plugins that are published for it."""
+
+    name: str
+    version: str
+    java: int
+    """The oldest Java that this version runs on."""
+    plugins: tuple[str, ...]
+    """Plugin classes, in the order in which they depend on one another."""
+
+    @property
+    def pom(self) -> Path:
+        return Path(__file__).parent / f"{self.name}.xml"
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}-{self.version}"
+
+
+PROFILES = {
+    profile.name: profile
+    for profile in (
+        Profile(
+            "full",
+            "2.19.1",
+            17,
+            ("org.opensearch.knn.plugin.KNNPlugin", "org.opensearch.neuralsearch.plugin.NeuralSearch"),
+        ),
+        # No neural-search is published for 3.x, and the k-NN that is needs a module that is not: BM25, rank_features,
+        # rescore and painless only.
+        Profile("core", "3.5.0", 21, ()),
+    )
+}
+
+
+def profile_named(name: str) -> Profile:
+    try:
+        return PROFILES[name]
+    except KeyError:
+        raise InputError(f"there is no profile {name!r}", f"profiles: {', '.join(PROFILES)}") from None
+
+
+# ---------------------------------------------------------------------------------------------------------------- Java
+
+
+@dataclass(frozen=True)
+class Java:
+    executable: Path
+    version: int
+    """The feature release: 17, 21, …"""
+
+    def has_module(self, name: str) -> bool:
+        listed = subprocess.run([self.executable, "--list-modules"], capture_output=True, text=True, check=False)
+        return any(line.split("@")[0] == name for line in listed.stdout.splitlines())
+
+
+def java_version(executable: Path) -> int | None:
+    """The feature release of a java executable, or None if it does not run (as the stub of macOS)."""
+    try:
+        told = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    release = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    return int(release[1]) if told.returncode == 0 and release else None
+
+
+def find_java(oldest: int, needed_by: str) -> Java:
+    """The Java of JAVA_HOME if that is set, else the one on the PATH, else the newest in the usual folders.
+
+    Raises ClusterError: none at all, JAVA_HOME without one, or none that is new enough.
+    """
+    if home := os.environ.get("JAVA_HOME"):
+        executable = Path(home) / "bin" / "java"
+        version = java_version(executable)
+        if version is None:
+            raise ClusterError(
+                f"JAVA_HOME is {home}, but {executable} does not run",
+                f"let JAVA_HOME name a JDK of version {oldest} or later, or unset it; {how_to_install(oldest)}",
+            )
+        if version < oldest:
+            raise ClusterError(
+                f"{needed_by} needs Java {oldest} or later, and JAVA_HOME ({home}) is Java {version}",
+                f"let JAVA_HOME name a newer one, or unset it; {how_to_install(oldest)}",
+            )
+        return Java(executable, version)
+    javas = [Java(path, version) for path in _candidates() if (version := java_version(path)) is not None]
+    if not javas:
+        raise ClusterError(
+            f"no Java was found, and {needed_by} needs version {oldest} or later", how_to_install(oldest)
+        )
+    if javas[0].version >= oldest:
+        return javas[0]
+    newest = max(javas, key=lambda java: java.version)
+    if newest.version < oldest:
+        raise ClusterError(
+            f"{needed_by} needs Java {oldest} or later; the newest found is {newest.version} ({newest.executable})",
+            how_to_install(oldest),
+        )
+    return newest
+
+
+def how_to_install(version: int) -> str:
+    """One line with the usual commands, the one of this system first."""
+    ways = {
+        "debian": f"Debian or Ubuntu: sudo apt install openjdk-{version}-jre-headless",
+        "macos": f"macOS: brew install openjdk@{version}",
+        "any": f"anywhere: sdk install java {version}-tem (sdkman)",
+    }
+    first = "macos" if sys.platform == "darwin" else "debian"
+    return "; ".join([ways.pop(first), *ways.values()])
+
+
+def _candidates() -> Iterator[Path]:
+    if on_path := shutil.which("java"):
+        yield Path(on_path)
+    for pattern in INSTALLED_JAVAS:
+        # pathlib cannot glob an absolute pattern; its parts below the root can.
+        below = Path(pattern).expanduser().relative_to("/")
+        yield from sorted(Path("/").glob(f"{below}/bin/java"))
+
+
+# --------------------------------------------------------------------------------------------------------------- Maven
+
 
 def find_maven() -> Path:
-    """`mvn` of MAVEN_HOME where that is set, else the one on the PATH. Raises ClusterError where there is none."""
+    """`mvn` of MAVEN_HOME if that is set, else the one on the PATH. Raises ClusterError if there is none."""
     if folder := os.environ.get("MAVEN_HOME"):
         inside = Path(folder) / "bin" / "mvn"
         if inside.is_file():
@@ -36,28 +176,28 @@ def find_maven() -> Path:
 
 
 def prepare(profile: Profile, java: Java, report: Report) -> Path:
-    """The folder with every jar of the profile, fetched first where it is not there yet.
+    """The folder with every jar of the profile, which is fetched if it is not there yet.
 
     It is filled beside and renamed, so it is complete or absent. Raises ClusterError: no Maven, or a failed download.
     """
     # What it is made from is part of its name: a later version of this package must not take the jars away from under
     # a node that runs.
     made_from = hashlib.sha256(profile.pom.read_bytes() + MAIN.read_bytes()).hexdigest()[:8]
-    folder = home() / f"{profile.label}-{made_from}"
+    folder = node_home() / f"{profile.label}-{made_from}"
     if folder.exists():
         return folder / "lib"
     busy = f"another process is fetching the parts of OpenSearch {profile.version}; waiting for it"
-    with locked(home() / f"{profile.label}.lock", busy, report):
+    with locked(node_home() / f"{profile.label}.lock", busy, report):
         if folder.exists():
             return folder / "lib"
         maven = find_maven()
         # What an earlier attempt left when it was killed.
-        for left in home().glob(f".{profile.label}.*"):
+        for left in node_home().glob(f".{profile.label}.*"):
             shutil.rmtree(left, ignore_errors=True)
         if not any(cluster.running for cluster in known_clusters()):
-            for older in home().glob(f"{profile.label}-*/"):
+            for older in node_home().glob(f"{profile.label}-*/"):
                 shutil.rmtree(older, ignore_errors=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{profile.label}.", dir=home()))
+        beside = Path(tempfile.mkdtemp(prefix=f".{profile.label}.", dir=node_home()))
         try:
             _fetch(maven, profile, java, beside, report)
             _unpack_plugins(beside / "lib")
@@ -74,7 +214,7 @@ def _fetch(maven: Path, profile: Profile, java: Java, beside: Path, report: Repo
     if java.executable != Path(shutil.which("java") or ""):
         environment["JAVA_HOME"] = str(java.executable.resolve().parent.parent)
     report(f"fetching OpenSearch {profile.version} (profile {profile.name}) with Maven, once")
-    log = home() / f"{profile.label}-maven.log"
+    log = node_home() / f"{profile.label}-maven.log"
     started = shown = time.monotonic()
     fetched = 0
     command = [str(maven), "-B", "-f", str(beside / "pom.xml"), GOAL, f"-DoutputDirectory={beside / 'lib'}"]
@@ -118,7 +258,7 @@ def _reason(output: str) -> str:
 
 
 def _unpack_plugins(lib: Path) -> None:
-    """Plugins are zips: their jars go onto the class path, where one node loads them like any other class."""
+    """Take the jars of the plugins, which are zips, onto the class path: a node loads them like any other class."""
     for archive in sorted(lib.glob("*.zip")):
         with zipfile.ZipFile(archive) as packed:
             for member in packed.namelist():
@@ -129,23 +269,12 @@ def _unpack_plugins(lib: Path) -> None:
 
 
 def _compile_main(java: Java, lib: Path) -> None:
-    """Compile LocalNode.java into the class path, and take the compiler out of it."""
+    """Compile LocalNode.java into the class path and remove the compiler from there."""
     (compiler,) = lib.glob("ecj-*.jar")
     jars = os.pathsep.join(str(jar) for jar in sorted(lib.glob("opensearch*.jar")))
     batch = "org.eclipse.jdt.internal.compiler.batch.Main"
-    command = [
-        str(java.executable),
-        "-cp",
-        str(compiler),
-        batch,
-        "-17",
-        "-proc:none",
-        "-cp",
-        jars,
-        "-d",
-        str(lib),
-        str(MAIN),
-    ]
+    compile_on_17 = [str(java.executable), "-cp", str(compiler), batch, "-17", "-proc:none"]
+    command = [*compile_on_17, "-cp", jars, "-d", str(lib), str(MAIN)]
     compiled = subprocess.run(command, capture_output=True, text=True, check=False)
     if compiled.returncode != 0:
         raise ClusterError(f"{MAIN.name} could not be compiled:\n{compiled.stderr[-2000:]}", f"with {java.executable}")

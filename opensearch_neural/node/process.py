@@ -1,17 +1,24 @@
-"""Processes by pid, told apart from others that were given the same pid later."""
+"""Processes: those of nodes, known by pid and mark, and the guard that starts them (guard.py) seen from this side."""
 
 from __future__ import annotations
 
+import json
 import os
+import select
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from opensearch_neural.errors import ClusterError
+from opensearch_neural.node import guard
 
 
 def command_line(pid: int) -> str:
-    """The command line of a running process; empty when there is none (a zombie has none either)."""
+    """The command line of a running process; empty if there is none (a zombie has none either)."""
     if Path("/proc/self/cmdline").exists():
         try:
             return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -28,13 +35,13 @@ def command_line(pid: int) -> str:
 def is_running(pid: int | None, mark: str) -> bool:
     """Whether `pid` runs and is the process that was started with `mark` on its command line.
 
-    Pids are given out again, after a reboot even soon: the mark, which is unique to one start, is what proves identity.
+    The system gives pids out again, soon after a reboot. The mark is unique to one cluster and proves the identity.
     """
     return pid is not None and mark in command_line(pid)
 
 
 def send(pid: int, mark: str, number: int) -> bool:
-    """Send a signal to the process, if it still is the one with the mark. Returns whether it was sent."""
+    """Send a signal to the process if it still is the one with the mark. Returns whether it was sent."""
     if not is_running(pid, mark):
         return False
     with suppress(ProcessLookupError):
@@ -44,7 +51,7 @@ def send(pid: int, mark: str, number: int) -> bool:
 
 
 def wait_until_gone(processes: list[tuple[int, str]], seconds: float) -> list[tuple[int, str]]:
-    """Wait for processes, given as (pid, mark), to end. Returns those that still run after `seconds`."""
+    """Wait for processes, each a (pid, mark), to end. Returns those that still run after `seconds`."""
     deadline = time.monotonic() + seconds
     left = [(pid, mark) for pid, mark in processes if is_running(pid, mark)]
     while left and time.monotonic() < deadline:
@@ -54,7 +61,7 @@ def wait_until_gone(processes: list[tuple[int, str]], seconds: float) -> list[tu
 
 
 def end(processes: list[tuple[int, str]], *, grace: float = 20.0) -> list[int]:
-    """End processes, given as (pid, mark): SIGTERM to all, SIGKILL to those still there after `grace` seconds.
+    """End processes, each a (pid, mark): SIGTERM to all, SIGKILL to those that still run after `grace` seconds.
 
     Returns the pids that had to be killed.
     """
@@ -65,3 +72,65 @@ def end(processes: list[tuple[int, str]], *, grace: float = 20.0) -> list[int]:
         send(pid, mark, signal.SIGKILL)
     wait_until_gone(stubborn, 10.0)
     return [pid for pid, _ in stubborn]
+
+
+def environment() -> dict[str, str]:
+    """The environment of a node: ours without the credentials that other `osn` commands take from it."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("OSN_", "AWS_"))}
+
+
+class Guard:
+    """Starts nodes that end with this process unless they are released. See guard.py for what is said to it."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", guard.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+
+    def _say(self, request: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise ClusterError("the process that guards the nodes ended by itself", "start it again") from None
+
+    def start(self, command: list[str], log: Path, folder: Path) -> int:
+        """Start a process that writes to `log` and has `folder` as its working directory. Returns its pid."""
+        self._say({"start": command, "log": str(log), "folder": str(folder), "environment": environment()})
+        assert self._process.stdout is not None
+        answered, _, _ = select.select([self._process.stdout], [], [], 30.0)
+        answer = json.loads(self._process.stdout.readline() or "{}") if answered else {}
+        if "pid" not in answer:
+            raise ClusterError(f"{command[0]} could not be started: {answer.get('error', 'no answer')}")
+        pid = int(answer["pid"])
+        # The kernel sets the command line a moment after the start has succeeded, and identity is read from it.
+        deadline = time.monotonic() + 1.0
+        while not command_line(pid) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return pid
+
+    def remove_when_ended(self, paths: list[Path]) -> None:
+        """Let the guard remove these folders after it has ended the nodes."""
+        self._say({"remove": [str(path) for path in paths]})
+
+    def release(self) -> None:
+        """Leave the nodes running without this process."""
+        self._say({"release": True})
+        self._process.wait(10.0)
+        self._close()
+
+    def end_nodes(self) -> None:
+        """Close the pipe, which ends the nodes, and wait until they are gone."""
+        self._close()
+        self._process.wait()
+
+    def _close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()

@@ -248,13 +248,13 @@ except Exception as error:
 
 
 def test_a_node_is_started_without_the_credentials_of_its_users_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    from opensearch_neural.node import launch
+    from opensearch_neural.node import process
 
     for name in ("OSN_PASSWORD", "OSN_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.setenv(name, SECRET)
-    given = launch.environment()
-    assert "PATH" in given
-    assert leaks(json.dumps(given, ensure_ascii=False)) == set()
+    passed_on = process.environment()
+    assert "PATH" in passed_on
+    assert leaks(json.dumps(passed_on, ensure_ascii=False)) == set()
 
 
 # ------------------------------------------------------------------------------------------------------------------ TLS

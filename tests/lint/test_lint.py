@@ -709,8 +709,7 @@ def bare_client() -> Iterator[Any]:
     from opensearch_neural import node
     from opensearch_neural.cluster.connect import connect
     from opensearch_neural.errors import ClusterError
-    from opensearch_neural.node.java import find_java
-    from opensearch_neural.node.profiles import PROFILES
+    from opensearch_neural.node.parts import PROFILES, find_java
 
     try:
         find_java(PROFILES["core"].java, "the core profile")

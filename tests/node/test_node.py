@@ -23,11 +23,9 @@ from opensearch_neural import node
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.node import guard as guard_script
 from opensearch_neural.node import launch, process
-from opensearch_neural.node.java import find_java, java_version
-from opensearch_neural.node.parts import find_maven, prepare
-from opensearch_neural.node.profiles import PROFILES
-from opensearch_neural.node.spawn import Guard
-from opensearch_neural.node.state import ClusterState, NodeState, cluster_folder, read_state
+from opensearch_neural.node.clusters import ClusterState, NodeState, cluster_folder, read_state
+from opensearch_neural.node.parts import PROFILES, find_java, find_maven, java_version, prepare
+from opensearch_neural.node.process import Guard
 
 OSN_NODE = [sys.executable, "-m", "opensearch_neural.cli", "node"]
 
@@ -132,7 +130,7 @@ class TestFindingJava:
     def test_none_at_all_is_said(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("JAVA_HOME", raising=False)
         monkeypatch.setenv("PATH", str(tmp_path))
-        monkeypatch.setattr("opensearch_neural.node.java.INSTALLED", (f"{tmp_path}/*",))
+        monkeypatch.setattr("opensearch_neural.node.parts.INSTALLED_JAVAS", (f"{tmp_path}/*",))
         with pytest.raises(
             ClusterError, match=r"no Java was found, and it needs version 17 or later(.|\n)*apt install"
         ):
@@ -145,7 +143,7 @@ class TestFindingJava:
         newer = java_that_says(tmp_path / "jvm" / "temurin-21", "21.0.1")
         monkeypatch.delenv("JAVA_HOME", raising=False)
         monkeypatch.setenv("PATH", str(tmp_path / "path" / "bin"), prepend=os.pathsep)
-        monkeypatch.setattr("opensearch_neural.node.java.INSTALLED", (f"{tmp_path}/jvm/*",))
+        monkeypatch.setattr("opensearch_neural.node.parts.INSTALLED_JAVAS", (f"{tmp_path}/jvm/*",))
         assert find_java(21, "it").executable == newer
         with pytest.raises(ClusterError, match="it needs Java 22 or later; the newest found is 21"):
             find_java(22, "it")
@@ -304,7 +302,7 @@ class TestGuard:
 
     def test_a_killed_owner_takes_its_processes_along(self, tmp_path: Path) -> None:
         script = (
-            "import pathlib, sys, time; from opensearch_neural.node.spawn import Guard;"
+            "import pathlib, sys, time; from opensearch_neural.node.process import Guard;"
             "folder = pathlib.Path(sys.argv[1]);"
             "guard = Guard(); print(guard.start(sys.argv[2:], folder / 'log', folder), flush=True); time.sleep(600)"
         )

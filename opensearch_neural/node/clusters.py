@@ -1,19 +1,22 @@
-"""Where the local node keeps things, and what is known of each cluster: one JSON file per cluster name.
+"""The local clusters: where each keeps its files, what is known of it, how it is, and what its nodes wrote.
 
 $OSN_HOME                        default ~/.cache/osn
   node/full-2.19.1-HASH/lib/     the parts of a profile, shared by every cluster
   node/clusters/NAME/            one cluster
     state.json  lock
-    node-1/{conf,logs,tmp}/      what each node is started with, and what it said
+    node-1/{conf,logs,tmp}/      what each node is started with, and what it wrote
     data/node-1/                 what it stores, unless --data says elsewhere
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
 import sys
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -21,21 +24,25 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.home import home as osn_home
+from opensearch_neural.home import home
 from opensearch_neural.node.process import is_running
 
 if sys.platform != "win32":
     import fcntl
 
+LOOPBACK = "127.0.0.1"
 DEFAULT_NAME = "osn"
 
 Report = Callable[[str], None]
 """Takes one plain line of progress."""
 
 
-def home() -> Path:
+def node_home() -> Path:
     """`$OSN_HOME/node`, by default `~/.cache/osn/node`."""
-    return osn_home().resolve() / "node"
+    return home().resolve() / "node"
+
+
+# ------------------------------------------------------------------------------------------------------------- state
 
 
 @dataclass
@@ -43,18 +50,19 @@ class NodeState:
     """One node of a cluster: where it listens, and its process while it has one."""
 
     index: int
+    """Counted from 1."""
     http_port: int
     transport_port: int
     pid: int | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.http_port}"
+        return f"http://{LOOPBACK}:{self.http_port}"
 
 
 @dataclass
 class ClusterState:
-    """All that a later command has to know about a cluster."""
+    """All that a later command has to know about a cluster; kept in its `state.json`."""
 
     name: str
     mark: str
@@ -104,6 +112,7 @@ class ClusterState:
         raise InputError(f"{self.name!r} has no node {index}", f"1 to {len(self.nodes)}")
 
     def processes(self) -> list[tuple[int, str]]:
+        """(pid, mark) of every node that was started."""
         return [(node.pid, self.mark) for node in self.nodes if node.pid is not None]
 
     def write(self) -> None:
@@ -118,13 +127,14 @@ def count(nodes: Sized) -> str:
 
 
 def cluster_folder(name: str) -> Path:
+    """Raises InputError for a name that cannot be a folder's."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
         raise InputError(f"{name!r} cannot be the name of a cluster", "letters, digits, '-', '_' and '.', 64 at most")
-    return home() / "clusters" / name
+    return node_home() / "clusters" / name
 
 
 def read_state(name: str) -> ClusterState | None:
-    """What is known of a cluster, or None. A file that cannot be read names itself in the error."""
+    """What is known of a cluster, or None. Raises ClusterError, naming the file, if that cannot be read."""
     path = cluster_folder(name) / "state.json"
     try:
         known = json.loads(path.read_text())
@@ -139,7 +149,7 @@ def read_state(name: str) -> ClusterState | None:
 
 
 def existing(name: str) -> ClusterState:
-    """What is known of a cluster. Raises ClusterError where that is nothing."""
+    """What is known of a cluster. Raises ClusterError if that is nothing."""
     cluster = read_state(name)
     if cluster is None:
         names = ", ".join(state.name for state in known_clusters()) or "none"
@@ -148,15 +158,14 @@ def existing(name: str) -> ClusterState:
 
 
 def known_clusters() -> list[ClusterState]:
-    names = sorted(path.parent.name for path in (home() / "clusters").glob("*/state.json"))
+    names = sorted(path.parent.name for path in (node_home() / "clusters").glob("*/state.json"))
     return [state for state in map(read_state, names) if state is not None]
 
 
 @contextmanager
 def locked(path: Path, busy: str, report: Report) -> Iterator[None]:
-    """Hold a lock file; the kernel lets it go however this process ends. Reports `busy` when it has to wait."""
-    held = _lock(path, busy, report)
-    with held:
+    """Hold a lock file; the kernel lets it go however this process ends. Reports `busy` if it has to wait."""
+    with _lock(path, busy, report):
         yield
 
 
@@ -182,3 +191,123 @@ def _lock(path: Path, busy: str, report: Report) -> TextIO:
             if os.fstat(held.fileno()).st_ino == path.stat().st_ino:
                 return held
         held.close()
+
+
+# ------------------------------------------------------------------------------------------------------------ status
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """One node of a cluster, as `osn node status` tells it."""
+
+    index: int
+    url: str
+    pid: int | None
+    running: bool
+    log: str
+
+
+@dataclass(frozen=True)
+class ClusterStatus:
+    """One cluster, as `osn node status` tells it."""
+
+    name: str
+    url: str
+    profile: str
+    version: str
+    heap: str
+    data: str
+    health: str | None
+    """OpenSearch's colour, or None if no node answers."""
+    nodes: list[NodeStatus]
+
+    @property
+    def running(self) -> int:
+        return sum(node.running for node in self.nodes)
+
+
+def status(name: str | None = None) -> list[ClusterStatus]:
+    """The state of one cluster, or of all that are known. Nothing is started or changed."""
+    clusters = known_clusters() if name is None else [state for state in [read_state(name)] if state]
+    return [_status(cluster) for cluster in clusters]
+
+
+def _status(cluster: ClusterState) -> ClusterStatus:
+    answers = (ask(node.http_port, "/_cluster/health") for node in cluster.running)
+    return ClusterStatus(
+        name=cluster.name,
+        url=cluster.url,
+        profile=cluster.profile,
+        version=cluster.version,
+        heap=cluster.heap,
+        data=cluster.data,
+        health=next((answer["status"] for answer in answers if answer), None),
+        nodes=[
+            NodeStatus(node.index, node.url, node.pid, cluster.is_up(node), str(cluster.log(node)))
+            for node in cluster.nodes
+        ],
+    )
+
+
+def ask(port: int, path: str, timeout: float = 5.0) -> dict[str, Any] | None:
+    """The JSON object with which a node answers GET `path`; None while it does not, or answers something else.
+
+    This is plain `http.client`, because urllib would ask a configured proxy for 127.0.0.1.
+    """
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=timeout)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        body = json.loads(answer.read())
+        return body if answer.status == 200 and isinstance(body, dict) else None
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    finally:
+        connection.close()
+
+
+# -------------------------------------------------------------------------------------------------------------- logs
+
+
+def logs(name: str = DEFAULT_NAME, *, node: int = 1, lines: int = 100, follow: bool = False) -> Iterator[str]:
+    """The last lines of a node's log; with `follow` also each line that is added, until the caller stops asking.
+
+    Raises ClusterError or InputError at once if there is no such cluster, node or log.
+    """
+    cluster = existing(name)
+    path = cluster.log(cluster.member(node))
+    if not path.exists():
+        raise ClusterError(f"node {node} of {name!r} has no log yet ({path})")
+    # Read now: what is added between this call and the first line that is asked for is new.
+    log = path.open(errors="replace")
+    last = [line.rstrip("\n") for line in deque(log, maxlen=lines)]
+    if not follow:
+        log.close()
+        return iter(last)
+    return _followed(log, path, last)
+
+
+def _followed(log: TextIO, path: Path, last: list[str]) -> Iterator[str]:
+    try:
+        yield from last
+        part = ""
+        while True:
+            part += log.readline()
+            if part.endswith("\n"):
+                yield part.rstrip("\n")
+                part = ""
+            elif _replaced(log, path):
+                log.close()
+                log = path.open(errors="replace")
+            else:
+                time.sleep(0.2)
+    finally:
+        log.close()
+
+
+def _replaced(log: TextIO, path: Path) -> bool:
+    """Whether the node was started again, which begins a new log."""
+    try:
+        return os.fstat(log.fileno()).st_ino != path.stat().st_ino
+    except FileNotFoundError:
+        return False
