@@ -29,7 +29,7 @@ from benchmarks.load.target import Target
 from benchmarks.load.tuning import Chosen, Questions, Tried, asker, choose_cascade, tune
 from benchmarks.load.variants import parse_variants, spec_of
 from benchmarks.load.workload import body_builders
-from benchmarks.papers import cascade, jpq_table
+from benchmarks.papers import cascade
 from ingest.documents import Documents, delete_documents
 from ingest.encode import EncodeJob, run_encode, write_index
 from ingest.job import CorpusSource, Job, run_job
@@ -643,27 +643,6 @@ def test_the_cascade_is_searched_without_torch(written: Written, exported: Path,
     shown = [hit["id"] for hit in json.loads(done.stdout)["hits"]]
     assert shown == list(written.hits(written.engines().body("cascade", QUERY)))
     assert "warning" not in done.stderr
-
-
-# ----------------------------------------------------------------------------------------------------- what it costs
-
-
-@pytest.mark.cluster
-def test_forms_of_the_table_are_measured_side_by_side(client) -> None:
-    with jpq_table.random_ground(client, 300, 16, 4, 3) as ground:
-        rows = jpq_table.measure(client, ground, requests=2)
-    value = {(row.engine, row.measure): row.value for row in rows}
-    names = [form.name for form in jpq_table.FORMS]
-    bytes_ = {name: value[name, "request bytes"] for name in names}
-    assert bytes_["2 characters"] < bytes_["3 characters"] < bytes_["JSON, 6 decimals"] < bytes_["JSON, 17 digits"]
-    assert bytes_["3, gzip"] < bytes_["3 characters"]
-    errors = {name: value[name, "largest error"] for name in names}
-    assert max(errors["3 characters"], errors["3, gzip"], errors["JSON, float32"]) < 1e-5
-    assert errors["2 characters"] < 1e-3
-    assert not client.indices.exists(index=ground.index)
-    met = {goal.goal.partition(",")[0]: goal.met for goal in jpq_table.goals(rows)}
-    assert met["the script's scores equal faiss's within 1e-5 on every document of a set"]
-    assert met["request bytes of the look-up table reduced"]
 
 
 def test_in_8_bits_queries_have_nearly_the_same_vectors(exported: Path, texts: list[str], tmp_path: Path) -> None:

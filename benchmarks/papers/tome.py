@@ -14,10 +14,7 @@ each set:
     half the queries       stage 1 with half of the generated queries
     no spans               stage 1 without random spans of documents as queries
     written passages       stage 2 also reads what stage 1 writes for a query in five (not in the paper)
-    passages of 128        both stages with passages of 128 tokens instead of 32
     gold passages          stage 2 alone, given the passage of the relevant document: what is lost in stage 1
-    added later            both stages without a tenth of the documents that test questions ask for, which the trie then
-                           gets without training
 Each decodes freely (the paper's exact match), and held to the corpus's URLs, greedily and with 10 beams. All 10 hits of two
 stages come of one passage. Hits@k, the share of questions with a relevant document among the first k, on the test splits;
 intervals resample the relevant documents, of which several questions may ask. BM25 (OpenSearch's, its analyzer, k1 and b
@@ -67,7 +64,7 @@ PAIRS = ("squad-mix", *SETS)
 DENSE = "sentence-transformers/all-MiniLM-L6-v2"
 MEASURES = {"Success@1": "Hits@1", "Success@10": "Hits@10"}
 BM25, MINILM, FUSED = "BM25", "MiniLM", "BM25 and two-stage, RRF"
-TWO, SINGLE, SMALL, RANDOM, BARE, HALF, SPANLESS, WRITTEN, LONG, LATER = (
+TWO, SINGLE, SMALL, RANDOM, BARE, HALF, SPANLESS, WRITTEN = (
     "two-stage",
     "single-stage",
     "single-stage, one T5",
@@ -76,11 +73,9 @@ TWO, SINGLE, SMALL, RANDOM, BARE, HALF, SPANLESS, WRITTEN, LONG, LATER = (
     "half the queries",
     "no spans",
     "written passages",
-    "passages of 128",
-    "added later",
 )
 GOLD = "gold passages"
-ARMS = (TWO, SINGLE, SMALL, RANDOM, BARE, HALF, SPANLESS, WRITTEN, LONG, LATER)
+ARMS = (TWO, SINGLE, SMALL, RANDOM, BARE, HALF, SPANLESS, WRITTEN)
 REPEATED = (TWO, SINGLE, SMALL)
 """Trained with every seed."""
 FREE, GREEDY = "free", "greedy"
@@ -92,7 +87,6 @@ MASKED = 0.3
 """Of a window's tokens in span corruption; the T5's 15% are little to learn from in so few updates."""
 WRITTEN_SHARE = 5
 """Of so many queries one has its passage written, for stage 2 to read."""
-ADDED = 0.1
 DEV = 0.2
 BEAMS = 10
 DEPTH = 10
@@ -250,13 +244,12 @@ def configuration(trial: Trial, data: Path, work: Path, start: Path, effort: Eff
     )
     # Which state would be kept by the likelihood of dev questions says little of Hits@1, and stage 2 has none: the last
     # state of every stage is what is measured.
-    folder = work / "before" if arm == LATER else data
-    queries = work / ("before/queries-generated.jsonl" if arm == LATER else "queries.jsonl")
+    queries = work / "queries.jsonl"
     config = TomeConfig(
         output=work / f"{trial.slug}-{effort.arms}",
-        corpus=folder,
+        corpus=data,
         backbone=str(start / f"t5-{LAYERS}"),
-        queries=[SetSettings(folder, name="labelled"), SetSettings(queries, corpus=folder, name="generated")],
+        queries=[SetSettings(data, name="labelled"), SetSettings(queries, corpus=data, name="generated")],
         unseen=[SetSettings(data, split="test", name="test")],
         spans=effort.spans,
         dev_share=0.0,
@@ -270,8 +263,6 @@ def configuration(trial: Trial, data: Path, work: Path, start: Path, effort: Eff
         return replace(config, stages="single", backbone=used, settings=identifiers, training=both)
     if arm == BARE:
         return replace(config, settings=GenerativeSettings(prompts=False))
-    if arm == LONG:
-        return replace(config, settings=GenerativeSettings(passage_length=128))
     if arm == HALF:
         return replace(config, stages="passage", candidates=effort.candidates // 2)
     if arm == SPANLESS:
@@ -309,22 +300,6 @@ def count_queries(config: TomeConfig) -> int:
     from trainers.tome import read_sets
 
     return sum(len(example.positives) for data in read_sets(config) for example in data.examples)
-
-
-def without_some(data: Path, work: Path) -> set[str]:
-    """Write the set without a tenth of the documents that test questions ask for, and return these documents' ids. The T5
-    and the generator have read them: what is measured is a model that never learned to lead a query there."""
-    from opensearch_neural.corpus.readers import BeirData
-    from opensearch_neural.files import write_text
-    from trainers.data.examples import read_documents
-
-    folder = work / "before"
-    left_out = set(asked_for(BeirData.load(data, "test").qrels)[:: round(1 / ADDED)])
-    write_part(data, folder, {one.id for one in read_documents(data)} - left_out, ["train"])
-    written = [json.loads(line) for line in (work / "queries.jsonl").read_text().splitlines()]
-    lines = [json.dumps(line) for line in written if "_id" in line and line["_id"] not in left_out]
-    write_text(folder / "queries-generated.jsonl", "".join(f"{line}\n" for line in lines))
-    return left_out
 
 
 def some_documents(data: Path, work: Path, count: int) -> Path:
@@ -427,12 +402,11 @@ class Arm:
 
 @dataclass(frozen=True)
 class Decoded:
-    """An arm that was trained and has answered the test questions. updates: of its stages together; left_out: the documents
-    that it never learned; runs: {engine: run}."""
+    """An arm that was trained and has answered the test questions. updates: of its stages together; runs:
+    {engine: run}."""
 
     arm: Arm
     updates: int
-    left_out: set[str]
     runs: dict[str, Run]
 
 
@@ -565,13 +539,12 @@ def decoding(
     corpus = [(one.id, one.url) for one in read_documents(data)]
 
     def decoded(trial: Trial, output: Path) -> Decoded:
-        left_out = without_some(data, work) if trial.arm == LATER else set()
         model, updates = trained(trial, data, work, start, effort)
         arm = Arm.of(model, corpus, queries, work / "runs", stage_one=output / PASSAGE)
-        runs = {LATER: arm.run(beams=BEAMS)} if trial.arm == LATER else arm.runs(trial.engine)
+        runs = arm.runs(trial.engine)
         if trial == Trial(TWO):
             runs |= Arm(model, corpus, gold_texts(model, data, test), work / "runs").runs(GOLD)
-        return Decoded(arm, updates, left_out, runs)
+        return Decoded(arm, updates, runs)
 
     outputs = {trial: configuration(trial, data, work, start, effort).output for trial in trials}
     return {output: partial(decoded, trial, output) for trial, output in outputs.items()}
@@ -609,9 +582,6 @@ def one_set(
     trials = trials_of(arms, seeds)
     for trial, of_trial in zip(trials, shared(decoding(data, work, start, effort, trials)), strict=True):
         arm, measured, updates = trial.arm, of_trial.arm, of_trial.updates
-        if arm == LATER:
-            found += added_rows(rows, name, of_trial, test, runs.get(TWO))
-            continue
         runs |= of_trial.runs
         model = measured.model
         if trial.seed != SEED:
@@ -647,38 +617,13 @@ def one_set(
 def compared(scored: Collection[str], seeds: int = 1) -> list[tuple[str, str]]:
     """(engine, what it is compared with) of those that were measured: each ablation with two-stage, two-stage with its
     rivals, all decoded alike; and ways to decode with each other."""
-    alike = [(RANDOM, SINGLE), (GOLD, TWO), *((arm, TWO) for arm in (BARE, HALF, SPANLESS, WRITTEN, LONG))]
+    alike = [(RANDOM, SINGLE), (GOLD, TWO), *((arm, TWO) for arm in (BARE, HALF, SPANLESS, WRITTEN))]
     for suffix in ["", *(f", seed {SEED + at}" for at in range(1, seeds)), f", mean of {seeds} seeds"]:
         alike += [(f"{TWO}{suffix}", f"{rival}{suffix}") for rival in (SINGLE, SMALL)]
     pairs = [(f"{one}{how}", f"{other}{how}") for one, other in alike for how in ("", f", {GREEDY}", f", {FREE}")]
     pairs += [(f"{TWO}{how}", other) for how in ("", f", {FREE}") for other in (BM25, MINILM)]
     pairs += [(FUSED, BM25), (f"{TWO}, {GREEDY}", f"{TWO}, {FREE}"), (TWO, f"{TWO}, {GREEDY}")]
     return [pair for pair in pairs if set(pair) <= set(scored)]
-
-
-def added_rows(
-    rows: Callable[..., list[Row]], name: str, later: Decoded, test: TrainingData, whole: Run | None
-) -> list[Row]:
-    """Rows of the model that was trained without some documents, which the trie has: on questions for these, and others,
-    each beside `whole`, the run of the model that was trained on all."""
-    relevant = test.qrels()
-    run = later.runs[LATER]
-    found: list[Row] = []
-    for kind, added in (("their questions", True), ("other questions", False)):
-        chosen = [
-            at
-            for at, example in enumerate(test.examples)
-            if bool(set(relevant[example.query_id]) & later.left_out) == added
-        ]
-        if chosen:
-            part = test.take(chosen)
-            scored = {
-                label: hits({query: of[query] for query in part.query_texts()}, part)
-                for label, of in ((f"{TWO}: {kind}", whole), (f"{LATER}: {kind}", run))
-                if of is not None
-            }
-            found += rows(name, scored, baseline=None if whole is None else f"{TWO}: {kind}")
-    return found
 
 
 def bm25_run(
@@ -755,18 +700,6 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
                     bool(above),
                 )
             )
-    for words, suffix in (("greedy", f", {GREEDY}"), (f"{BEAMS} beams", "")):
-        differences = [
-            held - value
-            for (name, engine), value in first.items()
-            if engine.endswith(f", {FREE}")
-            and (held := first.get((name, f"{engine.removesuffix(f', {FREE}')}{suffix}"))) is not None
-        ]
-        worst = min(differences, default=0.0)
-        said_of_all = f"constrained, {words}, never below free, which is greedy (Hits@1, all arms)"
-        found.append(
-            Goal(said_of_all, "at least 0", round(worst, 4) if differences else None, bool(differences) and worst >= 0)
-        )
     return found
 
 

@@ -110,7 +110,6 @@ def test_each_arm_differs_from_jpq_by_what_its_name_says(tmp_path: Path) -> None
 
     assert changes(CONTROL) == {"quantizer.train_centroids", "objective.documents"}
     assert changes(jpq.FROZEN) == {"quantizer.train_centroids"}
-    assert changes(jpq.STATIC) == {"negatives.source"}
     assert changes(jpq.FLAT_TUNED) == {"quantizer.train_centroids", "objective.documents", "negatives.search"}
 
 

@@ -121,13 +121,12 @@ def test_each_part_runs_and_records(part: str, data: Path, work: Path, tmp_path:
             row.value for row in rows if row.measure == "passages with a question" and TESTED[0] in row.engine
         }
         assert len(of_passages) == 1, "people asked of some, and all arms read the same"
-        assert {"loss at the start", "loss", "steps/s"} <= {row.measure for row in rows}
+        assert {"masked LM at the start", "masked LM", "steps/s"} <= {row.measure for row in rows}
         assert [goal.target for goal in summary.goals] == [
             "1 variant",
             "1 variant",
             "8 of 8",
             "8 of 8",
-            "at most 0.031, half of that",
         ]
     elif part == "fine-tuning":
         sets = {f"{name}, {stage}" for name in TESTED for stage in STAGES[1:]}
@@ -194,15 +193,12 @@ def test_the_goals_are_what_the_rows_say() -> None:
 
     held = [
         Row("passages held back", engine, measure, value, None, None, 9)
-        for engine, before, after, share in (("a", 5.0, 4.0, 0.02), ("b", 6.0, 5.0, 0.3))
+        for engine, before, after in (("a", 5.0, 4.0), ("b", 6.0, 5.0))
         for measure, value in (
-            ("loss at the start", before),
-            ("loss", after),
             ("masked LM at the start", before),
             ("masked LM", before + 1 if engine == "a" else after),
             ("nDCG@10 on dev at the start", 0.4),
             ("nDCG@10 on dev", 0.5),
-            ("share of the gain in the last fifth", share),
         )
     ]
     rows = [*both(STAGES[0], "CoT-MAE", 0.01, 0.02), *both(STAGES[0], "coCondenser", 0.01, -0.01), *held]
@@ -215,7 +211,7 @@ def test_the_goals_are_what_the_rows_say() -> None:
     assert [goal.met for goal in of_sets] == [True, False]
     assert all(str(goal.value).count("CoT-MAE") == 2 and "mean of 2 seeds" in str(goal.value) for goal in of_sets)
     found = goals(rows + both(STAGES[2], "CoT-MAE", -0.2, 0.1))
-    assert [goal.met for goal in found] == [True, True, False, False, True, False]
+    assert [goal.met for goal in found] == [True, True, False, False, True]
     assert "CoT-MAE +0.110 [+0.010, +0.210]" in str(found[0].value)
     missed = goals(both(STAGES[0], "CoT-MAE", 0.0, 0.02) + both(STAGES[0], "coCondenser", -0.01, 0.01))
     assert [goal.met for goal in missed] == [False, True]
