@@ -13,7 +13,7 @@ import click
 from ingest import options
 from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options
 from opensearch_neural.errors import InputError
-from opensearch_neural.index.mapping import DenseType
+from opensearch_neural.index.record import DenseType
 
 if TYPE_CHECKING:
     from ingest.models import Dtype

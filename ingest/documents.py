@@ -27,8 +27,9 @@ from opensearch_neural.cluster.connect import translate_errors
 from opensearch_neural.cluster.errors import reason_of
 from opensearch_neural.corpus.passages import Passage, split
 from opensearch_neural.corpus.readers import Document, document_of
-from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.index.mapping import MODEL_OPTIONS, IndexMeta
+from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.index import segments
+from opensearch_neural.index.record import MODEL_OPTIONS, IndexMeta, check_same_model, existing_record
 from opensearch_neural.models import registry
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ class Documents:
     ) -> None:
         self.client = client
         self.index = index
-        self.meta = _meta(client, index)
+        with translate_errors():
+            self.meta = existing_record(client, index)
         self._encoders = _encoders(self.meta, index, sparse, dense, pq, device)
         self._tokenizer = (
             splitting_tokenizer(self._encoders.sparse, self._encoders.dense or self._encoders.pq, None)
@@ -109,7 +111,7 @@ class Documents:
                 taken[document.id] = document  # of two with one id the later counts, as if written one after the other
             self._write(list(taken.values()), written)
         if refresh:
-            targets.refresh(self.client, self.index)
+            segments.refresh(self.client, self.index)
         return written
 
     def _write(self, documents: list[Document], written: Written) -> None:
@@ -128,7 +130,7 @@ class Documents:
             reasons[_document_id(parts[prepared.positions[failure.position]])] = failure.reason
         written.refused.extend(Refused(id, reason) for id, reason in reasons.items())
         if self.meta.passages is not None:
-            targets.refresh(self.client, self.index)
+            segments.refresh(self.client, self.index)
             targets.remove_last_passages(self.client, self.index, counts)
         taken = counts.keys() - reasons.keys()
         written.replaced += len(taken & there)
@@ -205,15 +207,15 @@ class Documents:
 @translate_errors()
 def read_document(client: OpenSearch, index: str, id: str) -> Document | None:
     """The document as the index has it; None where there is none. One in passages is put together again."""
-    found = _read(client, index, _meta(client, index), id)
+    found = _read(client, index, existing_record(client, index), id)
     return None if found is None else found[0]
 
 
 @translate_errors()
 def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
     """Delete documents, with all their passages; returns how many of them were there. No model is needed."""
-    meta = _meta(client, index)
-    targets.refresh(client, index)
+    meta = existing_record(client, index)
+    segments.refresh(client, index)
     deleted = 0
     for part in _by_thousands(dict.fromkeys(ids)):
         if meta.passages is None:
@@ -225,14 +227,6 @@ def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
         deleted += answer["aggregations"]["there"]["value"]
         targets.delete_by_query(client, index, query)
     return deleted
-
-
-@translate_errors()
-def _meta(client: OpenSearch, index: str) -> IndexMeta:
-    meta = targets.read_meta(client, index)
-    if meta is None:
-        raise ClusterError(f"there is no index {index!r}", "write one with `osn ingest --corpus … --index …`")
-    return meta
 
 
 def _read(client: OpenSearch, index: str, meta: IndexMeta, id: str) -> tuple[Document, dict[str, int]] | None:
@@ -247,7 +241,7 @@ def _read(client: OpenSearch, index: str, meta: IndexMeta, id: str) -> tuple[Doc
 
 
 def _join(client: OpenSearch, index: str, id: str) -> tuple[Document, dict[str, int]] | None:
-    targets.refresh(client, index)
+    segments.refresh(client, index)
     body = {"query": {"term": {"parent": id}}, "size": 10_000, "sort": [{"passage.number": "asc"}]}
     hits = client.search(index=index, body=body)["hits"]["hits"]
     if not hits:
@@ -286,11 +280,8 @@ def _encoders(
 
 
 def _check(index: str, kind: str, name: str, hash: str, info: Any) -> None:
-    if info.hash != hash:
-        raise ModelError(
-            f"the index {index!r} was written with the {kind} model {name} ({hash}), and this is {info.name} ({info.hash})",
-            f"name the model that wrote it with {MODEL_OPTIONS[kind]} DIR",
-        )
+    remedy = f"name the model that wrote it with {MODEL_OPTIONS[kind]} DIR"
+    check_same_model(index, kind, (name, hash), (info.name, info.hash), remedy)
 
 
 def _document(id: str, source: Mapping[str, Any]) -> Document:

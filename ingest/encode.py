@@ -43,7 +43,7 @@ from ingest.vectors import (
 from opensearch_neural.corpus.readers import Document, Rejected
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import write_json, write_text
-from opensearch_neural.index.mapping import PassageMeta
+from opensearch_neural.index.record import PassageMeta
 
 if TYPE_CHECKING:
     from ingest.ray_encode import RayOptions

@@ -17,7 +17,8 @@ from ingest.weights import SMALLEST, shortest
 from opensearch_neural.corpus.passages import Passage
 from opensearch_neural.corpus.readers import MAX_ID_BYTES
 from opensearch_neural.errors import ModelError
-from opensearch_neural.index.mapping import DenseMeta, rank_features, to_bytes
+from opensearch_neural.index.mapping import rank_features, to_bytes
+from opensearch_neural.index.record import DenseMeta
 from opensearch_neural.multi_vector import stored
 
 if TYPE_CHECKING:

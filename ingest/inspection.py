@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ingest import target as targets
 from opensearch_neural.cluster.connect import translate_errors
-from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.index.mapping import HNSW_M, DenseMeta, IndexMeta, QuantizedMeta, SparseMeta
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.index.mapping import HNSW_M
+from opensearch_neural.index.record import DenseMeta, IndexMeta, QuantizedMeta, SparseMeta, existing_record
 from opensearch_neural.models import registry
 
 if TYPE_CHECKING:
@@ -97,9 +97,7 @@ def inspect_index(client: OpenSearch, index: str, *, sample: int = 2000) -> Insp
 
     Raises ClusterError when there is no such index, ModelError when `osn` did not write it.
     """
-    meta = targets.read_meta(client, index)
-    if meta is None:
-        raise ClusterError(f"there is no index {index!r}", "write one with `osn ingest --corpus … --index …`")
+    meta = existing_record(client, index)
     ((name, settings),) = client.indices.get_settings(index=index).items()
     stats = client.indices.stats(
         index=name, metric="docs,store,segments", params={"include_segment_file_sizes": "true"}

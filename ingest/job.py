@@ -28,12 +28,12 @@ from ingest.models import (
 )
 from ingest.pipeline import Options, Report
 from ingest.source import CorpusSource, Records, as_passages, ignore, spooled
-from ingest.target import open_target, read_meta
+from ingest.target import open_target
 from ingest.vectors import Manifest, StoredVectors, find_manifest
 from ingest.versions import build_record, open_build, serve
 from opensearch_neural.cluster.connect import translate_errors
 from opensearch_neural.errors import InputError
-from opensearch_neural.index.mapping import DenseType, IndexMeta, PassageMeta, QuantizedMeta
+from opensearch_neural.index.record import DenseType, IndexMeta, PassageMeta, QuantizedMeta, read_record
 from opensearch_neural.models import registry
 from opensearch_neural.models.directory import locate, model_info
 from opensearch_neural.models.quantized import QUANTIZER_FILE, Quantizer
@@ -102,7 +102,7 @@ def _write(
 ) -> Report:
     with spooled(corpus.path) as place, translate_errors():
         letters = letters_path(job.dead_letters, job.index, corpus.path)
-        wrote = read_meta(client, job.index)
+        wrote = read_record(client, job.index)
         plan = (
             with_models(job, wrote, corpus.reader(place), corpus.name)
             if stored is None

@@ -31,6 +31,7 @@ from opensearch_neural.corpus.passages import Passage
 from opensearch_neural.corpus.readers import Document, Rejected
 from opensearch_neural.errors import ClusterError, OsnError
 from opensearch_neural.home import home
+from opensearch_neural.index import segments
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -315,7 +316,7 @@ class _Run:
     ) -> Report:
         """Verify and open the index for searching; then there is nothing left to continue."""
         targets.verify_unchanged_index(self.client, self.target)
-        targets.refresh(self.client, self.target.index)
+        segments.refresh(self.client, self.target.index)
         self._verify(records, corpus_name, alone=serve is not None)
         if self.target.meta.passages and self.target.loading_corpus is None and self.whole_documents:
             self._remove_last_passages(records)

@@ -17,7 +17,7 @@ from ingest.seen import FirstRecords
 from opensearch_neural.corpus.passages import Passage, split
 from opensearch_neural.corpus.readers import Document, Rejected, read_corpus
 from opensearch_neural.errors import InputError
-from opensearch_neural.index.mapping import PassageMeta
+from opensearch_neural.index.record import PassageMeta
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

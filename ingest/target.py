@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural import __version__
-from opensearch_neural.errors import ClusterError, ModelError
-from opensearch_neural.index.mapping import IndexMeta, index_body
+from opensearch_neural.errors import ClusterError
+from opensearch_neural.index.mapping import index_body
+from opensearch_neural.index.record import IndexMeta, check_unchanged_models, read_record, write_record
+from opensearch_neural.index.segments import merge_segments
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -34,53 +36,6 @@ class Target:
     uuid: str
     meta: IndexMeta
     loading_corpus: str | None
-
-
-def read_meta(client: OpenSearch, index: str) -> IndexMeta | None:
-    """The record of what wrote the index (or the one index an alias names); None when there is no such index.
-
-    Raises ClusterError for a pattern, even if it matches one index: it might match another tomorrow.
-    """
-    if index == "_all" or index.startswith("<") or any(sign in index for sign in "*,"):
-        raise ClusterError(f"{index!r} is a pattern, not the name of an index", "name one index, or an alias")
-    if not client.indices.exists(index=index):
-        return None
-    mappings = client.indices.get_mapping(index=index)
-    if len(mappings) > 1:
-        raise ClusterError(
-            f"{index!r} names {len(mappings)} indexes: {', '.join(sorted(mappings))}", "name one of them"
-        )
-    (mapping,) = mappings.values()
-    return IndexMeta.from_mapping(mapping["mappings"], index)
-
-
-def check_unchanged_models(index: str, wrote: IndexMeta, wanted: IndexMeta) -> None:
-    """Raise ModelError when documents of `wanted`'s models do not belong into the index."""
-    for kind in ("sparse", "quantized", "dense"):  # codes before vectors that may be made of them
-        old, new = getattr(wrote, kind), getattr(wanted, kind)
-        if (old is None) != (new is None):
-            has, lacks = ("holds", "brings none") if new is None else ("does not hold", "brings them")
-            raise ModelError(
-                f"the index {index!r} {has} {kind} vectors, and this ingest {lacks}",
-                "use the same models as before, or another --index",
-            )
-        if old is not None and new is not None and old.hash != new.hash:
-            raise ModelError(
-                f"the index {index!r} was written with the {kind} model {old.name} ({old.hash}), "
-                f"and this is {new.name} ({new.hash})",
-                "use the same model as before, or another --index",
-            )
-    if wrote.dense and wanted.dense and wrote.dense.reconstructed != wanted.dense.reconstructed:
-        has, brings = ("codes", "them") if wrote.dense.reconstructed else ("texts", "codes")
-        raise ModelError(
-            f"the dense vectors of the index {index!r} are made of the {has}, and this ingest makes them of {brings}",
-            "leave out --dense, which is then as it was, or give another --index",
-        )
-    if wrote.dense and wanted.dense and wrote.dense.type != wanted.dense.type:
-        raise ModelError(
-            f"the index {index!r} stores its dense vectors as {wrote.dense.type}, not as {wanted.dense.type}",
-            f"give --dense-type {wrote.dense.type}, or another --index",
-        )
 
 
 def open_target(
@@ -108,14 +63,16 @@ def open_target(
 
     Raises ClusterError for a name that OpenSearch refuses, or an index whose primary shards are not there (red).
     """
-    wrote = read_meta(client, index)
+    wrote = read_record(client, index)
     if wrote is None:
         wanted_replicas = 1 if replicas is None else replicas
         restore: dict[str, Any] = {"refresh_interval": None}
         if not keep_replicas:
             restore |= {"number_of_replicas": wanted_replicas}
         body = index_body(
-            _with(wanted, {LOADING: {"restore": restore, "corpus": corpus_name}, **(extra or {})}),
+            replace(wanted, version=__version__).with_extra(
+                **{LOADING: {"restore": restore, "corpus": corpus_name}, **(extra or {})}
+            ),
             shards=shards,
             replicas=wanted_replicas if keep_replicas else 0,
             store_vectors=store_vectors,
@@ -123,7 +80,7 @@ def open_target(
         )
         # Not waiting for its shards here: what keeps them away is told below.
         client.indices.create(index=index, body=body, params={"wait_for_active_shards": "0"})
-        wrote = read_meta(client, index)
+        wrote = read_record(client, index)
         assert wrote is not None
     else:
         check_unchanged_models(index, wrote, wanted)
@@ -139,8 +96,8 @@ def _with_replicas(client: OpenSearch, index: str, wrote: IndexMeta, replicas: i
     loading = wrote.extra[LOADING]
     if loading["restore"].get("number_of_replicas", replicas) != replicas:
         changed = {**loading, "restore": {**loading["restore"], "number_of_replicas": replicas}}
-        wrote = _with(wrote, {LOADING: changed})
-        put_meta(client, index, wrote)
+        wrote = wrote.with_extra(**{LOADING: changed})
+        write_record(client, index, wrote)
     return wrote
 
 
@@ -180,54 +137,15 @@ def _why_unassigned(client: OpenSearch, index: str) -> str:
     return "; ".join(filter(None, dict.fromkeys(reasons))) or f"shard {missing[0]} is not assigned to a node"
 
 
-def refresh(client: OpenSearch, index: str) -> None:
-    """Raises ClusterError when a shard could not be refreshed, because what it holds is then not known."""
-    answer = client.indices.refresh(index=index, params={"request_timeout": 600})
-    if answer["_shards"]["failed"]:
-        reasons = [failure["reason"].get("reason", "") for failure in answer["_shards"].get("failures", ())]
-        raise ClusterError(
-            f"{answer['_shards']['failed']} shards of {index!r} cannot be refreshed{': ' + reasons[0] if reasons else ''}",
-            "look at the cluster's health and disk; the same command again continues",
-        )
-
-
 def finish(client: OpenSearch, target: Target, *, merge: bool) -> None:
     """Restore replicas and refresh interval, and merge to one segment a shard when asked to."""
     if merge:
-        _wait_until_sources_are_not_needed(client, target.index)
-        client.indices.flush(index=target.index, params={"request_timeout": 600})
-        client.indices.forcemerge(index=target.index, params={"max_num_segments": 1, "request_timeout": 3600})
-        refresh(client, target.index)
-    current = read_meta(client, target.index)
+        merge_segments(client, target.index)
+    current = read_record(client, target.index)
     if current is None or LOADING not in current.extra:
         return
     client.indices.put_settings(index=target.index, body={"index": current.extra[LOADING]["restore"]})
-    extra = {key: value for key, value in current.extra.items() if key != LOADING}
-    put_meta(client, target.index, _with(current, extra, replace=True))
-
-
-def _wait_until_sources_are_not_needed(
-    client: OpenSearch, index: str, *, least: int = 256 << 20, most: float = 60
-) -> None:
-    """Wait until a merge may drop what OpenSearch keeps for recovery: the whole source, vectors included.
-
-    It keeps it for operations that a replica might still ask for, and says twice a minute which these are. An index
-    merged before that is twice as large as it need be, for good. Small ones (`least` bytes) are not worth the wait, in
-    seconds at most `most`.
-    """
-    deadline = time.monotonic() + most
-    while time.monotonic() < deadline:
-        stats = client.indices.stats(index=index, metric="store,docs", params={"level": "shards"})
-        if stats["_all"]["primaries"]["store"]["size_in_bytes"] < least:
-            return
-        shards = [shard for copies in stats["indices"][index]["shards"].values() for shard in copies]
-        if all(
-            lease["retaining_seq_no"] > shard["seq_no"]["max_seq_no"]
-            for shard in shards
-            for lease in shard.get("retention_leases", {}).get("leases", ())
-        ):
-            return
-        time.sleep(1)
+    write_record(client, target.index, replace(current, version=__version__).with_extra(**{LOADING: None}))
 
 
 def verify_unchanged_index(client: OpenSearch, target: Target) -> None:
@@ -303,13 +221,3 @@ def _settings(client: OpenSearch, index: str) -> tuple[str, dict[str, Any]]:
     """(own name, settings) of an index or of the one that an alias names."""
     ((name, settings),) = client.indices.get_settings(index=index).items()
     return name, settings["settings"]["index"]
-
-
-def put_meta(client: OpenSearch, index: str, meta: IndexMeta) -> None:
-    client.indices.put_mapping(index=index, body={"_meta": {"osn": meta.to_dict()}})
-
-
-def _with(meta: IndexMeta, extra: dict[str, Any], *, replace: bool = False) -> IndexMeta:
-    from dataclasses import replace as changed
-
-    return changed(meta, version=__version__, extra=extra if replace else {**meta.extra, **extra})

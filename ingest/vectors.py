@@ -43,7 +43,7 @@ from ingest.source import CorpusSource
 from opensearch_neural.corpus.readers import Document, Rejected
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, share, write_json
-from opensearch_neural.index.mapping import PassageMeta, QuantizedMeta, SparseMeta
+from opensearch_neural.index.record import PassageMeta, QuantizedMeta, SparseMeta
 from opensearch_neural.models.vectors import SparseVectors
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ingest import target as targets
 from opensearch_neural.cluster.connect import translate_errors
 from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.index.mapping import IndexMeta
+from opensearch_neural.index.record import IndexMeta, existing_record, write_record
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -110,9 +110,7 @@ def serve(client: OpenSearch, alias: str, index: str, *, patience: float = 300.0
     Waits `patience` seconds for the index's replicas, so that it serves at full strength from its first query, and goes
     on without those that no node has room for. Raises ClusterError when the index is not complete.
     """
-    meta = targets.read_meta(client, index)
-    if meta is None:
-        raise ClusterError(f"there is no index {index!r}")
+    meta = existing_record(client, index)
     if targets.LOADING in meta.extra:
         raise ClusterError(f"the index {index!r} is not complete", "run its `osn ingest` command again")
     _wait_for_replicas(client, index, patience)
@@ -121,7 +119,7 @@ def serve(client: OpenSearch, alias: str, index: str, *, patience: float = 300.0
     if not record.get("swapped"):
         record |= {"alias": alias, "swapped": True, "replaced": previous}
     # Before the swap: a kill in between leaves an index that only looks as if it had served.
-    targets.put_meta(client, index, replace(meta, extra={**meta.extra, BUILD: record}))
+    write_record(client, index, meta.with_extra(**{BUILD: record}))
     actions: list[dict[str, Any]] = [{"add": {"index": index, "alias": alias}}]
     if previous is not None and previous != index:
         actions.insert(0, {"remove": {"index": previous, "alias": alias, "must_exist": True}})

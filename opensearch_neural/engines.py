@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from opensearch_neural import multi_vector, queries
 from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.index.mapping import IndexMeta, check_same_model, to_bytes
+from opensearch_neural.index.mapping import to_bytes
+from opensearch_neural.index.record import IndexMeta, check_same_model, existing_record
 from opensearch_neural.look_up_table import spread
 from opensearch_neural.models import directory, registry
 from opensearch_neural.queries import Body, Filter, Rare
@@ -34,6 +35,8 @@ WINDOW = 30
 TUNED = "high_idf_first"
 # Likewise of the cascade: {"rare": …, "window": …, "dense_window": 50, "weight": 0.5}.
 TUNED_CASCADE = "cascade"
+
+SAME = "search with the model that wrote the index, or ingest again with this one"
 
 # Hits of each shard that jpq-rescore ranks.
 JPQ_WINDOW = 100
@@ -216,7 +219,9 @@ class Engines:
                 raise ModelError(f"the index {self.index!r} holds no sparse vectors", "ingest with --sparse MODEL")
             place = self.sparse_model or registry.find(meta.hash, meta.name, "sparse")
             encoder = QueryEncoder.load(place)
-            check_same_model(self.index, meta, "sparse", self.sparse_model or meta.name, encoder.hash)
+            check_same_model(
+                self.index, "sparse", (meta.name, meta.query_hash), (self.sparse_model or meta.name, encoder.hash), SAME
+            )
             self._query_encoder = encoder
         return self._query_encoder
 
@@ -226,7 +231,8 @@ class Engines:
         if self._dense_encoder is None and self.meta.reconstructed:
             if self.dense_model is not None:
                 named = directory.hash_files(directory.locate(self.dense_model))
-                check_same_model(self.index, self.meta.dense, "dense", str(self.dense_model), named)
+                wrote = self.meta.reconstructed
+                check_same_model(self.index, "dense", (wrote.name, wrote.hash), (str(self.dense_model), named), SAME)
             self._dense_encoder = self.quantized_model.dense
         if self._dense_encoder is None:
             from opensearch_neural.models.multi_layer import load_single_or_several
@@ -236,7 +242,9 @@ class Engines:
                 raise ModelError(f"the index {self.index!r} holds no dense vectors", "ingest with --dense MODEL")
             place: str | Path = self.dense_model or registry.find(meta.hash, meta.name, "dense")
             encoder = load_single_or_several(place, backend=self.backend, threads=1)
-            check_same_model(self.index, meta, "dense", self.dense_model or meta.name, encoder.info.hash)
+            check_same_model(
+                self.index, "dense", (meta.name, meta.hash), (self.dense_model or meta.name, encoder.info.hash), SAME
+            )
             self._dense_encoder = encoder
         return self._dense_encoder
 
@@ -260,7 +268,9 @@ class Engines:
                 raise ModelError(f"the index {self.index!r} holds no quantized vectors", "ingest with --pq MODEL")
             place = self.pq_model or registry.find(meta.hash, meta.name, "quantized")
             model = load_quantized(place, backend=self.backend, threads=1)
-            check_same_model(self.index, meta, "quantized", self.pq_model or meta.name, model.info.hash)
+            check_same_model(
+                self.index, "quantized", (meta.name, meta.hash), (self.pq_model or meta.name, model.info.hash), SAME
+            )
             self._quantized_model = model
         return self._quantized_model
 
@@ -511,22 +521,9 @@ def open_engines(client: OpenSearch, index: str, **settings: Any) -> Engines:
 
     Raises ClusterError when there is no such index, ModelError when `osn` did not write it.
     """
-    from opensearchpy.exceptions import NotFoundError
-
     from opensearch_neural.cluster.connect import quick_capabilities
 
-    try:
-        mappings = client.indices.get_mapping(index=index)
-    except NotFoundError:
-        raise ClusterError(
-            f"there is no index {index!r} on this cluster", "write one with `osn ingest --corpus … --index …`"
-        ) from None
-    if len(mappings) != 1:
-        raise ClusterError(
-            f"{index!r} names {len(mappings)} indexes: {', '.join(sorted(mappings))}", "name one of them"
-        )
-    (mapping,) = mappings.values()
-    meta = IndexMeta.from_mapping(mapping["mappings"], index)
+    meta = existing_record(client, index)
     return Engines(index, meta, bool(quick_capabilities(client).neural_sparse), connect=lambda: client, **settings)
 
 

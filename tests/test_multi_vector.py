@@ -11,7 +11,8 @@ import pytest
 
 from benchmarks.papers.multi_layer_storage import FieldALayer, Layout
 from opensearch_neural import multi_vector
-from opensearch_neural.index.mapping import DenseMeta, knn_vector
+from opensearch_neural.index.mapping import knn_vector
+from opensearch_neural.index.record import DenseMeta
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

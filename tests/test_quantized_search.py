@@ -33,14 +33,14 @@ from benchmarks.papers import cascade
 from ingest.documents import Documents, delete_documents
 from ingest.encode import EncodeJob, run_encode, write_index
 from ingest.job import CorpusSource, Job, run_job
-from ingest.target import put_meta
 from opensearch_neural import queries
 from opensearch_neural.cluster.connect import ConnectionSettings
 from opensearch_neural.commands.search import CODES, token_contributions
 from opensearch_neural.engines import TUNED_CASCADE, Cascade, Engines, TwoPhases, open_engines
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.evaluation.results import Row, read
-from opensearch_neural.index.mapping import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, index_body
+from opensearch_neural.index.mapping import index_body
+from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, write_record
 from opensearch_neural.look_up_table import PackedTable, spread
 from opensearch_neural.models.dense_onnx import INT8_FILE
 from opensearch_neural.models.lexical import LexicalEncoder
@@ -576,7 +576,7 @@ def test_the_cascade_is_tuned_by_judgements_and_searches_so_from_then_on(
         # High-IDF-first searches as it did.
         assert stored.two_phases == TwoPhases()
     finally:
-        put_meta(written.client, written.index, replace(stored.meta, extra={}))
+        write_record(written.client, written.index, replace(stored.meta, extra={}))
     with pytest.raises(InputError, match="a cascade is chosen by judgements"):
         CliRunner().invoke(tune, [*asked, "--queries", str(judged / "queries.jsonl")], catch_exceptions=False)
 
@@ -722,7 +722,7 @@ def test_the_cascades_benchmark_tunes_anew_where_another_set_or_share_is_asked_f
         for split, keep in (("train", 0.99), ("train", 0.99), ("train", 0.9), ("test", 0.9), ("test", 0.9)):
             cascade.tune_all(written.client, judged, split, written.index, [written.index], keep, "torch", 0)
     finally:
-        put_meta(written.client, written.index, before)
+        write_record(written.client, written.index, before)
     assert tuned == [0.99, 0.9, 0.9]
 
 

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from opensearch_neural import queries
-from opensearch_neural.index.mapping import DenseMeta, IndexMeta, SparseMeta, index_body, rank_features
+from opensearch_neural.index.mapping import index_body, rank_features
+from opensearch_neural.index.record import DenseMeta, IndexMeta, SparseMeta
 from opensearch_neural.queries import Rare, rare_tokens
 
 WEIGHTS = {"rainbow": 9.0, "cause": 5.0, "what": 1.0, "a": 0.2}

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from benchmarks.load.growth import BATCH, merge_clean
+from benchmarks.load.growth import BATCH
 from benchmarks.load.server import index_facts
 from ingest.encoding import Vectorizer, prepare
 from opensearch_neural.cluster.connect import translate_errors
 from opensearch_neural.corpus.readers import Document
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.evaluation.results import Row
-from opensearch_neural.index.mapping import DenseMeta, IndexMeta, index_body
+from opensearch_neural.index.mapping import index_body
+from opensearch_neural.index.record import DenseMeta, IndexMeta
+from opensearch_neural.index.segments import merge_segments
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -100,7 +102,7 @@ def _write(client: OpenSearch, documents: Sequence[Document], parts: Mapping[str
 
 
 def _merged_size(client: OpenSearch, index: str) -> int:
-    merge_clean(client, index, 1)
+    merge_segments(client, index, least=0)
     return index_facts(client, index).bytes
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import random
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,12 +29,13 @@ from ingest.job import Job, Plan, with_models, with_vectors
 from ingest.pipeline import Options
 from ingest.pipeline import ingest as run_pipeline
 from ingest.source import CorpusSource, ignore
-from ingest.target import LOADING, count, open_target, read_meta
+from ingest.target import LOADING, count, open_target
 from ingest.vectors import StoredVectors, find_manifest
 from opensearch_neural.cluster.connect import translate_errors
 from opensearch_neural.corpus.readers import Document, Rejected
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.index.mapping import IndexMeta
+from opensearch_neural.index.record import IndexMeta, read_record
+from opensearch_neural.index.segments import merge_segments
 from opensearch_neural.models import registry
 from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.queries import Rare, rare_tokens
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BATCH = 256
-LEASE_PATIENCE = 90.0  # seconds; OpenSearch renews retention leases every 30
 
 
 @dataclass(slots=True)
@@ -353,7 +352,7 @@ def grow(
     meta, resampler, vocabulary = prepared or resampler_of(growth)
     wanted = replace(meta, extra={**meta.extra, RESAMPLED: {**growth.described, "of": len(resampler.documents)}})
     with translate_errors():
-        wrote = read_meta(client, growth.index)
+        wrote = read_record(client, growth.index)
         if wrote is not None and _facts(wrote) != _facts(wanted):
             raise ClusterError(
                 f"there is an index {growth.index!r} with other documents",
@@ -365,7 +364,7 @@ def grow(
             _write(client, growth, wanted, resampler, vocabulary, show_progress)
         if growth.segments is not None and _segments(client, growth.index) > growth.segments * growth.shards:
             say(f"merging {growth.index} to {growth.segments} segment(s) a shard")
-            merge_clean(client, growth.index, growth.segments)
+            merge_segments(client, growth.index, growth.segments, least=0)
         if lacking := _lacking(client, growth):
             client.indices.put_settings(index=growth.index, body={"index": lacking})
 
@@ -427,30 +426,3 @@ def _write(
 def _segments(client: OpenSearch, index: str) -> int:
     stats = client.indices.stats(index=index, metric="segments")
     return int(stats["_all"]["primaries"]["segments"]["count"])
-
-
-def merge_clean(client: OpenSearch, index: str, segments: int) -> None:
-    """Merge once OpenSearch may drop what it keeps only for replicas that might need to catch up.
-
-    With vectors excluded from `_source`, the whole document is kept beside it (`_recovery_source`) until a merge that
-    comes after the retention lease has advanced, which happens every half minute, and after a flush. An index merged
-    before that carries more than twice the stored bytes into every fetch.
-    """
-    deadline = time.monotonic() + LEASE_PATIENCE
-    while time.monotonic() < deadline and not _leases_advanced(client, index):
-        time.sleep(2.0)
-    client.indices.flush(index=index, params={"force": "true", "request_timeout": 600})
-    client.indices.forcemerge(index=index, params={"max_num_segments": segments, "request_timeout": 7200})
-    client.indices.refresh(index=index, params={"request_timeout": 600})
-
-
-def _leases_advanced(client: OpenSearch, index: str) -> bool:
-    stats = client.indices.stats(index=index, params={"level": "shards"})
-    (of_index,) = stats["indices"].values()
-    for copies in of_index["shards"].values():
-        for copy in copies:
-            leases = copy.get("retention_leases", {}).get("leases", [])
-            written = copy.get("seq_no", {}).get("global_checkpoint", -1)
-            if any(lease["retaining_seq_no"] <= written for lease in leases):
-                return False
-    return True

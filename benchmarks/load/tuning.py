@@ -271,12 +271,10 @@ def _first(hits: dict[str, float]) -> dict[str, float]:
 
 def store(client: OpenSearch, index: str, chosen: Chosen, *, keep: float, measure: str, queries: int) -> None:
     """Put the choice into the index's `_meta.osn`, where `Engines` finds it. Raises ClusterError."""
-    from ingest.target import put_meta, read_meta
+    from opensearch_neural.index.record import existing_record, write_record
 
     with translate_errors():
-        meta = read_meta(client, index)
-        if meta is None:
-            raise ClusterError(f"there is no index {index!r} any more")
+        meta = existing_record(client, index)
         record = {
             **chosen.setting.record,
             "keep": keep,
@@ -285,7 +283,7 @@ def store(client: OpenSearch, index: str, chosen: Chosen, *, keep: float, measur
             "queries": queries,
         }
         key = TUNED_CASCADE if isinstance(chosen.setting, Cascade) else TUNED
-        put_meta(client, index, replace(meta, extra={**meta.extra, key: record}))
+        write_record(client, index, meta.with_extra(**{key: record}))
 
 
 # ------------------------------------------------------------------------------------------------------------ output

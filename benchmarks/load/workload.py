@@ -17,7 +17,7 @@ from benchmarks.load.target import Target
 from benchmarks.load.variants import Variant, body_builder, parameters
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.engines import Engines
-from opensearch_neural.index.mapping import IndexMeta
+from opensearch_neural.index.record import IndexMeta
 from opensearch_neural.queries import Body, Rare
 
 if TYPE_CHECKING:

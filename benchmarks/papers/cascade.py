@@ -199,15 +199,16 @@ def ingest(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str
     from ingest.job import CorpusSource, Job, run_job, with_models
     from ingest.pipeline import Options
     from ingest.source import spooled
-    from ingest.target import LOADING, check_unchanged_models, read_meta
+    from ingest.target import LOADING
     from opensearch_neural.corpus.readers import BeirData
+    from opensearch_neural.index.record import check_unchanged_models, read_record
     from opensearch_neural.models.dense import documents_alike, load_dense
     from opensearch_neural.models.quantized import load_quantized
 
     source = CorpusSource(str(BeirData.load(folder, "test").corpus_path))
     letters = out / f"{index}.dead-letters.jsonl"
     options = Options(merge=True)
-    wrote = read_meta(client, index)
+    wrote = read_record(client, index)
     if wrote is not None and LOADING not in wrote.extra:
         job = Job(source, index, sparse=sparse, dense=dense, pq=pq)
         with spooled(source.path) as place:

@@ -407,10 +407,10 @@ def opensearch_rows(
     """An index for each model and layout."""
     from contextlib import ExitStack
 
-    from benchmarks.load.growth import merge_clean
     from benchmarks.load.server import index_facts
     from opensearch_neural.evaluation.results import Row
     from opensearch_neural.evaluation.side_by_side import time_engines
+    from opensearch_neural.index.segments import merge_segments
     from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 
     rows: list[Row] = []
@@ -428,7 +428,7 @@ def opensearch_rows(
                 bodies[name] = _body_of(model, layout)
         # All are written first: a merge waits until OpenSearch lets go of what it keeps beside an index for replicas.
         for index in indexes.values():
-            merge_clean(client, index, 1)
+            merge_segments(client, index, least=0)
         timed = time_engines(client, indexes, bodies, evenly(list(asked.values()), TIMED))
         for name, index in indexes.items():
             run = OpenSearchRetriever(client, index, name, bodies[name]).retrieve(asked, DEPTH)
@@ -453,7 +453,8 @@ def written(client: OpenSearch, model: Model, layout: Layout, ground: Ground) ->
     the documents whole. Deleted when the block ends."""
     from opensearchpy.helpers import bulk
 
-    from opensearch_neural.index.mapping import DenseMeta, knn_vector
+    from opensearch_neural.index.mapping import knn_vector
+    from opensearch_neural.index.record import DenseMeta
 
     index = f"osn-multi-layer-{uuid.uuid4().hex[:8]}"
     dimension = model.documents.values.shape[1]

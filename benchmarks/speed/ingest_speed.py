@@ -48,7 +48,8 @@ from opensearch_neural.evaluation.results import (
     data_facts,
     machine_facts,
 )
-from opensearch_neural.index.mapping import IndexMeta, SparseMeta, index_body, rank_features
+from opensearch_neural.index.mapping import index_body, rank_features
+from opensearch_neural.index.record import IndexMeta, SparseMeta
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

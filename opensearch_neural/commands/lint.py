@@ -11,7 +11,7 @@ import click
 
 from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options, quick_capabilities
 from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.index.mapping import IndexMeta
+from opensearch_neural.index.record import IndexMeta
 from opensearch_neural.lint.rules import Finding, IndexFacts, lint
 
 

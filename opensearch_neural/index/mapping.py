@@ -1,4 +1,4 @@
-"""The index: its mapping and settings, and the record in `_meta.osn` of what wrote it.
+"""The index's mapping and settings.
 
 One index holds everything about a document, so that one request can combine it:
 
@@ -19,130 +19,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from opensearch_neural.errors import ClusterError, ModelError
-from opensearch_neural.multi_vector import FIELD, several_vectors
+from opensearch_neural.errors import ClusterError
+from opensearch_neural.index.record import DenseMeta, IndexMeta
+from opensearch_neural.multi_vector import several_vectors
 from opensearch_neural.queries import DOT_ALIAS
 
 if TYPE_CHECKING:
     import numpy as np
 
-META_FORMAT = 1
-DenseType = Literal["float", "byte", "sq"]
-
 # HNSW's usual settings; they are Lucene's and OpenSearch's defaults too, written out so that an upgrade changes nothing.
 HNSW_M = 16
 HNSW_EF_CONSTRUCTION = 100
-
-
-@dataclass(frozen=True)
-class SparseMeta:
-    """Which sparse model wrote the index. `query_hash` covers the tokenizer and the idf table alone: what a query needs."""
-
-    name: str
-    hash: str
-    query_hash: str
-
-
-@dataclass(frozen=True)
-class DenseMeta:
-    """Which dense model wrote the index, and how its vectors are stored.
-
-    scale: what a vector's components were multiplied by before they were rounded to bytes (1.0 for other types).
-    reconstructed: they are what the codes of a quantized model stand for; name and hash are that model's.
-    vectors: how many each document has, where several in nested documents (see `multi_vector`).
-    """
-
-    name: str
-    hash: str
-    dimension: int
-    type: DenseType
-    normalized: bool
-    scale: float = 1.0
-    reconstructed: bool = False
-    vectors: int = 1
-
-    @property
-    def field_name(self) -> str:
-        """The full name of the field that the vectors are in."""
-        return FIELD if self.vectors > 1 else "dense"
-
-
-@dataclass(frozen=True)
-class QuantizedMeta:
-    """Which quantized model made the codes in `pq`, of `subvectors` bytes each (its M)."""
-
-    name: str
-    hash: str
-    subvectors: int
-
-
-@dataclass(frozen=True)
-class PassageMeta:
-    """Documents were split into passages of at most `tokens` tokens, one beginning every `stride` tokens."""
-
-    tokens: int
-    stride: int
-
-
-@dataclass(frozen=True)
-class IndexMeta:
-    """What the mapping's `_meta.osn` holds."""
-
-    sparse: SparseMeta | None = None
-    dense: DenseMeta | None = None
-    passages: PassageMeta | None = None
-    quantized: QuantizedMeta | None = None
-    analyzer: str = "english"
-    version: str = ""
-    format: int = META_FORMAT
-    extra: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def reconstructed(self) -> DenseMeta | None:
-        """`dense` where its vectors are what codes stand for."""
-        return self.dense if self.dense is not None and self.dense.reconstructed else None
-
-    def to_dict(self) -> dict[str, Any]:
-        record = {key: value for key, value in asdict(self).items() if value is not None and key != "extra"}
-        return record | self.extra
-
-    @classmethod
-    def from_mapping(cls, mapping: Mapping[str, Any], index: str) -> IndexMeta:
-        """The record of an index whose mapping (`{"_meta": …, "properties": …}`) is given.
-
-        Raises ModelError when the index was not written by `osn`, or by a later format than this one.
-        """
-        record = mapping.get("_meta", {}).get("osn")
-        if not isinstance(record, dict):
-            raise ModelError(
-                f"the index {index!r} was not written by osn: its mapping has no _meta.osn",
-                "write it with `osn ingest --corpus … --index …`",
-            )
-        if record.get("format", 0) > META_FORMAT:
-            raise ModelError(
-                f"the index {index!r} was written by a later version of osn (format {record['format']})",
-                "upgrade this installation",
-            )
-        several, field_ = (record.get("dense") or {}).get("vectors", 1) > 1, mapping.get("properties", {}).get("dense")
-        if several and field_ is not None and field_.get("type") != "nested":
-            raise ModelError(
-                f"the index {index!r} was written by an older version of osn, with a field for each of several vectors",
-                "ingest again, into another --index",
-            )
-        known = {"format", "sparse", "dense", "passages", "quantized", "analyzer", "version"}
-        return cls(
-            sparse=SparseMeta(**record["sparse"]) if record.get("sparse") else None,
-            dense=DenseMeta(**record["dense"]) if record.get("dense") else None,
-            passages=PassageMeta(**record["passages"]) if record.get("passages") else None,
-            quantized=QuantizedMeta(**record["quantized"]) if record.get("quantized") else None,
-            analyzer=record.get("analyzer", "english"),
-            version=record.get("version", ""),
-            format=record.get("format", META_FORMAT),
-            extra={key: value for key, value in record.items() if key not in known},
-        )
 
 
 def index_body(
@@ -250,24 +139,3 @@ def to_bytes(vectors: np.ndarray, scale: float) -> np.ndarray:
     import numpy as np
 
     return np.clip(np.rint(vectors * scale), -128, 127).astype(np.int8)
-
-
-MODEL_OPTIONS = {"sparse": "--sparse", "dense": "--dense", "quantized": "--pq", "generative": "--tome"}
-"""{kind of model: the option that names one}"""
-
-
-def check_same_model(
-    index: str, wrote: SparseMeta | DenseMeta | QuantizedMeta | None, kind: str, name: str, hash: str
-) -> None:
-    """Raise ModelError unless the model (`name`, `hash`) is the one that wrote the index."""
-    if wrote is None:
-        raise ModelError(
-            f"the index {index!r} holds no {kind} vectors", f"ingest again with {MODEL_OPTIONS[kind]} {name}"
-        )
-    written_by = wrote.query_hash if isinstance(wrote, SparseMeta) else wrote.hash
-    if written_by != hash:
-        raise ModelError(
-            f"the index {index!r} was written with the {kind} model {wrote.name} ({written_by}), "
-            f"and this is {name} ({hash})",
-            "search with the model that wrote the index, or ingest again with this one",
-        )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from opensearch_neural.cluster.capabilities import Capabilities
-    from opensearch_neural.index.mapping import IndexMeta
+    from opensearch_neural.index.record import IndexMeta
 
 Body = dict[str, Any]
 Path = tuple["str | int", ...]

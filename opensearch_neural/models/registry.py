@@ -13,7 +13,7 @@ from pathlib import Path
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.home import home
-from opensearch_neural.index.mapping import MODEL_OPTIONS
+from opensearch_neural.index.record import MODEL_OPTIONS
 
 
 def models_folder() -> Path:

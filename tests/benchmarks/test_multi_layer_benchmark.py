@@ -513,8 +513,8 @@ def test_storage_measures_faiss_and_both_layouts_of_opensearch(
 def test_an_index_of_vectors_keeps_nothing_for_replicas(
     data: Path, tmp_path: Path, client: Any, start: Path, layout: str
 ) -> None:
-    from benchmarks.load.growth import merge_clean
     from benchmarks.load.server import index_facts
+    from opensearch_neural.index.segments import merge_segments
     from opensearch_neural.models.multi_layer import MultiVectors
 
     ground = Ground(data, tmp_path)
@@ -528,7 +528,7 @@ def test_an_index_of_vectors_keeps_nothing_for_replicas(
         client.indices.forcemerge(index=index, params={"max_num_segments": 1})
         sizes.append(index_facts(client, index).bytes)
     with multi_layer_storage.written(client, model, LAYOUTS[layout](2), ground) as index:
-        merge_clean(client, index, 1)
+        merge_segments(client, index, least=0)
         sizes.append(index_facts(client, index).bytes)
     assert sizes[1] < 0.7 * sizes[0]
     assert sizes[1] >= vectors.nbytes, "of every vector"

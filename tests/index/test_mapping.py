@@ -1,4 +1,4 @@
-"""The index's mapping and its record of the models that wrote it."""
+"""The index's mapping."""
 
 from __future__ import annotations
 
@@ -7,43 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opensearch_neural.errors import ModelError
-from opensearch_neural.index.mapping import (
-    DenseMeta,
-    IndexMeta,
-    SparseMeta,
-    byte_scale,
-    check_same_model,
-    index_body,
-    rank_features,
-    to_bytes,
-)
+from opensearch_neural.index.mapping import byte_scale, index_body, rank_features, to_bytes
+from opensearch_neural.index.record import DenseMeta, IndexMeta, SparseMeta
 
 SPARSE = SparseMeta("my-sparse", "aaaa", "bbbb")
 META = IndexMeta(sparse=SPARSE, dense=DenseMeta("my-dense", "cccc", 4, "byte", True, 42.0), analyzer="standard")
-
-
-def test_the_record_survives_the_mapping() -> None:
-    mapping = index_body(META)["mappings"]
-    assert IndexMeta.from_mapping(mapping, "docs") == META
-
-
-def test_an_index_of_someone_else_is_named() -> None:
-    with pytest.raises(ModelError, match="'docs' was not written by osn"):
-        IndexMeta.from_mapping({"properties": {}}, "docs")
-
-
-def test_a_later_format_is_refused() -> None:
-    with pytest.raises(ModelError, match="later version"):
-        IndexMeta.from_mapping({"_meta": {"osn": {"format": 99}}}, "docs")
-
-
-def test_another_model_is_refused_with_both_names() -> None:
-    check_same_model("docs", SPARSE, "sparse", "anything", "bbbb")
-    with pytest.raises(ModelError, match=r"my-sparse \(bbbb\).*other \(dddd\)"):
-        check_same_model("docs", SPARSE, "sparse", "other", "dddd")
-    with pytest.raises(ModelError, match="holds no dense vectors"):
-        check_same_model("docs", None, "dense", "other", "dddd")
 
 
 def test_vectors_stay_out_of_the_source_unless_asked_for() -> None:

@@ -18,7 +18,7 @@ from ingest.job import run_job
 from opensearch_neural.corpus.readers import Document
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.index.mapping import PassageMeta
+from opensearch_neural.index.record import PassageMeta
 
 HUNDRED = records(100)
 

@@ -22,7 +22,7 @@ from ingest.vectors import Manifest, StoredVectors, find_manifest
 from opensearch_neural.corpus.readers import Document
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.index.mapping import PassageMeta
+from opensearch_neural.index.record import PassageMeta
 from opensearch_neural.models.lexical import LexicalEncoder
 
 MINILM = "all-MiniLM-L6-v2"

@@ -23,7 +23,7 @@ from ingest.source import CorpusSource
 from ingest.vectors import Manifest, StoredVectors, find_manifest
 from opensearch_neural.corpus.readers import Document
 from opensearch_neural.errors import InputError
-from opensearch_neural.index.mapping import PassageMeta
+from opensearch_neural.index.record import PassageMeta
 from opensearch_neural.models.dense import TorchDenseEncoder, load_dense
 from opensearch_neural.models.dense_encoder import DenseEncoder
 from opensearch_neural.models.quantized import QUANTIZER_FILE, QuantizedModel, Quantizer, load_quantized

@@ -18,7 +18,7 @@ from opensearch_neural import queries
 from opensearch_neural.corpus.passages import Passage
 from opensearch_neural.corpus.readers import Document
 from opensearch_neural.errors import ModelError
-from opensearch_neural.index.mapping import DenseMeta, IndexMeta, SparseMeta
+from opensearch_neural.index.record import DenseMeta, IndexMeta, SparseMeta
 from opensearch_neural.models.vectors import SparseVectors
 
 VOCABULARY = ["rain", "sun", "", "x" * 33_000, ".", "u.s", " ", "é"]

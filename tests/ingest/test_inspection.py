@@ -18,7 +18,7 @@ from ingest.documents import Documents
 from ingest.inspection import inspect_index, plan
 from ingest.job import run_job
 from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.index.mapping import DenseMeta, PassageMeta
+from opensearch_neural.index.record import DenseMeta, PassageMeta
 
 
 def ingested(client: Any, index: str, lines: list[Any], tmp_path: Path, **settings: Any) -> str:
@@ -127,7 +127,7 @@ def test_what_cannot_be_inspected(client: Any, index_name: str, tmp_path: Path) 
     with pytest.raises(ModelError, match="was not written by osn"):
         inspect_index(client, index_name)
     empty = f"{index_name}-empty"
-    from opensearch_neural.index.mapping import IndexMeta
+    from opensearch_neural.index.record import IndexMeta
 
     target.open_target(client, empty, IndexMeta(), corpus_name="c", replicas=0)
     with pytest.raises(InputError, match="holds no documents to scale from"):

@@ -18,7 +18,8 @@ from ingest.job import run_job
 from ingest.pipeline import TooManyErrors
 from opensearch_neural import queries
 from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.index.mapping import IndexMeta, index_body
+from opensearch_neural.index.mapping import index_body
+from opensearch_neural.index.record import IndexMeta
 from opensearch_neural.query_encoder import QueryEncoder
 
 MINILM = "all-MiniLM-L6-v2"

@@ -17,7 +17,8 @@ from ingest.source import parse_passages
 from opensearch_neural import queries
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.index.mapping import DenseMeta, IndexMeta, PassageMeta, SparseMeta, index_body, rank_features
+from opensearch_neural.index.mapping import index_body, rank_features
+from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, SparseMeta
 from opensearch_neural.queries import Rare, best_passages, rare_tokens
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from opensearch_neural import queries
 from opensearch_neural.cluster.capabilities import Capabilities, quick_capabilities
-from opensearch_neural.index.mapping import DenseMeta, IndexMeta, QuantizedMeta, SparseMeta, index_body, rank_features
+from opensearch_neural.index.mapping import index_body, rank_features
+from opensearch_neural.index.record import DenseMeta, IndexMeta, QuantizedMeta, SparseMeta
 from opensearch_neural.lint.rules import RULES, IndexFacts, lint
 from opensearch_neural.multi_vector import several_vectors, stored
 from opensearch_neural.queries import Body, Rare

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from opensearch_neural import multi_vector, queries
 from opensearch_neural.cluster.capabilities import Capabilities
-from opensearch_neural.index.mapping import DenseMeta, IndexMeta, SparseMeta
+from opensearch_neural.index.record import DenseMeta, IndexMeta, SparseMeta
 from opensearch_neural.lint.clause_count import words_of
 from opensearch_neural.lint.rules import RULES, IndexFacts, lint
 

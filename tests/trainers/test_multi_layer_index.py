@@ -24,7 +24,8 @@ from ingest.source import CorpusSource  # noqa: E402
 from opensearch_neural import multi_vector, queries  # noqa: E402
 from opensearch_neural.engines import open_engines  # noqa: E402
 from opensearch_neural.errors import ModelError  # noqa: E402
-from opensearch_neural.index.mapping import DenseMeta, IndexMeta, PassageMeta, index_body, knn_vector  # noqa: E402
+from opensearch_neural.index.mapping import index_body, knn_vector  # noqa: E402
+from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta  # noqa: E402
 from opensearch_neural.models import registry  # noqa: E402
 from opensearch_neural.models.multi_layer import StackedEncoder, load_multi_layer, load_single_or_several  # noqa: E402
 from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever  # noqa: E402

@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from opensearchpy import OpenSearch
 
 from opensearch_neural.errors import ClusterError, InputError, ModelError
-from opensearch_neural.index.mapping import IndexMeta, index_body
+from opensearch_neural.index.mapping import index_body
+from opensearch_neural.index.record import IndexMeta
 from opensearch_neural.models.dense_encoder import finite
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.vectors import SparseVectors

@@ -11,7 +11,7 @@ from benchmarks.load.field_bytes import bytes_by_field
 from ingest.encoding import Vectors
 from ingest.models import stored_dense_meta
 from opensearch_neural.corpus.readers import Document
-from opensearch_neural.index.mapping import IndexMeta
+from opensearch_neural.index.record import IndexMeta
 
 DIMENSION = 64
 

@@ -182,7 +182,7 @@ def test_what_a_worker_cannot_load_is_an_error_and_no_hang() -> None:
 
     from benchmarks.load.workload import IndexFacts, ModelChoice
     from opensearch_neural.errors import ModelError
-    from opensearch_neural.index.mapping import IndexMeta, SparseMeta
+    from opensearch_neural.index.record import IndexMeta, SparseMeta
 
     workload = workload_at("http://127.0.0.1:9")
     meta = IndexMeta(SparseMeta("no-such-model", "0" * 16, "0" * 16))

@@ -18,7 +18,7 @@ from opensearch_neural.corpus.readers import Document
 from opensearch_neural.engines import engine_bodies, open_engines
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import read
-from opensearch_neural.index.mapping import SparseMeta
+from opensearch_neural.index.record import SparseMeta
 from opensearch_neural.models.lexical import LexicalEncoder, build_lexical
 from opensearch_neural.queries import Rare
 

@@ -1,0 +1,212 @@
+"""The index's record: what `_meta.osn` of its mapping says of the models and settings that wrote it.
+
+    record = existing_record(client, "docs")        # IndexMeta
+    write_record(client, "docs", record.with_extra(cascade={"window": 100}))
+
+Who writes or searches with another model is refused with a message that names both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from opensearch_neural.errors import ClusterError, ModelError
+from opensearch_neural.multi_vector import FIELD
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+META_FORMAT = 1
+DenseType = Literal["float", "byte", "sq"]
+
+MODEL_OPTIONS = {"sparse": "--sparse", "dense": "--dense", "quantized": "--pq", "generative": "--tome"}
+"""{kind of model: the option that names one}"""
+
+
+@dataclass(frozen=True)
+class SparseMeta:
+    """Which sparse model wrote the index. `query_hash` covers the tokenizer and the idf table alone: what a query needs."""
+
+    name: str
+    hash: str
+    query_hash: str
+
+
+@dataclass(frozen=True)
+class DenseMeta:
+    """Which dense model wrote the index, and how its vectors are stored.
+
+    scale: what a vector's components were multiplied by before they were rounded to bytes (1.0 for other types).
+    reconstructed: they are what the codes of a quantized model stand for; name and hash are that model's.
+    vectors: how many each document has, where several in nested documents (see `multi_vector`).
+    """
+
+    name: str
+    hash: str
+    dimension: int
+    type: DenseType
+    normalized: bool
+    scale: float = 1.0
+    reconstructed: bool = False
+    vectors: int = 1
+
+    @property
+    def field_name(self) -> str:
+        """The full name of the field that the vectors are in."""
+        return FIELD if self.vectors > 1 else "dense"
+
+
+@dataclass(frozen=True)
+class QuantizedMeta:
+    """Which quantized model made the codes in `pq`, of `subvectors` bytes each (its M)."""
+
+    name: str
+    hash: str
+    subvectors: int
+
+
+@dataclass(frozen=True)
+class PassageMeta:
+    """Documents were split into passages of at most `tokens` tokens, one beginning every `stride` tokens."""
+
+    tokens: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class IndexMeta:
+    """What the mapping's `_meta.osn` holds."""
+
+    sparse: SparseMeta | None = None
+    dense: DenseMeta | None = None
+    passages: PassageMeta | None = None
+    quantized: QuantizedMeta | None = None
+    analyzer: str = "english"
+    version: str = ""
+    format: int = META_FORMAT
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def reconstructed(self) -> DenseMeta | None:
+        """`dense` where its vectors are what codes stand for."""
+        return self.dense if self.dense is not None and self.dense.reconstructed else None
+
+    def with_extra(self, **entries: Any) -> IndexMeta:
+        """The record with these entries in `extra`; None removes an entry."""
+        return replace(self, extra={k: v for k, v in {**self.extra, **entries}.items() if v is not None})
+
+    def to_dict(self) -> dict[str, Any]:
+        record = {key: value for key, value in asdict(self).items() if value is not None and key != "extra"}
+        return record | self.extra
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any], index: str) -> IndexMeta:
+        """The record of an index whose mapping (`{"_meta": …, "properties": …}`) is given.
+
+        Raises ModelError when the index was not written by `osn`, or by a later format than this one.
+        """
+        record = mapping.get("_meta", {}).get("osn")
+        if not isinstance(record, dict):
+            raise ModelError(
+                f"the index {index!r} was not written by osn: its mapping has no _meta.osn",
+                "write it with `osn ingest --corpus … --index …`",
+            )
+        if record.get("format", 0) > META_FORMAT:
+            raise ModelError(
+                f"the index {index!r} was written by a later version of osn (format {record['format']})",
+                "upgrade this installation",
+            )
+        several, field_ = (record.get("dense") or {}).get("vectors", 1) > 1, mapping.get("properties", {}).get("dense")
+        if several and field_ is not None and field_.get("type") != "nested":
+            raise ModelError(
+                f"the index {index!r} was written by an older version of osn, with a field for each of several vectors",
+                "ingest again, into another --index",
+            )
+        known = {"format", "sparse", "dense", "passages", "quantized", "analyzer", "version"}
+        return cls(
+            sparse=SparseMeta(**record["sparse"]) if record.get("sparse") else None,
+            dense=DenseMeta(**record["dense"]) if record.get("dense") else None,
+            passages=PassageMeta(**record["passages"]) if record.get("passages") else None,
+            quantized=QuantizedMeta(**record["quantized"]) if record.get("quantized") else None,
+            analyzer=record.get("analyzer", "english"),
+            version=record.get("version", ""),
+            format=record.get("format", META_FORMAT),
+            extra={key: value for key, value in record.items() if key not in known},
+        )
+
+
+def read_record(client: OpenSearch, index: str) -> IndexMeta | None:
+    """The record of an index, or of the one index that an alias names; None when there is no such index.
+
+    Raises ClusterError for a pattern, even if it matches one index: it might match another tomorrow. Raises ModelError when
+    `osn` did not write the index.
+    """
+    from opensearchpy.exceptions import NotFoundError
+
+    if index == "_all" or index.startswith("<") or any(sign in index for sign in "*,"):
+        raise ClusterError(f"{index!r} is a pattern, not the name of an index", "name one index, or an alias")
+    try:
+        mappings = client.indices.get_mapping(index=index)
+    except NotFoundError:
+        return None
+    if len(mappings) != 1:
+        raise ClusterError(
+            f"{index!r} names {len(mappings)} indexes: {', '.join(sorted(mappings))}", "name one of them"
+        )
+    (mapping,) = mappings.values()
+    return IndexMeta.from_mapping(mapping["mappings"], index)
+
+
+def existing_record(client: OpenSearch, index: str) -> IndexMeta:
+    """`read_record` of an index that must be there. Raises ClusterError when it is not, and as `read_record` does."""
+    record = read_record(client, index)
+    if record is None:
+        raise ClusterError(
+            f"there is no index {index!r} on this cluster", "write one with `osn ingest --corpus … --index …`"
+        )
+    return record
+
+
+def write_record(client: OpenSearch, index: str, record: IndexMeta) -> None:
+    client.indices.put_mapping(index=index, body={"_meta": {"osn": record.to_dict()}})
+
+
+def check_same_model(index: str, kind: str, wrote: tuple[str, str], this: tuple[str, str], remedy: str) -> None:
+    """Raise ModelError unless both models are the same.
+
+    wrote: (name, hash) of the model that wrote the index. this: (name, hash) of the model that is to be used.
+    """
+    if wrote[1] != this[1]:
+        raise ModelError(
+            f"the index {index!r} was written with the {kind} model {wrote[0]} ({wrote[1]}), "
+            f"and this is {this[0]} ({this[1]})",
+            remedy,
+        )
+
+
+def check_unchanged_models(index: str, wrote: IndexMeta, wanted: IndexMeta) -> None:
+    """Raise ModelError when documents of `wanted`'s models do not belong into the index."""
+    for kind in ("sparse", "quantized", "dense"):  # codes before vectors that may be made of them
+        old, new = getattr(wrote, kind), getattr(wanted, kind)
+        if (old is None) != (new is None):
+            has, lacks = ("holds", "brings none") if new is None else ("does not hold", "brings them")
+            raise ModelError(
+                f"the index {index!r} {has} {kind} vectors, and this ingest {lacks}",
+                "use the same models as before, or another --index",
+            )
+        if old is not None and new is not None:
+            remedy = "use the same model as before, or another --index"
+            check_same_model(index, kind, (old.name, old.hash), (new.name, new.hash), remedy)
+    if wrote.dense and wanted.dense and wrote.dense.reconstructed != wanted.dense.reconstructed:
+        has, brings = ("codes", "them") if wrote.dense.reconstructed else ("texts", "codes")
+        raise ModelError(
+            f"the dense vectors of the index {index!r} are made of the {has}, and this ingest makes them of {brings}",
+            "leave out --dense, which is then as it was, or give another --index",
+        )
+    if wrote.dense and wanted.dense and wrote.dense.type != wanted.dense.type:
+        raise ModelError(
+            f"the index {index!r} stores its dense vectors as {wrote.dense.type}, not as {wanted.dense.type}",
+            f"give --dense-type {wrote.dense.type}, or another --index",
+        )

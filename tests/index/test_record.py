@@ -1,0 +1,80 @@
+"""The index's record: what it keeps, which index's it is, and which models it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from opensearch_neural.errors import ClusterError, ModelError
+from opensearch_neural.index.mapping import index_body
+from opensearch_neural.index.record import (
+    DenseMeta,
+    IndexMeta,
+    SparseMeta,
+    check_same_model,
+    check_unchanged_models,
+    existing_record,
+    read_record,
+    write_record,
+)
+
+SPARSE = SparseMeta("my-sparse", "aaaa", "bbbb")
+META = IndexMeta(sparse=SPARSE, dense=DenseMeta("my-dense", "cccc", 4, "byte", True, 42.0), analyzer="standard")
+
+
+def test_the_record_survives_the_mapping() -> None:
+    mapping = index_body(META)["mappings"]
+    assert IndexMeta.from_mapping(mapping, "docs") == META
+
+
+def test_an_index_of_someone_else_is_named() -> None:
+    with pytest.raises(ModelError, match="'docs' was not written by osn"):
+        IndexMeta.from_mapping({"properties": {}}, "docs")
+
+
+def test_a_later_format_is_refused() -> None:
+    with pytest.raises(ModelError, match="later version"):
+        IndexMeta.from_mapping({"_meta": {"osn": {"format": 99}}}, "docs")
+
+
+def test_another_model_is_refused_with_both_names() -> None:
+    check_same_model("docs", "sparse", ("my-sparse", "bbbb"), ("anything", "bbbb"), "")
+    with pytest.raises(ModelError, match=r"my-sparse \(bbbb\).*other \(dddd\)"):
+        check_same_model("docs", "sparse", ("my-sparse", "bbbb"), ("other", "dddd"), "")
+
+
+def test_an_ingest_with_other_models_is_refused_with_what_differs() -> None:
+    check_unchanged_models("docs", META, META)
+    with pytest.raises(ModelError, match="holds dense vectors, and this ingest brings none"):
+        check_unchanged_models("docs", META, replace(META, dense=None))
+    with pytest.raises(ModelError, match=r"my-sparse \(aaaa\).*my-sparse \(eeee\)"):
+        check_unchanged_models("docs", META, replace(META, sparse=replace(SPARSE, hash="eeee")))
+    with pytest.raises(ModelError, match="stores its dense vectors as byte, not as sq"):
+        check_unchanged_models("docs", META, replace(META, dense=replace(META.dense, type="sq")))
+
+
+def test_an_entry_that_is_none_leaves_the_record() -> None:
+    record = META.with_extra(cascade={"window": 3}, build={"alias": "docs"})
+    assert record.with_extra(build=None).extra == {"cascade": {"window": 3}}
+
+
+@pytest.mark.cluster
+def test_the_record_is_read_by_the_alias_too_and_rewritten(client: Any, index_name: str) -> None:
+    assert read_record(client, index_name) is None
+    with pytest.raises(ClusterError, match=f"there is no index '{index_name}'"):
+        existing_record(client, index_name)
+    client.indices.create(index=index_name, body={**index_body(META, replicas=0), "aliases": {f"{index_name}-a": {}}})
+    write_record(client, index_name, META.with_extra(cascade={"window": 3}))
+    assert read_record(client, f"{index_name}-a") == META.with_extra(cascade={"window": 3})
+
+
+@pytest.mark.cluster
+def test_a_name_of_several_indexes_is_refused(client: Any, index_name: str) -> None:
+    for number in (1, 2):
+        client.indices.create(index=f"{index_name}-{number}", body={"aliases": {index_name: {}}})
+    with pytest.raises(ClusterError, match=f"names 2 indexes: {index_name}-1, {index_name}-2"):
+        read_record(client, index_name)
+    with pytest.raises(ClusterError, match="is a pattern"):
+        read_record(client, f"{index_name}-1*")
