@@ -81,7 +81,7 @@ def write_judged(source: Path, folder: Path, splits: Mapping[str, list[str]], *,
 
 def write_part(source: Path, folder: Path, kept: set[str], splits: Sequence[str]) -> None:
     """A BEIR folder of the documents in `kept` alone, with the judgements on them and the questions that have one."""
-    from opensearch_neural.corpus.readers import BeirData
+    from opensearch_neural.corpus.judgements import BeirData
     from opensearch_neural.files import write_text
     from trainers.data.examples import read_documents
 

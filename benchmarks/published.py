@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from ingest.job import Job
-    from opensearch_neural.corpus.readers import BeirData
+    from opensearch_neural.corpus.judgements import BeirData
     from opensearch_neural.evaluation.evaluate import Measured
     from opensearch_neural.evaluation.results import Goal
 
@@ -46,7 +46,7 @@ def published(connection: ConnectionSettings, data: Path, record: Path | None, w
     from ingest.encode import EncodeJob, run_encode
     from ingest.job import Job
     from ingest.source import CorpusSource
-    from opensearch_neural.corpus.readers import BeirData
+    from opensearch_neural.corpus.judgements import BeirData
     from opensearch_neural.evaluation.evaluate import label, rows
 
     judged = BeirData.load(data, "test")

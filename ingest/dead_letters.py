@@ -21,8 +21,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from opensearch_neural.corpus.documents import Document, OnReject, Rejected
 from opensearch_neural.corpus.passages import Passage
-from opensearch_neural.corpus.readers import Document, OnReject, Rejected, read_corpus
+from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
 
 # What is kept of a line that could not be understood.

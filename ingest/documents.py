@@ -25,8 +25,8 @@ from ingest.encoding import Encoders, prepare
 from ingest.models import splitting_tokenizer
 from opensearch_neural.cluster.connect import translate_errors
 from opensearch_neural.cluster.errors import reason_of
+from opensearch_neural.corpus.documents import Document, document_of
 from opensearch_neural.corpus.passages import Passage, split
-from opensearch_neural.corpus.readers import Document, document_of
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index import segments
 from opensearch_neural.index.record import MODEL_OPTIONS, IndexMeta, check_same_model, existing_record

@@ -62,7 +62,7 @@ def add(
     """
     from ingest.documents import Refused
     from ingest.source import CorpusSource, spooled
-    from opensearch_neural.corpus.readers import Rejected
+    from opensearch_neural.corpus.documents import Rejected
 
     opened = _open(connection, index, sparse, dense, pq)
     rejected: list[Rejected] = []

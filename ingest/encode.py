@@ -40,7 +40,7 @@ from ingest.vectors import (
     shards_of,
     write_shard,
 )
-from opensearch_neural.corpus.readers import Document, Rejected
+from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import write_json, write_text
 from opensearch_neural.index.record import PassageMeta

@@ -14,8 +14,8 @@ import orjson
 
 from ingest.bulk import Action
 from ingest.weights import SMALLEST, shortest
+from opensearch_neural.corpus.documents import MAX_ID_BYTES
 from opensearch_neural.corpus.passages import Passage
-from opensearch_neural.corpus.readers import MAX_ID_BYTES
 from opensearch_neural.errors import ModelError
 from opensearch_neural.index.mapping import rank_features, to_bytes
 from opensearch_neural.index.record import DenseMeta
@@ -24,7 +24,7 @@ from opensearch_neural.multi_vector import stored
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from opensearch_neural.corpus.readers import Document
+    from opensearch_neural.corpus.documents import Document
     from opensearch_neural.models.dense_encoder import DenseEncoder
     from opensearch_neural.models.quantized import QuantizedModel, Quantizer
     from opensearch_neural.models.sparse import SparseDocumentEncoder

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ingest.source import Records, as_passages, ignore
-from opensearch_neural.corpus.readers import Rejected
+from opensearch_neural.corpus.documents import Rejected
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.mapping import byte_scale
 from opensearch_neural.index.record import DenseMeta, DenseType, IndexMeta, PassageMeta, QuantizedMeta, SparseMeta

@@ -27,8 +27,8 @@ from ingest.progress import Progress
 from ingest.seen import FirstRecords
 from ingest.source import Records, ignore
 from ingest.target import Target
+from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.corpus.passages import Passage
-from opensearch_neural.corpus.readers import Document, Rejected
 from opensearch_neural.errors import ClusterError, OsnError
 from opensearch_neural.home import home
 from opensearch_neural.index import segments

@@ -28,7 +28,7 @@ from ingest.encoding import Encoders
 from ingest.source import Records
 from ingest.vectors import encode_shard, shard_path, shards_of, write_shard
 from opensearch_neural import __version__
-from opensearch_neural.corpus.readers import Document, Rejected
+from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import InputError, MissingExtra, ModelError, OsnError
 
 if TYPE_CHECKING:

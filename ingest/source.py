@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from ingest.dead_letters import is_dead_letter_file, mended
 from ingest.seen import FirstRecords
+from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.corpus.passages import Passage, split
-from opensearch_neural.corpus.readers import Document, Rejected, read_corpus
+from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import PassageMeta
 
@@ -28,7 +29,7 @@ Records = Callable[[Callable[[Rejected], None]], Iterator[Document]]
 
 @dataclass(frozen=True)
 class CorpusSource:
-    """Where the corpus lies and how its records are read: the fields of `corpus.readers.read_corpus`."""
+    """Where the corpus lies and how its records are read: the fields of `corpus.reader.read_corpus`."""
 
     path: str
     format: str | None = None

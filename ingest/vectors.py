@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from ingest.encoding import Vectorizer, Vectors
 from ingest.journal import digest, record_digest
 from ingest.source import CorpusSource
-from opensearch_neural.corpus.readers import Document, Rejected
+from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, share, write_json
 from opensearch_neural.index.record import PassageMeta, QuantizedMeta, SparseMeta

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from ingest.job import CorpusSource, Job, run_job
 from opensearch_neural import queries
-from opensearch_neural.corpus.readers import read_corpus, read_queries
+from opensearch_neural.corpus.judgements import read_queries
+from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.mapping import rank_features
 from opensearch_neural.models.lexical import build_lexical

@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from opensearch_neural.corpus.readers import Document
+from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import read_json_object, write_json
 from trainers.common import losses

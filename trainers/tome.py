@@ -27,7 +27,7 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedTokenizerBase, set_seed
 
-from opensearch_neural.corpus.readers import Document
+from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.models.directory import hash_files, locate, read_osn_json, write_osn_json

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from benchmarks.local_cluster import cluster_or_node
 from opensearch_neural.cluster.connect import ConnectionSettings, connection_options, quick_capabilities
 from opensearch_neural.commands.evaluate import available_engines
-from opensearch_neural.corpus.readers import BeirData
+from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.errors import InputError, MissingExtra, OsnError
 from trainers.common.precision import faster_in_bfloat16

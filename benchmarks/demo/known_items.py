@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from opensearch_neural.corpus.readers import Document, Rejected, read_corpus
+from opensearch_neural.corpus.documents import Document, Rejected
+from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import write_text
 from trainers.data.unlabelled_questions import split

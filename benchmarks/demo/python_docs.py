@@ -39,7 +39,7 @@ from typing import Any, TypeVar
 import click
 from tqdm import tqdm
 
-from opensearch_neural.corpus.readers import MAX_ID_BYTES, Document
+from opensearch_neural.corpus.documents import MAX_ID_BYTES, Document
 from opensearch_neural.errors import InputError
 
 log = logging.getLogger(__name__)

@@ -119,7 +119,7 @@ def queries_of(
     from itertools import islice
 
     from benchmarks.load.quality import Judged
-    from opensearch_neural.corpus.readers import BeirData, read_queries
+    from opensearch_neural.corpus.judgements import BeirData, read_queries
 
     if (queries is None) == (data is None):
         raise InputError(

@@ -13,7 +13,7 @@ from benchmarks.load.growth import BATCH
 from benchmarks.load.server import index_facts
 from ingest.encoding import Vectorizer, prepare
 from opensearch_neural.cluster.connect import translate_errors
-from opensearch_neural.corpus.readers import Document
+from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.index.mapping import index_body

@@ -436,7 +436,7 @@ def tune(
     osn tune --index docs --queries queries.jsonl --keep 0.98
     osn tune --index docs --engine cascade --data data/docs
     """
-    from opensearch_neural.corpus.readers import BeirData, read_queries
+    from opensearch_neural.corpus.judgements import BeirData, read_queries
 
     if (queries is None) == (data is None):
         raise InputError("the queries come from one of two places", "--data: judged queries; --queries: any others")

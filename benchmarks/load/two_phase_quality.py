@@ -42,7 +42,7 @@ def two_phase(
     from benchmarks.published import ingested
     from ingest.job import Job
     from ingest.source import CorpusSource
-    from opensearch_neural.corpus.readers import BeirData
+    from opensearch_neural.corpus.judgements import BeirData
     from opensearch_neural.errors import InputError
 
     variants = parse_variants(engines)

@@ -200,7 +200,7 @@ def ingest(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str
     from ingest.pipeline import Options
     from ingest.source import spooled
     from ingest.target import LOADING
-    from opensearch_neural.corpus.readers import BeirData
+    from opensearch_neural.corpus.judgements import BeirData
     from opensearch_neural.index.record import check_unchanged_models, read_record
     from opensearch_neural.models.dense import documents_alike, load_dense
     from opensearch_neural.models.quantized import load_quantized
@@ -227,7 +227,7 @@ def field_rows(
     from benchmarks.load.field_bytes import Alone, bytes_by_field, rows
     from ingest.job import CorpusSource, Job, with_models
     from ingest.source import ignore, spooled
-    from opensearch_neural.corpus.readers import BeirData
+    from opensearch_neural.corpus.judgements import BeirData
 
     corpus = CorpusSource(str(BeirData.load(folder, "test").corpus_path))
     job = Job(corpus, index, sparse=sparse, dense=dense, pq=pq)
@@ -279,7 +279,7 @@ def tune_all(
 ) -> None:
     """Tune the cascade on one index, and have all of them search as was chosen."""
     from benchmarks.load.tuning import halves, store, tried_and_chosen
-    from opensearch_neural.corpus.readers import BeirData
+    from opensearch_neural.corpus.judgements import BeirData
 
     indexes, measure = list(indexes), f"nDCG@10 of {folder.name} ({split})"
     stored = [open_engines(client, each, backend=backend).meta.extra.get(TUNED_CASCADE, {}) for each in indexes]

@@ -168,7 +168,7 @@ class Test:
 
     @classmethod
     def load(cls, data: Path, name: str, work: Path) -> Test:
-        from opensearch_neural.corpus.readers import BeirData
+        from opensearch_neural.corpus.judgements import BeirData
         from trainers.data.examples import load_training
 
         found = load_training(data / name, split="test", name=name)
@@ -287,7 +287,7 @@ def kept(path: Path, settings: Callable[..., S], scores: Callable[[str], dict[S,
 
 
 def corpus_of(data: Path, name: str) -> Path:
-    from opensearch_neural.corpus.readers import BeirData
+    from opensearch_neural.corpus.judgements import BeirData
 
     return BeirData.load(data / name, "test").corpus_path
 

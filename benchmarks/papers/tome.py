@@ -304,7 +304,7 @@ def count_queries(config: TomeConfig) -> int:
 
 def some_documents(data: Path, work: Path, count: int) -> Path:
     """Write a set of so many documents, those that test questions ask for first, and return its folder."""
-    from opensearch_neural.corpus.readers import BeirData
+    from opensearch_neural.corpus.judgements import BeirData
     from trainers.data.examples import read_documents
 
     asked = asked_for(BeirData.load(data, "test").qrels)
@@ -633,7 +633,7 @@ def bm25_run(
     from benchmarks.local_cluster import cluster_or_node
     from benchmarks.papers.cluster_bm25 import cluster_bm25
     from benchmarks.papers.inference_free_sparse import GRID, best_settings, some_questions
-    from opensearch_neural.corpus.readers import BeirData
+    from opensearch_neural.corpus.judgements import BeirData
     from opensearch_neural.files import read_json_object, write_json
     from opensearch_neural.queries import bm25
     from opensearch_neural.retrievers.opensearch import time_queries

@@ -32,7 +32,9 @@ import click
 import numpy as np
 
 from benchmarks.speed.tied_head import write_tied_head
-from opensearch_neural.corpus.readers import BeirData, Document, read_corpus
+from opensearch_neural.corpus.documents import Document
+from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError, OsnError
 from opensearch_neural.evaluation.results import (
     Goal,

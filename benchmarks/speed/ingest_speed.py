@@ -38,7 +38,7 @@ import numpy as np
 import orjson
 
 from opensearch_neural.cluster.connect import connect
-from opensearch_neural.corpus.readers import read_corpus
+from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.evaluation.results import (
     Goal,
     Row,

@@ -23,7 +23,7 @@ import click
 import numpy as np
 
 from opensearch_neural import QueryEncoder
-from opensearch_neural.corpus.readers import read_queries
+from opensearch_neural.corpus.judgements import read_queries
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import (
     Data,

@@ -22,7 +22,7 @@ from opensearch_neural.errors import InputError
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from opensearch_neural.corpus.readers import BeirData
+    from opensearch_neural.corpus.judgements import BeirData
     from opensearch_neural.evaluation.results import Goal, Row, Summary
     from opensearch_neural.evaluation.side_by_side import CommonOnly, Outcome
 
@@ -90,7 +90,7 @@ def evaluate(
     osn eval --index scifact --data data/scifact --engines bm25,high-idf-first --per-query
     osn eval --index scifact --data data/scifact --engines bm25 --expect bm25:nDCG@10=0.66..0.70 --record results/scifact
     """
-    from opensearch_neural.corpus.readers import BeirData
+    from opensearch_neural.corpus.judgements import BeirData
     from opensearch_neural.evaluation import side_by_side as experiment
     from opensearch_neural.evaluation.evaluate import parse_measures
 

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from opensearch_neural.corpus.readers import Document, Rejected, read_corpus
+from opensearch_neural.corpus.documents import Document, Rejected
+from opensearch_neural.corpus.reader import read_corpus
 
 
 @contextmanager

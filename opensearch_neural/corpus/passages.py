@@ -15,7 +15,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from opensearch_neural.corpus.readers import MAX_ID_BYTES, Document
+from opensearch_neural.corpus.documents import MAX_ID_BYTES, Document
 from opensearch_neural.errors import InputError
 from opensearch_neural.query_encoder import unlimited
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.demo.known_items import hold_out_sentences
-from opensearch_neural.corpus.readers import BeirData, read_corpus
+from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
 from trainers.data.unlabelled_questions import split
 

@@ -14,7 +14,8 @@ from click.testing import CliRunner
 
 from benchmarks.demo import python_docs
 from benchmarks.demo.python_docs import Counts, Source, build, documentation_url, hold_out, split_of, spread
-from opensearch_neural.corpus.readers import BeirData, read_corpus
+from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
 
 LONG = " ".join(f"word{n}" for n in range(24))

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.passages import Passage, split
-from opensearch_neural.corpus.readers import Document
 from opensearch_neural.errors import InputError
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,;"

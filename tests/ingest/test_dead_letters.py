@@ -8,8 +8,8 @@ import pytest
 from corpora import letters
 
 from ingest.dead_letters import DeadLetters, is_dead_letter_file, letters_path, mended, next_path
+from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.corpus.passages import Passage
-from opensearch_neural.corpus.readers import Document, Rejected
 from opensearch_neural.errors import InputError
 
 GOOD = Document("a", "some text", "a title", "https://x", {"year": 3, "tags": ["b", {"c": None}]}, "d.jsonl", 4)

@@ -15,7 +15,7 @@ from corpora import WORDS, job, records, snapshot, write_jsonl
 from ingest.documents import Documents, delete_documents, read_document
 from ingest.documents_command import parse_change
 from ingest.job import run_job
-from opensearch_neural.corpus.readers import Document
+from opensearch_neural.corpus.documents import Document
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.record import PassageMeta

@@ -19,7 +19,7 @@ from ingest.encoding import Encoders
 from ingest.job import run_job
 from ingest.source import CorpusSource
 from ingest.vectors import Manifest, StoredVectors, find_manifest
-from opensearch_neural.corpus.readers import Document
+from opensearch_neural.corpus.documents import Document
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.record import PassageMeta
@@ -150,7 +150,7 @@ def test_a_changed_corpus_is_noticed_when_encoding_and_when_ingesting(
 
 
 def lexical_model(corpus: Path, folder: Path) -> Path:
-    from opensearch_neural.corpus.readers import read_corpus
+    from opensearch_neural.corpus.reader import read_corpus
     from opensearch_neural.models.lexical import build_lexical
 
     model = folder / "model"

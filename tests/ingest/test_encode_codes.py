@@ -21,7 +21,7 @@ from ingest.encoding import Encoders
 from ingest.job import Job, Plan, with_vectors
 from ingest.source import CorpusSource
 from ingest.vectors import Manifest, StoredVectors, find_manifest
-from opensearch_neural.corpus.readers import Document
+from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import PassageMeta
 from opensearch_neural.models.dense import TorchDenseEncoder, load_dense

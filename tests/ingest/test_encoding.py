@@ -15,8 +15,8 @@ from ingest import pipeline
 from ingest.encoding import Vectors, prepare
 from ingest.target import open_target
 from opensearch_neural import queries
+from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.passages import Passage
-from opensearch_neural.corpus.readers import Document
 from opensearch_neural.errors import ModelError
 from opensearch_neural.index.record import DenseMeta, IndexMeta, SparseMeta
 from opensearch_neural.models.vectors import SparseVectors

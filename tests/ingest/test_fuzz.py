@@ -21,7 +21,7 @@ from test_encoding import Given
 
 from ingest.encoding import prepare
 from ingest.job import CorpusSource, run_job
-from opensearch_neural.corpus.readers import Document, Rejected
+from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import OsnError
 
 FILES = int(os.environ.get("OSN_FUZZ_FILES", "1000"))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.journal import Batch, Identity, Journal, digest, record_digest
-from opensearch_neural.corpus.readers import Document, Rejected
+from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import ClusterError
 
 RUN = Identity("uuid", "/corpus.jsonl", "model", None, "[]")

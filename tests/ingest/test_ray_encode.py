@@ -22,8 +22,8 @@ from ingest.journal import record_digest  # noqa: E402
 from ingest.ray_encode import PackedModels, RayOptions, _connected, _sized, packed, shards_on_ray, unpacked  # noqa: E402
 from ingest.source import CorpusSource  # noqa: E402
 from ingest.vectors import shard_path  # noqa: E402
+from opensearch_neural.corpus.documents import Document, Rejected  # noqa: E402
 from opensearch_neural.corpus.passages import Passage  # noqa: E402
-from opensearch_neural.corpus.readers import Document, Rejected  # noqa: E402
 from opensearch_neural.errors import InputError, ModelError, OsnError  # noqa: E402
 from opensearch_neural.models.lexical import build_lexical, train_word_pieces  # noqa: E402
 from opensearch_neural.models.sparse import load_sparse  # noqa: E402

@@ -17,7 +17,7 @@ pytest.importorskip("sentence_transformers")
 from click.testing import CliRunner  # noqa: E402
 
 from opensearch_neural.cli import osn  # noqa: E402
-from opensearch_neural.corpus.readers import Document  # noqa: E402
+from opensearch_neural.corpus.documents import Document  # noqa: E402
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.directory import hash_files, read_osn_json  # noqa: E402
 from opensearch_neural.models.generative import GenerativeSettings, load_generative  # noqa: E402

@@ -28,7 +28,9 @@ from typing import Literal, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from opensearch_neural.corpus.readers import BeirData, Document, Rejected, read_corpus, read_queries
+from opensearch_neural.corpus.documents import Document, Rejected
+from opensearch_neural.corpus.judgements import BeirData, read_queries
+from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
 from trainers.data import formats
 from trainers.data.formats import Passage, Record

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opensearch_neural.corpus import text_lines as lines
-from opensearch_neural.corpus.readers import Document
+from opensearch_neural.corpus import text_files
+from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError
 
 QUERY_FIELDS = ("query", "anchor", "question", "sentence1")
@@ -49,9 +49,9 @@ class Record:
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines of `path`, compressed or not, with their numbers from 1, without line ends; empty ones are skipped."""
-    stream, name = lines.open_binary(str(path))
-    for number, line in lines.read_lines(stream, name):
-        if isinstance(line, lines.BadLine):
+    stream, name = text_files.open_binary(str(path))
+    for number, line in text_files.read_lines(stream, name):
+        if isinstance(line, text_files.BadLine):
             raise InputError(f"{path}, line {number}: {line.reason}")
         try:
             text = line.decode("utf-8").rstrip("\r\n")
@@ -80,9 +80,7 @@ def read_json_array(path: Path) -> Iterator[tuple[int, Any]]:
 
 def _read_text(path: Path) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")()
-    for piece in lines.decompressed(*lines.open_binary(str(path))):
-        if isinstance(piece, lines.Break):
-            raise InputError(f"{path}: {piece.reason}")
+    for piece in text_files.decompressed(*text_files.open_binary(str(path))):
         try:
             yield decoder.decode(piece)
         except UnicodeDecodeError as error:

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from opensearch_neural.corpus.readers import Document
+from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models.directory import hash_files, locate
 from trainers.common.config import fingerprint

@@ -42,8 +42,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from transformers.masking_utils import create_bidirectional_mask
 
+from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.passages import split
-from opensearch_neural.corpus.readers import Document
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.models.directory import hash_files, locate

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.load.field_bytes import bytes_by_field
 from ingest.encoding import Vectors
 from ingest.models import stored_dense_meta
-from opensearch_neural.corpus.readers import Document
+from opensearch_neural.corpus.documents import Document
 from opensearch_neural.index.record import IndexMeta
 
 DIMENSION = 64

@@ -26,7 +26,7 @@ from benchmarks.load.variants import parse_variants
 from benchmarks.load.warmup import WarmupSettings
 from opensearch_neural import node
 from opensearch_neural.cluster.connect import ConnectionSettings, connect
-from opensearch_neural.corpus.readers import BeirData
+from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.errors import ClusterError, InputError
 
 QUICK = LoadSettings(

@@ -21,7 +21,7 @@ from benchmarks.load.target import Target
 from benchmarks.load.variants import parse_variants
 from benchmarks.load.workload import Workload, encoders
 from opensearch_neural.cluster.connect import ConnectionSettings
-from opensearch_neural.corpus.readers import BeirData
+from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.errors import InputError, OsnError
 
 

@@ -28,7 +28,7 @@ from benchmarks.load.tuning import (
     store,
     try_all,
 )
-from opensearch_neural.corpus.readers import BeirData
+from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import TUNED, Cascade, TwoPhases, open_engines
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.queries import Rare

@@ -18,7 +18,7 @@ from benchmarks.load.variants import (
 from benchmarks.load.workload import body_builders
 from opensearch_neural import queries
 from opensearch_neural.cluster.connect import ConnectionSettings
-from opensearch_neural.corpus.readers import BeirData
+from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.errors import InputError
 from opensearch_neural.queries import Rare
 

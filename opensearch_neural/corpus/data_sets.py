@@ -1,0 +1,95 @@
+"""Corpora in Hugging Face's `datasets` library: saved to disk, or fetched by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from opensearch_neural.corpus.documents import Document, FieldNames, OnReject, document_of_row, first_line
+from opensearch_neural.errors import InputError, MissingExtra
+
+SAVED = frozenset({"dataset_info.json", "dataset_dict.json"})
+"""One of these lies in the folder of a data set that was saved to disk."""
+
+_EXPECTED = "expected hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT"
+# The builder of `datasets` that reads a file by its suffix, and its options.
+_BUILDERS: dict[str, tuple[str, dict[str, Any]]] = {
+    ".csv": ("csv", {}),
+    ".tsv": ("csv", {"sep": "\t"}),
+    ".parquet": ("parquet", {}),
+    ".pq": ("parquet", {}),
+}
+
+
+def read_data_set(name: str, names: FieldNames, on_reject: OnReject) -> Iterator[Document]:
+    """Rows of a data set: saved to disk, or what `datasets.load_dataset` has under that name.
+
+    Raises InputError for a data set or split that is not there, and where its rows break off.
+    """
+    label = f"hf:{name}"
+    rows = iter(_load(name, label))
+    number = 0
+    while True:
+        number += 1
+        try:
+            row = next(rows, None)
+        except Exception as error:  # the library raises dozens of kinds, its dependencies' included
+            raise InputError(
+                f"{label}, row {number}: the data set breaks off: {first_line(error)}",
+                "try again, or download it first: how many rows follow cannot be known",
+            ) from None
+        if row is None:
+            return
+        document = document_of_row(row, names, label, number, on_reject)
+        if document is not None:
+            yield document
+
+
+def _load(name: str, label: str) -> Any:
+    """The rows of one split."""
+    try:
+        import datasets
+    except ImportError:
+        raise MissingExtra("reading Hugging Face data sets", "corpora") from None
+    folder, config, split = _parts(name)
+    try:
+        if Path(folder).is_dir() and any((Path(folder) / marker).exists() for marker in SAVED):
+            loaded: Any = datasets.load_from_disk(folder)
+        elif Path(folder).is_file():
+            suffix = Path(folder.lower().removesuffix(".gz").removesuffix(".zst")).suffix
+            builder, options = _BUILDERS.get(suffix, ("json", {}))
+            loaded = datasets.load_dataset(builder, data_files=folder, streaming=True, **options)
+        else:
+            loaded = datasets.load_dataset(folder, config, streaming=True)
+    except Exception as error:
+        raise InputError(
+            f"{label}: cannot be loaded: {first_line(error)}",
+            f"{_EXPECTED} with a hub name, a saved data set or a file",
+        ) from None
+    if hasattr(loaded, "keys"):
+        splits = list(loaded.keys())
+        if split is None and len(splits) == 1:
+            split = splits[0]
+        if split not in splits:
+            problem = "has several splits" if split is None else f"has no split {split!r}"
+            raise InputError(f"{label} {problem}: {', '.join(splits)}", f"write hf:{folder}:{splits[0]}")
+        return loaded[split]
+    if split is not None and str(getattr(loaded, "split", split)) not in (split, "None"):
+        raise InputError(f"{label} has no split {split!r}; it is the split {loaded.split}", f"write hf:{folder}")
+    return loaded
+
+
+def _parts(name: str) -> tuple[str, str | None, str | None]:
+    """(name or folder, config, split) of NAME, NAME:SPLIT or NAME:CONFIG:SPLIT."""
+    if not name.strip():
+        raise InputError("hf: names no data set", _EXPECTED)
+    if os.path.exists(name):  # noqa: PTH110 (Path would refuse some names that are none)
+        return name, None, None
+    parts = name.split(":")
+    if len(parts) > 3:
+        raise InputError(f"hf:{name}: too many colons", _EXPECTED)
+    if len(parts) == 3:
+        return parts[0], parts[1] or None, parts[2] or None
+    return parts[0], None, parts[1] if len(parts) == 2 else None

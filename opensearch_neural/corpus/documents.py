@@ -1,0 +1,237 @@
+"""A document of a corpus, and how a record becomes one: under which names its parts are looked for, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime, time
+from decimal import Decimal
+from itertools import islice
+from typing import Any
+
+from opensearch_neural.errors import InputError
+
+# Fields of the index that this project writes; a record that brings its own of that name would overwrite them.
+INDEX_FIELDS = frozenset({"title", "text", "url", "contents", "sparse", "dense", "pq", "parent", "passage"})
+# OpenSearch refuses a document that has one of its metadata fields among its own.
+METADATA_FIELDS = frozenset(
+    {"_id", "_index", "_source", "_routing", "_field_names", "_ignored", "_nested_path", "_seq_no", "_primary_term"}
+    | {"_version", "_doc_count", "_data_stream_timestamp", "_size", "_tier"}
+)
+RESERVED_FIELDS = INDEX_FIELDS | METADATA_FIELDS
+
+MAX_ID_BYTES = 512  # OpenSearch's limit, in UTF-8
+MAX_DEPTH = 50  # OpenSearch maps 20 levels by default; far deeper ones overflow JSON encoders
+
+
+@dataclass(slots=True)
+class Document:
+    """One document of a corpus."""
+
+    id: str
+    text: str
+    title: str = ""
+    url: str | None = None
+    fields: dict[str, Any] = field(default_factory=dict)
+    """What the record had beside id, title, text and URL."""
+    file: str | None = None
+    line: int | None = None
+
+    @property
+    def contents(self) -> str:
+        """Title and text together: what is encoded, and what BM25 sees."""
+        return f"{self.title.strip()} {self.text.strip()}".strip()
+
+    def record(self) -> dict[str, Any]:
+        """The document as a BEIR record, which `read_corpus` reads again."""
+        url = {} if self.url is None else {"url": self.url}
+        return {"_id": self.id, "title": self.title, "text": self.text, **url, **self.fields}
+
+
+@dataclass(slots=True)
+class Rejected:
+    """A record that could not be taken."""
+
+    file: str
+    line: int | None
+    """Counted from 1; in parquet and data sets the row."""
+    reason: str
+    raw: str
+    """The record as it was."""
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}{'' if self.line is None else f', line {self.line}'}"
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.reason}"
+
+
+OnReject = Callable[[Rejected], None]
+
+
+def raise_rejected(rejected: Rejected) -> None:
+    """The `OnReject` of a reader that takes no defects."""
+    raise InputError(str(rejected))
+
+
+class Defect(Exception):
+    """What is wrong with one record."""
+
+
+@dataclass(slots=True, frozen=True)
+class FieldNames:
+    """The names under which the parts of a document are looked for, first match first."""
+
+    id: tuple[str, ...] = ("_id", "id", "docid", "doc_id", "docno")
+    title: tuple[str, ...] = ("title",)
+    text: tuple[str, ...] = ("text", "contents", "content", "body", "passage")
+    url: tuple[str, ...] = ("url",)
+
+    def find(self, record: Mapping[str, Any], part: str) -> str | None:
+        """The name that a part ("id", "title", "text", "url") has in a record; None if it has none."""
+        names: tuple[str, ...] = getattr(self, part)
+        return next((name for name in names if name in record), None)
+
+
+def document_of(record: Mapping[str, Any], *, where: str = "the record") -> Document:
+    """A record of an application's own, checked like a line of a corpus.
+
+    Raises InputError, naming `where` it came from and what was expected.
+    """
+    try:
+        return as_document({str(key): plain(value) for key, value in record.items()}, FieldNames(), where, 0)
+    except Defect as defect:
+        raise InputError(f"{where}: {defect}") from None
+
+
+def as_document(record: Mapping[str, Any], names: FieldNames, file: str, line: int) -> Document:
+    """A record as a Document; raises Defect."""
+    id_name = names.find(record, "id")
+    if id_name is None:
+        raise Defect(f"no id: expected a field {' or '.join(names.id)}; {fields_of(record)}")
+    text_name = names.find(record, "text")
+    title_name = names.find(record, "title")
+    url_name = names.find(record, "url")
+    id = identifier(record[id_name], id_name)
+    text = string(record, text_name)
+    title = string(record, title_name)
+    url = string(record, url_name) or None
+    if not text.strip() and not title.strip():
+        if text_name is None:
+            raise Defect(f"no text: expected a field {' or '.join(names.text)}; {fields_of(record)}")
+        raise Defect("text and title are both empty")
+    taken = (id_name, text_name, title_name, url_name)
+    fields = {key: value for key, value in record.items() if key not in taken}
+    for key in fields:
+        # "sparse.x" is a field x inside sparse.
+        if key in RESERVED_FIELDS or key.partition(".")[0] in RESERVED_FIELDS:
+            owner = "OpenSearch" if key in METADATA_FIELDS else "the index"
+            raise Defect(f"the field {key!r} has a name that {owner} uses itself: rename it")
+    return Document(id, text, title, url, fields, file, line)
+
+
+def document_of_row(
+    row: Mapping[str, Any] | Exception, names: FieldNames, file: str, number: int, on_reject: OnReject
+) -> Document | None:
+    """A row that does not come from JSON as a Document; None if it was rejected.
+
+    row: {column: value}, or the error that its conversion raised
+    """
+    try:
+        if isinstance(row, UnicodeDecodeError):
+            raise Defect("invalid UTF-8")
+        if isinstance(row, Exception):
+            raise Defect(first_line(row))
+        record = {str(key): plain(value) for key, value in row.items() if value is not None}
+        return as_document(record, names, file, number)
+    except Defect as defect:
+        raw = "" if isinstance(row, Exception) else json.dumps(row, default=str)
+        on_reject(Rejected(file, number, str(defect), raw))
+        return None
+
+
+def check_columns(columns: list[str], names: FieldNames, where: str) -> None:
+    """Raises InputError if the columns of a table cannot be those of a corpus: id or text is missing, or a name repeats."""
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    if twice:
+        raise InputError(f"{where}: the column {twice[0]!r} occurs twice", "rename one of them")
+    for part, choices in (("id", names.id), ("text", (*names.text, *names.title))):
+        if not set(columns) & set(choices):
+            raise InputError(
+                f"{where}: no {part} column; its columns are: {', '.join(columns)[:300]}",
+                f"name a column {' or '.join(choices)}, or say which column it is (--{part}-field)",
+            )
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """A value as JSON has it; raises Defect if it cannot be written as JSON in UTF-8."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, str):
+        if "\0" in value:
+            raise Defect("a null character (U+0000) in a string")
+        if not value.isascii():
+            try:
+                value.encode("utf-8")
+            except UnicodeEncodeError as error:
+                code = ord(value[error.start])
+                raise Defect(f"half a surrogate pair (U+{code:04X}) in a string") from None
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise Defect(f"{value} in a field: expected null or a number")
+        return value
+    if depth >= MAX_DEPTH:
+        raise Defect(f"nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, Mapping):
+        return {plain(str(key), depth + 1): plain(entry, depth + 1) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry, depth + 1) for entry in value]
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return plain(float(value))
+    if isinstance(value, bytes):
+        try:
+            return plain(value.decode("utf-8"))
+        except UnicodeDecodeError:
+            raise Defect("binary data, or invalid UTF-8, in a field") from None
+    raise Defect(f"a value of type {type(value).__name__} cannot be written as JSON")
+
+
+def identifier(value: Any, name: str) -> str:
+    """The id in the field `name` as a string; raises Defect."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        raise Defect(f"the id ({name}) must be a string or an integer, found {json.dumps(value, default=str)[:80]}")
+    if not value.strip():
+        raise Defect(f"the id ({name}) is empty")
+    size = len(value.encode("utf-8"))
+    if size > MAX_ID_BYTES:
+        raise Defect(f"the id ({name}) is {size} bytes long in UTF-8; OpenSearch takes at most {MAX_ID_BYTES}")
+    return value
+
+
+def string(record: Mapping[str, Any], name: str | None) -> str:
+    """The string in the field `name`, "" if there is none; raises Defect for another type."""
+    value = None if name is None else record[name]
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise Defect(f"{name} must be a string, found {json.dumps(value, default=str)[:80]}")
+    return value
+
+
+def fields_of(record: Mapping[str, Any]) -> str:
+    """What a message says of the fields of a record in which one is missing."""
+    keys = ", ".join(str(key)[:40] for key in islice(record, 12))
+    return f"the record has: {keys}" if keys else "the record is empty"
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an error says."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

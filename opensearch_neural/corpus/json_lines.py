@@ -1,0 +1,85 @@
+"""Corpora of JSON lines: one object a line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+from collections.abc import Iterator
+from io import BufferedReader
+from typing import Any
+
+from opensearch_neural.corpus.documents import (
+    MAX_DEPTH,
+    Defect,
+    Document,
+    FieldNames,
+    OnReject,
+    Rejected,
+    as_document,
+    plain,
+)
+from opensearch_neural.corpus.text_files import BadLine, printable, read_lines
+from opensearch_neural.errors import InputError
+
+log = logging.getLogger(__name__)
+
+
+def read_json_lines(stream: BufferedReader, file: str, names: FieldNames, on_reject: OnReject) -> Iterator[Document]:
+    told = False
+    for number, line in read_lines(stream, file):
+        if isinstance(line, BadLine):
+            on_reject(Rejected(file, number, line.reason, printable(line.raw)))
+            continue
+        try:
+            document = as_document(parse_object(line), names, file, number)
+        except Defect as defect:
+            if number == 1 and line.lstrip()[:1] == b"[":
+                raise InputError(
+                    f"{file} is one JSON array, not lines of JSON", f"write one object per line: jq -c '.[]' {file}"
+                ) from None
+            on_reject(Rejected(file, number, str(defect), printable(line)))
+            continue
+        if not document.text and not told:
+            told = True
+            log.warning("%s, line %d: no text, only a title (told once per file)", file, number)
+        yield document
+
+
+def _no_constant(name: str) -> Any:
+    raise Defect(f"{name} is not JSON: write null, or a number")
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if math.isinf(value):
+        raise Defect(f"the number {number[:40]} is too large")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+# Escapes that valid JSON may hold and UTF-8 or an id may not: only where one occurs are all strings looked at.
+_SUSPECT = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
+
+
+def parse_object(line: bytes) -> dict[str, Any]:
+    """The object of one line; raises Defect."""
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Defect(f"invalid UTF-8 at byte {error.start + 1} of the line") from None
+    try:
+        record = _DECODER.decode(text)
+    except json.JSONDecodeError as error:
+        raise Defect(f"not JSON: {error.msg} at column {error.pos + 1}") from None
+    except RecursionError:
+        raise Defect(f"nested deeper than {MAX_DEPTH} levels") from None
+    except ValueError:  # an integer of thousands of digits
+        raise Defect("a number has too many digits") from None
+    if not isinstance(record, dict):
+        kind = {list: "a list", str: "a string", type(None): "null", bool: "true or false"}
+        raise Defect(f"expected a JSON object, found {kind.get(type(record), 'a number')}")
+    if text.count("{") + text.count("[") > MAX_DEPTH or _SUSPECT.search(text):
+        plain(record)
+    return record

@@ -1,0 +1,74 @@
+"""Corpora in parquet files: a row a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from opensearch_neural.corpus.documents import (
+    Document,
+    FieldNames,
+    OnReject,
+    check_columns,
+    document_of_row,
+    first_line,
+)
+from opensearch_neural.errors import InputError, MissingExtra
+
+
+def read_parquet(file: Path, names: FieldNames, on_reject: OnReject) -> Iterator[Document]:
+    """Rows of one parquet file.
+
+    Raises InputError for a file that is no parquet or is cut off, and at a damaged row group.
+    """
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError:
+        raise MissingExtra("reading parquet", "corpora") from None
+    errors = (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError, KeyError, TypeError, IndexError)
+    remedy = "fetch or write the file again"
+    try:
+        source = parquet.ParquetFile(file)
+        sizes = [source.metadata.row_group(group).num_rows for group in range(source.metadata.num_row_groups)]
+        columns = source.schema_arrow.names
+    except errors as error:
+        reason = f"cannot be read as parquet (truncated or damaged?): {first_line(error)}"
+        raise InputError(f"{file}: {reason}", remedy) from None
+    with source:
+        check_columns(columns, names, str(file))
+        number = 0
+        for group, size in enumerate(sizes):
+            end = number + size
+            batches = source.iter_batches(batch_size=1024, row_groups=[group])
+            while True:
+                try:
+                    batch = next(batches, None)
+                except errors as error:
+                    raise InputError(
+                        f"{file}, row {number + 1}: row group {group + 1} is damaged, {end - number:,} of its rows "
+                        f"cannot be read: {first_line(error)}",
+                        remedy,
+                    ) from None
+                if batch is None:
+                    break
+                for row in _rows(batch, errors):
+                    number += 1
+                    document = document_of_row(row, names, str(file), number, on_reject)
+                    if document is not None:
+                        yield document
+
+
+def _rows(batch: Any, errors: tuple[type[Exception], ...]) -> list[dict[str, Any] | Exception]:
+    """The rows of a record batch, each alone if they cannot be converted together (invalid UTF-8 in one of them)."""
+    try:
+        return batch.to_pylist()
+    except errors:
+        rows: list[dict[str, Any] | Exception] = []
+        for index in range(len(batch)):
+            try:
+                rows += batch.slice(index, 1).to_pylist()
+            except errors as error:
+                rows.append(error)
+        return rows

@@ -1,0 +1,141 @@
+"""Read a corpus of any format.
+
+    for document in read_corpus("scifact"):                              a BEIR folder
+    for document in read_corpus("docs.jsonl.zst", text_field="body"):    lines of JSON, compressed or not
+    for document in read_corpus("hf:BeIR/scifact:corpus:corpus"):        a Hugging Face data set
+
+Everything is streamed: memory holds one record, whatever the size of the corpus. A record that cannot be taken is handed
+to `on_reject` with its file, its line and the record as it was; without `on_reject` the first such record raises
+InputError. Damage of unknown extent (half a gzip file, a stream that breaks off) always raises InputError.
+Whether an id occurs twice is not known here (it would need memory for all ids): the ingest sees that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from opensearch_neural.corpus.data_sets import SAVED, read_data_set
+from opensearch_neural.corpus.documents import Document, FieldNames, OnReject, raise_rejected
+from opensearch_neural.corpus.json_lines import read_json_lines
+from opensearch_neural.corpus.parquet import read_parquet
+from opensearch_neural.corpus.separated_values import read_separated
+from opensearch_neural.corpus.text_files import open_binary, reason_of
+from opensearch_neural.errors import InputError
+
+FORMATS = ("beir", "jsonl", "parquet", "csv", "tsv", "hf")
+COMPRESSIONS = ("", ".gz", ".zst")
+_SUFFIXES = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".tsv": "tsv",
+}
+
+
+def read_corpus(
+    path: str | Path,
+    *,
+    format: str | None = None,
+    id_field: str | None = None,
+    title_field: str | None = None,
+    text_field: str | None = None,
+    url_field: str | None = None,
+    limit: int | None = None,
+    on_reject: OnReject | None = None,
+) -> Iterator[Document]:
+    """Stream the documents of a corpus.
+
+    `path` is a BEIR folder (with `corpus.jsonl`, `.gz` or `.zst`), a file (jsonl, csv, tsv, each also `.gz` or `.zst`;
+    parquet), a data set of the `datasets` library saved to disk, "hf:NAME[[:CONFIG]:SPLIT]", or "-" for lines of JSON
+    on standard input. `format` (one of FORMATS) overrides what the name says.
+
+    Raises InputError at once if there is nothing to read, at damage of unknown extent, and, without `on_reject`, at the
+    first bad record.
+    """
+    usual = FieldNames()
+    names = FieldNames(
+        usual.id if id_field is None else (id_field,),
+        usual.title if title_field is None else (title_field,),
+        usual.text if text_field is None else (text_field,),
+        usual.url if url_field is None else (url_field,),
+    )
+    on_reject = on_reject or raise_rejected
+    format, place = format_of(path, format)
+    documents: Iterator[Document]
+    if format == "hf":
+        documents = read_data_set(place, names, on_reject)
+    elif format == "parquet":
+        files = sorted(Path(place).rglob("*.parquet")) if Path(place).is_dir() else [Path(place)]
+        documents = (document for file in files for document in read_parquet(file, names, on_reject))
+    elif format in ("csv", "tsv"):
+        documents = read_separated(*open_binary(place), names, on_reject, "\t" if format == "tsv" else ",")
+    else:
+        documents = read_json_lines(*open_binary(place), names, on_reject)
+    return documents if limit is None else islice(documents, limit)
+
+
+def format_of(path: str | Path, format: str | None) -> tuple[str, str]:
+    """(format, what to open) of a corpus that the user names; `format` is what they say it is.
+
+    Raises InputError if it does not exist, or is of no known format.
+    """
+    if format is not None and format not in FORMATS:
+        raise InputError(f"unknown corpus format {format!r}", f"known formats: {', '.join(FORMATS)}")
+    name = str(path)
+    if name.startswith("hf:") and format in (None, "hf"):
+        return "hf", name[3:]
+    if name == "-":
+        if format not in (None, "jsonl", "csv", "tsv"):
+            raise InputError(f"{format} cannot be read from standard input", "write it to a file first")
+        return format or "jsonl", name
+    place = Path(path)
+    if is_folder(place):
+        return _format_in_folder(place, format)
+    if format == "hf":
+        return "hf", name
+    if format == "beir":
+        raise InputError(f"{place} is not a folder", "a BEIR corpus is a folder with corpus.jsonl in it")
+    if format is None:
+        stem = place.name.lower().removesuffix(".gz").removesuffix(".zst")
+        format = _SUFFIXES.get(Path(stem).suffix)
+        if format is None:
+            raise InputError(
+                f"{place}: the name does not say what kind of corpus it is",
+                f"end it in one of {' '.join(_SUFFIXES)} (text formats also with .gz or .zst), or name the format "
+                f"({', '.join(FORMATS)})",
+            )
+    return format, name
+
+
+def is_folder(place: Path) -> bool:
+    """Whether a path is a folder. Raises InputError if nothing is there."""
+    try:
+        place.stat()
+    except FileNotFoundError:
+        raise InputError(f"{place} does not exist", "check the path of the corpus") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{place}: {reason_of(error)}") from None
+    return place.is_dir()
+
+
+def _format_in_folder(folder: Path, format: str | None) -> tuple[str, str]:
+    try:
+        present = {entry.name for entry in folder.iterdir()}
+    except OSError as error:
+        raise InputError(f"{folder}: {reason_of(error)}") from None
+    for name in (f"corpus.jsonl{compression}" for compression in COMPRESSIONS):
+        if name in present and format in (None, "beir", "jsonl"):
+            return "jsonl", str(folder / name)
+    if format == "hf" or (format is None and present & SAVED):
+        return "hf", str(folder)
+    if format in (None, "parquet") and any(name.endswith(".parquet") for name in present):
+        return "parquet", str(folder)
+    raise InputError(
+        f"{folder} holds no corpus" + ("" if format is None else f" of format {format}"),
+        "expected in it: corpus.jsonl, corpus.jsonl.gz or corpus.jsonl.zst (BEIR), *.parquet, or a saved data set",
+    )

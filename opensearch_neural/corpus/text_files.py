@@ -1,0 +1,186 @@
+"""Files of text as bytes and as lines: what every text format is read through.
+
+Compression is recognised by its magic number. A gzip file is a series of members (RFC 1952, section 2.2), a zstd file one
+of frames (RFC 8878, section 3). How much is lost behind damage cannot be known, so damage ends the reading.
+A line too long to be a document is passed over without holding it in memory.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, cast
+
+from opensearch_neural.errors import InputError, MissingExtra
+
+MAX_LINE_BYTES = 100 * 1024 * 1024  # OpenSearch takes no request above 100 MB (http.max_content_length)
+RAW_BYTES = 10_000  # what is kept of a line that is too long
+
+_READ = 256 * 1024
+_STEP = 32 * 1024  # compressed bytes handed over at once: what they become is held in memory
+
+
+def reason_of(error: Exception) -> str:
+    """An operating system's error without its number and path."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+def open_binary(place: str) -> tuple[BufferedReader, str]:
+    """A binary stream and the name by which errors call it."""
+    if place == "-":
+        return cast(BufferedReader, sys.stdin.buffer), "standard input"
+    try:
+        return Path(place).open("rb"), place
+    except FileNotFoundError:
+        raise InputError(f"{place} does not exist", "check the path") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{place}: {reason_of(error)}") from None
+
+
+@dataclass(slots=True, frozen=True)
+class BadLine:
+    """A line that cannot be read as one."""
+
+    reason: str
+    raw: bytes
+    """What is left of it."""
+
+
+@dataclass(slots=True, frozen=True)
+class _Codec:
+    name: str
+    magics: tuple[bytes, ...]
+    """What a member begins with."""
+    decoder: Callable[[], Any]
+    errors: tuple[type[Exception], ...]
+
+
+def _gzip() -> _Codec:
+    return _Codec("gzip", (b"\x1f\x8b\x08",), lambda: zlib.decompressobj(wbits=31), (zlib.error,))
+
+
+def _zstd() -> _Codec:
+    try:
+        import zstandard
+    except ImportError:
+        raise MissingExtra("reading .zst files", "corpora") from None
+    skippable = tuple(bytes([0x50 + i, 0x2A, 0x4D, 0x18]) for i in range(16))
+    decoder = zstandard.ZstdDecompressor().decompressobj
+    return _Codec("zstd", (b"\x28\xb5\x2f\xfd", *skippable), decoder, (zstandard.ZstdError,))
+
+
+def decompressed(stream: BufferedReader, name: str) -> Iterator[bytes]:
+    """The decompressed bytes of a stream; compression is known by its magic number, or else by the file's name.
+
+    Raises InputError, naming file and byte, where the stream is damaged or ends early.
+    """
+    try:
+        start = stream.read1(_READ)  # not `read`, which waits for all of it: a pipe may be slow
+        while 0 < len(start) < 4 and (more := stream.read1(_READ)):
+            start += more
+        if start.startswith(b"\x1f\x8b") or (start and name.endswith(".gz")):
+            yield from _members(stream, start, _gzip(), name)
+        elif start.startswith(b"\x28\xb5\x2f\xfd") or (start and name.endswith(".zst")):
+            yield from _members(stream, start, _zstd(), name)
+        else:
+            while start:
+                yield start
+                start = stream.read1(_READ)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name}: cannot be read: {reason_of(error)}") from None
+    finally:
+        if stream is not sys.stdin.buffer:
+            stream.close()
+
+
+def _members(stream: BufferedReader, data: bytes, codec: _Codec, name: str) -> Iterator[bytes]:
+    """What the members of a compressed stream hold; `data` are its first bytes."""
+    at = 0  # offset in the stream of data[0]
+
+    def damaged(what: str) -> InputError:
+        remedy = "fetch or write the file again: how much is missing behind this place cannot be known"
+        return InputError(f"{name}: {what}", remedy)
+
+    while True:
+        while len(data) < 4 and (more := stream.read1(_READ)):
+            data += more
+        if codec.name == "gzip" and data.startswith(b"\0"):  # padding behind a member
+            rest = data.lstrip(b"\0")
+            at += len(data) - len(rest)
+            data = rest
+            continue
+        if not data:
+            return
+        if not data.startswith(codec.magics):
+            raise damaged(f"no {codec.name} data at byte {at}")
+        start, decoder = at, codec.decoder()
+        while not decoder.eof:
+            if not data and not (data := stream.read1(_READ)):
+                raise damaged(f"the file ends inside the {codec.name} member that begins at byte {start}")
+            step, rest = data[:_STEP], data[_STEP:]
+            try:
+                piece = decoder.decompress(step)
+            except codec.errors as error:
+                raise damaged(f"damaged {codec.name} data near byte {at} ({str(error).strip()})") from None
+            if piece:
+                yield piece
+            unused = decoder.unused_data if decoder.eof else b""
+            at += len(step) - len(unused)
+            data = unused + rest
+
+
+def read_lines(stream: BufferedReader, name: str, *, blanks: bool = False) -> Iterator[tuple[int, bytes | BadLine]]:
+    """(number from 1, line without its end) of a stream; blank lines are counted, and left out unless `blanks`.
+
+    Raises InputError where the stream is damaged (see `decompressed`) and for UTF-16.
+    """
+    number = 0
+    pending: list[bytes] = []
+    size = 0
+    first = True
+    for piece in decompressed(stream, name):
+        if first and piece.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise InputError(f"{name} is UTF-16 text", "write it as UTF-8 (iconv -f utf-16 -t utf-8)")
+        if first and piece.startswith(b"\xef\xbb\xbf"):
+            piece = piece[3:]
+        first = False
+        *complete, last = piece.split(b"\n")
+        for line in complete:
+            number += 1
+            if pending:
+                size += len(line)
+                pending.append(line)
+                line = b"".join(pending)
+                pending = []
+            else:
+                size = len(line)
+            if size > MAX_LINE_BYTES:
+                yield number, _too_long(line, size)
+            elif blanks or line.strip():
+                yield number, line[:-1] if line.endswith(b"\r") else line
+            size = 0
+        if last:
+            size += len(last)
+            # Of a line that is too long only the beginning is kept, however long it gets.
+            if size <= MAX_LINE_BYTES or sum(map(len, pending)) <= RAW_BYTES:
+                pending.append(last)
+            elif len(pending) > 1:
+                pending = [b"".join(pending)[: RAW_BYTES + 1]]
+    line = b"".join(pending)
+    if size > MAX_LINE_BYTES:
+        yield number + 1, _too_long(line, size)
+    elif line.strip():
+        yield number + 1, line[:-1] if line.endswith(b"\r") else line
+
+
+def _too_long(line: bytes, size: int) -> BadLine:
+    reason = f"the line is {size:,} bytes long; at most {MAX_LINE_BYTES:,} are taken (raw holds its beginning)"
+    return BadLine(reason, line[:RAW_BYTES])
+
+
+def printable(line: bytes) -> str:
+    return line.decode("utf-8", "backslashreplace")

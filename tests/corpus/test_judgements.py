@@ -1,0 +1,103 @@
+"""Queries and judgements, of BEIR and of TREC."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from corpus_files import RECORDS, ids, jsonl, written
+
+from opensearch_neural.corpus.judgements import BeirData, read_qrels, read_queries
+from opensearch_neural.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("q.jsonl", b'{"_id": 1, "text": "what is it"}\n{"_id": "b", "text": "why", "metadata": {}}\n'),
+        (
+            "q.jsonl.gz",
+            gzip.compress(b'{"qid": "1", "query": "what is it"}\n{"id": "b", "question": "why"}\n', mtime=0),
+        ),
+        ("q.tsv", b"1\twhat is it\nb\twhy\n"),
+        ("q.tsv", b"query-id\ttext\n1\twhat is it\nb\twhy\n"),
+    ],
+)
+def test_queries(name: str, data: bytes, tmp_path: Path) -> None:
+    assert read_queries(written(tmp_path / name, data)) == {"1": "what is it", "b": "why"}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            b'{"_id": "1", "text": "a"}\n{"_id": "1", "text": "b"}',
+            "line 2: the query id '1' occurs twice with different",
+        ),
+        (b'{"_id": "1", "text": " "}', "line 1: the query is empty"),
+        (b'{"_id": "1"}', "line 1: expected a query with _id and text; the record has: _id"),
+        (b"\n\n[]", "line 3: expected a JSON object"),
+    ],
+)
+def test_queries_that_are_none_are_named_with_their_line(data: bytes, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as raised:
+        read_queries(written(tmp_path / "q.jsonl", data))
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td 2\t0\nq2\td1\t-2\n",
+        b"corpus_id\tscore\tquery_id\r\nd1\t1\tq1\r\nd 2\t0\tq1\r\nd1\t-2\tq2\r\n",
+        b"q1\td1\t1\nq1\td 2\t0.0\nq2\td1\t-2",
+        b"q1\tQ0\td1\t1\nq1\t0\td 2\t0\nq2\t0\td1\t-2",
+    ],
+)
+def test_judgements(data: bytes, tmp_path: Path) -> None:
+    assert read_qrels(written(tmp_path / "q.tsv", data)) == {"q1": {"d1": 1, "d 2": 0}, "q2": {"d1": -2}}
+
+
+def test_judgements_of_trec_are_separated_by_any_blanks(tmp_path: Path) -> None:
+    assert read_qrels(written(tmp_path / "q", b"101 0 doc-1   2\n101 0 doc-2 0\n")) == {"101": {"doc-1": 2, "doc-2": 0}}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"query-id\tcorpus-id\tscore\nq1\td1\n", "line 2: not a judgement: 'q1\\td1'"),
+        (b"query-id\tdocument\nq1\td1\n", "line 1: expected the header query-id, corpus-id, score"),
+        (b"q1\td1\tgood\n", "line 1: the grade must be an integer, found 'good'"),
+        (b"q1 0 d1 0.5\n", "line 1: the grade must be an integer, found '0.5'"),
+        (b"q1\td1\t1\nq1\td1\t1\nq1\td1\t2\n", "line 3: 'q1' and 'd1' were judged otherwise before"),
+        (b"q1\t\xff\t1\n", "line 1: invalid UTF-8"),
+    ],
+)
+def test_judgements_that_are_none_are_named_with_their_line(data: bytes, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as raised:
+        read_qrels(written(tmp_path / "q.tsv", data))
+    assert message in str(raised.value)
+
+
+def beir_folder(folder: Path) -> Path:
+    written(folder / "corpus.jsonl", jsonl(RECORDS))
+    written(folder / "queries.jsonl", b'{"_id": "1", "text": "one"}\n{"_id": "2", "text": "two"}\n')
+    written(folder / "qrels" / "train.tsv", b"query-id\tcorpus-id\tscore\n1\ta\t1\n")
+    written(folder / "qrels" / "test.tsv", b"query-id\tcorpus-id\tscore\n2\tb\t1\n")
+    return folder
+
+
+def test_a_split_holds_its_own_queries_alone(tmp_path: Path) -> None:
+    data = BeirData.load(beir_folder(tmp_path / "set"), "test")
+    assert (data.name, data.queries, data.qrels) == ("set", {"2": "two"}, {"2": {"b": 1}})
+    assert ids(data.corpus_path) == ["a", "b", "3"]
+
+
+def test_a_split_that_is_missing_names_those_that_are_there(tmp_path: Path) -> None:
+    folder = beir_folder(tmp_path / "set")
+    with pytest.raises(InputError, match=r"no judgements for the split 'dev' .*\n  available: test, train"):
+        BeirData.load(folder, "dev")
+    (folder / "queries.jsonl").write_text('{"_id": "1", "text": "one"}')
+    with pytest.raises(InputError, match=r"judges 1 queries that queries\.jsonl does not hold, '2' first"):
+        BeirData.load(folder, "test")

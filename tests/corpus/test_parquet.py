@@ -1,0 +1,74 @@
+"""Rows of parquet files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from corpus_files import RECORDS, numbered, parquet, read, written
+
+from opensearch_neural.corpus.reader import read_corpus
+from opensearch_neural.errors import InputError
+
+
+def test_an_empty_file_is_no_parquet(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="parquet needs the extra [corpora]")
+    with pytest.raises(InputError, match=r"c\.parquet: cannot be read as parquet"):
+        read(written(tmp_path / "c.parquet", b""))
+
+
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+    data = parquet(RECORDS, tmp_path / "c.parquet").read_bytes()
+    with pytest.raises(InputError, match=r"c\.parquet: .*truncated or damaged"):
+        read(written(tmp_path / "c.parquet", data[:-20]))
+
+
+def test_a_damaged_row_group_ends_the_reading(tmp_path: Path) -> None:
+    records = [json.loads(line) for line in numbered(0, 3000).splitlines()]
+    path = parquet(records, tmp_path / "c.parquet", row_group_size=1000, use_dictionary=False)
+    from pyarrow import parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        column = file.metadata.row_group(1).column(1)
+        start, length = column.data_page_offset, column.total_compressed_size
+    data = bytearray(path.read_bytes())
+    data[start : start + length] = b"\xff" * length
+    path.write_bytes(data)
+    documents: list[int] = []
+    with pytest.raises(InputError) as raised:
+        for document in read_corpus(path, on_reject=print):
+            documents.append(int(document.id))
+    assert documents == list(range(1000))
+    assert "c.parquet, row 1001: row group 2 is damaged, 1,000 of its rows cannot be read" in raised.value.message
+
+
+def test_rows_of_parquet_are_refused_alone_and_types_that_json_lacks_are_written_as_text(tmp_path: Path) -> None:
+    from datetime import date, datetime
+    from decimal import Decimal
+
+    base = {"id": 1, "text": "t", "day": date(2020, 1, 2), "at": datetime(2020, 1, 2, 3), "price": Decimal("1.50")}
+    extra = {"x": 1.5, "raw": b"bytes", "deep": {"a": [1, None]}}
+    rows = [
+        {**base, **extra},
+        {**base, **extra, "x": float("nan")},
+        {**base, **extra, "raw": b"\xff"},
+        {**base, "text": None},
+        {**base, "id": 5},
+    ]
+    documents, rejected = read(parquet(rows, tmp_path / "c.parquet"))
+    assert [(document.id, document.line) for document in documents] == [("1", 1), ("5", 5)]
+    assert documents[0].fields == {
+        "day": "2020-01-02",
+        "at": "2020-01-02T03:00:00",
+        "price": 1.5,
+        "x": 1.5,
+        "raw": "bytes",
+        "deep": {"a": [1, None]},
+    }
+    assert [(reject.line, reject.reason[:11]) for reject in rejected] == [
+        (2, "nan in a fi"),
+        (3, "binary data"),
+        (4, "no text: ex"),
+    ]
+    assert json.loads(rejected[2].raw)["id"] == 1

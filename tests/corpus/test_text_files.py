@@ -1,0 +1,108 @@
+"""Compressed and plain files as lines: damage of unknown extent ends the reading."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from corpus_files import GOOD, RECORDS, ids, jsonl, numbered, read, written, zstd
+
+from opensearch_neural.corpus import text_files
+from opensearch_neural.corpus.reader import read_corpus
+from opensearch_neural.errors import InputError
+
+
+def test_a_line_too_long_is_passed_over_and_its_beginning_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 300_000)
+    long = b'{"_id": "long", "text": "' + b"x" * 1_000_000 + b'"}'
+    path = written(tmp_path / "c.jsonl", b"\n".join([GOOD, long, GOOD, long]))
+    documents, rejected = read(path)
+    assert [document.line for document in documents] == [1, 3]
+    assert [reject.line for reject in rejected] == [2, 4]
+    assert "1,000,027 bytes long; at most 300,000" in rejected[0].reason
+    assert rejected[0].raw == long[: text_files.RAW_BYTES].decode()
+
+
+COMPRESSIONS = pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip.compress), (".zst", zstd)])
+
+
+def read_until_damage(path: Path) -> tuple[list[int], str]:
+    """(ids that come before the damage, what is said of it)."""
+    read: list[int] = []
+    with pytest.raises(InputError) as raised:
+        # What deflate makes of damaged bytes may be rubbish for a while, before it notices.
+        for document in read_corpus(path, on_reject=lambda rejected: None):
+            read.append(int(document.id))
+    assert str(path) in raised.value.message and raised.value.remedy
+    return read, raised.value.message
+
+
+@COMPRESSIONS
+def test_damage_inside_a_member_ends_the_reading(
+    suffix: str, compress: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    # Larger than what is decompressed at once, so that there is something readable before the damage.
+    first = bytearray(compress(numbered(0, 6000)))
+    first[len(first) // 2 : len(first) // 2 + 40] = bytes(range(60, 100))
+    read, message = read_until_damage(
+        written(tmp_path / f"c.jsonl{suffix}", bytes(first) + compress(numbered(6000, 7000)))
+    )
+    assert len(read) < 6000 and read[:1000] == list(range(1000))
+    assert "damaged" in message and "near byte" in message
+
+
+@COMPRESSIONS
+def test_a_member_cut_short_before_another_ends_the_reading(
+    suffix: str, compress: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    first = compress(numbered(0, 6000))
+    path = written(tmp_path / f"c.jsonl{suffix}", first[: len(first) * 2 // 3] + compress(numbered(6000, 6100)))
+    read, message = read_until_damage(path)
+    assert 1000 < len(read) < 6000 and "near byte" in message
+
+
+@COMPRESSIONS
+def test_half_a_file_ends_the_reading(suffix: str, compress: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    data = compress(numbered(0, 6000))
+    read, message = read_until_damage(written(tmp_path / f"c.jsonl{suffix}", data[: len(data) * 2 // 3]))
+    assert 2000 < len(read) < 6000
+    assert "the file ends inside the" in message and "begins at byte 0" in message
+
+
+@COMPRESSIONS
+def test_rubbish_behind_a_member_ends_the_reading(
+    suffix: str, compress: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    member = compress(numbered(0, 10))
+    read, message = read_until_damage(written(tmp_path / f"c.jsonl{suffix}", member + b"rubbish" + member))
+    assert read == list(range(10))
+    assert f"data at byte {len(member)}" in message
+
+
+@COMPRESSIONS
+def test_a_file_that_is_no_archive_is_refused(suffix: str, compress: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    read, message = read_until_damage(written(tmp_path / f"c.jsonl{suffix}", jsonl(RECORDS)))
+    assert read == [] and "data at byte 0" in message
+
+
+def test_a_wrong_checksum_ends_the_reading(tmp_path: Path) -> None:
+    data = bytearray(gzip.compress(numbered(0, 10), mtime=0))
+    data[-8] ^= 1
+    read, message = read_until_damage(written(tmp_path / "c.jsonl.gz", bytes(data)))
+    assert "incorrect data check" in message and len(read) <= 10
+
+
+def test_zstd_frames_that_decoders_are_to_skip_are_skipped(tmp_path: Path) -> None:
+    skippable = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"12345"
+    data = zstd(numbered(0, 5)) + skippable + zstd(numbered(5, 10))
+    assert ids(written(tmp_path / "c.jsonl.zst", data)) == [str(number) for number in range(10)]
+
+
+def test_zero_padding_behind_a_gzip_member_is_no_defect(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "c.jsonl.gz", gzip.compress(GOOD, mtime=0) + b"\0" * 600_001 + gzip.compress(b"\n" + GOOD)
+    )
+    documents, rejected = read(path)
+    assert (len(documents), rejected) == (2, [])
