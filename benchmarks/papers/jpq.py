@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from opensearch_neural.models.quantized import Codes, Quantizer
     from opensearch_neural.retrievers import Retriever
     from trainers.data.examples import Apart, TrainingData
-    from trainers.jpq.train import JpqConfig
+    from trainers.jpq.settings import JpqConfig
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ FITTED_WITH = 1234
 def configuration(data: Path, work: Path, name: str, engine: str, *, m: int, seed: int, steps: int) -> JpqConfig:
     """One arm of part "quality" on the set `name`; settings were chosen on held-back parts of train."""
     from trainers.common.loop import TrainingSettings
-    from trainers.jpq.train import JpqConfig, JpqObjective, JpqSelection, JpqSet, NegativeSettings, QuantizerSettings
+    from trainers.jpq.settings import JpqConfig, JpqObjective, JpqSelection, JpqSet, NegativeSettings, QuantizerSettings
 
     parts = SETS[name]
     whole = engine in (CONTROL, FLAT_TUNED)
@@ -236,7 +236,7 @@ def ground_of(data: Path, work: Path, name: str) -> Ground:
     """The test splits of a set over the corpus that its train splits have, with the start's vectors."""
     from opensearch_neural.models.dense import load_dense
     from trainers.data.examples import load_training, merge
-    from trainers.jpq.train import document_vectors
+    from trainers.jpq.preparation import document_vectors
 
     def merged(split: str) -> TrainingData:
         sets = [load_training(data / one, split=split, name=one) for one in SETS[name]]
@@ -369,7 +369,7 @@ class Arms:
         return configuration(self.data, self.work, self.name, engine, m=m, seed=seed, steps=self.steps)
 
     def _untrained(self, engine: str, m: int, seed: int) -> Quantizer:
-        from trainers.jpq.train import fitted
+        from trainers.jpq.quantizer import fitted
 
         config, ground = self._configuration(OPQ, m, seed), self.ground
         settings = replace(config.quantizer, rotate=engine == OPQ)
@@ -623,7 +623,8 @@ def random_vectors(rng: np.random.Generator, count: int, dimension: int) -> NDAr
 
 def plain_quantizer(rng: np.random.Generator, vectors: NDArray[np.float32], m: int) -> Quantizer:
     """PQ after a random rotation, which gives all parts their share of the coordinates that vary most."""
-    from trainers.jpq.train import QuantizerSettings, fit_quantizer
+    from trainers.jpq.quantizer import fit_quantizer
+    from trainers.jpq.settings import QuantizerSettings
 
     dimension = vectors.shape[1]
     rotation = np.linalg.qr(rng.standard_normal((dimension, dimension)))[0].astype(np.float32)

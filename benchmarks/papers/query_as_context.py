@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from opensearch_neural.evaluation.results import Goal, Row
     from trainers.data.examples import TrainingData
     from trainers.dense import DenseConfig, SetSettings
-    from trainers.query_as_context.train import Context, CorpusSettings, QueryAsContextConfig, Variant
+    from trainers.query_as_context.settings import Context, CorpusSettings, QueryAsContextConfig, Variant
     from trainers.sparse.settings import SparseConfig
 
 logger = logging.getLogger(__name__)
@@ -168,7 +168,8 @@ class Ground:
     def documents(self) -> list[CorpusSettings]:
         """The corpora without the articles that are tested on, written to `work`."""
         from trainers.data.examples import load_training, read_documents
-        from trainers.query_as_context.train import CorpusSettings, tested_articles
+        from trainers.query_as_context.passages import tested_articles
+        from trainers.query_as_context.settings import CorpusSettings
 
         given = [
             CorpusSettings(self.data / name, article=article, limit=None if name in TESTED else self.scale.documents)
@@ -242,9 +243,9 @@ class Ground:
 
     def masked_lm(self) -> Path:
         """The small BERT, from scratch."""
-        from trainers import masked_lm
         from trainers.common.loop import TrainingSettings
         from trainers.encoders.backbones import NewBackbone
+        from trainers.masked_lm import train as masked_lm
 
         steps, scale = self.scale.mlm_steps, self.scale
         return masked_lm.run(
@@ -277,7 +278,7 @@ class Ground:
         """What `osn train query-as-context` is told for an arm."""
         from trainers.common.loop import TrainingSettings
         from trainers.dense import DevSettings
-        from trainers.query_as_context.train import QueryAsContextConfig
+        from trainers.query_as_context.settings import QueryAsContextConfig
 
         steps = self.scale.steps
         return QueryAsContextConfig(
@@ -354,7 +355,7 @@ class Ground:
         from trainers.data.examples import GENERATED, read_documents
         from trainers.data.formats import read_json_lines
         from trainers.data.texts import TextStore, normalised
-        from trainers.query_as_context.train import question_files
+        from trainers.query_as_context.passages import question_files
 
         name = config.corpora[at].title
         generated = [replace(corpus, generator=self.generator(corpus.title)) for corpus in config.corpora]
@@ -606,7 +607,8 @@ def question_rows(ground: Ground) -> list[Row]:
     from trainers.data.examples import load_training
     from trainers.data.negatives import open_retriever
     from trainers.data.texts import normalised
-    from trainers.query_as_context.train import question_files, read_passages, usable_rows
+    from trainers.query_as_context.pairs import usable_rows
+    from trainers.query_as_context.passages import question_files, read_passages
 
     found: list[Row] = []
     for arm in arms():

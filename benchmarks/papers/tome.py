@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from opensearch_neural.models.url_trie import CorpusUrls
     from opensearch_neural.retrievers import Run
     from trainers.data.examples import TrainingData
-    from trainers.tome import TomeConfig
+    from trainers.tome.settings import TomeConfig
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ def pretrained(data: Path, work: Path, effort: Effort, layers: int) -> Path:
     """A T5 of so many layers a side, by span corruption on the corpora; both sizes have the same tokenizer."""
     from trainers.common.loop import TrainingSettings
     from trainers.encoders.backbones import NewBackbone
-    from trainers.masked_lm import MaskedLmConfig, run
+    from trainers.masked_lm.train import MaskedLmConfig, run
 
     # Without dropout, in what follows too: its random numbers cost a processor a third of a step's time.
     new = NewBackbone("t5", layers=layers, hidden=256, heads=4, vocabulary=8000, dropout=0.0)
@@ -216,7 +216,8 @@ def generated(model: str | Path, data: Path, work: Path, effort: Effort) -> Path
     """Queries for every document of a set; the same for all arms."""
     from trainers.data.examples import read_documents
     from trainers.data.texts import TextStore
-    from trainers.doc2query.train import generate_queries, sampling_for
+    from trainers.doc2query.generate import generate_queries
+    from trainers.doc2query.sampling import sampling_for
 
     path = work / "queries.jsonl"
     sampling = sampling_for(str(model), candidates=effort.candidates, top_k=20, top_p=1.0)
@@ -230,7 +231,7 @@ def configuration(trial: Trial, data: Path, work: Path, start: Path, effort: Eff
     from opensearch_neural.models.generative import GenerativeSettings
     from trainers.common.loop import TrainingSettings
     from trainers.dense import SetSettings
-    from trainers.tome import TomeConfig
+    from trainers.tome.settings import TomeConfig
 
     arm = trial.arm
     training = TrainingSettings(
@@ -274,7 +275,7 @@ def trained(trial: Trial, data: Path, work: Path, start: Path, effort: Effort) -
     """The model of an arm, trained where it is not yet, and the updates of its stages together."""
     from opensearch_neural.models.generative import PASSAGE, load_generative
     from opensearch_neural.models.pretrained import load_sequence_to_sequence
-    from trainers.tome import train_tome
+    from trainers.tome.train import train_tome
 
     config = configuration(trial, data, work, start, effort)
     if trial.arm == WRITTEN:
@@ -297,7 +298,7 @@ def trained(trial: Trial, data: Path, work: Path, start: Path, effort: Effort) -
 
 def count_queries(config: TomeConfig) -> int:
     """The (query, document) pairs that stage 1 learns."""
-    from trainers.tome import read_sets
+    from trainers.tome.data import read_sets
 
     return sum(len(example.positives) for data in read_sets(config) for example in data.examples)
 

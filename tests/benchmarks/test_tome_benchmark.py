@@ -155,7 +155,7 @@ def test_stage_1_is_trained_where_another_arm_takes_it(tmp_path: Path, monkeypat
         (config.output / "passage").mkdir(parents=True, exist_ok=True)
         return {}
 
-    monkeypatch.setattr("trainers.tome.train_tome", train)
+    monkeypatch.setattr("trainers.tome.train.train_tome", train)
     monkeypatch.setattr("opensearch_neural.models.generative.load_generative", lambda _: None)
     monkeypatch.setattr(tome, "count_queries", lambda _: 10)
     tome.trained(Trial(WRITTEN), tmp_path / "tldr", tmp_path / "work", tmp_path / "start", effort)

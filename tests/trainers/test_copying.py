@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trainers.doc2query import copying
 from trainers.doc2query.copying import Copying, CopyingScores, fitted
-from trainers.doc2query.train import sampling_for
+from trainers.doc2query.sampling import sampling_for
 from trainers.encoders.sequence_to_sequence import Row, collate_rows
 
 # A vocabulary of 8: 0 pads, 1 starts and ends, 5 and 6 continue words.

@@ -20,18 +20,12 @@ from opensearch_neural.models.directory import write_osn_json
 from trainers.common.loop import TrainingSettings
 from trainers.data.examples import load_training
 from trainers.data.texts import TextStore
+from trainers.doc2query import generate, sampling
 from trainers.doc2query import train as doc2query
-from trainers.doc2query.train import (
-    Doc2QueryConfig,
-    Sampling,
-    TopKThenNucleus,
-    doc2query_command,
-    filter_generated,
-    generate_queries,
-    generate_queries_command,
-    run,
-    sample_queries,
-)
+from trainers.doc2query.consistency import filter_generated
+from trainers.doc2query.generate import generate_queries, generate_queries_command
+from trainers.doc2query.sampling import Sampling, TopKThenNucleus, sample_queries
+from trainers.doc2query.train import Doc2QueryConfig, doc2query_command, run
 from trainers.encoders import backbones
 from trainers.encoders.backbones import NewBackbone, new_backbone, train_tokenizer
 
@@ -179,7 +173,7 @@ def test_the_log_probability_is_that_of_the_tokens_under_the_whole_distribution(
 
 def test_what_follows_the_end_has_no_likelihood() -> None:
     tokens = torch.tensor([[5, 1, 0, 0], [5, 6, 7, 8], [1, 1, 0, 0]])
-    assert doc2query._until_end(tokens, 1).tolist() == [[5, 1, -100, -100], [5, 6, 7, 8], [1, -100, -100, -100]]
+    assert sampling._until_end(tokens, 1).tolist() == [[5, 1, -100, -100], [5, 6, 7, 8], [1, -100, -100, -100]]
 
 
 def test_candidates_differ_and_follow_the_seed(t5: Path) -> None:
@@ -228,7 +222,7 @@ def test_an_interrupted_generation_goes_on_and_ends_in_the_same_file(
 ) -> None:
     generate_queries(t5, documents, output=tmp_path / "whole.jsonl", sampling=SMALL, chunk=3)
     calls = 0
-    original = doc2query.sample_queries
+    original = generate.sample_queries
 
     def stopping(*arguments: object, **options: object) -> object:
         nonlocal calls
@@ -237,7 +231,7 @@ def test_an_interrupted_generation_goes_on_and_ends_in_the_same_file(
             raise KeyboardInterrupt
         return original(*arguments, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(doc2query, "sample_queries", stopping)
+    monkeypatch.setattr(generate, "sample_queries", stopping)
     output = tmp_path / "q.jsonl"
     with pytest.raises(KeyboardInterrupt):
         generate_queries(t5, documents, output=output, sampling=SMALL, chunk=3)

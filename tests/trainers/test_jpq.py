@@ -29,26 +29,12 @@ from opensearch_neural.models.quantized import load_quantized  # noqa: E402
 from trainers.common.loop import TrainingSettings, Visit  # noqa: E402
 from trainers.common.training_model import Batch  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
-from trainers.jpq import train as jpq  # noqa: E402
-from trainers.jpq.train import (  # noqa: E402
-    Corpus,
-    JpqCollate,
-    JpqConfig,
-    JpqModel,
-    JpqObjective,
-    JpqSelection,
-    JpqSet,
-    JudgedData,
-    NegativeSettings,
-    Preparation,
-    QuantizerSettings,
-    Questions,
-    RankedData,
-    centroid_learning_rate,
-    dev_measures,
-    fit_quantizer,
-    train_jpq,
-)
+from trainers.jpq.model import Corpus, JpqModel  # noqa: E402
+from trainers.jpq.preparation import Preparation, dev_measures  # noqa: E402
+from trainers.jpq.quantizer import centroid_learning_rate, fit_quantizer  # noqa: E402
+from trainers.jpq.questions import JpqCollate, JudgedData, Questions, RankedData  # noqa: E402
+from trainers.jpq.settings import JpqConfig, JpqObjective, JpqSelection, JpqSet, NegativeSettings, QuantizerSettings  # noqa: E402
+from trainers.jpq.train import train_jpq  # noqa: E402
 
 DOCUMENTS = 280
 
@@ -87,7 +73,7 @@ def config(backbone: Path, beir: Path, cache: Path, tmp_path: Path) -> JpqConfig
 def batch_of(ready: Preparation, static: Any = None, count: int = 8, teacher: Any = None) -> Batch:
     data = JudgedData(ready.data)
     items = [data[Visit(index, 0, 0, 7)] for index in range(count)]
-    return JpqCollate(ready.data, ready.model, static, 16, teacher)(items)
+    return JpqCollate(ready.data, ready.model.query, static, 16, teacher, aligns=ready.config.alignment > 0)(items)
 
 
 def moved(model: JpqModel, seed: int = 3) -> JpqModel:
@@ -115,7 +101,7 @@ def test_search_and_candidate_scores_are_those_of_the_quantizer(
     )
     excluded = torch.tensor([[0, 0, 2], [int(expected[0].argmax()), 5, 7]])
     for block in (1 << 24, 3 * 50):  # all documents at once, and 50 at a time
-        monkeypatch.setattr(jpq, "_NUMBERS_AT_ONCE", block)
+        monkeypatch.setattr("trainers.jpq.model._NUMBERS_AT_ONCE", block)
         scores, rows = model.search(queries, 30, model.corpus, "quantized", excluded)
         for query in range(3):
             of_query = expected[query].copy()
@@ -185,7 +171,9 @@ def test_the_start_models_own_scores_are_what_its_ranking_teaches(config: JpqCon
             RankedData(ready.data, ready.ranking(ready.data, 10, "uncompressed")) if ranked else JudgedData(ready.data)
         )
         teacher = ready.taught(ready.data) if ranked else None
-        batch = JpqCollate(ready.data, ready.model, None, 16, teacher)([data[Visit(at, 0, 0, 7)] for at in range(8)])
+        batch = JpqCollate(ready.data, ready.model.query, None, 16, teacher)(
+            [data[Visit(at, 0, 0, 7)] for at in range(8)]
+        )
         ready.model.train()(batch).total.backward()
         return max(float(one.grad.abs().max()) for one in ready.model.parameters() if one.grad is not None)
 
@@ -584,7 +572,7 @@ def test_judged_questions_and_questions_made_of_all_documents_train_together(con
     assert len(dev.qrels) == 20
     assert all(query.startswith(f"{judged.name}/") for query in dev.qrels)
     data = Questions(ready.data, both.ranked, ready.ranking(ready.data, 10, "uncompressed"))
-    collate = JpqCollate(ready.data, ready.model, None, 16, ready.taught(ready.data))
+    collate = JpqCollate(ready.data, ready.model.query, None, 16, ready.taught(ready.data))
     for one, taught in ((judged, False), (made, True)):
         batch = collate([data[Visit(one.start + at, 0, 0, 7)] for at in range(4)])
         assert ("teacher" in batch) == taught

@@ -18,26 +18,16 @@ from transformers import AutoModel, AutoTokenizer
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models.directory import minilm_directory
-from trainers import masked_lm
 from trainers.common.config import load_config
 from trainers.common.loop import TrainingSettings, Visit
+from trainers.data.masking import continuations, corrupt_spans, mask_tokens, special_ids
 from trainers.encoders import backbones
 from trainers.encoders.backbones import NewBackbone, masked_language_model, new_backbone, train_tokenizer
 from trainers.encoders.sequence_to_sequence import IGNORED, log_likelihood, pad_rows
-from trainers.masked_lm import (
-    CorruptedWindows,
-    MaskedLanguageModel,
-    MaskedLmConfig,
-    MaskedWindows,
-    Windows,
-    continuations,
-    corrupt_spans,
-    mask_tokens,
-    mlm_command,
-    run,
-    special_ids,
-    tokenize_corpus,
-)
+from trainers.masked_lm import train as masked_lm
+from trainers.masked_lm.model import MaskedLanguageModel
+from trainers.masked_lm.train import MaskedLmConfig, mlm_command, run
+from trainers.masked_lm.windows import CorruptedWindows, MaskedWindows, Windows, tokenize_corpus
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu"]
 

@@ -32,23 +32,11 @@ from trainers.dense import DenseConfig, SetSettings  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.encoders.sequence_to_sequence import IGNORED  # noqa: E402
 from trainers.query_as_context import train as query_as_context  # noqa: E402
-from trainers.query_as_context.train import (  # noqa: E402
-    HEAD_FILE,
-    CoCondenser,
-    ContextModel,
-    CorpusSettings,
-    GenerationSettings,
-    MaskingSettings,
-    Pairs,
-    QueryAsContextConfig,
-    build,
-    held_back_loss,
-    layers_of,
-    read_passages,
-    run,
-    usable_rows,
-    write_passages,
-)
+from trainers.query_as_context.model import HEAD_FILE, CoCondenser, ContextModel, build, layers_of  # noqa: E402
+from trainers.query_as_context.pairs import Pairs, usable_rows  # noqa: E402
+from trainers.query_as_context.passages import read_passages, write_passages  # noqa: E402
+from trainers.query_as_context.settings import CorpusSettings, GenerationSettings, MaskingSettings, QueryAsContextConfig  # noqa: E402
+from trainers.query_as_context.train import held_back_loss, run  # noqa: E402
 
 MASK = 4  # [MASK] of the tiny tokenizer; [PAD], [UNK], [CLS], [SEP] are 0 to 3
 
@@ -613,9 +601,11 @@ def test_partners_are_found_among_the_rows_of_all_processes(
     whole = {role: torch.randn(6, 3, generator=drawn) for role in ("passage", "context")}
     keys = torch.tensor([[1, 0], [2, 1], [3, 2], [1, 3], [5, 1], [6, 4]])
     expected = model.losses(whole, {"keys": keys}).terms["contrastive"]
-    monkeypatch.setattr(query_as_context, "processes", lambda: 2)
+    monkeypatch.setattr("trainers.query_as_context.model.processes", lambda: 2)
     everything = {tuple(rows[half].flatten().tolist()): rows for rows in (*whole.values(), keys) for half in HALVES}
-    monkeypatch.setattr(query_as_context, "gather", lambda rows: everything[tuple(rows.flatten().tolist())])
+    monkeypatch.setattr(
+        "trainers.query_as_context.model.gather", lambda rows: everything[tuple(rows.flatten().tolist())]
+    )
     each = []
     for rank, half in enumerate(HALVES):
         monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
@@ -890,10 +880,10 @@ def test_the_whole_paper_runs_and_repeats_nothing(
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("done already")
 
-    monkeypatch.setattr("trainers.doc2query.train.sample_queries", never)
+    monkeypatch.setattr("trainers.doc2query.generate.sample_queries", never)
     monkeypatch.setattr("trainers.common.loop.LoopTrainer.train", never)
     monkeypatch.setattr(query_as_context, "corpus_measures", never)
-    monkeypatch.setattr(query_as_context, "split", never)
+    monkeypatch.setattr("trainers.query_as_context.passages.split", never)
     again = run(config)
     assert [step.measures for step in again] == [step.measures for step in steps]
 
@@ -910,14 +900,18 @@ def test_a_schedule_that_was_interrupted_between_steps_goes_on(
         raise AssertionError("done already")
 
     done: list[str] = []
-    for step in ("query_as_context.pretrain", "query_as_context.train_dense", "schedules.with_mined"):
+    for step in (
+        "query_as_context.train.pretrain",
+        "query_as_context.train.train_dense",
+        "common.schedules.with_mined",
+    ):
         with monkeypatch.context() as patch:
             for earlier in done:
                 patch.setattr(earlier, never)
             patch.setattr(f"trainers.{step}", killed)
             with pytest.raises(KeyboardInterrupt):
                 run(config)
-        done = ["trainers.doc2query.train.sample_queries"]
+        done = ["trainers.doc2query.generate.sample_queries"]
     steps = run(config)
     assert [step.name for step in steps] == ["pre-trained", "retriever 1", "retriever 2"]
 

@@ -19,11 +19,11 @@ from trainers.common.config import load_config, recipe, to_dict  # noqa: E402
 from trainers.dense import DenseConfig  # noqa: E402
 from trainers.doc2query.train import Doc2QueryConfig  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
-from trainers.jpq.train import JpqConfig  # noqa: E402
+from trainers.jpq.settings import JpqConfig  # noqa: E402
 from trainers.multi_layer import MlrConfig  # noqa: E402
-from trainers.query_as_context.train import QueryAsContextConfig  # noqa: E402
+from trainers.query_as_context.settings import QueryAsContextConfig  # noqa: E402
 from trainers.sparse.settings import SparseConfig  # noqa: E402
-from trainers.tome import TomeConfig  # noqa: E402
+from trainers.tome.settings import TomeConfig  # noqa: E402
 
 RECIPES = Path(backbones.__file__).parents[1] / "recipes"
 

@@ -23,15 +23,20 @@ from opensearch_neural.models.directory import hash_files, read_osn_json  # noqa
 from opensearch_neural.models.generative import GenerativeSettings, load_generative  # noqa: E402
 from opensearch_neural.models.url_trie import CorpusUrls  # noqa: E402
 from opensearch_neural.retrievers.generative import GenerativeRetriever  # noqa: E402
-from trainers import tome  # noqa: E402
 from trainers.common.config import load_config, recipe  # noqa: E402
 from trainers.common.loop import TrainingSettings, Visit  # noqa: E402
 from trainers.data.examples import load_training  # noqa: E402
 from trainers.data.negatives import open_retriever  # noqa: E402
 from trainers.data.texts import TextStore  # noqa: E402
 from trainers.dense import SetSettings  # noqa: E402
+from trainers.doc2query.sampling import SamplingSettings  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
-from trainers.tome import TomeConfig, ToPassage, gather, span, split, tome_corpus, train_tome  # noqa: E402
+from trainers.tome import data as tome_data  # noqa: E402
+from trainers.tome import train as tome  # noqa: E402
+from trainers.tome.data import Queries, gather, split, tome_corpus  # noqa: E402
+from trainers.tome.settings import TomeConfig  # noqa: E402
+from trainers.tome.stages import ToPassage, ToUrl, span  # noqa: E402
+from trainers.tome.train import train_tome  # noqa: E402
 
 ANIMALS = ["cat", "dog", "bird", "fish", "snake", "horse", "goat", "mouse"]
 
@@ -205,9 +210,9 @@ def test_what_the_configuration_says_of_sampling_counts_also_where_it_is_the_def
         found.append(sampling)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tome, "generate_queries", write)
-    told = tome.SamplingSettings(candidates=3, copying=0.0, prefix="")
-    for sampling in (tome.SamplingSettings(candidates=3), told):
+    monkeypatch.setattr(tome_data, "generate_queries", write)
+    told = SamplingSettings(candidates=3, copying=0.0, prefix="")
+    for sampling in (SamplingSettings(candidates=3), told):
         config = config_for(tmp_path / "tome", zoo, t5, queries=[], generator=str(generator), sampling=sampling)
         with pytest.raises(KeyboardInterrupt):
             train_tome(config)
@@ -233,7 +238,7 @@ def test_queries_of_other_documents_are_refused(zoo: Path) -> None:
 
 def test_questions_of_the_test_split_are_left_out_where_asked(zoo: Path, t5: Path, tmp_path: Path) -> None:
     config = config_for(tmp_path, zoo, t5, unseen=[SetSettings(zoo, name="same")])
-    assert [len(one) for one in tome.read_sets(config)] == [0]
+    assert [len(one) for one in tome_data.read_sets(config)] == [0]
 
 
 def test_questions_of_the_test_split_are_left_out_of_what_a_generator_writes(
@@ -251,8 +256,8 @@ def test_questions_of_the_test_split_are_left_out_of_what_a_generator_writes(
         trained.append([text for _, text in others[2].queries.texts.items()])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tome, "generate_queries", write)
-    monkeypatch.setattr(tome, "sampling_for", lambda *_, **__: None)
+    monkeypatch.setattr(tome_data, "generate_queries", write)
+    monkeypatch.setattr(tome_data, "sampling_for", lambda *_, **__: None)
     monkeypatch.setattr(tome, "_train_stage", stage)
     test = SetSettings(zoo, split="test")
     config = config_for(tmp_path / "tome", zoo, t5, queries=[], generator="some", unseen=[test])
@@ -300,8 +305,8 @@ def test_so_many_generated_queries_of_a_document_and_no_more(zoo: Path, t5: Path
 
     sets = [SetSettings(labelled), SetSettings(path, corpus=zoo)]
     config = config_for(tmp_path, zoo, t5, queries=sets)
-    assert [len(one) for one in tome.read_sets(config)] == [3, 15]
-    data = tome.read_sets(replace(config, candidates=2))
+    assert [len(one) for one in tome_data.read_sets(config)] == [3, 15]
+    data = tome_data.read_sets(replace(config, candidates=2))
     assert [len(one) for one in data] == [3, 6]
     kept = gather(data, data[0].documents)
     assert len(kept.pairs) == 9 and kept.texts.ids[-1] == "queries/d2#1"
@@ -340,11 +345,11 @@ def test_long_texts_and_urls_are_cut_at_their_lengths(t5: Path) -> None:
     tokenizer = backbones.load_tokenizer(t5)
     long = Document("a", "cat " * 100, "dog " * 50, "https://zoo.org/" + "x" * 200)
     corpus = tome_corpus([long], tokenizer, SMALL)
-    queries = tome.Queries(TextStore([("q", "bird " * 100)]), np.array([[0, 0]]))
+    queries = Queries(TextStore([("q", "bird " * 100)]), np.array([[0, 0]]))
     (_, inputs, target) = ToPassage(queries, corpus, tokenizer, SMALL)[Visit(0, 0, 0, 0)]
     assert len(inputs) == SMALL.query_length and inputs[-1] == tokenizer.eos_token_id
     assert len(target) <= SMALL.written_length and target[-1] == tokenizer.eos_token_id
-    url = tome.ToUrl(queries, corpus, tokenizer, SMALL)[Visit(0, 0, 0, 0)][2]
+    url = ToUrl(queries, corpus, tokenizer, SMALL)[Visit(0, 0, 0, 0)][2]
     assert len(url) == SMALL.url_length and url[-1] == tokenizer.eos_token_id
     assert corpus.urls.trie.find(url) == 0
 

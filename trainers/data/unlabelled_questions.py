@@ -43,7 +43,8 @@ def unlabelled(
     if questions in ("title", "first-sentence"):
         return _of_documents(corpus, by_title if questions == "title" else by_first_sentence, questions, name, limit)
     from trainers.common.loop import main_process_first
-    from trainers.doc2query.train import generate_queries, sampling_for
+    from trainers.doc2query.generate import generate_queries
+    from trainers.doc2query.sampling import sampling_for
 
     if folder is None:
         raise ValueError("generated queries need a folder")

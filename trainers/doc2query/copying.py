@@ -25,11 +25,14 @@ from torch import Tensor
 from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
 from trainers.common.loop import Visit
+from trainers.data.masking import continuations
+from trainers.data.texts import TextStore
 from trainers.encoders.sequence_to_sequence import IGNORED, Batched
-from trainers.masked_lm import continuations
 
 WEIGHTS = (0.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0)
 """Those that `fitted` tries."""
+COUNTED = 20_000
+"""Documents in which a token's rarity is counted, at most."""
 ROWS = 8
 """Scored together: (rows, target length, vocabulary) numbers."""
 
@@ -67,6 +70,13 @@ class Copying:
         values = values * (rarity[passages] > 0)
         found = torch.zeros(len(passages), len(rarity), device=place)
         return found.scatter_reduce(1, passages, values, "amax")
+
+
+def copying_of(documents: TextStore, tokenizer: PreTrainedTokenizerBase, passage_length: int) -> Copying:
+    """Of a corpus, or of COUNTED documents evenly taken where it has more. passage_length: tokens read of each."""
+    rows = range(0, len(documents), max(1, -(-len(documents) // COUNTED)))
+    read = (tokenizer(documents.text_at(row), truncation=True, max_length=passage_length)["input_ids"] for row in rows)
+    return Copying.of(read, tokenizer)
 
 
 class CopyingScores(LogitsProcessor):

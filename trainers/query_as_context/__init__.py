@@ -1,0 +1,10 @@
+"""Query-as-context pre-training: an encoder learns from a passage and a query that was written for it.
+
+    train.py     the flow: start here
+    settings.py  what `osn train query-as-context` is told
+    passages.py  documents become passages, and passages get queries
+    pairs.py     a passage with its context, drawn and masked at every visit
+    model.py     coCondenser and CoT-MAE
+
+"Query-as-context Pre-training for Dense Passage Retrieval" (`query-as-context-pretraining`).
+"""

@@ -22,12 +22,12 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import sha256
 from opensearch_neural.models import sparse as sparse_models
 from opensearch_neural.models.directory import hash_files, locate
-from trainers import masked_lm
 from trainers.common.config import fingerprint
 from trainers.common.loop import TrainingSettings, Visit, main_process_first, train
 from trainers.data.examples import TrainingData
 from trainers.dense import Drawn, Prepared, RetrievalData
 from trainers.encoders import backbones
+from trainers.masked_lm import train as masked_lm
 from trainers.sparse.batches import collate
 from trainers.sparse.settings import SparseConfig
 from trainers.sparse.student import KIND, build, calibrate, load_start

@@ -1,0 +1,173 @@
+"""`osn generate-queries`: queries for every document of a corpus, written in chunks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.models import directory
+from trainers.common.precision import PRECISIONS, Precision, computed_in
+from trainers.common.resumable_chunks import Chunk, summary, write_in_chunks
+from trainers.data.examples import GENERATED, read_documents
+from trainers.data.negatives import RETRIEVERS, open_retriever
+from trainers.data.texts import TextStore
+from trainers.doc2query.consistency import CHUNK, filter_generated
+from trainers.doc2query.copying import Copying, copying_of
+from trainers.doc2query.sampling import KIND, Sampling, sample_queries, sampling_for
+from trainers.encoders import backbones
+
+
+def generate_queries(
+    model: str | Path,
+    documents: TextStore,
+    *,
+    output: Path,
+    sampling: Sampling,
+    shard: tuple[int, int] = (1, 1),
+    device: str | None = None,
+    precision: Precision = "float32",
+    chunk: int = CHUNK,
+) -> bool:
+    """Write generated queries for every document to `output`; False where other shards have still to do their part.
+
+    Interrupted, the same call goes on and ends in the same file: each chunk of passages is seeded by its number.
+    Raises InputError where `output` was made by another model, of other documents or with other settings, ModelError for
+    a model of `osn train` that is no generator.
+    """
+    if not 1 <= shard[0] <= shard[1]:
+        raise InputError(f"there is no shard {shard[0]}/{shard[1]}", "expected i/n with i from 1 to n")
+    folder = directory.locate(model)
+    if (content := directory.read_osn_json(folder)) is not None and content["kind"] != KIND:
+        raise ModelError(
+            f"{folder} is a {content['kind']} model, which writes no queries",
+            "`osn train doc2query` makes one that does",
+        )
+    info = directory.model_info(folder, name=model, kind=KIND)
+    computed = computed_in(precision, device)
+    made_by = {
+        "model": {"name": info.name, "hash": info.hash},
+        "documents": documents.hash,
+        **asdict(sampling),
+        "precision": computed,
+        "chunk": chunk,
+    }
+    loaded: list[tuple[Any, PreTrainedTokenizerBase, Copying | None]] = []
+
+    def work(number: int) -> Chunk:
+        if not loaded:
+            read: Any
+            read, words = backbones.sequence_to_sequence(model)
+            place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+            copies = copying_of(documents, words, sampling.passage_length) if sampling.copying else None
+            loaded.append((read.to(place, dtype=getattr(torch, computed)).eval(), words, copies))
+        generator, tokenizer, copying = loaded[0]
+        rows = range(number * chunk, min((number + 1) * chunk, len(documents)))
+        passages = [documents.text_at(row) for row in rows]
+        seed = sampling.seed * 1_000_003 + number
+        queries = sample_queries(generator, tokenizer, passages, sampling, seed=seed, copying=copying)
+        lines = [
+            {"_id": documents.ids[row], "queries": [asdict(candidate) for candidate in candidates]}
+            for row, candidates in zip(rows, queries, strict=True)
+        ]
+        empty = sum(not candidate.text for candidates in queries for candidate in candidates)
+        return lines, {"passages": len(lines), "queries": len(lines) * sampling.candidates, "empty": empty}
+
+    chunks = -(-len(documents) // chunk)
+    unit = f"× {chunk} passages"
+    return write_in_chunks(output, GENERATED, made_by, chunks, work, unit=unit, shard=shard) is not None
+
+
+@click.command("generate-queries")
+@click.argument("corpus", type=click.Path(path_type=Path))
+@click.option("--model", required=True, help="A sequence-to-sequence model: directory or hub id.")
+@click.option("--output", required=True, type=click.Path(path_type=Path), help="The file of queries (jsonl).")
+@click.option("--candidates", default=5, show_default=True, help="Queries for each passage.")
+@click.option("--top-k", default=25, show_default=True, help="Only the k likeliest tokens are drawn from.")
+@click.option("--top-p", default=0.95, show_default=True, help="Of these, the likeliest that have this mass.")
+@click.option("--temperature", default=1.0, show_default=True)
+@click.option("--copying", type=float, help="Weight of the passage's own words.  [default: as fitted, or 0]")
+@click.option("--query-length", type=int, help="Tokens of a query at most.  [default: as trained, or 64]")
+@click.option("--passage-length", type=int, help="Tokens read of a passage.  [default: as trained, or 384]")
+@click.option("--prefix", help="What is put before a passage.  [default: as trained, or nothing]")
+@click.option("--consistency", type=int, metavar="N", help="Keep a query only if its passage is in the top N for it.")
+@click.option("--retriever", default="bm25", show_default=True, metavar="NAME", help=f"For this: {RETRIEVERS}.")
+@click.option("--shard", default="1/1", show_default=True, metavar="I/N", help="Do the I-th of N parts.")
+@click.option("--limit", type=int, help="The first so many documents.")
+@click.option("--batch-size", default=32, show_default=True, help="Passages sampled for at once.")
+@click.option("--seed", default=42, show_default=True)
+@click.option("--device", help="cpu, cuda, …  [default: a GPU where there is one]")
+@click.option("--precision", type=click.Choice(PRECISIONS), default="float32", show_default=True)
+def generate_queries_command(
+    corpus: Path,
+    model: str,
+    output: Path,
+    candidates: int,
+    top_k: int,
+    top_p: float,
+    temperature: float,
+    copying: float | None,
+    query_length: int | None,
+    passage_length: int | None,
+    prefix: str | None,
+    consistency: int | None,
+    retriever: str,
+    shard: str,
+    limit: int | None,
+    batch_size: int,
+    seed: int,
+    device: str | None,
+    precision: Precision,
+) -> None:
+    """Generate queries for every document of a corpus.
+
+    Interrupted, the same command goes on. Shards that write to the same folder work side by side; the last one to end
+    puts the file together. (Without a common folder: copy the parts, `.OUTPUT.parts/`, to one place and run the command
+    once more there, without --shard.)
+
+    \b
+    osn generate-queries scifact --model models/doc2query --output queries.jsonl
+    osn generate-queries scifact --model models/doc2query --consistency 10 --output queries.jsonl
+    osn generate-queries big --model models/doc2query --shard 1/4 --output queries.jsonl
+    """
+    sampling = sampling_for(
+        model,
+        candidates=candidates,
+        top_k=top_k,
+        top_p=top_p,
+        temperature=temperature,
+        copying=copying,
+        query_length=query_length,
+        passage_length=passage_length,
+        prefix=prefix,
+        batch_size=batch_size,
+        seed=seed,
+    )
+    documents = TextStore((document.id, document.contents) for document in read_documents(corpus, limit=limit))
+    if not len(documents):
+        raise InputError(f"{corpus} holds no document with text")
+    part, separator, parts = shard.partition("/")
+    if not (separator and part.isdigit() and parts.isdigit()):
+        raise InputError(f"--shard {shard}: expected I/N, such as 1/4")
+    generated = output if consistency is None else output.with_name(f"{output.stem}.unfiltered{output.suffix}")
+    complete = generate_queries(
+        model,
+        documents,
+        output=generated,
+        sampling=sampling,
+        shard=(int(part), int(parts)),
+        device=device,
+        precision=precision,
+    )
+    if not complete:
+        return
+    if consistency is not None:
+        engine = open_retriever(retriever, documents, device=device)
+        filter_generated(generated, documents, engine, top=consistency, output=output)
+    click.echo(summary(output, GENERATED), err=True)
+    click.echo(output)

@@ -1,0 +1,50 @@
+"""The masked language model under training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.nn import Module
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from trainers.common import losses
+from trainers.common.training_model import Batch, Losses, TrainingModel
+from trainers.encoders import backbones
+from trainers.encoders.sequence_to_sequence import IGNORED
+
+
+class MaskedLanguageModel(TrainingModel):
+    """Cross-entropy at the masked positions; the head's large product is made for these positions only."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, head_only: bool = False) -> None:
+        super().__init__()
+        self.model, self.tokenizer = model, tokenizer
+        self._positions: Tensor | None = None
+        output: Any = model.get_output_embeddings()
+        output.register_forward_pre_hook(self._at_masked_positions)
+        if head_only:
+            model.requires_grad_(False)
+            for parameter in backbones.head_parameters(model):
+                parameter.requires_grad_(True)
+
+    def _at_masked_positions(self, module: Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        # 15% of the positions are predicted: the others' logits, most of the work of a small model, are not needed.
+        return None if self._positions is None else (arguments[0][self._positions],)
+
+    def forward(self, batch: Batch) -> Losses:
+        labels = batch["labels"]
+        self._positions = labels != IGNORED
+        try:
+            logits = self.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+        finally:
+            positions, self._positions = self._positions, None
+        wanted = labels[positions]  # (masked,), as logits are (masked, vocabulary)
+        total, count = losses.masked_lm(logits, wanted)
+        correct = (logits.argmax(dim=-1) == wanted).float().sum()
+        count = count.clamp(min=1)
+        return Losses({"masked_lm": total / count}, {"accuracy": correct / count})
+
+    def export(self, folder: Path) -> None:
+        backbones.save(self.model, self.tokenizer, folder)

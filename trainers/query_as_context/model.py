@@ -1,0 +1,215 @@
+"""coCondenser and CoT-MAE: a backbone with its masked-LM head, and layers that only pre-training has."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers.masking_utils import create_bidirectional_mask
+
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.models.directory import locate
+from trainers.common import losses
+from trainers.common.grad_cache import CachedModel, Encoded, Part, gather, processes
+from trainers.common.training_model import Losses
+from trainers.dense import BiEncoder, ObjectiveSettings
+from trainers.encoders import backbones
+from trainers.encoders.sequence_to_sequence import IGNORED
+from trainers.encoders.tower import Encoder, EncoderSettings, Role, write_sentence_transformer
+from trainers.query_as_context.settings import QueryAsContextConfig
+
+HEAD_FILE = "condenser_head.safetensors"
+"""The Condenser head beside the backbone: further pre-training starts with it, everything else ignores it."""
+
+
+def masked_lm_head(model: PreTrainedModel) -> nn.Module:
+    """What makes the logits of a BERT- or RoBERTa-like masked language model, position by position. Raises ModelError
+    elsewhere."""
+    for name in ("cls", "lm_head"):
+        if isinstance(found := getattr(model, name, None), nn.Module):
+            return found
+    raise ModelError(f"{type(model).__name__} has no masked-LM head as BERT has one", "start from a BERT-like backbone")
+
+
+def _body(model: PreTrainedModel) -> Any:
+    """The encoder without its head."""
+    return model.base_model
+
+
+def layers_of(model: PreTrainedModel) -> nn.ModuleList:
+    """The transformer layers of a BERT-like model, the first one first. Raises ModelError elsewhere."""
+    found = getattr(getattr(model.base_model, "encoder", None), "layer", None)
+    if not isinstance(found, nn.ModuleList):
+        raise ModelError(
+            f"{type(model).__name__} does not keep its layers as BERT does", "start from a BERT-like backbone"
+        )
+    return found
+
+
+class ContextModel(CachedModel):
+    """What both variants share: a backbone with its masked-LM head, and layers that only pre-training has."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        layers: nn.ModuleList,
+        config: QueryAsContextConfig,
+    ) -> None:
+        super().__init__()
+        # Not `config`: the Trainer takes that for the one of a transformers model.
+        self.model, self.tokenizer, self.layers, self.settings = model, tokenizer, layers, config
+
+    def predicted(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """`losses.masked_lm` of these hidden states, (rows, length, dimension): the head is applied where it is asked."""
+        positions = labels != IGNORED
+        return losses.masked_lm(masked_lm_head(self.model)(hidden[positions]), labels[positions])
+
+    def through(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
+        """(rows, length, dimension) after the layers of pre-training."""
+        mask = create_bidirectional_mask(self.model.config, hidden, attention_mask)
+        for layer in self.layers:
+            hidden = layer(hidden, attention_mask=mask)
+        return hidden
+
+    def dense(self) -> BiEncoder:
+        """The model as it stands as a retriever: CLS, raw inner products. It shares the weights."""
+        settings = EncoderSettings(
+            pooling="cls",
+            normalize=False,
+            query_length=self.settings.query_length,
+            document_length=self.settings.passage_length,
+        )
+        encoder = Encoder(_body(self.model), pooling="cls", normalize=False)
+        towers, tokenizers = (
+            {"query": encoder, "document": encoder},
+            {"query": self.tokenizer, "document": self.tokenizer},
+        )
+        return BiEncoder(towers, tokenizers, settings, ObjectiveSettings())  # type: ignore[arg-type]
+
+    def export(self, folder: Path) -> None:
+        dense = self.dense()
+        with backbones.quiet():  # A pooler is missing, which nothing reads.
+            towers: dict[Role, Encoder] = {"query": dense.query, "document": dense.document}
+            write_sentence_transformer(towers, dense.tokenizers, dense.settings, folder)
+        # Over the encoder alone: the same weights with the masked-LM head, which loaders of encoders skip.
+        backbones.save(self.model, self.tokenizer, folder)
+
+
+class CoCondenser(ContextModel):
+    """L = L_mlm + L_aux-mlm + L_co (section 2.1), the first two over passages and contexts; without contexts Condenser."""
+
+    @property
+    def middle(self) -> int:
+        """The layer whose tokens the head reads; 0 are the embeddings."""
+        depth = int(self.model.config.num_hidden_layers)
+        middle = depth // 2 if self.settings.middle is None else self.settings.middle
+        if not 0 <= middle < depth:
+            raise InputError(f"middle is {middle}, but the backbone has {depth} layers", f"expected 0 to {depth - 1}")
+        return middle
+
+    @property
+    def compares(self) -> bool:
+        return self.settings.context != "none"
+
+    def counts(self, part: Part) -> dict[str, Tensor]:
+        masked = (part["labels"] != IGNORED).sum()
+        return {"masked_lm": masked, "late_masked_lm": masked}
+
+    def encode(self, role: str, part: Part) -> Encoded:
+        mask, labels = part["attention_mask"], part["labels"]
+        found = _body(self.model)(part["input_ids"], attention_mask=mask, output_hidden_states=True)
+        late = found.last_hidden_state
+        read = torch.cat([late[:, :1], found.hidden_states[self.middle][:, 1:]], dim=1)
+        total, _ = self.predicted(late, labels)
+        late_total, _ = self.predicted(self.through(read, mask), labels)
+        return Encoded(late[:, 0], {"masked_lm": total, "late_masked_lm": late_total}, self.counts(part))
+
+    def losses(self, vectors: dict[str, Tensor], targets: dict[str, Tensor]) -> Losses:
+        """vectors: "passage" and "context", both (pairs, dimension), row by row partners; targets: "keys" (pairs, kinds)."""
+        if not self.compares:
+            return Losses({})
+        passages, contexts, keys = vectors["passage"], vectors["context"], targets["keys"]
+        rows, columns = torch.cat([passages, contexts]), torch.cat([gather(passages), gather(contexts)])
+        # Every process has as many pairs as the others.
+        first = dist.get_rank() * len(keys) if processes() > 1 else 0
+        return self.compared(rows, columns, keys, gather(keys), first=first)
+
+    def compared(self, rows: Tensor, columns: Tensor, keys: Tensor, everyone: Tensor, *, first: int) -> Losses:
+        """L_co of rows, (2 · pairs, dimension), among columns, (2 · all pairs, dimension); see `losses.pair_targets`."""
+        positives, excluded = losses.pair_targets(keys, everyone, first)
+        scores = rows @ columns.T
+        contrastive = losses.info_nce(scores, positives, temperature=self.settings.temperature, excluded=excluded)
+        best = scores.masked_fill(excluded, -torch.inf).argmax(dim=1)
+        return Losses({"contrastive": contrastive}, {"in_batch_accuracy": (best == positives).float().mean()})
+
+    def export(self, folder: Path) -> None:
+        super().export(folder)
+        save_file({name: weight.contiguous() for name, weight in self.layers.state_dict().items()}, folder / HEAD_FILE)
+
+
+class CotMae(ContextModel):
+    """L = L_mlm + L_ctx-mlm (section 2.2); without contexts masked LM alone."""
+
+    @property
+    def compares(self) -> bool:
+        return False
+
+    def counts(self, part: Part) -> dict[str, Tensor]:
+        counts = {"masked_lm": (part["labels"] != IGNORED).sum()}
+        if "context_labels" in part:
+            counts["context_masked_lm"] = (part["context_labels"] != IGNORED).sum()
+        return counts
+
+    def encode(self, role: str, part: Part) -> Encoded:
+        found = _body(self.model)(part["input_ids"], attention_mask=part["attention_mask"])
+        late = found.last_hidden_state
+        sums = {"masked_lm": self.predicted(late, part["labels"])[0]}
+        if "context_labels" in part:
+            # The context's own first token gives way to the passage's CLS: all that the decoder sees of the passage.
+            context = _body(self.model).embeddings(input_ids=part["context_input_ids"])
+            read = torch.cat([late[:, :1], context[:, 1:]], dim=1)
+            decoded = self.through(read, part["context_attention_mask"])
+            sums["context_masked_lm"] = self.predicted(decoded, part["context_labels"])[0]
+        return Encoded(late[:, 0], sums, self.counts(part))
+
+    def losses(self, vectors: dict[str, Tensor], targets: dict[str, Tensor]) -> Losses:
+        return Losses({})
+
+
+def build(config: QueryAsContextConfig) -> ContextModel:
+    """The model before training.
+
+    A Condenser head is the one that lies beside the backbone, else a copy of the backbone's last layers; a decoder starts
+    from scratch (section 4.1). Raises ModelError for a backbone without BERT's layers, InputError for a head of another
+    number of layers.
+    """
+    set_seed(config.training.seed)
+    model, tokenizer, _ = backbones.masked_language_model(config.backbone)
+    positions = getattr(model.config, "max_position_embeddings", None)
+    longest = max(config.passage_length, config.query_length)
+    if positions is not None and longest > positions:
+        raise InputError(f"passages of {longest} tokens, but the backbone has {positions} positions")
+    own = layers_of(model)
+    if config.layers > len(own):
+        raise InputError(f"layers is {config.layers}, more than the {len(own)} of the backbone")
+    layers = nn.ModuleList(copy.deepcopy(layer) for layer in list(own)[-config.layers :])
+    if config.variant == "cot-mae":
+        for module in layers.modules():
+            model._init_weights(module)
+        return CotMae(model, tokenizer, layers if config.context != "none" else nn.ModuleList(), config)
+    saved = locate(config.backbone) / HEAD_FILE
+    if saved.exists():
+        try:
+            layers.load_state_dict(load_file(saved))
+        except RuntimeError:
+            raise InputError(
+                f"{saved} is no Condenser head of {config.layers} layers", "set layers to its own"
+            ) from None
+    return CoCondenser(model, tokenizer, layers, config)

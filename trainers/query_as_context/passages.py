@@ -1,0 +1,244 @@
+"""Documents become passages of whole sentences, and passages get the queries written for them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from opensearch_neural.corpus.documents import Document
+from opensearch_neural.corpus.passages import split
+from opensearch_neural.errors import InputError
+from opensearch_neural.files import write_json
+from opensearch_neural.models.directory import hash_files, locate
+from opensearch_neural.query_encoder import unlimited
+from trainers.common.config import fingerprint
+from trainers.common.loop import main_process_first
+from trainers.common.precision import computed_in
+from trainers.data.examples import GENERATED, TrainingData, read_documents
+from trainers.data.formats import read_generated, read_header
+from trainers.data.masking import Ids
+from trainers.data.texts import Ragged, TextStore, normalised
+from trainers.doc2query.generate import generate_queries
+from trainers.doc2query.sampling import sampling_for
+from trainers.encoders import backbones
+from trainers.query_as_context.settings import CorpusSettings, QueryAsContextConfig
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Passages:
+    """Passages of all corpora. articles: (passages,), numbers into `keys`; candidates: rows of `queries` for each."""
+
+    texts: TextStore
+    articles: Ids
+    keys: list[str]
+    queries: TextStore
+    candidates: Ragged
+
+    def members(self) -> Ragged:
+        """The passages of each article."""
+        rows: list[list[int]] = [[] for _ in self.keys]
+        for row, article in enumerate(self.articles.tolist()):
+            rows[article].append(row)
+        return Ragged(rows)
+
+    @property
+    def hash(self) -> str:
+        """16 hex digits over everything that trains."""
+        digest = hashlib.sha256(f"{self.texts.hash} {self.queries.hash}".encode())
+        for numbers in (self.articles, self.candidates.offsets, self.candidates.values):
+            digest.update(numbers.tobytes())
+        return digest.hexdigest()[:16]
+
+
+def read_passages(config: QueryAsContextConfig) -> Passages:
+    """The passages and queries that `config` names, made where they are not there yet.
+
+    Raises InputError for corpora of the same name, queries of other passages, and contexts that need queries where nothing
+    says where they come from.
+    """
+    names = [corpus.title for corpus in config.corpora]
+    if len(set(names)) < len(names):
+        raise InputError(f"two corpora have the same name: {', '.join(names)}", "give each its own: corpora[…].name")
+    texts, queries = TextStore(what="passage"), TextStore(what="query")
+    numbers: dict[str, int] = {}
+    articles: list[int] = []
+    found: list[list[int]] = []
+    for corpus, (file, query_file) in zip(config.corpora, question_files(config), strict=True):
+        own = TextStore(what="passage")
+        first = len(texts)
+        for document in read_documents(file):
+            if own.add(document.id, document.contents) < len(texts) - first:
+                continue  # A document that its corpus has twice.
+            texts.add(f"{corpus.title}/{document.id}", document.contents)
+            articles.append(numbers.setdefault(document.fields["article"], len(numbers)))
+            found.append([])
+        if query_file is None:
+            continue
+        if (made_for := read_header(query_file, GENERATED).get("documents")) != own.hash:
+            raise InputError(
+                f"{query_file} holds queries for other passages (hash {made_for}) than {file} ({own.hash})",
+                f"generate them for that file: osn generate-queries {file} --model MODEL --output QUERIES",
+            )
+        for record in read_generated(query_file):
+            assert record.query_id is not None
+            of_passage = found[first + own.row(record.positives[0].id or "")]
+            if config.candidates is None or len(of_passage) < config.candidates:
+                of_passage.append(queries.add(f"{corpus.title}/{record.query_id}", record.query or ""))
+    passages = Passages(texts, np.array(articles, dtype=np.int64), list(numbers), queries, Ragged(found))
+    logger.info("%d passages of %d articles, %d queries", len(texts), len(numbers), len(queries))
+    return passages
+
+
+def question_files(config: QueryAsContextConfig) -> list[tuple[Path, Path | None]]:
+    """For each corpus its passages and what was generated for them, made where it is not there yet; None where no context
+    needs it."""
+    with main_process_first():
+        files = write_passages(config)
+        return [(file, _queries(config, corpus, file)) for corpus, file in zip(config.corpora, files, strict=True)]
+
+
+def write_passages(config: QueryAsContextConfig) -> list[Path]:
+    """A file of passages for each corpus: lines {"_id", "title": "", "text", "article"}, which `osn generate-queries` reads.
+
+    Whole sentences, as many as fit `passage_length` with the special tokens (section 4.1; a rule finds where sentences end,
+    for NLTK's model would have to be downloaded). Made anew where what they depend on has changed.
+    """
+    tokenizer = backbones.load_tokenizer(locate(config.backbone))
+    pieces = unlimited(tokenizer.backend_tokenizer)
+    unseen = [settings.load() for settings in config.unseen]
+    made_by = {
+        "tokenizer": fingerprint(pieces.to_str()),
+        "length": config.passage_length,
+        "titles": config.titles,
+        "least_passages": config.least_passages,
+        "unseen": sorted(data.hash for data in unseen),
+    }
+    files: list[Path] = []
+    todo: list[tuple[CorpusSettings, Path, dict[str, Any]]] = []
+    for corpus in config.corpora:
+        documents = _documents_hash(corpus)
+        of_corpus = {**made_by, "documents": documents, "article": corpus.article, "corpora": _others(config, corpus)}
+        file = config.folder / f"{corpus.title}-{fingerprint(of_corpus)}.jsonl"
+        files.append(file)
+        if not file.exists():
+            todo.append((corpus, file, of_corpus))
+    if not todo:
+        return files
+    articles = tested_articles(config.corpora, unseen)
+    if unseen:
+        logger.info(
+            "%d articles of the corpora hold a document that is tested on, title and text as they stand; they are left out",
+            len(articles),
+        )
+    room = config.passage_length - tokenizer.num_special_tokens_to_add()
+    for corpus, file, of_corpus in todo:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        beside = file.with_name(f".{file.name}")
+        with beside.open("w", encoding="utf-8") as target:
+            lines = partial(_lines, corpus, pieces, room, articles, config)
+            for line in _large_enough(lines, config.least_passages):
+                target.write(json.dumps(line, ensure_ascii=False) + "\n")
+        write_json(file.with_suffix(".json"), of_corpus)
+        beside.replace(file)
+    return files
+
+
+def _large_enough(lines: Callable[[], Iterator[dict[str, str]]], least: int) -> Iterator[dict[str, str]]:
+    """The passages of articles that have at least so many; read twice rather than kept."""
+    if least == 1:
+        return lines()
+    counts = Counter(line["article"] for line in lines())
+    return (line for line in lines() if counts[line["article"]] >= least)
+
+
+def _lines(
+    corpus: CorpusSettings, pieces: Any, room: int, without: set[str], config: QueryAsContextConfig
+) -> Iterator[dict[str, str]]:
+    for document in read_documents(corpus.path, limit=corpus.limit):
+        if (key := corpus.key(document)) not in without:
+            for line in _passages_of(document, pieces, room, titles=config.titles):
+                yield line | {"article": key}
+
+
+def tested_articles(corpora: Sequence[CorpusSettings], unseen: Sequence[TrainingData]) -> set[str]:
+    """The articles that hold a document which `unseen` has as relevant, by text: to be left out as a whole, also where
+    another corpus has a part of them."""
+    texts = {normalised(data.documents.text_at(row)) for data in unseen for row in set(data.positives.values.tolist())}
+    return {
+        corpus.key(document)
+        for corpus in corpora
+        for document in (read_documents(corpus.path, limit=corpus.limit) if texts else ())
+        if normalised(document.contents) in texts
+    }
+
+
+def _passages_of(document: Document, pieces: Any, room: int, *, titles: bool) -> Iterator[dict[str, str]]:
+    title = document.title.strip() if titles else ""
+    taken = len(pieces.encode(title, add_special_tokens=False).ids) if title else 0
+    for passage in split(document, pieces, max(room - taken, room // 2), sentences=True):
+        text = f"{title} {passage.text}".strip()
+        if normalised(text):
+            yield {"_id": passage.id, "title": "", "text": text}
+
+
+def _documents_hash(corpus: CorpusSettings) -> str:
+    """Of what a corpus holds: it tells whether passages made of it are current."""
+    digest = hashlib.sha256()
+    for document in read_documents(corpus.path, limit=corpus.limit):
+        fields = (document.id, document.title, document.url, document.text)
+        digest.update(json.dumps(fields, ensure_ascii=True).encode())
+    return digest.hexdigest()[:16]
+
+
+def _others(config: QueryAsContextConfig, corpus: CorpusSettings) -> list[str]:
+    """What else decides which articles are left out."""
+    others = [other for other in config.corpora if other is not corpus] if config.unseen else []
+    return sorted(f"{other.path} {other.article} {_documents_hash(other)}" for other in others)
+
+
+def generator_of(config: QueryAsContextConfig, corpus: CorpusSettings) -> str:
+    """What writes the queries of a corpus. Raises InputError where nothing does."""
+    model = corpus.generator or config.generation.model
+    if model is None:
+        raise InputError(
+            f"context {config.context}: nothing says where the queries of {corpus.title} come from",
+            "--set generation.model=MODEL (osn train doc2query), or corpora[…].queries (osn generate-queries)",
+        )
+    return model
+
+
+def _queries(config: QueryAsContextConfig, corpus: CorpusSettings, passages: Path) -> Path | None:
+    """The file of queries of a corpus' passages, generated where it is not there; None where no context needs one."""
+    if not config.asks:
+        return None
+    if corpus.queries is not None:
+        return corpus.queries
+    settings, model = config.generation, generator_of(config, corpus)
+    sampling = sampling_for(
+        model,
+        candidates=settings.candidates,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        copying=settings.copying,
+        query_length=settings.query_length,
+        passage_length=settings.passage_length,
+        prefix=settings.prefix,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+    )
+    name = fingerprint(passages.name, hash_files(locate(model)), sampling, computed_in(settings.precision))
+    file = config.folder / f"{corpus.title}-{name}.queries.jsonl"
+    documents = TextStore((document.id, document.contents) for document in read_documents(passages))
+    generate_queries(model, documents, output=file, sampling=sampling, precision=settings.precision)
+    return file

@@ -1,0 +1,98 @@
+"""What each stage reads and writes: query to passage, passage to URL, query to URL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transformers import PreTrainedTokenizerBase
+
+from opensearch_neural.models.generative import GenerativeSettings, UrlTokenizer
+from trainers.common.loop import Visit
+from trainers.common.training_model import Batch
+from trainers.data.texts import TextStore
+from trainers.data.tokenized import TokenCache
+from trainers.encoders.sequence_to_sequence import Row, collate_rows
+from trainers.tome.data import Corpus, Queries
+
+SPAN_WORDS = (4, 24)
+
+
+@dataclass
+class ToPassage:
+    """Stage 1: a query (or a span of the document) to the document's passage."""
+
+    queries: Queries
+    corpus: Corpus
+    tokenizer: PreTrainedTokenizerBase
+    settings: GenerativeSettings
+    spans: int = 0
+
+    def __post_init__(self) -> None:
+        self.query_tokens = self.tokens(self.queries.texts, self.settings.query_length)
+        self.passage_tokens = self.tokens(self.corpus.passages, self.settings.written_length)
+
+    def tokens(self, texts: TextStore, length: int) -> TokenCache:
+        return TokenCache(self.tokenizer, texts.text_at, max_length=length)
+
+    def __len__(self) -> int:
+        return len(self.queries.pairs) + self.spans * len(self.corpus.contents)
+
+    def __getitem__(self, visit: Visit) -> Row:
+        at = visit.index
+        if at < len(self.queries.pairs):
+            query, document = self.queries.pairs[at].tolist()
+            return self.queries.texts.ids[query], self.query_tokens.rows([query])[0], self.target(document)
+        document = (at - len(self.queries.pairs)) % len(self.corpus.contents)
+        text = span(self.corpus.contents.text_at(document), visit)
+        inputs = self.tokenizer(text, truncation=True, max_length=self.settings.query_length)["input_ids"]
+        return f"span of {self.corpus.contents.ids[document]}", inputs, self.target(document)
+
+    def target(self, document: int) -> Sequence[int]:
+        ids: list[int] = self.passage_tokens.rows([document])[0].tolist()
+        return ids
+
+    def collate(self, items: Sequence[Row]) -> Batch:
+        return collate_rows(items, self.tokenizer.pad_token_id)
+
+
+def span(text: str, visit: Visit) -> str:
+    """Some words of a text that follow each other, drawn by the visit."""
+    words, drawn = text.split(), visit.random()
+    count = drawn.randint(*SPAN_WORDS)
+    start = drawn.randint(0, max(0, len(words) - count))
+    return " ".join(words[start : start + count])
+
+
+@dataclass
+class ToUrl(ToPassage):
+    """The single stage: a query (or a span) to the document's URL."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        codec = UrlTokenizer(self.tokenizer)
+        # What decoding is held to, token by token.
+        self.targets = self.corpus.urls.sequences(lambda url: codec.encode(self.settings.identifier(url)))
+
+    def target(self, document: int) -> Sequence[int]:
+        return self.targets[document]
+
+
+@dataclass
+class PassageToUrl(ToUrl):
+    """Stage 2: each passage of the corpus to its URL; `queries` holds what stage 1 wrote, as further passages."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.query_tokens = self.tokens(self.queries.texts, self.settings.written_length)
+
+    def __len__(self) -> int:
+        return len(self.corpus.passages) + len(self.queries.pairs)
+
+    def __getitem__(self, visit: Visit) -> Row:
+        document = visit.index
+        if document < len(self.corpus.passages):
+            return self.corpus.passages.ids[document], self.passage_tokens.rows([document])[0], self.target(document)
+        query, document = self.queries.pairs[document - len(self.corpus.passages)].tolist()
+        name = f"written for {self.queries.texts.ids[query]}"
+        return name, self.query_tokens.rows([query])[0], self.target(document)

@@ -1,0 +1,268 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase, set_seed
+
+from opensearch_neural.errors import InputError
+from opensearch_neural.files import read_json_object, write_json
+from opensearch_neural.models.directory import hash_files, locate, read_osn_json, write_osn_json
+from opensearch_neural.models.generative import (
+    FILE,
+    KIND,
+    PASSAGE,
+    URL,
+    load_generative,
+    write_learned,
+    write_passages,
+    write_settings,
+)
+from trainers.common.config import backbone_option, config_options, fingerprint, save_config, to_dict
+from trainers.common.loop import (
+    Trained,
+    TrainingSettings,
+    check_output,
+    differing,
+    is_main_process,
+    main_process_first,
+    train,
+)
+from trainers.common.training_model import TrainingModel
+from trainers.data.texts import TextStore
+from trainers.encoders import backbones
+from trainers.encoders.sequence_to_sequence import Batched, SequenceToSequence, Some, log_likelihood, share_written
+from trainers.tome.data import (
+    FOLDER,
+    Corpus,
+    Queries,
+    corpus_documents,
+    fewer,
+    gather,
+    generated_queries,
+    read_sets,
+    split,
+    tome_corpus,
+    without_unseen,
+)
+from trainers.tome.settings import TomeConfig
+from trainers.tome.stages import PassageToUrl, ToPassage, ToUrl
+
+logger = logging.getLogger(__name__)
+
+
+MEASURED = 200
+"""Texts that are written to measure a stage, at most; of stage 2 its likelihood is of as many."""
+
+
+def train_tome(config: TomeConfig, *, limit: int | None = None) -> dict[str, Trained]:
+    """Train what `config.stages` says; {stage: what its training came to}. limit: documents and queries (a dry run).
+
+    Interrupted at any point, the same call goes on; a stage that is trained is not trained again. The directory is a
+    model (`load_generative`) once its stages are there. Raises InputError for a corpus whose URLs will not do, and where
+    `output` holds another run.
+    """
+    check_output(config.output, KIND, (PASSAGE, URL, FILE))
+    single = config.stages == "single"
+    settings = config.settings
+    done = (read_osn_json(config.output) or {}).get("training", {}).get("stages")
+    if not single and done == "single":
+        raise InputError(f"{config.output} holds a model of a single stage", "choose another --output for two stages")
+    _check_stages(config)
+    backbone = {PASSAGE: config.backbone, URL: config.backbone if single else config.url_backbone or config.backbone}
+    if single and (config.output / PASSAGE).exists():
+        raise InputError(f"{config.output} holds a model of two stages", "choose another --output for the single stage")
+    tokenizers = {stage: backbones.load_tokenizer(locate(name)) for stage, name in backbone.items()}
+    sets = [] if config.stages == "url" else read_sets(config, limit)
+    # A passage is text that both stages read; the first one, which has to write it, counts its tokens. URLs are the last's.
+    corpus = tome_corpus(
+        corpus_documents(config, sets, limit),
+        tokenizers[URL if single else PASSAGE],
+        settings,
+        url_tokenizer=tokenizers[URL],
+    )
+    _check_stages(config, corpus)
+    outcome: dict[str, Trained] = {}
+    none = queries = Queries(TextStore(what="query"), np.empty((0, 2), dtype=np.int64))
+    if config.stages != "url":
+        first = URL if single else PASSAGE
+        if config.generator is not None:
+            sets.append(fewer(without_unseen(config, [generated_queries(config, corpus)])[0], config.candidates))
+        every = gather(sets, corpus.contents)
+        queries, dev = split(every, config.dev_share, config.training.seed)
+        kind = ToUrl if single else ToPassage
+        data = kind(queries, corpus, tokenizers[first], settings, config.spans)
+        _warn_of_unreached(data)
+        held = kind(dev, corpus, tokenizers[first], settings) if len(dev.pairs) else None
+        outcome[first] = _train_stage(config, first, backbone[first], config.training, data, held)
+    if config.stages in ("both", "url"):
+        written = _written(config, queries, corpus, tokenizers[PASSAGE]) if config.written else none
+        data = PassageToUrl(written, corpus, tokenizers[URL], settings)
+        learned = Some(data, MEASURED) if config.dev_share else None
+        outcome[URL] = _train_stage(config, URL, backbone[URL], config.url_training, data, learned)
+    with main_process_first():
+        if is_main_process() and all((config.output / one / "osn.json").exists() for one in _stages(single)):
+            _complete(config, corpus)
+    return outcome
+
+
+def _stages(single: bool) -> list[str]:
+    return [URL] if single else [PASSAGE, URL]
+
+
+def _warn_of_unreached(data: ToPassage) -> None:
+    documents = len(data.corpus.contents)
+    reached = len(np.unique(data.queries.pairs[:, 1]))
+    if reached < documents and not data.spans:
+        logger.warning(
+            "no query leads to %d of %d documents: what was never written cannot be found (generator, spans)",
+            documents - reached,
+            documents,
+        )
+
+
+def _train_stage(
+    config: TomeConfig,
+    stage: str,
+    backbone: str,
+    training: TrainingSettings,
+    data: ToPassage,
+    dev: Batched | None,
+) -> Trained:
+    set_seed(training.seed)
+    model, tokenizer = backbones.sequence_to_sequence(backbone)
+
+    def evaluate(current: TrainingModel) -> dict[str, float]:
+        assert dev is not None and isinstance(current, SequenceToSequence)
+        return {"written": share_written(current, Some(dev, MEASURED)), "log_likelihood": log_likelihood(current, dev)}
+
+    # A stage is known by what it is trained on, so that both together and one after the other come to the same.
+    about = {
+        "stage": "single" if config.stages == "single" else stage,
+        "backbone": backbone,
+        "spans": data.spans,
+        "corpus": data.corpus.hash,
+    }
+    return train(
+        SequenceToSequence(model, tokenizer),
+        data,
+        data.collate,
+        settings=training,
+        output=config.output / stage,
+        kind="sequence-to-sequence",
+        config={**about, "settings": config.settings, "training": training},
+        data_hash=fingerprint(
+            data.corpus.hash,
+            data.queries.hash,
+            hash_files(locate(backbone)),
+            *([data.corpus.contents.hash] if data.spans else []),
+        ),
+        evaluate=evaluate if dev is not None else None,
+    )
+
+
+def _written(config: TomeConfig, queries: Queries, corpus: Corpus, tokenizer: PreTrainedTokenizerBase) -> Queries:
+    """Passages that the trained stage 1 writes for `config.written` of the training queries, each with its document, as far
+    as they are not a document's own."""
+    order = np.random.default_rng([config.training.seed, 12]).permutation(len(queries.pairs))[: config.written]
+    chosen = queries.pairs[np.sort(order)]
+    path = config.output / FOLDER / "written.json"
+    made_by = {"stage": hash_files(config.output / PASSAGE), "queries": queries.take(np.sort(order)).hash}
+    with main_process_first():
+        if not path.exists() or read_json_object(path)["made_by"] != made_by:
+            model: Any = backbones.sequence_to_sequence(config.output / PASSAGE)[0]
+            place = "cuda" if torch.cuda.is_available() and config.training.device == "auto" else "cpu"
+            texts = [queries.texts.text_at(row) for row in chosen[:, 0].tolist()]
+            passages = write_passages(model.to(place).eval(), tokenizer, texts, config.settings)
+            write_json(path, {"made_by": made_by, "passages": passages}, indent=None)
+    written = TextStore(what="passage")
+    pairs: list[tuple[int, int]] = []
+    own = {corpus.passages.text_at(row): row for row in range(len(corpus.passages))}
+    for at, passage in enumerate(read_json_object(path)["passages"]):
+        # A document's own passage has that document's URL, whatever was asked; right ones are read anyway.
+        if passage and passage not in own:
+            name = f"{queries.texts.ids[chosen[at, 0]]}/{at}"
+            pairs.append((written.add(name, passage), int(chosen[at, 1])))
+    return Queries(written, np.array(pairs, dtype=np.int64).reshape(-1, 2))
+
+
+def _check_stages(config: TomeConfig, corpus: Corpus | None = None) -> None:
+    """Raises InputError where a stage that is there was trained with other settings, or on another corpus, or on its
+    passages cut otherwise: stages then do not read each other."""
+    for stage in _stages(config.stages == "single"):
+        trained = (read_osn_json(config.output / stage) or {}).get("training", {})
+        there = trained.get("settings", {})
+        if there and (fields := differing(there, to_dict(config.settings), "settings")):
+            raise InputError(
+                f"{config.output / stage} was trained with other settings ({'; '.join(fields)})",
+                "both stages need the same: train one of them again, to another --output",
+            )
+        if corpus is not None and trained.get("corpus", corpus.hash) != corpus.hash:
+            raise InputError(
+                f"{config.output / stage} was trained on another corpus, or on passages that another tokenizer cut",
+                "both stages need the same corpus and 'backbone': train one of them again, to another --output",
+            )
+
+
+def _complete(config: TomeConfig, corpus: Corpus) -> None:
+    """`generative.json`, and last `osn.json`: the directory is a model then.
+
+    Raises InputError where the stages were trained with different settings, and so do not read each other.
+    """
+    single = config.stages == "single"
+    _check_stages(config)
+    write_settings(config.output, config.settings, single_stage=single)
+    write_learned(config.output, corpus.urls.documents())
+    save_config(config, config.output)
+    measures = {
+        f"{stage} {name}": value
+        for stage in _stages(single)
+        for name, value in (read_osn_json(config.output / stage) or {}).get("measures", {}).items()
+    }
+    write_osn_json(config.output, KIND, training=to_dict(config), data_hash=corpus.hash, measures=measures)
+
+
+@click.command("tome")
+@config_options(TomeConfig, shortcuts=backbone_option("backbone"))
+def tome_command(config: TomeConfig, dry_run: bool) -> None:
+    """Train two models that find by writing: a passage for a query, then the URL of that passage.
+
+    Interrupted, the same command goes on. `osn urls` then makes the corpus's URLs into what decoding is held to, and
+    `osn search --engine tome` searches.
+
+    \b
+    osn train mlm --set new.architecture=t5 --set "corpus=[tldr]" --output models/t5
+    osn train tome --set corpus=tldr --set "queries=[{path: tldr}]" --set spans=5 --backbone models/t5 \\
+        --output models/tome
+    osn train tome --config tome --set stages=url --output models/tome          a stage of its own
+    """
+    if dry_run:
+        with tempfile.TemporaryDirectory() as folder:
+            tried = replace(
+                config,
+                output=Path(folder) / "model",
+                sampling=replace(config.sampling, candidates=2, query_length=8),
+                written=min(config.written, 4),
+                training=_two_steps(config.training),
+                url_training=_two_steps(config.url_training),
+            )
+            for stage, trained in train_tome(tried, limit=50).items():
+                click.echo(f"{stage}: {trained.steps} steps {trained.measures}")
+            if config.stages in ("both", "single"):
+                load_generative(tried.output)
+        click.echo("dry run: two steps a stage taken, nothing kept")
+        return
+    train_tome(config)
+    click.echo(config.output)
+
+
+def _two_steps(training: TrainingSettings) -> TrainingSettings:
+    return replace(training, steps=2, batch_size=min(training.batch_size, 4), workers=0)
