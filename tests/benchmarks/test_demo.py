@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner, Result
 
-from benchmarks.demo.demo import demo
+from benchmarks.demo import demo
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

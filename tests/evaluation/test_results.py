@@ -228,8 +228,8 @@ def git(folder: Path, *arguments: str) -> None:
 def test_the_code_is_named_by_its_commit_and_marked_when_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = tmp_path / "opensearch_neural"
-    package.mkdir()
+    package = tmp_path / "opensearch_neural" / "evaluation"
+    package.mkdir(parents=True)
     source = package / "results.py"
     source.write_text("one")
     monkeypatch.setattr(results, "__file__", str(source))
