@@ -64,10 +64,10 @@ bench-scale: check-java install
 	$(BIN)/osn bench scale --goals fast --out load-1m --heap 4g $(if $(DATA),--data "$(DATA)") $(if $(RECORD),--record "$(RECORD)")
 
 bench-encode: install
-	$(BIN)/python -m benchmarks.speed.encoding
+	$(BIN)/osn bench encoding
 
 bench-query-encoding: install
-	$(BIN)/python -m benchmarks.speed.query_encoding
+	$(BIN)/osn bench query-encoding
 
 test-faults: check-java install
 	OSN_KILLS=100 OSN_FUZZ_FILES=1000 $(BIN)/python -m pytest -q -m faults

@@ -36,9 +36,6 @@ _TABLE = re.compile(
     re.DOTALL,
 )
 
-_SEED = re.compile(r", seed \d+$")
-_LAYOUT = re.compile(r", (fields|nested)$")
-
 
 def rendered(what: str, summary: Summary, measures: str | None = None) -> str:
     """A result file as a page shows it: the table unless `what` is "goals", the goals, the command; of `measures`, with
@@ -52,7 +49,7 @@ def rendered(what: str, summary: Summary, measures: str | None = None) -> str:
         return f"{result_table(summary.rows, measures.split(', '))}\n\n`{summary.command}`\n"
     parts = []
     if what == "table":
-        parts.append(result_table([row for row in summary.rows if " - " not in row.measure]))
+        parts.append(result_table([row for row in summary.rows if row.kind not in ("difference", "p-value")]))
     elif what == "gains":
         parts.append(gains(summary.rows))
     elif what == "arms":
@@ -65,11 +62,11 @@ def rendered(what: str, summary: Summary, measures: str | None = None) -> str:
 
 def ratios(rows: list[Row]) -> str:
     """A line for each index and level, a column for each engine and ratio, with their intervals."""
-    chosen = [row for row in rows if row.measure.partition(" / ")[0] in RATIOS and " / " in row.measure]
-    by_cell = {(row.set, row.engine, row.measure): row for row in chosen}
-    engines = list(dict.fromkeys(row.engine for row in chosen))
-    measures = sorted({row.measure for row in chosen}, key=lambda measure: RATIOS.index(measure.partition(" / ")[0]))
-    columns = [(engine, measure) for measure in measures for engine in engines]
+    chosen = [row for row in rows if row.kind == "ratio" and row.measure in RATIOS]
+    by_cell = {(row.set, row.line, row.column): row for row in chosen}
+    engines = list(dict.fromkeys(row.line for row in chosen))
+    measures = sorted({row.column: RATIOS.index(row.measure) for row in chosen}.items(), key=lambda item: item[1])
+    columns = [(engine, measure) for measure, _ in measures for engine in engines]
 
     return table(
         ["", *(f"{engine}: {measure}" for engine, measure in columns)],
@@ -82,11 +79,11 @@ def ratios(rows: list[Row]) -> str:
 
 def gains(rows: list[Row]) -> str:
     """A line for each set: nDCG@10 of the baseline, and by how many points each engine lies above it."""
-    chosen = [row for row in rows if row.measure.startswith("nDCG@10 - ")]
-    (baseline,) = {row.measure.removeprefix("nDCG@10 - ") for row in chosen}
-    value = {(row.set, row.engine): row for row in rows if row.measure == "nDCG@10"}
-    points = {(row.set, row.engine): _in_points(row) for row in chosen}
-    engines = list(dict.fromkeys(row.engine for row in chosen))
+    chosen = [row for row in rows if (row.kind, row.measure) == ("difference", "nDCG@10")]
+    (baseline,) = {row.against for row in chosen}
+    value = {(row.set, row.line): row for row in rows if (row.kind, row.measure) == ("value", "nDCG@10")}
+    points = {(row.set, row.line): _in_points(row) for row in chosen}
+    engines = list(dict.fromkeys(row.line for row in chosen))
     return table(
         ["", f"{baseline}: nDCG@10", *(f"{engine}: points above" for engine in engines)],
         [
@@ -99,14 +96,10 @@ def gains(rows: list[Row]) -> str:
 def arms(rows: list[Row]) -> str:
     """A line for each arm and what it is compared with; for each set the arm's value of the measure that the first
     difference is of, and by how many points it lies above the other."""
-    measure = next(row.measure.partition(" - ")[0] for row in rows if " - " in row.measure)
-    value = {(row.set, row.engine): row for row in rows if row.measure == measure}
-    above = {
-        (row.engine, other, row.set): _in_points(row)
-        for row in rows
-        for what, _, other in [row.measure.partition(" - ")]
-        if what == measure and other
-    }
+    differences = [row for row in rows if row.kind == "difference"]
+    measure = differences[0].measure
+    value = {(row.set, row.line): row for row in rows if (row.kind, row.measure) == ("value", measure)}
+    above = {(row.line, row.against, row.set): _in_points(row) for row in differences if row.measure == measure}
     sets = list(dict.fromkeys(set_ for set_, _ in value))
     lines = []
     for engine in dict.fromkeys(engine for _, engine in value):
@@ -121,8 +114,9 @@ def arms(rows: list[Row]) -> str:
 
 
 def costs(rows: list[Row], measures: list[str], found: dict[str, Row]) -> str:
-    """A line for each engine ("OpenSearch, MODEL, LAYOUT"): what it costs, and what `found` says of its model."""
+    """A line for each engine: what it costs, and what `found` ({engine: row}) says of it, trained for longer."""
     columns, lines = pivot(rows)
+    engine_of = {row.line: row.engine for row in rows}
     (quality,) = {row.measure for row in found.values()}
     shown = [measure for measure in measures if measure in columns]
     return table(
@@ -131,7 +125,7 @@ def costs(rows: list[Row], measures: list[str], found: dict[str, Row]) -> str:
             [
                 engine,
                 *(cell(values.get(measure), False) for measure in shown),
-                cell(found.get(_LAYOUT.sub("", engine.partition(", ")[2])), False),
+                cell(found.get(engine_of[engine]), False),
             ]
             for _, engine, values in lines
             if any(measure in values for measure in shown)
@@ -140,12 +134,12 @@ def costs(rows: list[Row], measures: list[str], found: dict[str, Row]) -> str:
 
 
 def of_models(name: str, measure: str, summaries: Iterable[Summary]) -> dict[str, Row]:
-    """{model: its row of the measure on the set `name`}, of the first seed that the first of these results has."""
+    """{engine: its row of the measure on the set `name`}, of the first seed that the first of these results has."""
     found: dict[str, Row] = {}
     for summary in summaries:
         for row in summary.rows:
-            if row.set == name and row.measure == measure and _SEED.search(row.engine):
-                found.setdefault(_SEED.sub("", row.engine), row)
+            if (row.set, row.kind, row.measure, row.variant) == (name, "value", measure, "") and row.seed is not None:
+                found.setdefault(row.engine, row)
     return found
 
 

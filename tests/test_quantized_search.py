@@ -682,7 +682,7 @@ def test_the_cascade_is_measured_against_sparse_alone(
     )
     assert done.exit_code == 0, done.output
     summary = read(record)
-    by = {(row.engine, row.measure): row for row in summary.rows}
+    by = {(row.line, row.column): row for row in summary.rows}
     # What is relevant was made of the codes, so the cascade is the better one.
     assert by["cascade", "nDCG@10 - sparse"].value > 0.02
     fields = {engine_measure[1]: row.value for engine_measure, row in by.items() if engine_measure[0] == "index"}
@@ -691,7 +691,7 @@ def test_the_cascade_is_measured_against_sparse_alone(
     )
     assert fields["bytes a document: dense of the codes, byte"] < fields["bytes a document: dense of the codes, float"]
     setting = {
-        row.measure: row.value for row in summary.rows if (row.set, row.engine) == ("osn-cascade-judged", "cascade")
+        row.column: row.value for row in summary.rows if (row.set, row.line) == ("osn-cascade-judged", "cascade")
     }
     assert setting["weight"] in tuning.WEIGHTS
     assert {setting["window"], setting["dense window"]} <= set(tuning.CASCADE_WINDOWS)

@@ -227,9 +227,10 @@ def _quality(axes: Any, found: Measurement, levels: Levels) -> bool:
     if not levels:
         return False
     level = max((each for each in levels if each.mode == "closed"), default=max(levels))
-    names = {row.measure for row in found.quality}
+    quality = [row for row in found.quality if row.kind == "value"]
+    names = {row.measure for row in quality}
     measure = "nDCG@10" if "nDCG@10" in names else "overlap@10"
-    value = {row.engine: row for row in found.quality if row.measure == measure}
+    value = {row.engine: row for row in quality if row.measure == measure}
     fine = {name: cell for name, cell in levels[level].items() if not cell.refused}
     shared = [name for name in ("P99 ms", "P90 ms", "P50 ms") if all(cell.may_show(name) for cell in fine.values())]
     if not value or not shared:

@@ -203,7 +203,9 @@ def compared(
         goals.append(Goal(words, "they overlap", text, overlap))
         # Intervals that are wide enough always overlap; how far apart the two are is told too.
         ratio, low, high = t_interval([one / other for one, other in zip(*sides, strict=True)])
-        rows.append(Row(set_, "osn", f"{measure} / OpenSearch Benchmark", ratio, low, high, len(ours)))
+        rows.append(
+            Row(set_, "osn", measure, ratio, low, high, len(ours), kind="ratio", baseline="OpenSearch Benchmark")
+        )
     return rows, goals
 
 

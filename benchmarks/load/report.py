@@ -8,8 +8,9 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from benchmarks.load import server
 from benchmarks.load.blocks import Block, Level
@@ -83,13 +84,16 @@ def rows(found: Measurement, levels: Levels | None = None) -> list[Row]:
 def _cell_rows(set_: str, name: str, cell: Cell, base: str) -> list[Row]:
     if cell.refused:
         return [Row(set_, name, "refused", 1.0, None, None, cell.requests)]
-    found: list[tuple[str, Estimate | None]] = [(measure, cell.estimate(measure)) for measure in MEASURES]
-    found += [(f"{measure.removesuffix(' ms')} / {base}", cell.ratio(measure)) for measure in MEASURES]
     result = [
         Row(set_, name, measure, value.value, value.low, value.high, value.n)
-        for measure, value in found
-        if value is not None and math.isfinite(value.value)
+        for measure in MEASURES
+        if _is_known(value := cell.estimate(measure))
     ]
+    for measure in MEASURES:
+        if _is_known(value := cell.ratio(measure)):
+            of_base = partial(Row, kind="ratio", baseline=base)
+            unitless = measure.removesuffix(" ms")
+            result.append(of_base(set_, name, unitless, value.value, value.low, value.high, value.n))
     for part in PARTS:
         mean = cell.mean_of(part)
         if mean is not None:
@@ -98,6 +102,10 @@ def _cell_rows(set_: str, name: str, cell: Cell, base: str) -> list[Row]:
     result.append(Row(set_, name, "failed", failed / max(1, cell.requests), None, None, cell.requests))
     result.append(Row(set_, name, "generator, share of a core", cell.core_share, None, None, cell.requests))
     return result
+
+
+def _is_known(value: Estimate | None) -> TypeGuard[Estimate]:
+    return value is not None and math.isfinite(value.value)
 
 
 def goals(found: Measurement, engine: str, levels: Levels | None = None, *, reference: str = "sparse") -> list[Goal]:
@@ -131,7 +139,7 @@ def goals(found: Measurement, engine: str, levels: Levels | None = None, *, refe
         )
         requests = min((each.requests for each in row.values()), default=0)
         result.append(Goal(f"at least 10,000 measured requests a cell, {at}", 10_000, requests, requests >= 10_000))
-    ndcg = {row.engine: row.value for row in found.quality if row.measure == "nDCG@10"}
+    ndcg = {row.engine: row.value for row in found.quality if (row.kind, row.measure) == ("value", "nDCG@10")}
     if engine in ndcg and reference in ndcg:
         points = 100 * (ndcg[reference] - ndcg[engine])
         words = f"{engine}: nDCG@10 within 0.5 points of all tokens on {found.index}"
@@ -380,7 +388,7 @@ def facts_text(found: Measurement) -> str:
         for name, facts in found.indexes.items()
     ]
     if found.more:
-        lines.append("; ".join(f"{row.measure} {number(row.value)}" for row in found.more))
+        lines.append("; ".join(f"{row.column} {number(row.value)}" for row in found.more))
     for name, each in found.postings.items():
         lines.append(f"{name}: {each.tokens:.1f} tokens a query, {each.postings:,.0f} postings of these")
     if found.cluster:
@@ -427,7 +435,7 @@ def csv_text(result: Iterable[Row]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["set", "engine", "measure", "value", "low", "high", "n"])
     for row in result:
-        writer.writerow([row.set, row.engine, row.measure, row.value, row.low, row.high, row.n])
+        writer.writerow([row.set, row.line, row.column, row.value, row.low, row.high, row.n])
     return out.getvalue()
 
 

@@ -59,7 +59,7 @@ def two_phase(
             workload = prepare(client, Target(connection), index, variants, texts, pipelines=pipelines)
             measured = judged_rows(client, workload, Judged(judged.queries, judged.qrels), folder.name, baseline=EXACT)
         found += measured
-        ndcg = {row.engine: row.value for row in measured if row.measure == "nDCG@10"}
+        ndcg = {row.engine: row.value for row in measured if (row.kind, row.measure) == ("value", "nDCG@10")}
         goals += goals_of(folder.name, ndcg, [each.name for each in variants if each.engine == "high-idf-first"])
     publish(found, goals, title="High-IDF-first against all tokens", data=data, seeds=[0], shown=None, record=record)
 

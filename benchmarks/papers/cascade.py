@@ -301,14 +301,12 @@ def tune_all(
 
 def goals(found: Sequence[Measurement], rows: Sequence[Row]) -> list[Goal]:
     """Evidence 4 of JPQ: what the cascade gains on each set, and whether on one of them both goals are met."""
-    from opensearch_neural.evaluation.evaluate import difference_name
-
-    by = {(row.set, row.engine, row.measure): row for row in rows}
+    by = {(row.set, row.line, row.column): row for row in rows}
     made, best = [], []
     for each in found:
-        gain = by.get((each.index, CASCADE, difference_name("nDCG@10", SPARSE)))
+        gain = by.get((each.index, CASCADE, f"nDCG@10 - {SPARSE}"))
         ratios = [row for row in rows if row.set.startswith(f"{each.index}, ")
-                  and (row.engine, row.measure) == (CASCADE, f"P99 / {SPARSE}")]  # fmt: skip
+                  and (row.line, row.column) == (CASCADE, f"P99 / {SPARSE}")]  # fmt: skip
         value, gained = None, False
         if gain is not None and gain.low is not None and gain.high is not None:
             value = f"{100 * gain.value:+.2f} [{100 * gain.low:+.2f}, {100 * gain.high:+.2f}]"
@@ -316,7 +314,7 @@ def goals(found: Sequence[Measurement], rows: Sequence[Row]) -> list[Goal]:
         words = f"cascade: nDCG@10 at least {POINTS:g} points above sparse alone, interval above zero, on {each.index}"
         made.append(Goal(words, POINTS, value, gained))
         for level in sorted(
-            {row.set for row in rows if row.set.startswith(f"{each.index}, ") and row.measure == "P50 ms"}
+            {row.set for row in rows if row.set.startswith(f"{each.index}, ") and row.column == "P50 ms"}
         ):
             ratio = next((row.value for row in ratios if row.set == level), None)
             words = f"cascade: P99 at most {MOST_P99:g} × that of sparse alone, on {level}"

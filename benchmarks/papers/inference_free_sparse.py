@@ -376,7 +376,7 @@ def quality_goals(rows: Sequence[Row]) -> list[Goal]:
     """The goals of the issue, in its words."""
     from opensearch_neural.evaluation.results import Goal
 
-    gains = {row.set: row for row in rows if row.engine == STUDENT and row.measure == f"nDCG@10 - {BM25}"}
+    gains = {row.set: row for row in rows if row.line == STUDENT and row.column == f"nDCG@10 - {BM25}"}
     above = [name for name in CLAIMED if name in gains and (gains[name].low or 0) > 0]
     unseen = [gains[name].value for name in UNSEEN if name in gains]
     mean = sum(unseen) / len(unseen) if unseen else None
@@ -409,7 +409,8 @@ def head(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Goal]]:
             found.append(mean_row(" and ".join(SMALL), f"{kind} head, {precision}", "steps/s", values))
         for kind in ("full", PLAIN):
             engine = f"sampled head, {precision}"
-            found.append(mean_row(" and ".join(SMALL), engine, f"steps/s ÷ {kind} head's", of_each(kinds, kind)))
+            how = {"baseline": f"{kind} head, {precision}", "measure_label": f"steps/s ÷ {kind} head's"}
+            found.append(mean_row(" and ".join(SMALL), engine, "steps/s", of_each(kinds, kind), kind="ratio", **how))
     models, slower = {}, fmean(of_each(rates["bfloat16"], "full"))
     for kind, count in (("full", max(1, round(steps / slower))), ("sampled", steps)):
         config = configuration(data, work, f"head-{kind}", steps=count, sets=SMALL)
@@ -483,11 +484,13 @@ def head_rows(seconds: Mapping[str, Sequence[float]]) -> list[Row]:
     from opensearch_neural.evaluation.evaluate import mean_row
 
     found = []
+    head_alone = f"head alone, 32 documents of 128 tokens, {VOCABULARY:,} columns"
     for name, values in seconds.items():
-        what = f"{name} head alone, 32 documents of 128 tokens, {VOCABULARY:,} columns"
+        what = f"{name} {head_alone}"
         found.append(mean_row("random vectors", what, "ms", [1000 * one for one in values]))
         of_plain = [one / other for one, other in zip(values, seconds[PLAIN], strict=True)]
-        found.append(mean_row("random vectors", what, "seconds ÷ plain", of_plain))
+        how = {"kind": "ratio", "baseline": f"{PLAIN} {head_alone}", "measure_label": "seconds ÷ plain"}
+        found.append(mean_row("random vectors", what, "seconds", of_plain, **how))
     return found
 
 
@@ -580,7 +583,7 @@ def tested(
 
 def curves(rows: Sequence[Row], name: str, x: str, y: str) -> dict[str, list[tuple[float, float]]]:
     """{"with IDF", "without IDF": the students of a set, each searched as it was trained, as (x, y) by x}."""
-    value = {(row.set, row.engine, row.measure): row.value for row in rows}
+    value = {(row.set, row.line, row.column): row.value for row in rows}
     found = {}
     for trained_with, retrieval in (("with IDF", "training corpus"), ("without IDF", "no IDF")):
         engines = [f"{trained_with}, λ {weight:g}, {retrieval}" for weight in LAMBDAS]
@@ -644,7 +647,7 @@ def idf_goals(rows: Sequence[Row]) -> list[Goal]:
     """The paper's direction for students without pre-training (table 5): the searched corpus's IDF is the better one."""
     from opensearch_neural.evaluation.results import Goal
 
-    gains = [row for row in rows if row.measure == f"nDCG@10 - {OWN}" and row.engine.startswith("with IDF")]
+    gains = [row for row in rows if row.column == f"nDCG@10 - {OWN}" and row.line.startswith("with IDF")]
     above = sum(row.value > 0 for row in gains)
     clearly = sum(row.low is not None and row.low > 0 for row in gains)
     return [
@@ -664,7 +667,7 @@ def plot(rows: Sequence[Row], folder: Path) -> None:
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
 
-    value = {(row.set, row.engine, row.measure): row.value for row in rows}
+    value = {(row.set, row.line, row.column): row.value for row in rows}
     sets = sorted({row.set for row in rows})
     figure, axes = plt.subplots(1, len(sets), figsize=(4 * len(sets), 3.2), squeeze=False)
     for axis, name in zip(axes[0], sets, strict=True):
@@ -726,7 +729,7 @@ def distillation_goals(rows: Sequence[Row]) -> list[Goal]:
     """The paper's direction (table 6): normalized, heterogeneous teachers above every other way to pre-train."""
     from opensearch_neural.evaluation.results import Goal
 
-    others = [row for row in rows if row.measure == f"nDCG@10 - {ENSEMBLE}" and row.engine not in (PRESENCE, PIECES)]
+    others = [row for row in rows if row.column == f"nDCG@10 - {ENSEMBLE}" and row.line not in (PRESENCE, PIECES)]
     below = sum(row.value < 0 for row in others)
     clearly = sum(row.high is not None and row.high < 0 for row in others)
     return [
@@ -843,7 +846,7 @@ def inference_free_sparse(
         "ms",
         "seconds ÷ plain",
     ]
-    present = {row.measure for row in rows}
+    present = {row.column for row in rows}
     measures[1:1] = sorted(one for one in present if one.startswith("nDCG@10 - "))
     if record and part == "flops":
         plot(rows, record / part)

@@ -443,7 +443,16 @@ def parted_rows(name: str, measured: Mapping[str, Measured], on_asked: Mapping[s
         here = rows(name, chosen, baseline=None)
         for baseline in (OPQ, CONTROL, FLAT, FLAT_TUNED):
             here += only_differences(rows(name, {one: chosen[one] for one in (baseline, JPQ)}, baseline=baseline))
-        found += [replace(row, measure=f"{row.measure}, {part}") for row in here]
+        found += [
+            replace(
+                row,
+                variant=part,
+                baseline_variant=part if row.baseline else "",
+                engine_label=row.engine,
+                measure_label=f"{row.column}, {part}",
+            )
+            for row in here
+        ]
     return found
 
 
@@ -463,9 +472,10 @@ def seed_rows(name: str, each: Mapping[str, Sequence[Outcome]], seeds: Sequence[
     for engine, of_seeds in each.items():
         for seed, (measured, best_step) in zip(seeds, of_seeds, strict=True):
             value, queries = measured.mean["nDCG@10"], measured.queries
-            found.append(Row(name, engine, f"nDCG@10, seed {seed}", value, None, None, queries))
-            if best_step is not None:
-                found.append(Row(name, engine, f"step kept, seed {seed}", float(best_step), None, None, queries))
+            for measure, number in (("nDCG@10", value), ("step kept", best_step)):
+                if number is not None:
+                    row = Row(name, engine, measure, float(number), None, None, queries, seed=seed)
+                    found.append(replace(row, engine_label=engine, measure_label=f"{measure}, seed {seed}"))
     return found
 
 
@@ -474,7 +484,7 @@ def quality_goals(name: str, rows: Sequence[Row]) -> list[Goal]:
     from opensearch_neural.evaluation.results import Goal
 
     found: list[Goal] = []
-    by_key = {(row.set, row.engine, row.measure): row for row in rows}
+    by_key = {(row.set, row.line, row.column): row for row in rows}
     for rival, words in ((OPQ, "OPQ"), (CONTROL, "the control")):
         gains = {m: by_key.get((f"{name}, {m} bytes", JPQ, f"nDCG@10 - {rival}")) for m in BYTES if m <= 32}
         measured = {m: row for m, row in gains.items() if row is not None}
@@ -582,7 +592,8 @@ def cost_rows(work: Path, size: int, dimension: int, *, hnsw: bool) -> list[Row]
         if engine != FLAT:
             # Medians: another process may take a part of a query's time, of flat search or of this.
             ratio = float(np.median(seconds[FLAT]) / np.median(times))
-            found.append(Row(name, engine, FASTER, ratio, None, None, len(times)))
+            row = Row(name, engine, "speed", ratio, None, None, len(times), baseline=FLAT, kind="ratio")
+            found.append(replace(row, measure_label=FASTER))
         if engine.startswith("JPQ") and not engine.endswith(SCANNED):
             expected = theory(int(engine.split()[1]), DEPTH, dimension)
             found.append(Row(name, engine, "times faster in theory", expected, None, None, size))
@@ -660,7 +671,7 @@ def cost_goals(rows: Sequence[Row]) -> list[Goal]:
     """The goal of the issue, in its words: of all codes, and of those that a scan finds."""
     from opensearch_neural.evaluation.results import Goal
 
-    value = {(row.set, row.engine, row.measure): row.value for row in rows}
+    value = {(row.set, row.line, row.column): row.value for row in rows}
     goals = []
     for dimension in DIMENSIONS:
         name = of_random(SIZES[-1], dimension)

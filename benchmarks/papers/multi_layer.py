@@ -45,6 +45,7 @@ from benchmarks.papers.jobs import share_stage, shared
 from opensearch_neural.cluster.connect import ConnectionSettings, connection_options
 from opensearch_neural.errors import InputError, MissingExtra
 from opensearch_neural.evaluation import evaluate
+from opensearch_neural.evaluation.results import Engine
 from opensearch_neural.models.pooling import Pooling
 from trainers.common.precision import PRECISIONS, Computed, Precision, computed_in, computing_in
 
@@ -84,7 +85,7 @@ CHOICES, COUNTS = ("last", "first", "uniform"), (2, 4, 6, 8)
 LAMBDAS = (0.01, 0.1, 1.0, 10.0)
 TOLERANCE = 0.01
 """In dev nDCG@10: an arm has converged that gains no more than this over a training of half the steps."""
-HALF = ", half the steps"
+HALF = "half the steps"
 WINS = ("answers", "documents ranked first")
 """Whose nearest vector is looked at."""
 NODE = "osn-bench-multi-layer"
@@ -447,8 +448,12 @@ class Outcome:
     dev: list[float]
 
     @property
+    def engine(self) -> Engine:
+        return Engine(self.arm.name, self.seed)
+
+    @property
     def name(self) -> str:
-        return f"{self.arm.name}, seed {self.seed}"
+        return str(self.engine)
 
     @property
     def spec(self) -> str:
@@ -574,20 +579,20 @@ def compared(outcomes: Sequence[Outcome], ground: Ground) -> list[Row]:
     found: list[Row] = []
     for name in TESTS:
         rows = partial(evaluate.rows, name, clusters=ground.clusters(name))
-        measured = {outcome.name: searched(outcome.spec, name, ground) for outcome in outcomes}
-        as_published = {label: searched(spec, name, ground) for label, spec in starts.items()}
+        measured = {outcome.engine: searched(outcome.spec, name, ground) for outcome in outcomes}
+        as_published = {Engine(label): searched(spec, name, ground) for label, spec in starts.items()}
         for seed, baseline in baselines.items():
-            of_seed = {one.name: measured[one.name] for one in outcomes if one.seed == seed}
-            found += rows(of_seed | (as_published if seed == SEEDS[0] else {}), baseline=baseline.name)
+            of_seed = {engine: one for engine, one in measured.items() if engine.seed == seed}
+            found += rows(of_seed | (as_published if seed == SEEDS[0] else {}), baseline=baseline.engine)
         if len(judging) > 1:
             repeated = list(dict.fromkeys(one.arm.name for one in outcomes if one.seed in judging))
             means = {
-                f"{arm}, {of_seeds(judging)}": evaluate.averaged(
-                    [measured[f"{arm}, seed {seed}"] for seed in judging if f"{arm}, seed {seed}" in measured]
+                Engine(arm, variant=of_seeds(judging)): evaluate.averaged(
+                    [measured[Engine(arm, seed)] for seed in judging if Engine(arm, seed) in measured]
                 )
                 for arm in repeated
             }
-            found += rows(means, baseline=f"{baselines[judging[0]].arm.name}, {of_seeds(judging)}")
+            found += rows(means, baseline=Engine(baselines[judging[0]].arm.name, variant=of_seeds(judging)))
     return found
 
 
@@ -626,11 +631,11 @@ def against_others(outcomes: Sequence[Outcome], arm: Arm, ground: Ground) -> lis
     found: list[Row] = []
     for own in [one for one in first if one.arm == arm]:
         for name in TESTS:
-            measured = {one.name: searched(one.spec, name, ground) for one in first}
+            measured = {one.engine: searched(one.spec, name, ground) for one in first}
             for other in first:
                 if other is not own:
-                    pair = {one.name: measured[one.name] for one in (other, own)}
-                    rows = evaluate.rows(name, pair, baseline=other.name, clusters=ground.clusters(name))
+                    pair = {one.engine: measured[one.engine] for one in (other, own)}
+                    rows = evaluate.rows(name, pair, baseline=other.engine, clusters=ground.clusters(name))
                     found += evaluate.only_differences(rows)
     return found
 
@@ -640,7 +645,7 @@ def dev_rows(outcomes: Iterable[Outcome], ground: Ground, note: str = "") -> lis
     from opensearch_neural.evaluation.results import Row
 
     return [
-        Row("dev", f"{outcome.name}{note}", measure, value, None, None, ground.dev_questions)
+        Row("dev", outcome.arm.name, measure, value, None, None, ground.dev_questions, seed=outcome.seed, variant=note)
         for outcome in outcomes
         for measure, value in (("nDCG@10 at the start", outcome.dev[0]), ("nDCG@10", max(outcome.dev)))
     ]
@@ -658,7 +663,7 @@ def start_goal(rows: Sequence[Row]) -> Goal:
     from opensearch_neural.evaluation.results import Goal
 
     value = _on_dev(rows)
-    arms = [arm for arm in dict.fromkeys(engine for engine, _ in value) if not arm.endswith(HALF)]
+    arms = [arm for arm in dict.fromkeys(engine for engine, _ in value) if not arm.endswith(f", {HALF}")]
     failed = [arm for arm in arms if value[arm, "nDCG@10"] <= value[arm, "nDCG@10 at the start"]]
     return Goal(
         "each arm above its own start on dev (nDCG@10)",
@@ -678,9 +683,9 @@ def converged_goal(rows: Sequence[Row], arms: Sequence[Arm], steps: int) -> Goal
     value, measure = _on_dev(rows), "nDCG@10"
     names = [f"{arm.name}, seed {SEEDS[0]}" for arm in arms]
     gains = {
-        name: value[name, measure] - value[f"{name}{HALF}", measure]
+        name: value[name, measure] - value[f"{name}, {HALF}", measure]
         for name in names
-        if (name, measure) in value and (f"{name}{HALF}", measure) in value
+        if (name, measure) in value and (f"{name}, {HALF}", measure) in value
     }
     whole = bool(names) and len(gains) == len(names)
     return Goal(
@@ -692,7 +697,7 @@ def converged_goal(rows: Sequence[Row], arms: Sequence[Arm], steps: int) -> Goal
 
 
 def _on_dev(rows: Sequence[Row]) -> dict[tuple[str, str], float]:
-    return {(row.engine, row.measure): row.value for row in rows if row.set == "dev"}
+    return {(row.line, row.column): row.value for row in rows if row.set == "dev"}
 
 
 # ------------------------------------------------ which layer wins
@@ -771,13 +776,22 @@ def winner_rows(outcomes: Iterable[Outcome], ground: Ground) -> list[Row]:
             test, won = ground.test(name), winners(outcome, name, ground)
             for whose, shares in zip(WINS, (won.of_answers, won.of_first), strict=True):
                 found += [
-                    Row(name, outcome.name, f"layer {layer} wins, {whose}", share, None, None, len(test))
+                    Row(
+                        name,
+                        outcome.arm.name,
+                        f"layer {layer} wins, {whose}",
+                        share,
+                        None,
+                        None,
+                        len(test),
+                        seed=outcome.seed,
+                    )
                     for layer, share in zip(won.layers, shares, strict=True)
                 ]
-            alone = f"{outcome.name}, the last layer's vectors alone"
-            measured = {alone: won.last_alone, outcome.name: searched(outcome.spec, name, ground)}
+            alone = outcome.engine._replace(variant="the last layer's vectors alone")
+            measured = {alone: won.last_alone, outcome.engine: searched(outcome.spec, name, ground)}
             rows = evaluate.rows(name, measured, baseline=alone, clusters=ground.clusters(name))
-            found += [row for row in rows if row.engine == alone or alone in row.measure]
+            found += [row for row in rows if row.variant == alone.variant or row.kind != "value"]
     return found
 
 
@@ -788,7 +802,7 @@ def weight_rows(outcome: Outcome) -> list[Row]:
     mixes = (outcome.arm.representation or {}).get("pooling") == "scalar-mix"
     weights = mixed_by(outcome.folder) if mixes else {}
     return [
-        Row("scalar mix", outcome.name, f"weight of {vector}", weight, None, None, 1)
+        Row("scalar mix", outcome.arm.name, f"weight of {vector}", weight, None, None, 1, seed=outcome.seed)
         for vector, weight in weights.items()
     ]
 
@@ -820,7 +834,7 @@ def last_layer_goal(rows: Sequence[Row]) -> Goal:
     from opensearch_neural.evaluation.results import Goal
 
     last = {whose: _last_layer_wins(rows, whose) for whose in WINS}
-    gains = [row for row in rows if row.measure.startswith(f"{TOP_5} - ") and row.measure.endswith("alone")]
+    gains = [row for row in rows if row.column.startswith(f"{TOP_5} - ") and row.column.endswith("alone")]
     above = [row for row in gains if (row.low or 0) > 0]
     differences = [row.value for row in gains]
     won = ", ".join(f"{min(of):.1%} to {max(of):.1%} of {whose}" for whose, of in last.items() if of)
@@ -840,8 +854,8 @@ def _last_layer_wins(rows: Sequence[Row], whose: str) -> list[float]:
     """The share that the last layer wins, for each set and model."""
     shares: dict[tuple[str, str], dict[int, float]] = {}
     for row in rows:
-        if row.measure.endswith(f"wins, {whose}"):
-            shares.setdefault((row.set, row.engine), {})[int(row.measure.split()[1])] = row.value
+        if row.column.endswith(f"wins, {whose}"):
+            shares.setdefault((row.set, row.line), {})[int(row.column.split()[1])] = row.value
     return [of_layer[max(of_layer)] for of_layer in shares.values()]
 
 
@@ -875,9 +889,9 @@ def self_contrastive_goal(
     """By the mean over models of `seeds`, each seed's own difference beside it."""
     from opensearch_neural.evaluation.results import Goal
 
-    value = {(row.set, row.engine, row.measure): row for row in rows}
+    value = {(row.set, row.line, row.column): row for row in rows}
     engine, difference = f"{arm.name}, {of_seeds(seeds)}", f"{TOP_5} - {baseline.name}, {of_seeds(seeds)}"
-    gains = [row for row in rows if (row.engine, row.measure) == (engine, difference)]
+    gains = [row for row in rows if (row.line, row.column) == (engine, difference)]
     above = [row.set for row in gains if (row.low or 0) > 0]
 
     def each(row: Row) -> str:
@@ -904,7 +918,7 @@ def rivals_goal(rows: Sequence[Row], arm: Arm) -> Goal:
     gains: dict[str, list[Row]] = {}
     for row in rows:
         for rival in rivals:
-            if (row.engine, row.measure) == (f"{arm.name}, seed {SEEDS[0]}", f"{TOP_5} - {rival}, seed {SEEDS[0]}"):
+            if (row.line, row.column) == (f"{arm.name}, seed {SEEDS[0]}", f"{TOP_5} - {rival}, seed {SEEDS[0]}"):
                 gains.setdefault(rival, []).append(row)
     above = [rival for rival, own in gains.items() if any((row.low or 0) > 0 for row in own)]
     shown = "; ".join(f"{rival}: {', '.join(map(_of_set, own))}" for rival, own in gains.items())
@@ -1059,7 +1073,7 @@ def multi_layer(
     }
     for part in wanted:
         rows, goals = parts[part](ground, steps)
-        measures = dict.fromkeys(row.measure for row in rows)
+        measures = dict.fromkeys(row.column for row in rows)
         publish(
             rows,
             goals,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def plots(part: str, rows: Sequence[Row], folder: Path) -> None:
     """Top-5 accuracy against the number of vectors (part layers) or λ (part lambda), a panel for each set; and how
     often layers other than the last win. Raises MissingExtra without matplotlib."""
-    value = {(row.set, row.engine, row.measure): row.value for row in rows}
+    value = {(row.set, row.line, row.column): row.value for row in rows}
     seed = f", seed {SEEDS[0]}"
     if part == "layers":
         curves = {choice: _layer_points(rows, choice) for choice in CHOICES}
@@ -32,7 +32,7 @@ def _layer_points(rows: Sequence[Row], choice: str) -> list[tuple[int, str]]:
     """(layers, engine) of the arms that `choice` names. What is the same layers as another choice was trained once."""
     from trainers.multi_layer import chosen_layers
 
-    depth = max((int(row.measure.split()[1]) for row in rows if row.measure.startswith("layer ")), default=0)
+    depth = max((int(row.column.split()[1]) for row in rows if row.column.startswith("layer ")), default=0)
     names = named_layers(depth)
     chosen = {count: names[chosen_layers(f"{choice}:{count}", depth)] for count in COUNTS if count <= depth}
     return [(count, f"MLR {layers}, multi-vector, seed {SEEDS[0]}") for count, layers in chosen.items()]
@@ -64,11 +64,11 @@ def _shares(rows: Sequence[Row], file: Path) -> None:
     """How many answers another layer than the last is the nearest of, a panel for each set: what remains is the last one's,
     and beside it the others could not be told from each other."""
     plt = _pyplot()
-    shown = [row for row in rows if row.measure.endswith(f"wins, {WINS[0]}")]
-    engines = list(dict.fromkeys(row.engine for row in shown))
+    shown = [row for row in rows if row.column.endswith(f"wins, {WINS[0]}")]
+    engines = list(dict.fromkeys(row.line for row in shown))
     if not engines:
         return
-    *others, last = sorted({int(row.measure.split()[1]) for row in shown})
+    *others, last = sorted({int(row.column.split()[1]) for row in shown})
     sets = [name for name in TESTS if any(row.set == name for row in shown)]
     size = (3 * len(sets) + 1, 0.3 * len(engines) + 1.7)
     figure, axes = plt.subplots(1, len(sets), figsize=size, sharex=True, sharey=True, squeeze=False)
@@ -77,7 +77,7 @@ def _shares(rows: Sequence[Row], file: Path) -> None:
         left = [0.0] * len(engines)
         for number in others:
             measure = f"layer {number} wins, {WINS[0]}"
-            shares = {row.engine: 100 * row.value for row in shown if (row.set, row.measure) == (name, measure)}
+            shares = {row.line: 100 * row.value for row in shown if (row.set, row.column) == (name, measure)}
             widths = [shares.get(engine, 0.0) for engine in engines]
             axis.barh(labels, widths, left=left, label=f"layer {number}")
             left = [sum(both) for both in zip(left, widths, strict=True)]

@@ -212,20 +212,18 @@ def storage(ground: Ground, steps: int, connection: ConnectionSettings) -> tuple
     stored = [model for model in models if in_opensearch(model.arm)]
     with cluster_or_node(connection, NODE) as client:
         rows += opensearch_rows(client, stored, ground, asked, qrels, exact)
-    value = {(row.engine, row.measure): row.value for row in rows}
+    value = {(row.line, row.column): row.value for row in rows}
     return rows, [encoding_goal(rows), cost_goal(value), layout_goal(value), alike_goal(value)]
 
 
 def encoding_goal(rows: Sequence[Row]) -> Goal:
     """The extra work of each variant before anything is searched, beside a single vector without any."""
     said: list[str] = []
-    query = {row.engine: row.value for row in rows if row.measure == ONE_QUERY}
+    query = {row.line: row.value for row in rows if row.column == ONE_QUERY}
     for row in rows:
-        if row.measure == ENCODING_RATIO:
-            late = query[row.engine] / query[DUAL.name]
-            said.append(
-                f"{row.engine}: {with_interval(row)} times the documents/s, {late:.2f} times the P50 of a query"
-            )
+        if row.column == ENCODING_RATIO:
+            late = query[row.line] / query[DUAL.name]
+            said.append(f"{row.line}: {with_interval(row)} times the documents/s, {late:.2f} times the P50 of a query")
     return _measured(
         "documents encoded per second, the same ones in turn, and time to encode a query of each variant, by those of the "
         "dual encoder",
@@ -335,7 +333,7 @@ def encoding_rows(models: Sequence[Model], documents: Sequence[str], queries: Se
     for name, of_model in rates.items():
         if name != DUAL.name and DUAL.name in rates:
             paired = [one / single for one, single in zip(of_model, rates[DUAL.name], strict=True)]
-            rows.append(evaluate.mean_row(SQUAD, name, ENCODING_RATIO, paired))
+            rows.append(evaluate.mean_row(SQUAD, name, ENCODING, paired, kind="ratio", baseline=DUAL.name))
     rows += [
         Row(SQUAD, name, ONE_QUERY, float(np.percentile(of_model, 50)), None, None, len(of_model))
         for name, of_model in times.items()

@@ -700,16 +700,15 @@ def sparse_student(ground: Ground, start: Path) -> SparseConfig:
 def goals(rows: Sequence[Row]) -> list[Goal]:
     """The goals of the issue, in its words, as far as they were measured."""
     from benchmarks.publish import signed
-    from opensearch_neural.evaluation.evaluate import difference_name
     from opensearch_neural.evaluation.results import Goal
 
     found: list[Goal] = []
-    value: Mapping[tuple[str, str, str], Row] = {(row.set, row.engine, row.measure): row for row in rows}
+    value: Mapping[tuple[str, str, str], Row] = {(row.set, row.line, row.column): row for row in rows}
     for stage in STAGES:
         differences: dict[str, list[Row]] = {}
         for variant, name in VARIANTS.items():
             for suffix in [_of(seeds) for seeds in range(1, MOST_SEEDS + 1)]:
-                difference = difference_name("RR@10", f"{_baseline(variant)}{suffix}")
+                difference = f"MRR@10 - {_baseline(variant)}{suffix}"
                 keys = [(f"{one}, {stage}", f"{name}, {QUERY}{suffix}", difference) for one in TESTED]
                 if all(key in value for key in keys):
                     differences[f"{name}{suffix}"] = [value[key] for key in keys]
@@ -728,14 +727,14 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
             words = "Paper: +1.4 MRR@10 for CoT-MAE (38.8 → 40.2), +0.6 for coCondenser"
             positive = all(row.value > 0 for own in counted.values() for row in own)
             found.append(Goal(f"{words}: the same direction after {stage} (MRR@10)", "above 0", shown, positive))
-    started = [row for row in rows if row.measure == "masked LM at the start"]
+    started = [row for row in rows if row.column == "masked LM at the start"]
     if started:
         for measure, sign in (("masked LM", -1), ("nDCG@10 on dev", 1)):
             beaten = [
-                row.engine
+                row.line
                 for row in rows
-                if row.measure == f"{measure} at the start"
-                and sign * (value[row.set, row.engine, measure].value - row.value) > 0
+                if row.column == f"{measure} at the start"
+                and sign * (value[row.set, row.line, measure].value - row.value) > 0
             ]
             found.append(
                 Goal(

@@ -673,9 +673,9 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
     from opensearch_neural.evaluation.results import Goal
 
     found: list[Goal] = []
-    by_key = {(row.set, row.engine, row.measure): row for row in rows}
+    by_key = {(row.set, row.line, row.column): row for row in rows}
     sets = list(dict.fromkeys(row.set for row in rows))
-    first = {(row.set, row.engine): row.value for row in rows if row.measure == "Hits@1"}
+    first = {(row.set, row.line): row.value for row in rows if row.column == "Hits@1"}
     seeds = max((at for at in range(1, MOST_SEEDS + 1) if any(_of(at) in engine for _, engine in first)), default=1)
     for words, how in (
         ("decoded freely, as in the paper", f", {FREE}"),
@@ -852,6 +852,6 @@ def tome(
         title="Retrieval by writing URLs: two stages, one, and a search",
         data=[data / name for name in sorted({*sets, *PAIRS})],
         seeds=[SEED + at for at in range(seeds)],
-        shown=sorted({row.measure for row in found}),
+        shown=sorted({row.column for row in found}),
         record=record,
     )

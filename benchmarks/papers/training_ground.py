@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,7 +113,7 @@ def training_ground(
         title="The ground that all trainers share",
         data=[data / one.name for one in sets],
         seeds=[42],
-        shown=sorted({row.measure for row in rows}),
+        shown=sorted({row.column for row in rows}),
         record=record,
     )
 
@@ -169,9 +170,10 @@ def speed_rows(name: str, seconds: Mapping[str, Sequence[float]], memory: Mappin
         rows.append(Row(name, trainer, "steps/s", 1 / mean, *rates, count))
         rows.append(Row(name, trainer, "peak MiB", max(memory[trainer]), None, None, len(memory[trainer])))
     ratios = [theirs / ours for ours, theirs in zip(seconds[OURS], seconds[THEIRS], strict=True)]
-    rows.append(mean_row(name, OURS, f"steps/s ÷ {THEIRS}", ratios))
+    compared = partial(mean_row, name, OURS, kind="ratio", baseline=THEIRS)
+    rows.append(compared("steps/s", ratios, measure_label=f"steps/s ÷ {THEIRS}"))
     shares = [ours / theirs for ours, theirs in zip(memory[OURS], memory[THEIRS], strict=True)]
-    rows.append(mean_row(name, OURS, f"peak MiB ÷ {THEIRS}", shares))
+    rows.append(compared("peak MiB", shares, measure_label=f"peak MiB ÷ {THEIRS}"))
     return rows
 
 
@@ -282,7 +284,7 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
     from opensearch_neural.evaluation.results import Goal
 
     found: list[Goal] = []
-    gains = [row for row in rows if row.measure == f"nDCG@10 - {UNTRAINED}"]
+    gains = [row for row in rows if row.column == f"nDCG@10 - {UNTRAINED}"]
     if gains:
         above = [row.set for row in gains if row.low is not None and row.low > 0]
         found.append(
@@ -299,7 +301,7 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
         (f"peak MiB ÷ {THEIRS}", "peak memory: no larger than sentence-transformers' trainer", "at most 1", -1),
     ):
         for row in rows:
-            if row.measure == measure:
+            if row.column == measure:
                 reached = row.value >= 1 if met > 0 else row.value <= 1
                 found.append(Goal(f"{words} ({row.set})", target, round(row.value, 3), reached))
     return found

@@ -1,8 +1,8 @@
 """Encoding documents with a sparse model, beside sentence-transformers: speed, memory, equality, quality.
 
-    python -m benchmarks.speed.encoding                          all of it: a quarter of an hour on two quiet cores
-    python -m benchmarks.speed.encoding --quick                  a look, on few documents; records nothing
-    python -m benchmarks.speed.encoding --model models/mine      another model than the one made here
+    osn bench encoding                          all of it: a quarter of an hour on two quiet cores
+    osn bench encoding --quick                  a look, on few documents; records nothing
+    osn bench encoding --model models/mine      another model than the one made here
 
 Every arm encodes the same documents with the same weights, block by block in turn, so that what else the machine does
 falls on all of them; each block is a pair for the ratios. The baseline is sentence-transformers' own
@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -153,7 +153,7 @@ def encoding(data: Path | None, model: str | None, quick: bool, record: Path | N
         summary = measure(corpus, model, sizes, Path(folder))
     for row in summary.rows:
         spread = "" if row.low is None else f"   [{row.low:.3f}, {row.high:.3f}]"
-        print(f"{row.engine:27} {row.measure:43} {row.value:12.4f}{spread}")
+        print(f"{row.line:27} {row.column:43} {row.value:12.4f}{spread}")
     for goal in summary.goals:
         print(goal)
     if record is not None:
@@ -465,7 +465,7 @@ def summarize(
         rows.insert(1, Row(set_, "model", "bias of the tied head", bias, None, None, 64))
     return Summary(
         title="Encoding documents, beside sentence-transformers",
-        command=command_line(["python", "-m", "benchmarks.speed.encoding", *sys.argv[1:]]),
+        command=command_line(),
         code=code_commit(),
         machine=_machine(),
         data=[data_facts(corpus), data_facts(directory.locate(model))],
@@ -490,10 +490,12 @@ def _rows_of(
     yield Row(set_, arm, "CPU ms a document", sum(times[arm].cpu) / documents * 1e3, None, None, documents)
     if arm != BASELINE:
         ratio, low, high = _ratio(times, BASELINE, arm)
-        yield Row(set_, arm, f"times {BASELINE}", ratio, low, high, sizes.blocks)
+        row = Row(set_, arm, "documents/s", ratio, low, high, sizes.blocks, kind="ratio", baseline=BASELINE)
+        yield replace(row, measure_label=f"times {BASELINE}")
     if arm == FP32:
         share, low, high = _ratio(times, CEILING, arm)
-        yield Row(set_, arm, "share of the speed without a head", share, low, high, sizes.blocks)
+        row = Row(set_, arm, "documents/s", share, low, high, sizes.blocks, kind="ratio", baseline=CEILING)
+        yield replace(row, measure_label="share of the speed without a head")
     yield Row(set_, arm, "memory, MB", memory[arm].encoding / 1e6, None, None, sizes.memory)
     yield Row(set_, arm, "memory with the model, MB", memory[arm].peak / 1e6, None, None, sizes.memory)
     if arm in differences and arm != BASELINE:

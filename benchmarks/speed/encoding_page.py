@@ -49,7 +49,7 @@ def with_figures(page: str, summary: Summary | None) -> str:
 
 def figures(summary: Summary) -> dict[str, str]:
     """Every figure of the page by its name, as text; what the run did not measure is "not measured yet"."""
-    values = {(row.engine, row.measure): row.value for row in summary.rows}
+    values = {(row.line, row.column): row.value for row in summary.rows}
 
     def value(engine: str, measure: str) -> float:
         return values.get((engine, measure), math.nan)

@@ -29,7 +29,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).parents[1] / "results" / "ingest"
 SCIFACT = Path(__file__).parents[3] / "shared" / "data" / "scifact"
 SEED = 0
-RUN = ("python", "-m", "benchmarks.speed.ingest_speed")
 
 BASELINE = "opensearch-py parallel_bulk"
 OSN = "osn"
@@ -120,7 +119,7 @@ def ingest_speed(data: Path, rounds: int | None, memory_docs: int | None, quick:
         memory = grow(url, memory_docs, sizes.memory_from) if memory_docs else None
     summary = Summary(
         title="Writing documents, beside opensearch-py",
-        command=command_line() if "bench" in sys.argv[1:2] else command_line([*RUN, *sys.argv[1:]]),
+        command=command_line(),
         code=code_commit(),
         machine=machine_facts(),
         data=[data_facts(data)],
@@ -130,7 +129,7 @@ def ingest_speed(data: Path, rounds: int | None, memory_docs: int | None, quick:
     )
     for row in summary.rows:
         interval = "" if row.low is None else f"  [{row.low:.3g}, {row.high:.3g}]"
-        print(f"{row.engine:<30} {row.measure:<32} {row.value:>12,.4g}{interval}")
+        print(f"{row.line:<30} {row.column:<32} {row.value:>12,.4g}{interval}")
     for goal in summary.goals:
         print(f"{'met' if goal.met else 'MISSED':<8} {goal.goal}: {goal.value}")
     if not quick:
@@ -290,7 +289,8 @@ def rows(
         yield Row(set_, arm, "bytes of JSON a document", size, None, None, len(documents))
         if arm != BASELINE:
             value, low, high = ratio(times, arm)
-            yield Row(set_, arm, f"times {BASELINE}", value, low, high, len(wall))
+            row = Row(set_, arm, "documents/s", value, low, high, len(wall), kind="ratio", baseline=BASELINE)
+            yield replace(row, measure_label=f"times {BASELINE}")
     if memory is not None:
         made = f"{grown:,} made-up documents"
         yield Row(made, "osn ingest", "documents/s", memory.documents_per_second, None, None, grown)
@@ -335,7 +335,3 @@ def over_rounds(statistic: Callable[[Any], float], rounds: int) -> tuple[float, 
 
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    ingest_speed()

@@ -1,7 +1,7 @@
 """What a sparse query costs an application before it reaches OpenSearch: importing, loading, encoding.
 
-    python -m benchmarks.speed.query_encoding
-    python -m benchmarks.speed.query_encoding --data scifact --model models/mine --record benchmarks/results/query_encoding
+    osn bench query-encoding
+    osn bench query-encoding --data scifact --model models/mine --record benchmarks/results/query_encoding
 
 One thread, one query after the other. An encoder remembers the words it has met, so a query is timed when it is met first,
 by which the goal is judged, and again several times, of which the median counts. Imports are timed in fresh interpreters.
@@ -120,7 +120,7 @@ def summarize(
     median = rows[0].value
     return Summary(
         title="Encoding a query",
-        command=command_line(["python", "-m", "benchmarks.speed.query_encoding", *sys.argv[1:]]),
+        command=command_line(),
         code=code_commit(),
         machine=machine_facts(),
         data=data,
@@ -155,7 +155,3 @@ def first_lines(texts: Sequence[str]) -> list[str]:
     """First lines of five to ten words: the length of a typical query."""
     lines = dict.fromkeys(text.partition("\n")[0] for text in texts)
     return [line for line in lines if 5 <= len(line.split()) <= 10]
-
-
-if __name__ == "__main__":
-    query_encoding()

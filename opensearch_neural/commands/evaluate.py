@@ -324,7 +324,8 @@ def print_tables(
     summary: Summary, judged: BeirData, outcomes: Sequence[Outcome], baseline: str | None, lost: CommonOnly | None
 ) -> None:
     """Means and latencies, differences to the baseline, what high-IDF-first loses, and the goals."""
-    from opensearch_neural.evaluation.evaluate import difference_name, label
+    from opensearch_neural.evaluation.evaluate import label
+    from opensearch_neural.evaluation.results import Key
     from opensearch_neural.evaluation.tables import result_table, table
 
     measures = list(outcomes[0].measured.mean)
@@ -333,16 +334,17 @@ def print_tables(
     print(result_table(summary.rows, [*map(label, measures), *timed]))
     others = [outcome.engine for outcome in outcomes if outcome.engine != baseline]
     if baseline is not None and others:
-        by_name = {(row.engine, row.measure): row for row in summary.rows}
+        by_key = {row.key: row for row in summary.rows}
+
+        def compared(engine: str, measure: str) -> str:
+            key = Key(summary.rows[0].set, engine, label(measure), "difference", baseline or "")
+            return difference(by_key[key], by_key[key._replace(kind="p-value")])
+
         print(f"\ndifference to {baseline} [95% interval], p\n")
-        names = [difference_name(measure, baseline) for measure in measures]
         print(
             table(
                 ["engine", *map(label, measures)],
-                [
-                    [each, *(difference(by_name[each, name], by_name[each, f"p({name})"]) for name in names)]
-                    for each in others
-                ],
+                [[engine, *(compared(engine, measure) for measure in measures)] for engine in others],
             )
         )
     for outcome in outcomes:

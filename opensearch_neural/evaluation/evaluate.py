@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opensearch_neural.errors import InputError, MissingExtra
-from opensearch_neural.evaluation.results import Row
+from opensearch_neural.evaluation.results import Engine, Row
 from opensearch_neural.files import write_text
 from opensearch_neural.retrievers import Run
 
@@ -235,45 +235,72 @@ def compare(
 
 def rows(
     data: str,
-    measured: Mapping[str, Measured],
+    measured: Mapping[str, Measured] | Mapping[Engine, Measured],
     *,
-    baseline: str | None = "bm25",
+    baseline: str | Engine | None = "bm25",
     seed: int = 0,
     clusters: Mapping[str, str] | None = None,
 ) -> list[Row]:
     """Result rows of several engines on the set `data`: each mean with its interval, and its difference to `baseline`.
 
-    measured: {engine: Measured}. For an engine other than the baseline, and each measure M, three rows: "M",
-    "M - baseline" with the interval of the paired difference, and "p(M - baseline)". clusters: as in `compare`.
+    measured: {engine: Measured}. For an engine other than the baseline, and each measure, three rows: the value, the
+    difference with the interval of the paired difference, and its p-value. clusters: as in `compare`.
     """
+    of_engine = {_engine(name): each for name, each in measured.items()}
+    against = None if baseline is None else _engine(baseline)
     result: list[Row] = []
-    for engine, outcome in measured.items():
-        for name, values in outcome.per_query.items():
+    for engine, each in of_engine.items():
+        for name, values in each.per_query.items():
             of_queries = None if clusters is None else [clusters[query] for query in values]
             low, high = interval(values.values(), seed=seed, clusters=of_queries) or (None, None)
-            result.append(Row(data, engine, label(name), outcome.mean[name], low, high, len(values)))
-            if baseline is not None and baseline in measured and engine != baseline:
-                against = compare(values, measured[baseline].per_query[name], seed=seed, clusters=clusters)
-                difference = difference_name(name, baseline)
-                result.append(Row(data, engine, difference, against.difference, against.low, against.high, len(values)))
-                result.append(Row(data, engine, f"p({difference})", against.p, None, None, len(values)))
+            row = Row(
+                data,
+                engine.name,
+                label(name),
+                each.mean[name],
+                low,
+                high,
+                len(values),
+                seed=engine.seed,
+                variant=engine.variant,
+            )
+            result.append(row)
+            if against in of_engine and engine != against:
+                found = compare(values, of_engine[against].per_query[name], seed=seed, clusters=clusters)
+                result += _compared(row, against, found)
     return result
 
 
-def mean_row(name: str, engine: str, measure: str, values: Collection[float]) -> Row:
-    """The mean of measured values with its interval, as a row of the set `name`."""
+def _compared(row: Row, baseline: Engine, found: Comparison) -> list[Row]:
+    """The rows of a comparison: of the seed of either, if one of the two engines has none."""
+    seed = baseline.seed if row.seed is None else row.seed
+    compared = replace(
+        row,
+        value=found.difference,
+        low=found.low,
+        high=found.high,
+        kind="difference",
+        baseline=baseline.name,
+        baseline_variant=baseline.variant,
+        seed=seed,
+        engine_label=row.line if seed != row.seed else "",
+    )
+    return [compared, replace(compared, value=found.p, low=None, high=None, kind="p-value")]
+
+
+def _engine(name: str | Engine) -> Engine:
+    return name if isinstance(name, Engine) else Engine(name)
+
+
+def mean_row(name: str, engine: str, measure: str, values: Collection[float], **how: Any) -> Row:
+    """The mean of measured values with its interval, as a row of the set `name`; how: the row's other fields."""
     low, high = interval(values) or (None, None)
-    return Row(name, engine, measure, math.fsum(values) / len(values), low, high, len(values))
+    return Row(name, engine, measure, math.fsum(values) / len(values), low, high, len(values), **how)
 
 
 def only_differences(rows: Iterable[Row]) -> list[Row]:
     """Of the result of `rows`, what compares with the baseline: for a second comparison of engines that stand there."""
-    return [row for row in rows if " - " in row.measure]
-
-
-def difference_name(measure: str, baseline: str) -> str:
-    """The `measure` of a row that holds a paired difference."""
-    return f"{label(measure)} - {baseline}"
+    return [row for row in rows if row.kind != "value"]
 
 
 def write_run(path: Path, run: Mapping[str, Mapping[str, float]], tag: str) -> None:

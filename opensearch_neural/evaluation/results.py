@@ -28,7 +28,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args
 
 from opensearch_neural import __version__
 from opensearch_neural.errors import InputError
@@ -39,18 +39,94 @@ FILE_NAME = "summary.json"
 Machine = dict[str, str | int | float]
 
 
-@dataclass(frozen=True)
-class Row:
-    """One number: what `measure` was for `engine` on `set`. low, high: its 95% interval, if it has one; n: how many
-    queries, requests or runs it rests on."""
+Kind = Literal["value", "difference", "p-value", "ratio"]
+
+
+class Key(NamedTuple):
+    """What tells a row from all others of its result, see `Row`."""
 
     set: str
     engine: str
     measure: str
+    kind: Kind = "value"
+    baseline: str = ""
+    baseline_variant: str = ""
+    seed: int | None = None
+    variant: str = ""
+
+
+class Engine(NamedTuple):
+    """An engine of which there are several: of several seeds, or measured in several ways. See `Row`."""
+
+    name: str
+    seed: int | None = None
+    variant: str = ""
+
+    def __str__(self) -> str:
+        seed = "" if self.seed is None else f"seed {self.seed}"
+        return ", ".join(part for part in (self.name, seed, self.variant) if part)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number: what `measure` was for `engine` on `set`, or how that compares with `baseline`."""
+
+    set: str
+    """The data set, with its load level or size if it has several."""
+    engine: str
+    """What was measured: its name alone."""
+    measure: str
+    """The name of the measure alone."""
     value: float
     low: float | None
+    """Lower end of the 95% interval; None if there is none."""
     high: float | None
+    """Upper end of the 95% interval; None if there is none."""
     n: int
+    """How many queries, requests or runs the number rests on."""
+    baseline: str = ""
+    """The engine that a difference, its p-value or a ratio is against; of the row's seed, if it has one."""
+    baseline_variant: str = ""
+    """How the baseline was measured, if in several ways."""
+    seed: int | None = None
+    """The seed that the engine was trained with, if several were."""
+    kind: Kind = "value"
+    """A value of the engine, its difference from the baseline, the p-value of that, or its ratio to the baseline."""
+    variant: str = ""
+    """How the engine was measured, if in several ways: the layout of its index, a part of the queries."""
+    engine_label: str = ""
+    """What heads the row's line in tables, if not the engine with its seed and variant."""
+    measure_label: str = ""
+    """What heads the row's column in tables, if not the measure with its baseline."""
+
+    @property
+    def key(self) -> Key:
+        return Key(*(getattr(self, name) for name in Key._fields))
+
+    @property
+    def line(self) -> str:
+        """What heads the row's line in tables: "dual encoder, seed 42"."""
+        return self.engine_label or str(Engine(self.engine, self.seed, self.variant))
+
+    @property
+    def against(self) -> str:
+        """The baseline as tables show it: "dual encoder, seed 42"."""
+        return str(Engine(self.baseline, self.seed, self.baseline_variant)) if self.baseline else ""
+
+    @property
+    def column(self) -> str:
+        """What heads the row's column in tables: "nDCG@10", "nDCG@10 - bm25", "p(nDCG@10 - bm25)", "P99 / bm25"."""
+        if self.measure_label or self.kind == "value":
+            return self.measure_label or self.measure
+        if self.kind == "ratio":
+            return f"{self.measure} / {self.against}"
+        difference = f"{self.measure} - {self.against}"
+        return f"p({difference})" if self.kind == "p-value" else difference
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields, without those that hold their default."""
+        every = dataclasses.fields(self)
+        return {each.name: value for each in every if (value := getattr(self, each.name)) != each.default}
 
 
 @dataclass(frozen=True)
@@ -117,20 +193,23 @@ class Summary:
             for file, digest in data.files.items():
                 if not re.fullmatch("[0-9a-f]{64}", str(digest)):
                     raise _invalid(f"data[{at}].files[{file!r}]", f"must be a SHA-256 in hex, not {digest!r}")
-        seen: set[tuple[str, str, str]] = set()
+        keys: set[Key] = set()
+        cells: set[tuple[str, str, str]] = set()
         for at, row in enumerate(self.rows):
             _validate_row(row, f"rows[{at}]")
-            key = (row.set, row.engine, row.measure)
-            if key in seen:
-                raise _invalid(f"rows[{at}]", f"repeats {key}: name what makes it another row in its set or engine")
-            seen.add(key)
+            cell = (row.set, row.line, row.column)
+            if row.key in keys or cell in cells:
+                raise _invalid(f"rows[{at}]", f"repeats {cell}: name what makes it another row in its set or engine")
+            keys.add(row.key)
+            cells.add(cell)
         for at, goal in enumerate(self.goals):
             _validate_goal(goal, f"goals[{at}]")
         return self
 
     def to_json(self) -> dict[str, Any]:
         """The content of the file."""
-        return dataclasses.asdict(self.validate())
+        content = dataclasses.asdict(self.validate())
+        return content | {"rows": [row.to_json() for row in self.rows]}
 
     def write(self, folder: Path) -> Path:
         """Validate and write `folder`/summary.json; the old file stays until the new one is whole."""
@@ -327,6 +406,15 @@ def _validate_row(row: Row, where: str) -> None:
         raise _invalid(where, f"has low {row.low} above high {row.high}")
     if not isinstance(row.n, int) or isinstance(row.n, bool) or row.n < 0:
         raise _invalid(f"{where}.n", f"must be a count, not {row.n!r}")
+    for name in ("baseline", "baseline_variant", "variant", "engine_label", "measure_label"):
+        if not isinstance(getattr(row, name), str):
+            raise _invalid(f"{where}.{name}", f"must be a text, not {getattr(row, name)!r}")
+    if row.seed is not None and (not isinstance(row.seed, int) or isinstance(row.seed, bool)):
+        raise _invalid(f"{where}.seed", f"must be a whole number, not {row.seed!r}")
+    if row.kind not in get_args(Kind):
+        raise _invalid(f"{where}.kind", f"must be one of {', '.join(get_args(Kind))}, not {row.kind!r}")
+    if (row.kind == "value") == bool(row.baseline):
+        raise _invalid(f"{where}.baseline", "must name an engine where the row compares, and only there")
 
 
 def _validate_goal(goal: Goal, where: str) -> None:

@@ -20,21 +20,21 @@ def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def pivot(rows: Iterable[Row]) -> tuple[list[str], list[tuple[str, str, dict[str, Row]]]]:
-    """Rows as a table: its measures (columns), and for each set and engine a line {measure: row}; in order met."""
-    measures: dict[str, None] = {}
+    """Rows as a table: its columns, and for each set and engine a line (set, engine, {column: row}); in order met."""
+    columns: dict[str, None] = {}
     lines: dict[tuple[str, str], dict[str, Row]] = {}
     for row in rows:
-        measures[row.measure] = None
-        lines.setdefault((row.set, row.engine), {})[row.measure] = row
-    return list(measures), [(data, engine, values) for (data, engine), values in lines.items()]
+        columns[row.column] = None
+        lines.setdefault((row.set, row.line), {})[row.column] = row
+    return list(columns), [(data, engine, values) for (data, engine), values in lines.items()]
 
 
-def result_table(rows: Sequence[Row], measures: Sequence[str] | None = None, *, intervals: bool = False) -> str:
-    """The rows as a Markdown table: a line for each set and engine, a column for each measure (or those named)."""
+def result_table(rows: Sequence[Row], shown: Sequence[str] | None = None, *, intervals: bool = False) -> str:
+    """The rows as a Markdown table: a line for each set and engine, all columns or those `shown`."""
     columns, lines = pivot(rows)
-    if measures is not None:
-        columns = list(measures)
-        lines = [line for line in lines if any(measure in line[2] for measure in columns)]
+    if shown is not None:
+        columns = list(shown)
+        lines = [line for line in lines if any(column in line[2] for column in columns)]
     sets = {data for data, _, _ in lines}
     first = ["engine"] if len(sets) == 1 else ["set", "engine"]
     return table(

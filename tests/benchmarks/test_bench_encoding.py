@@ -61,7 +61,7 @@ def test_a_run_measures_every_arm_and_finds_ours_equal_to_sentence_transformers(
     )
     summary = encoding.measure(corpus, str(model), Sizes(block=3, blocks=2, memory=2), tmp_path / "scratch")
     written = results.read(summary.write(tmp_path / "result"))
-    rows = {(row.engine, row.measure): row.value for row in written.rows}
+    rows = {(row.line, row.column): row.value for row in written.rows}
     assert {engine for engine, measure in rows if measure == "documents/s"} >= set(ARMS)
     assert all(rows[arm, "memory with the model, MB"] > 10 for arm in ARMS)
     assert rows[FP32, "largest difference of a weight"] < 1e-5
@@ -89,7 +89,7 @@ def test_the_page_computes_its_figures_from_the_result_file() -> None:
         return results.Row("weather", engine, measure, value, None, None, 10)
 
     summary = results.Summary(
-        command="python -m benchmarks.speed.encoding",
+        command="osn bench encoding",
         code="0" * 40,
         machine={"cpu": "a processor", "cores": 2},
         data=[results.Data("weather", {"a": "0" * 64}), results.Data("tiny", {"b": "0" * 64})],

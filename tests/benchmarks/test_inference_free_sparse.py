@@ -94,7 +94,7 @@ def test_each_part_is_one_command_that_writes_its_result(
     summary = read(tmp_path / part)
     if part not in ("quality", "high-idf-first"):
         assert {row.set for row in summary.rows} >= {"one", "cranfield"}
-        engines = {row.engine for row in summary.rows if row.set == "cranfield" and row.measure == "nDCG@10"}
+        engines = {row.line for row in summary.rows if row.set == "cranfield" and row.column == "nDCG@10"}
         assert {PRESENCE, PIECES} < engines, "a lead has to be over what needs no learning"
         return
     assert {row.set for row in summary.rows} >= {"one", "two"}
@@ -119,7 +119,7 @@ def test_the_heads_alone_are_compared_round_by_round(monkeypatch: pytest.MonkeyP
     seconds = inference_free_sparse.head_seconds(rounds=2, documents=2, length=8, size=16)
     assert {name: len(values) for name, values in seconds.items()} == {"plain": 2, "tiled": 2, "sampled": 2}
     rows = inference_free_sparse.head_rows({"plain": [0.2, 0.4], "tiled": [0.1, 0.1]})
-    (ratio,) = [row for row in rows if row.engine.startswith("tiled") and row.measure == "seconds ÷ plain"]
+    (ratio,) = [row for row in rows if row.line.startswith("tiled") and row.column == "seconds ÷ plain"]
     assert ratio.value == pytest.approx(0.375)
 
 

@@ -31,7 +31,7 @@ def test_every_arm_writes_every_document_and_short_weights_are_shorter(client: A
     assert all(one["sparse"].keys() == other["sparse"].keys() for (_, one), (_, other) in zip(full, short, strict=True))
     times = race(client, full, short, 2, Sizes(threads=2, chunk=50))
     assert {arm: len(of_arm) for arm, of_arm in times.items()} == dict.fromkeys(ARMS, 2)
-    found = {(row.engine, row.measure): row.value for row in rows("d", times, full, short, None, 0)}
+    found = {(row.line, row.column): row.value for row in rows("d", times, full, short, None, 0)}
     assert found[SHORT, "bytes of JSON a document"] < 0.8 * found[BASELINE, "bytes of JSON a document"]
 
 

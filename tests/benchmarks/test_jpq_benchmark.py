@@ -51,7 +51,7 @@ def test_quality_measures_every_engine_and_goes_on_where_it_was(
 
     def run(m: int) -> dict[tuple[str, str], Row]:
         rows, _ = jpq.quality(data, work, "both", sizes=[m], steps=2, keep_models=False)
-        return {(row.engine, row.measure): row for row in rows}
+        return {(row.line, row.column): row for row in rows}
 
     found = run(4)
     for engine in (FLAT, jpq.FLAT_TUNED, jpq.HNSW, jpq.PQ, OPQ, jpq.HNSW_OPQ, jpq.LSH, CONTROL, JPQ):
@@ -155,7 +155,7 @@ def test_cost_counts_every_byte_and_compares_cpu_time(tmp_path: Path, monkeypatc
     monkeypatch.setattr(jpq, "LEARNED_FROM", 1000)
     monkeypatch.setattr(jpq, "COST_BYTES", (16, 24))
     size, d = 2000, 96
-    found = {(row.engine, row.measure): row for row in cost_rows(tmp_path, size, d, hnsw=True)}
+    found = {(row.line, row.column): row for row in cost_rows(tmp_path, size, d, hnsw=True)}
     assert found[(FLAT, "bytes a document")].value == pytest.approx(4 * d, rel=0.01)
     assert found[(jpq.HNSW, "bytes a document")].value > 4 * d
     # The codes, and beside them codebooks and rotation: 256 and 96 whole vectors.

@@ -136,7 +136,7 @@ def summary_of(part: str, data: Path, start: Path, record: Path, *more: str) -> 
 
 
 def values_of(summary: Summary) -> dict[tuple[str, str, str], float]:
-    return {(row.set, row.engine, row.measure): row.value for row in summary.rows}
+    return {(row.set, row.line, row.column): row.value for row in summary.rows}
 
 
 def chosen(value: dict[tuple[str, str, str], float]) -> str:
@@ -179,9 +179,9 @@ def test_the_variants_are_judged_by_seeds_that_chose_nothing(tmp_path: Path, dat
             value[name, own, TOP_5] - value[name, other, TOP_5]
         )
     dev = {engine for of, engine, _ in value if of == "dev"}
-    assert {engine for engine in dev if engine.endswith(HALF)} == {
-        f"{DUAL.name}, seed 42{HALF}",
-        f"{best}, seed 42{HALF}",
+    assert {engine for engine in dev if engine.endswith(f", {HALF}")} == {
+        f"{DUAL.name}, seed 42, {HALF}",
+        f"{best}, seed 42, {HALF}",
     }
     # What λ was chosen among.
     assert {f"{mlr('last:2', 'self-contrastive', weight=one).name}, seed 42" for one in bench.LAMBDAS} <= dev
@@ -232,7 +232,7 @@ def test_intervals_resample_articles(tmp_path: Path, data: Path, start: Path) ->
         of_question = {question: of_document[next(iter(judged))] for question, judged in qrels.items()}
         assert len(set(of_question.values())) < len(of_question), "the data would show nothing"
         values = bench.searched(outcome.spec, name, ground).per_query["nDCG@10"]
-        (row,) = (one for one in summary.rows if (one.set, one.engine, one.measure) == (name, engine, "nDCG@10"))
+        (row,) = (one for one in summary.rows if (one.set, one.line, one.column) == (name, engine, "nDCG@10"))
         clustered = evaluate.interval(values.values(), clusters=[of_question[question] for question in values])
         assert (row.low, row.high) == clustered
         others += clustered != evaluate.interval(values.values())
@@ -247,13 +247,13 @@ def test_other_arms_and_both_stages_run_from_one_command(
     result = command(data, start, "--steps", "10", "--seeds", "1", "--record", str(tmp_path))
     assert result.exit_code == 0, result.output
     rows = read(tmp_path / "variants").rows
-    assert {f"{arm.name}, seed 42" for arm in OTHERS} <= {row.engine for row in rows}
-    mixed = [row for row in rows if row.set == "scalar mix" and row.engine.startswith("MLR")]
+    assert {f"{arm.name}, seed 42" for arm in OTHERS} <= {row.line for row in rows}
+    mixed = [row for row in rows if row.set == "scalar mix" and row.line.startswith("MLR")]
     assert sum(row.value for row in mixed) == pytest.approx(1)
-    assert [row.measure for row in mixed] == ["weight of layer 2", "weight of layer 3"]
+    assert [row.column for row in mixed] == ["weight of layer 2", "weight of layer 3"]
     two = read(tmp_path / "two-stage")
     against = f"{TOP_5} - {DUAL.name}, two stages, seed 42"
-    gained = {row.engine for row in two.rows if row.measure == against}
+    gained = {row.line for row in two.rows if row.column == against}
     (gain,) = {engine for engine in gained if "two stages" in engine}
     assert "self-contrastive" in gain
     assert "two stages" in two.goals[0].goal and two.goals[0].value is not None
@@ -502,9 +502,9 @@ def test_storage_measures_faiss_and_both_layouts_of_opensearch(
     of_rivals = {engine for _, engine, _ in value if engine.startswith("OpenSearch, ME-BERT")}
     assert of_rivals == {"OpenSearch, ME-BERT 2, multi-vector, nested"}
     assert not [engine for _, engine, _ in value if engine.startswith("OpenSearch, token")]
-    rates = [row for row in summary.rows if row.measure == ENCODING]
+    rates = [row for row in summary.rows if row.column == ENCODING]
     assert len(rates) == 5 and all(row.low is not None and row.low <= row.value <= row.high for row in rates)
-    ratios = [row for row in summary.rows if row.measure == ENCODING_RATIO]
+    ratios = [row for row in summary.rows if row.column == ENCODING_RATIO]
     assert len(ratios) == 4 and all(row.value > 0 and row.low is not None for row in ratios)
     assert [goal.value is None for goal in summary.goals] == [False, False, False, False]
 
@@ -739,13 +739,13 @@ def test_the_goals_are_what_the_rows_say() -> None:
 
     assert start_goal(dev("arm", 0.5, 0.6)).met and not start_goal(dev("arm", 0.6, 0.6)).met
     # What half the steps come to is no arm of its own.
-    assert start_goal([*dev("arm", 0.5, 0.6), *dev(f"arm{HALF}", 0.5, 0.5)]).met
+    assert start_goal([*dev("arm", 0.5, 0.6), *dev(f"arm, {HALF}", 0.5, 0.5)]).met
     assert not start_goal([]).met and start_goal([]).value is None
 
     def converged(of_half: float, *, both: bool = True) -> Any:
         rows = []
         for arm in (DUAL, SELF_CONTRASTIVE)[: 1 + both]:
-            rows += dev(f"{arm.name}, seed 42", 0.5, 0.6) + dev(f"{arm.name}, seed 42{HALF}", 0.5, of_half)
+            rows += dev(f"{arm.name}, seed 42", 0.5, 0.6) + dev(f"{arm.name}, seed 42, {HALF}", 0.5, of_half)
         return converged_goal(rows, (DUAL, SELF_CONTRASTIVE), 200)
 
     assert converged(0.595).met and not converged(0.58).met

@@ -51,7 +51,7 @@ def test_the_command_measures_five_engines_and_leaves_no_index(
     done = CliRunner().invoke(published, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     summary = results.read(tmp_path / "record")
-    found = {row.engine: row.value for row in summary.rows if row.measure == "nDCG@10"}
+    found = {row.line: row.value for row in summary.rows if row.column == "nDCG@10"}
     assert found == {
         "bm25 (english)": 1.0,
         "dense (float)": 1.0,

@@ -18,7 +18,6 @@ from tiny import tiny_backbone, tiny_beir  # noqa: E402
 from benchmarks.papers import inference_free_sparse, query_as_context  # noqa: E402
 from benchmarks.papers.query_as_context import QUERY, RANDOM, STAGES, TESTED, Ground, Scale, arms, goals  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
-from opensearch_neural.evaluation.evaluate import difference_name  # noqa: E402
 from opensearch_neural.evaluation.results import Row, read  # noqa: E402
 from opensearch_neural.models.directory import hash_files  # noqa: E402
 
@@ -75,7 +74,7 @@ def small(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def value_of(rows: list[Row], engine: str) -> float:
     (row,) = (
-        row for row in rows if (row.set, row.engine, row.measure) == (f"{TESTED[0]}, {STAGES[0]}", engine, "nDCG@10")
+        row for row in rows if (row.set, row.line, row.column) == (f"{TESTED[0]}, {STAGES[0]}", engine, "nDCG@10")
     )
     return row.value
 
@@ -90,7 +89,7 @@ def test_each_part_runs_and_records(part: str, data: Path, work: Path, tmp_path:
     assert result.exit_code == 0, result.output
     summary = read(tmp_path / part)
     rows = summary.rows
-    engines = {row.engine for row in rows if row.set != "questions"}
+    engines = {row.line for row in rows if row.set != "questions"}
     if part == "zero-shot":
         again = {f"coCondenser, {label}, {of}" for label in (RANDOM, QUERY) for of in ("seed 43", "mean of 2 seeds")}
         assert {arm.engine for arm in query_as_context.arms()} | {"start"} | again == engines
@@ -102,26 +101,24 @@ def test_each_part_runs_and_records(part: str, data: Path, work: Path, tmp_path:
         assert len({hash_files(model) for model in models}) == 2
         # Beside the start, one candidate, and people's questions apart.
         machine = [arm.engine for arm in query_as_context.arms() if not arm.human]
-        value = {(row.set, row.engine, row.measure): row.value for row in rows}
+        value = {(row.set, row.line, row.column): row.value for row in rows}
         of_set = f"{TESTED[0]}, {STAGES[0]}"
         for engine in machine:
-            gain = value[of_set, engine, difference_name("nDCG@10", "start")]
+            gain = value[of_set, engine, "nDCG@10 - start"]
             assert gain == pytest.approx(value[of_set, engine, "nDCG@10"] - value[of_set, "start", "nDCG@10"])
         assert (
             of_set,
             f"coCondenser, {QUERY}",
-            difference_name("nDCG@10", "coCondenser, query of 1 candidate"),
+            "nDCG@10 - coCondenser, query of 1 candidate",
         ) in value
-        human = {row.engine for row in rows if row.set.endswith("upper bound")}
+        human = {row.line for row in rows if row.set.endswith("upper bound")}
         assert human == {f"coCondenser, {QUERY}", "coCondenser, human questions"}
-        assert not any("human" in row.engine for row in rows if row.set == of_set)
-        asked = {row.engine: row.value for row in rows if row.measure == "own passage in BM25's top 10"}
+        assert not any("human" in row.line for row in rows if row.set == of_set)
+        asked = {row.line: row.value for row in rows if row.column == "own passage in BM25's top 10"}
         assert len(asked) == 2 * len(query_as_context.ARTICLES) and all(0 <= share <= 1 for share in asked.values())
-        of_passages = {
-            row.value for row in rows if row.measure == "passages with a question" and TESTED[0] in row.engine
-        }
+        of_passages = {row.value for row in rows if row.column == "passages with a question" and TESTED[0] in row.line}
         assert len(of_passages) == 1, "people asked of some, and all arms read the same"
-        assert {"masked LM at the start", "masked LM", "steps/s"} <= {row.measure for row in rows}
+        assert {"masked LM at the start", "masked LM", "steps/s"} <= {row.column for row in rows}
         assert [goal.target for goal in summary.goals] == [
             "1 variant",
             "1 variant",
@@ -132,15 +129,15 @@ def test_each_part_runs_and_records(part: str, data: Path, work: Path, tmp_path:
         sets = {f"{name}, {stage}" for name in TESTED for stage in STAGES[1:]}
         dev = {f"dev, {stage}" for stage in STAGES[1:]}
         assert {row.set for row in rows} == sets | dev
-        against = difference_name("nDCG@10", "start")
-        assert {row.engine for row in rows if row.measure == against} == engines - {"start"}
-        assert {row.measure for row in rows if row.set in dev} >= {"nDCG@10 at the start", "nDCG@10", "step kept"}
+        against = "nDCG@10 - start"
+        assert {row.line for row in rows if row.column == against} == engines - {"start"}
+        assert {row.column for row in rows if row.set in dev} >= {"nDCG@10 at the start", "nDCG@10", "step kept"}
     else:
         assert len(engines) == 3
-        (pair,) = {row.measure for row in rows if row.measure.startswith("nDCG@10 - ") and RANDOM in row.measure}
-        assert {row.engine for row in rows if row.measure == pair} == {f"sparse student from coCondenser, {QUERY}"}
-        assert {row.engine for row in rows if row.measure == "active terms" and row.value > 0} == engines
-    assert any(row.measure == "nDCG@10" for row in rows)
+        (pair,) = {row.column for row in rows if row.column.startswith("nDCG@10 - ") and RANDOM in row.column}
+        assert {row.line for row in rows if row.column == pair} == {f"sparse student from coCondenser, {QUERY}"}
+        assert {row.line for row in rows if row.column == "active terms" and row.value > 0} == engines
+    assert any(row.column == "nDCG@10" for row in rows)
 
 
 @pytest.mark.usefixtures("small")
@@ -184,9 +181,7 @@ def test_another_number_of_documents_is_read_anew(data: Path, tmp_path: Path) ->
 def test_the_goals_are_what_the_rows_say() -> None:
     def difference(name: str, stage: str, variant: str, low: float) -> Row:
         engine = f"{variant}, query"
-        return Row(
-            f"{name}, {stage}", engine, difference_name("RR@10", f"{variant}, {RANDOM}"), low + 0.1, low, low + 0.2, 50
-        )
+        return Row(f"{name}, {stage}", engine, f"MRR@10 - {variant}, {RANDOM}", low + 0.1, low, low + 0.2, 50)
 
     def both(stage: str, variant: str, *lows: float) -> list[Row]:
         return [difference(name, stage, variant, low) for name, low in zip(TESTED, lows, strict=True)]
@@ -204,7 +199,7 @@ def test_the_goals_are_what_the_rows_say() -> None:
     rows = [*both(STAGES[0], "CoT-MAE", 0.01, 0.02), *both(STAGES[0], "coCondenser", 0.01, -0.01), *held]
     # With several seeds the mean counts, and the first beside it is shown.
     mean = [
-        replace(row, engine=f"{row.engine}, mean of 2 seeds", measure=f"{row.measure}, mean of 2 seeds", low=low)
+        replace(row, engine=f"{row.line}, mean of 2 seeds", measure=f"{row.column}, mean of 2 seeds", low=low)
         for row, low in zip(both(STAGES[0], "CoT-MAE", 0.01, 0.02), (0.01, -0.01), strict=True)
     ]
     of_sets = goals([*both(STAGES[0], "CoT-MAE", 0.01, 0.02), *mean])

@@ -80,7 +80,7 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     result = CliRunner().invoke(tome.tome, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     rows = read(tmp_path / "out").rows
-    by_engine = {(row.engine, row.measure): row for row in rows}
+    by_engine = {(row.line, row.column): row for row in rows}
     repeated = [f"{arm}, {which}" for arm in tome.REPEATED for which in ("seed 43", "mean of 2 seeds")]
     for arm in (*ARMS, GOLD, *repeated):
         for engine in (arm, f"{arm}, free", f"{arm}, greedy"):
@@ -88,7 +88,7 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     assert by_engine[(BM25, "Hits@1")].value > 0.9
     for measure in ("generated passages in the corpus", "generated titles of a relevant document"):
         assert by_engine[(TWO, measure)].n == 20
-    by_passage = [row for row in rows if row.measure.startswith("Hits@1, free, where")]
+    by_passage = [row for row in rows if row.column.startswith("Hits@1, free, where")]
     assert sum(row.n for row in by_passage) == 20
     free = by_engine[(f"{TWO}, free", "Hits@1")].value
     assert sum(row.n * row.value for row in by_passage) == pytest.approx(20 * free)
@@ -129,7 +129,7 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     monkeypatch.setattr(tome, "latency", lambda *_: (1.0, 1.0))
     again = [*arguments[: arguments.index("--record")], "--record", str(tmp_path / "again"), "--url", cluster_url]
     assert CliRunner().invoke(tome.tome, again, catch_exceptions=False).exit_code == 0
-    hits = [[row for row in read(tmp_path / name).rows if row.measure.startswith("Hits")] for name in ("out", "again")]
+    hits = [[row for row in read(tmp_path / name).rows if row.column.startswith("Hits")] for name in ("out", "again")]
     assert hits[0] == hits[1]
 
     # Arms that are ablated on another set are not measured on this one.

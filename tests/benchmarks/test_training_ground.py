@@ -50,7 +50,7 @@ def test_quality_trains_compares_on_test_and_records(tmp_path: Path, data: Path)
     )
     assert result.exit_code == 0, result.output
     summary = read(tmp_path / "out")
-    by_engine = {(row.engine, row.measure): row for row in summary.rows}
+    by_engine = {(row.line, row.column): row for row in summary.rows}
     assert by_engine[(TRAINED, "nDCG@10")].n == 15
     difference = by_engine[(TRAINED, "nDCG@10 - MiniLM")]
     assert difference.value == pytest.approx(
@@ -75,7 +75,7 @@ def test_both_trainers_are_timed_step_by_step(tmp_path: Path, data: Path) -> Non
 
 def test_ratios_are_paired_and_above_one_where_ours_is_faster_or_larger() -> None:
     rows = speed_rows("set", {OURS: [1.0, 2.0], THEIRS: [2.0, 6.0]}, {OURS: [50.0, 60.0], THEIRS: [100.0, 100.0]})
-    found = {(row.engine, row.measure): row.value for row in rows}
+    found = {(row.line, row.column): row.value for row in rows}
     # seconds a step: 1.5 and 4 on average; ratios 2 and 3; memory 1/2 and 3/5
     assert found[(OURS, "steps/s")] == pytest.approx(1 / 1.5)
     assert found[(THEIRS, "steps/s")] == pytest.approx(1 / 4)

@@ -93,7 +93,8 @@ def osn_eval(toy: Toy) -> Osn:
 
 
 def values(summary: dict[str, Any]) -> dict[tuple[str, str], float]:
-    return {(row["engine"], row["measure"]): row["value"] for row in summary["rows"]}
+    rows = [Row(**row) for row in summary["rows"]]
+    return {(row.line, row.column): row.value for row in rows}
 
 
 def test_the_measures_are_those_worked_out_by_hand(osn_eval: Osn, toy: Toy) -> None:

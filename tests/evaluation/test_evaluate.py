@@ -20,7 +20,6 @@ from opensearch_neural.evaluation.evaluate import (
     averaged,
     compare,
     cutoff,
-    difference_name,
     interval,
     label,
     measure,
@@ -30,6 +29,7 @@ from opensearch_neural.evaluation.evaluate import (
     rows,
     write_run,
 )
+from opensearch_neural.evaluation.results import Engine, Key
 from opensearch_neural.retrievers.bm25 import BM25Retriever
 from opensearch_neural.retrievers.faiss import FaissRetriever
 
@@ -234,7 +234,7 @@ def test_questions_about_one_article_count_as_one_where_clusters_are_given() -> 
     measured = {
         name: Measured({"RR@10": of}, {"RR@10": 0.0}, 300, 0, 0, 0) for name, of in (("a", values), ("b", baseline))
     }
-    (row,) = (row for row in rows("s", measured, baseline="b", clusters=clusters) if row.measure == "MRR@10 - b")
+    (row,) = (row for row in rows("s", measured, baseline="b", clusters=clusters) if row.column == "MRR@10 - b")
     assert (row.value, row.low, row.high) == (clustered.difference, clustered.low, clustered.high)
 
 
@@ -266,14 +266,14 @@ def test_rows_hold_the_mean_the_difference_and_its_p_value() -> None:
         "bm25": measure({query: {"x": 2.0, "d": 1.0} for query in qrels}, qrels, ["RR@10"]),
         "sparse": measure({query: {"d": 1.0} for query in qrels}, qrels, ["RR@10"]),
     }
-    by_name = {(row.engine, row.measure): row for row in rows("toy", measured)}
+    by_name = {(row.line, row.column): row for row in rows("toy", measured)}
     assert by_name.keys() == {
         ("bm25", "MRR@10"),
         ("sparse", "MRR@10"),
         ("sparse", "MRR@10 - bm25"),
         ("sparse", "p(MRR@10 - bm25)"),
     }
-    difference = by_name["sparse", difference_name("RR@10", "bm25")]
+    difference = by_name["sparse", "MRR@10 - bm25"]
     assert (difference.set, difference.value, difference.low, difference.high, difference.n) == (
         "toy",
         0.5,
@@ -282,7 +282,21 @@ def test_rows_hold_the_mean_the_difference_and_its_p_value() -> None:
         8,
     )
     assert by_name["sparse", "p(MRR@10 - bm25)"].value == pytest.approx(2 / 2**8)
+    assert difference.key == Key("toy", "sparse", "MRR@10", "difference", "bm25")
     assert len(rows("toy", measured, baseline=None)) == 2
+
+
+def test_engines_of_a_seed_are_compared_with_the_baseline_of_that_seed() -> None:
+    qrels = {str(at): {"d": 1} for at in range(3)}
+    scored = measure({query: {"d": 1.0} for query in qrels}, qrels, ["RR@10"])
+    measured = {Engine("dual", 42): scored, Engine("MLR", 42, "nested"): scored, Engine("untrained"): scored}
+    found = [row for row in rows("toy", measured, baseline=Engine("dual", 42)) if row.kind == "difference"]
+    assert [(row.engine, row.seed, row.variant, row.baseline) for row in found] == [
+        ("MLR", 42, "nested", "dual"),
+        ("untrained", 42, "", "dual"),
+    ]
+    assert [row.line for row in found] == ["MLR, seed 42, nested", "untrained"]
+    assert {row.column for row in found} == {"MRR@10 - dual, seed 42"}
 
 
 def test_a_run_file_is_ranked_by_score_and_then_by_id(tmp_path: Path) -> None:

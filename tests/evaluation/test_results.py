@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,15 @@ SUMMARY = Summary(
     ],
     goals=[Goal("BM25 nDCG@10", "0.66 to 0.70", 0.683, True), Goal("dense", 0.64, None, False)],
 )
+
+
+def test_what_a_row_compares_with_is_shown_by_its_column() -> None:
+    row = partial(Row, "s", "MLR", "nDCG@10", 0.1, None, None, 9, baseline="dual", seed=42)
+    assert row(kind="difference").column == "nDCG@10 - dual, seed 42"
+    assert row(kind="p-value").column == "p(nDCG@10 - dual, seed 42)"
+    assert row(kind="ratio").column == "nDCG@10 / dual, seed 42"
+    assert row(kind="ratio", measure_label="times dual").column == "times dual"
+    assert row(kind="difference", variant="two layers").line == "MLR, seed 42, two layers"
 
 
 def test_a_summary_survives_its_file(tmp_path: Path) -> None:
@@ -117,6 +127,9 @@ def test_what_may_not_be_published_is_refused_by_field(change: dict[str, Any], m
         (lambda content: content.update(seeds=None), "seeds must be a list"),
         (lambda content: content["goals"].append("done"), "goals[2] must be an object"),
         (lambda content: content["rows"][0].update(value="high"), "rows[0].value"),
+        (lambda content: content["rows"][0].update(kind="sum"), "rows[0].kind must be one of value, difference"),
+        (lambda content: content["rows"][0].update(kind="ratio"), "rows[0].baseline must name an engine"),
+        (lambda content: content["rows"][0].update(seed="42"), "rows[0].seed"),
     ],
 )
 def test_a_file_that_is_no_result_file_is_refused_with_file_and_field(tmp_path: Path, edit: Any, message: str) -> None:

@@ -39,12 +39,12 @@ def test_the_command_measures_every_idea_and_leaves_no_index(client, tmp_path: P
     done = measured(ablation, "--documents", "600", *how)
     assert done.exit_code == 0, done.output
     found = read(tmp_path / "record")
-    speed = {row.engine for row in found.rows if row.measure == "requests/s"}
+    speed = {row.line for row in found.rows if row.column == "requests/s"}
     assert speed == {
         *PRESETS["ablation"],
         *(each.partition("=")[0] for each in asked_of(variations(Growth("x", "x", 1)))),
     }
-    kept = {row.engine: row.value for row in found.rows if row.measure == "overlap@10"}
+    kept = {row.line: row.value for row in found.rows if row.column == "overlap@10"}
     assert kept["high-idf-first:pruned"] < 1.0 and kept["high-idf-first:sorted"] == pytest.approx(
         kept["high-idf-first"], abs=0.02
     )

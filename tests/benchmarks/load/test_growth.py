@@ -189,7 +189,7 @@ def test_the_command_measures_every_size_and_leaves_no_index(client, tmp_path: P
     how = ["--requests", "300", "--rounds", "3", "--block-seconds", "0.2,1"]
     done = measured(scale, *how, *what, "sparse")
     assert done.exit_code == 0, done.output
-    measures = {row.measure for row in read(tmp_path / "record").rows if row.set == "growth, 2 clients"}
+    measures = {row.column for row in read(tmp_path / "record").rows if row.set == "growth, 2 clients"}
     assert {"exponent of P50 ms", "exponent of server CPU ms"} <= measures
     for size, words in (("400", "the first 400 of 500 real documents"), ("800", "resampled from 500 real documents")):
         assert words in (tmp_path / "out" / size / "report.html").read_text()
@@ -205,7 +205,7 @@ def test_exponents_of_growth_come_from_the_runs_of_all_sizes() -> None:
         size: simulated(at, requests=60, machine=(size / 1000) ** 0.5)
         for at, size in enumerate((1000, 10_000, 100_000))
     }
-    rows = {(row.engine, row.measure): row for row in growth_rows(found)}
+    rows = {(row.line, row.column): row for row in growth_rows(found)}
     exponent = rows["bm25", "exponent of P50 ms"]
     assert exponent.value == pytest.approx(0.5, abs=0.07)
     assert exponent.low is not None and exponent.high is not None and exponent.low < 0.5 < exponent.high

@@ -79,7 +79,7 @@ def test_a_whole_run_shows_quality_beside_cost(measured: tuple[Measurement, Path
     shown = report.text(found)
     for level in ("3 clients", "20/s"):
         assert f"{loaded}, {level}" in shown
-    rows = {(row.set, row.engine, row.measure): row for row in report.rows(found)}
+    rows = {(row.set, row.line, row.column): row for row in report.rows(found)}
     for engine in ("bm25", "sparse", "high-idf-first", "two-phase"):
         assert rows[loaded, engine, "nDCG@10"].n == 60
         of_level = {

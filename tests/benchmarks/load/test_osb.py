@@ -100,7 +100,7 @@ def test_intervals_that_overlap_are_told_from_those_that_do_not() -> None:
     assert [goal.met for goal in same[1]] == [True, True]
     other = compared("docs", "bm25", 100, [(100, 20), (99, 22), (101, 21)], [(100, 61), (98, 63), (101, 60)], 12_000)
     assert [goal.met for goal in other[1]] == [True, False]
-    ratio = next(row for row in same[0] if row.measure == "P99 ms / OpenSearch Benchmark")
+    ratio = next(row for row in same[0] if row.column == "P99 ms / OpenSearch Benchmark")
     assert ratio.low is not None and ratio.high is not None and ratio.low < 1 < ratio.high
     # By hand: logarithms 0, 1 and 2, whose mean is 1 and whose standard error is 1/√3; t is 4.303.
     found = t_interval([math.exp(at) for at in range(3)])

@@ -27,7 +27,7 @@ from opensearch_neural.evaluation.results import read as read_summary
 
 
 def measures(run: Measurement, engine: str, set_: str = "docs, 10 clients") -> dict[str, Row]:
-    return {row.measure: row for row in report.rows(run) if row.engine == engine and row.set == set_}
+    return {row.column: row for row in report.rows(run) if row.line == engine and row.set == set_}
 
 
 def test_a_cell_of_too_few_requests_has_no_p99_and_no_ratio_of_it() -> None:

@@ -31,7 +31,7 @@ def test_the_command_measures_and_leaves_no_index(client, cluster_url: str, corp
     done = CliRunner().invoke(two_phase, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     found = read(tmp_path)
-    ndcg = {row.engine: row for row in found.rows if row.measure == "nDCG@10"}
+    ndcg = {row.line: row for row in found.rows if row.column == "nDCG@10"}
     assert set(ndcg) == {variant.name for variant in parse_variants("paper")}
     assert all(row.n == 60 and row.value > 0.5 for row in ndcg.values())
     assert [goal.goal.partition(":")[0] for goal in found.goals] == ["high-idf-first", "fast"]

@@ -122,9 +122,9 @@ def test_quality_is_shown_where_there_are_judgements_and_overlap_where_not(clien
         judged = judged_rows(client, workload, Judged(data.queries, data.qrels), loaded, baseline="bm25")
         found = overlap_rows(client, workload, data.queries, loaded)
     assert not names & stored_now(client)
-    ndcg = {row.engine: row.value for row in judged if row.measure == "nDCG@10"}
+    ndcg = {row.line: row.value for row in judged if row.column == "nDCG@10"}
     assert ndcg["all"] == pytest.approx(ndcg["sparse"]) and ndcg["sparse"] > 0.8  # a first line finds its docstring
-    share = {row.engine: row.value for row in found}
+    share = {row.line: row.value for row in found}
     assert set(share) == {"high-idf-first", "two-phase", "all", "one"}  # bm25 and sparse are exact by their own measure
     assert share["all"] == 1.0 > share["one"]
 
