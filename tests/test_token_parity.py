@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from opensearch_neural import QueryEncoder, queries
 from opensearch_neural.idf import load_idf
-from opensearch_neural.lint.rules import lint
+from opensearch_neural.lint import lint
 from opensearch_neural.models.directory import minilm_directory
 from opensearch_neural.models.lexical import build_lexical
 from opensearch_neural.models.word_pieces import train_word_pieces

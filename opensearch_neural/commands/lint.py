@@ -12,7 +12,9 @@ import click
 from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options, quick_capabilities
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.record import IndexMeta
-from opensearch_neural.lint.rules import Finding, IndexFacts, lint
+from opensearch_neural.lint import lint
+from opensearch_neural.lint.findings import Finding
+from opensearch_neural.lint.index_description import IndexDescription
 
 
 @click.command("lint")
@@ -63,7 +65,7 @@ def of_cluster(body: Any, index: str, connection: ConnectionSettings) -> list[Fi
 
     client = connect(settings=connection)
     try:
-        facts = IndexFacts.of(client, index)
+        facts = IndexDescription.of(client, index)
         mapping = next(iter(client.indices.get_mapping(index=index).values()))["mappings"]
     except NotFoundError:
         raise ClusterError(f"there is no index {index!r} on this cluster", "without --index nothing is asked") from None

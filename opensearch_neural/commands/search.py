@@ -14,7 +14,7 @@ from opensearch_neural.cluster.connect import ConnectionSettings, connect, conne
 from opensearch_neural.commands.engine_options import engine_options
 from opensearch_neural.engines import ENGINES, open_engines
 from opensearch_neural.errors import InputError
-from opensearch_neural.lint.rules import lint
+from opensearch_neural.lint import lint
 from opensearch_neural.queries import DOT_ALIAS, best_passages
 
 if TYPE_CHECKING:

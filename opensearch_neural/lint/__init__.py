@@ -1,0 +1,133 @@
+"""A linter for search bodies: what OpenSearch would reject, or take and silently bend, with the remedy.
+
+    for finding in lint(body, capabilities, meta):
+        print(finding)
+
+A finding is one of three things:
+
+    rejected   OpenSearch answers with an error
+    bends      it answers, but not what the body seems to ask for
+    doubtful   one or the other, or neither, depending on what cannot be seen from the body
+
+The rules (`findings.RULES`), a file a family:
+
+    limits             pages, clauses and terms within what an index and a cluster take
+    weights            boosts, and the weights of tokens
+    sparse             neural_sparse and rank_feature
+    boolean, text      bool and match: what matches everything, or nothing
+    neighbours         knn: k, vectors, filters
+    nested_documents   fields within nested documents, and outside
+    quantized          the scripts that score codes
+    rescoring          windows and weights, and what excludes rescoring
+    two_phase          the two-phase processor
+    hybrid, fusion     hybrid queries, and the processors that fuse their parts
+
+Every rule that 2.19.1 can show was tried on it: what is `rejected` here is rejected there, and what `bends` gives other
+results than its remedy does (tests/lint/test_lint.py). Rules of other releases come from their documentation and
+sources, and say so. `docs/queries.md` lists all of them. Aggregations, suggesters and scripts other than those of
+quantized scores are not looked into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from opensearch_neural.lint import (
+    boolean,
+    fusion,
+    hybrid,
+    limits,
+    neighbours,
+    nested_documents,
+    quantized,
+    rescoring,
+    sparse,
+    text,
+    two_phase,
+    weights,
+)
+from opensearch_neural.lint.clause_count import children
+from opensearch_neural.lint.findings import RULES, Finding, Path
+from opensearch_neural.lint.index_description import IndexDescription
+from opensearch_neural.lint.request import Body, Request
+
+if TYPE_CHECKING:
+    from opensearch_neural.cluster.capabilities import Capabilities
+    from opensearch_neural.index.record import IndexMeta
+
+OF_THE_REQUEST: tuple[Callable[[Request], None], ...] = (
+    limits.page,
+    limits.clause_counts,
+    neighbours.post_filter,
+    rescoring.rescoring,
+    two_phase.two_phase,
+    fusion.fusion,
+    hybrid.hybrid_request,
+)
+"""Rules that look at the request as a whole."""
+
+OF_A_QUERY: dict[str, Callable[[Request, Body, Path], None]] = {
+    "neural_sparse": sparse.neural_sparse,
+    "rank_feature": sparse.rank_feature,
+    "bool": boolean.bool_,
+    "knn": neighbours.knn,
+    "nested": nested_documents.nested,
+    "terms": limits.terms,
+    "hybrid": hybrid.hybrid,
+    "script_score": quantized.script_score,
+}
+"""{kind of query: rules}"""
+
+
+def lint(
+    body: Any,
+    capabilities: Capabilities | None = None,
+    meta: IndexMeta | None = None,
+    *,
+    index: IndexDescription | None = None,
+) -> list[Finding]:
+    """What is wrong with a search body, the worst first; empty if nothing is.
+
+    capabilities: of the cluster, for its release, plugins and clause limit; without them the limits are OpenSearch's
+    defaults and the release is unknown. meta: the record of an index that `osn` wrote (which fields it has, the dense
+    model's dimension, the analyzer). index: what the index itself says, which is more than `meta` does.
+    """
+    if not isinstance(body, dict):
+        return [Finding("malformed", "rejected", "(body)", "the body is no JSON object", 'write {"query": {…}}')]
+    request = Request(body, capabilities, meta, index or IndexDescription())
+    for rule in OF_THE_REQUEST:
+        rule(request)
+    for path, query in request.queries:
+        _visit(request, query, path, of_hits=path[0] != "highlight")
+    order = {"rejected": 0, "bends": 1, "doubtful": 2}
+    return sorted(request.findings, key=lambda finding: order[finding.outcome])
+
+
+def _visit(request: Request, clause: Any, path: Path, *, of_hits: bool) -> None:
+    """Every rule on one query and on the queries that it holds. of_hits: also the rules that speak of hits."""
+    if not isinstance(clause, dict) or len(clause) != 1:
+        request.report("malformed", "rejected", path, RULES["malformed"], 'write {"KIND": {…}}')
+        return
+    ((kind, inner),) = clause.items()
+    path = (*path, kind)
+    if not isinstance(inner, dict):
+        if kind != "query_string":
+            request.report("malformed", "rejected", path, f"{kind} takes an object", f'write {{"{kind}": {{…}}}}')
+        return
+    weights.boosts(request, kind, inner, path)
+    if kind == "nested" and nested_documents.finds_nothing(request, inner):
+        return  # OpenSearch does not look at what it holds
+    if kind in OF_A_QUERY:
+        OF_A_QUERY[kind](request, inner, path)
+    nested_documents.fields(request, kind, inner, path)
+    if kind in ("match", "multi_match") and of_hits:
+        text.match(request, kind, inner, path)
+    for below, query in (*neighbours.filters(kind, inner), *hybrid.filters(request, kind, inner)):
+        _visit(request, query, (*path, *below), of_hits=of_hits)
+    outer = request.within
+    if kind == "nested":
+        request.within = str(inner.get("path"))
+    for below, query in children(clause):
+        _visit(request, query, (*path[:-1], *below), of_hits=of_hits)
+    request.within = outer

@@ -23,7 +23,9 @@ from opensearch_neural import queries
 from opensearch_neural.cluster.capabilities import Capabilities, quick_capabilities
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import DenseMeta, IndexMeta, QuantizedMeta, SparseMeta
-from opensearch_neural.lint.rules import RULES, IndexFacts, lint
+from opensearch_neural.lint import lint
+from opensearch_neural.lint.findings import RULES
+from opensearch_neural.lint.index_description import IndexDescription
 from opensearch_neural.multi_vector import several_vectors, stored
 from opensearch_neural.queries import Body, Rare
 
@@ -446,23 +448,23 @@ def index(client) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def facts(client, index: str) -> IndexFacts:
-    return IndexFacts.of(client, index)
+def facts(client, index: str) -> IndexDescription:
+    return IndexDescription.of(client, index)
 
 
 @pytest.fixture(scope="module")
-def several(client) -> Iterator[tuple[str, IndexFacts]]:
+def several(client) -> Iterator[tuple[str, IndexDescription]]:
     """An index whose field `several` has nested documents: OpenSearch puts queries of such an index into another bool."""
     with written(client, several=True) as name:
-        yield name, IndexFacts.of(client, name)
+        yield name, IndexDescription.of(client, name)
 
 
 @pytest.fixture(scope="module")
 def capabilities(client) -> Capabilities:
-    found = quick_capabilities(client)
-    if found.version_number >= (3, 0):
+    capabilities = quick_capabilities(client)
+    if capabilities.version_number >= (3, 0):
         pytest.skip("the cases are those of OpenSearch 2.19")
-    return found
+    return capabilities
 
 
 def refusal(client, index: str, body: Body) -> str:
@@ -490,7 +492,12 @@ def named(case: Case) -> str:
 @pytest.mark.cluster
 @pytest.mark.parametrize("case", REJECTED, ids=named)
 def test_what_the_linter_calls_rejected_is_rejected(
-    client, index: str, facts: IndexFacts, several: tuple[str, IndexFacts], capabilities: Capabilities, case: Case
+    client,
+    index: str,
+    facts: IndexDescription,
+    several: tuple[str, IndexDescription],
+    capabilities: Capabilities,
+    case: Case,
 ) -> None:
     if "several" in str(case.body):
         index, facts = several
@@ -502,7 +509,12 @@ def test_what_the_linter_calls_rejected_is_rejected(
 @pytest.mark.cluster
 @pytest.mark.parametrize("case", BENDS, ids=named)
 def test_what_the_linter_says_bends_gives_other_hits_than_its_remedy(
-    client, index: str, facts: IndexFacts, several: tuple[str, IndexFacts], capabilities: Capabilities, case: Case
+    client,
+    index: str,
+    facts: IndexDescription,
+    several: tuple[str, IndexDescription],
+    capabilities: Capabilities,
+    case: Case,
 ) -> None:
     if "several" in str(case.body):
         index, facts = several
@@ -517,11 +529,13 @@ def test_what_the_linter_says_bends_gives_other_hits_than_its_remedy(
 @pytest.mark.cluster
 @pytest.mark.parametrize("case", [case for case in REJECTED if case.rule == "hybrid-nested"], ids=named)
 def test_a_hybrid_below_another_query_of_an_index_with_nested_documents(
-    client, several: tuple[str, IndexFacts], capabilities: Capabilities, case: Case
+    client, several: tuple[str, IndexDescription], capabilities: Capabilities, case: Case
 ) -> None:
     index, facts = several
     (outcome,) = (
-        one.outcome for one in lint(case.body, capabilities, META, index=facts) if one.rule == "hybrid-nested"
+        finding.outcome
+        for finding in lint(case.body, capabilities, META, index=facts)
+        if finding.rule == "hybrid-nested"
     )
     taken = not refusal(client, index, case.body)
     assert outcome == ("doubtful" if "dis_max" in str(case.body) else "rejected")
@@ -531,7 +545,7 @@ def test_a_hybrid_below_another_query_of_an_index_with_nested_documents(
 @pytest.mark.cluster
 @pytest.mark.parametrize("path", ["nowhere", "dense"])
 def test_a_nested_query_that_may_have_no_nested_documents_finds_nothing_and_is_fine(
-    client, index: str, facts: IndexFacts, capabilities: Capabilities, path: str
+    client, index: str, facts: IndexDescription, capabilities: Capabilities, path: str
 ) -> None:
     body = {"query": {"nested": {"path": path, "query": knn(field="nowhere.vector"), "ignore_unmapped": True}}}
     assert not lint(body, capabilities, META, index=facts) and not hits(client, index, body)
@@ -674,7 +688,7 @@ BESIDE: list[Body] = [
 
 @pytest.mark.cluster
 def test_a_hybrid_query_for_no_hits_fails_when_the_shard_answers_from_its_cache(
-    client, index: str, facts: IndexFacts, capabilities: Capabilities
+    client, index: str, facts: IndexDescription, capabilities: Capabilities
 ) -> None:
     body = {"query": hybrid(pagination_depth=100), "size": 0, **NORMALIZED}
     (finding,) = lint(body, capabilities, META, index=facts)
@@ -687,7 +701,7 @@ def test_a_hybrid_query_for_no_hits_fails_when_the_shard_answers_from_its_cache(
 @given(body=bodies(), beside=st.sampled_from(BESIDE))
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_body_is_rejected_exactly_where_the_linter_says_so(
-    client, index: str, facts: IndexFacts, capabilities: Capabilities, body: Body, beside: Body
+    client, index: str, facts: IndexDescription, capabilities: Capabilities, body: Body, beside: Body
 ) -> None:
     """Both directions at once, for every body that queries.py makes, its arguments and what stands beside good or bad."""
     body = {**body, **copy.deepcopy(beside)}
@@ -735,11 +749,13 @@ def test_without_plugins_what_needs_one_is_rejected_and_the_plugin_free_form_is_
             index=name, id=str(number), body={"text": "rainbow", "n": number, "sparse": row, "pq": "AAE="}
         )
     bare_client.indices.refresh(index=name)
-    found, facts = quick_capabilities(bare_client), IndexFacts.of(bare_client, name)
-    assert found.neural_sparse is False
+    capabilities, facts = quick_capabilities(bare_client), IndexDescription.of(bare_client, name)
+    assert capabilities.neural_sparse is False
     needing = [{"query": sparse()}, {"query": knn()}, {"query": hybrid(), **NORMALIZED}, {"query": ALL, **two_phase()}]
     for body in [*needing, {"query": hybrid(), **ranked()}]:
-        assert ("plugin", "rejected") in {(each.rule, each.outcome) for each in lint(body, found, meta, index=facts)}
+        assert ("plugin", "rejected") in {
+            (each.rule, each.outcome) for each in lint(body, capabilities, meta, index=facts)
+        }
         assert refusal(bare_client, name, body)
     plugin = (
         "neural_sparse",
@@ -752,7 +768,7 @@ def test_without_plugins_what_needs_one_is_rejected_and_the_plugin_free_form_is_
     assert len({case.rule for case in plain}) >= 5
     for case in plain:
         assert (case.rule, "rejected") in {
-            (each.rule, each.outcome) for each in lint(case.body, found, meta, index=facts)
+            (each.rule, each.outcome) for each in lint(case.body, capabilities, meta, index=facts)
         }
         assert refusal(bare_client, name, case.body), case
     for tokens in (Q, many("x", 1024), {".": 1.0}, {"t1": 64.0, "t0": 1e-40}, {}):
@@ -760,5 +776,5 @@ def test_without_plugins_what_needs_one_is_rejected_and_the_plugin_free_form_is_
             queries.neural_sparse(tokens, plugin=False, highlight="rainbow"),
             queries.high_idf_first(tokens, plugin=False, size=3, from_=2),
         ):
-            assert not [each for each in lint(body, found, meta, index=facts) if each.outcome == "rejected"]
+            assert not [each for each in lint(body, capabilities, meta, index=facts) if each.outcome == "rejected"]
             assert not refusal(bare_client, name, body)

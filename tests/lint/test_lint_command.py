@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 from opensearch_neural import multi_vector, queries
 from opensearch_neural.cluster.capabilities import Capabilities
 from opensearch_neural.index.record import DenseMeta, IndexMeta, SparseMeta
+from opensearch_neural.lint import lint
 from opensearch_neural.lint.clause_count import words_of
-from opensearch_neural.lint.rules import RULES, IndexFacts, lint
+from opensearch_neural.lint.findings import RULES
+from opensearch_neural.lint.index_description import IndexDescription
 
 META = IndexMeta(sparse=SparseMeta("m", "h", "q"), dense=DenseMeta("m", "h", 3, "byte", True))
 PARTS = {"hybrid": {"queries": [{"match_all": {}}, {"match_none": {}}]}}
@@ -27,8 +29,8 @@ PARTS = {"hybrid": {"queries": [{"match_all": {}}, {"match_none": {}}]}}
 
 def outcomes(body: Any, release: str = "", **known: Any) -> dict[str, str]:
     """{rule: outcome} of the findings for a cluster of that release."""
-    found = lint(body, Capabilities(version=release) if release else None, **known)
-    return {finding.rule: finding.outcome for finding in found}
+    findings = lint(body, Capabilities(version=release) if release else None, **known)
+    return {finding.rule: finding.outcome for finding in findings}
 
 
 def ranked(**combination: Any) -> dict[str, Any]:
@@ -91,7 +93,7 @@ def test_a_rule_follows_the_release(body: dict[str, Any], rule: str, by_release:
 
 # -------------------------------------------------------------------------------------------------------- sparse_vector
 
-SEISMIC = IndexFacts(fields={"v": {"type": "sparse_vector"}})
+SEISMIC = IndexDescription(fields={"v": {"type": "sparse_vector"}})
 
 
 def seismic(*tokens: str) -> list[tuple[str, str]]:
@@ -174,7 +176,7 @@ def test_a_field_is_asked_for_among_the_documents_that_have_it() -> None:
         return {"nested": {"path": path, "query": {"bool": {"must": list(held)}}}}
 
     root, outer, inner = ({"term": {name: "x"}} for name in ("t", "a.t", "a.b.t"))
-    index = IndexFacts(fields=fields)
+    index = IndexDescription(fields=fields)
     # What stands behind a nested query is again of the documents around it.
     right = {"bool": {"must": [nested("a", nested("a.b", inner), outer), root]}}
     assert lint({"query": right}, index=index) == []
@@ -200,10 +202,10 @@ def test_a_filter_beside_several_vectors_is_said_once() -> None:
 def test_limits_are_those_of_the_cluster_and_the_index() -> None:
     tokens = {f"t{number}": 1.0 for number in range(50)}
     assert outcomes(queries.neural_sparse(tokens)) == {}
-    found = lint(queries.neural_sparse(tokens), Capabilities(max_clause_count=40))
-    assert [(finding.rule, finding.outcome) for finding in found] == [("too-many-clauses", "rejected")]
-    assert "at least 50 clauses, and this cluster takes 40" in found[0].message
-    small = IndexFacts(max_result_window=100, max_rescore_window=100)
+    findings = lint(queries.neural_sparse(tokens), Capabilities(max_clause_count=40))
+    assert [(finding.rule, finding.outcome) for finding in findings] == [("too-many-clauses", "rejected")]
+    assert "at least 50 clauses, and this cluster takes 40" in findings[0].message
+    small = IndexDescription(max_result_window=100, max_rescore_window=100)
     assert outcomes(queries.bm25("rain", size=101), index=small) == {"page": "rejected"}
     assert outcomes(queries.high_idf_first({"a": 9.0, "b": 1.0}, window=101), index=small) == {
         "rescore-window": "rejected"
@@ -215,8 +217,8 @@ def test_a_pipeline_by_name_is_looked_into_where_it_is_known() -> None:
     pipeline = {"phase_results_processors": [{"normalization-processor": weights}]}
     body = {"query": PARTS, "search_pipeline": "fused"}
     assert outcomes(body) == {}
-    assert outcomes(body, index=IndexFacts(pipelines={"fused": pipeline})) == {"fusion-weights": "rejected"}
-    default = IndexFacts(pipelines={"fused": pipeline}, default_pipeline="fused")
+    assert outcomes(body, index=IndexDescription(pipelines={"fused": pipeline})) == {"fusion-weights": "rejected"}
+    default = IndexDescription(pipelines={"fused": pipeline}, default_pipeline="fused")
     assert outcomes({"query": PARTS}, index=default) == {"fusion-weights": "rejected"}
     assert outcomes({"query": PARTS, "search_pipeline": "_none"}, index=default) == {"hybrid-without-pipeline": "bends"}
 

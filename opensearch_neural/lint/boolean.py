@@ -1,0 +1,37 @@
+"""bool: tokens that need not match, and bools that match everything."""
+
+from __future__ import annotations
+
+from opensearch_neural.lint.clause_count import HOLDERS
+from opensearch_neural.lint.findings import Path
+from opensearch_neural.lint.neighbours import neighbours_only
+from opensearch_neural.lint.request import Body, Request
+from opensearch_neural.lint.values import (
+    as_list,
+    as_object,
+)
+
+
+def bool_(request: Request, inner: Body, path: Path) -> None:
+    held = {name: as_list(inner.get(name)) for name in HOLDERS["bool"]}
+    if not any(held.values()):
+        request.report("empty-query", "bends", path, "a bool without clauses matches every document", "match_none")
+    sparse = [query for query in held["should"] if {"neural_sparse", "rank_feature"} & as_object(query).keys()]
+    if sparse and held["filter"] and not held["must"] and "minimum_should_match" not in inner:
+        request.report(
+            "optional-tokens",
+            "bends",
+            (*path, "should"),
+            "beside a filter no token has to match: every document of the filter is a hit",
+            'add "minimum_should_match": 1, or put the tokens into a bool of their own in `must`',
+        )
+    if held["filter"] or held["must_not"]:
+        for place, query in enumerate(held["must"]):
+            if neighbours_only(query):
+                request.report(
+                    "knn-filter",
+                    "bends",
+                    (*path, "must", place, *list(query)[:1]),
+                    "the filter is applied to the k neighbours found without it, so hits are lost",
+                    "put the filter into the knn query: queries.knn(…, filter=…)",
+                )

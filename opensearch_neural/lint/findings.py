@@ -1,0 +1,81 @@
+"""What the linter reports: a finding, and the rule behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Path = tuple["str | int", ...]
+Verdict = Literal["rejected", "bends", "doubtful"]
+
+RULES: dict[str, str] = {
+    "malformed": "a query is an object with one member, its kind",
+    "plugin": "the cluster lacks the plugin, or the release, that a query needs",
+    "page": "from, size and search_after within what an index gives out",
+    "too-many-clauses": "no more clauses than indices.query.bool.max_clause_count",
+    "too-many-terms": "no more values in a terms query than index.max_terms_count",
+    "boost": "a boost is a finite number above 0",
+    "weight": "a sparse query weight lies in (0, 64]",
+    "empty-query": "a query without tokens, words or clauses finds nothing, or everything",
+    "field": "the field exists and is of the type that the query needs",
+    "dot-token": "rank_feature splits its field name at the last dot",
+    "not-linear": "a rank_feature clause without a function saturates",
+    "optional-tokens": "beside a filter, tokens in `should` need not match",
+    "rescore-with-sort": "rescoring excludes sorting and search_after",
+    "rescore-with-collapse": "rescoring excludes collapsing",
+    "rescore-of-hybrid": "rescoring a hybrid query comes before its normalization",
+    "rescore-window": "a window covers the page and stays within index.max_rescore_window",
+    "rescore-min-score": "min_score is compared with the score before rescoring",
+    "rescore-order": "no stage rescores more hits than the one before",
+    "rescore-weight": "a negative rescore weight puts what was rescored last",
+    "two-phase-parameter": "the parameters of the two-phase processor have ranges",
+    "two-phase-window": "the two-phase window covers the page and stays within its limits",
+    "two-phase-not-split": "the two-phase processor splits a bare neural_sparse or one in bool.should, nothing else",
+    "two-phase-empty": "phase one keeps at least one token",
+    "two-phase-with-rescore": "the two-phase processor adds its rescoring to the body's own",
+    "hybrid-nested": "hybrid stands at the top",
+    "hybrid-queries": "hybrid takes one to five queries",
+    "hybrid-option": "hybrid takes no boost, and a filter from 3.0 on",
+    "hybrid-without-pipeline": "hybrid needs a processor that fuses its parts",
+    "hybrid-pagination": "pagination_depth covers the page",
+    "hybrid-with": "collapse, min_score, profile and mixed sorts do not go with hybrid",
+    "fusion-without-hybrid": "a processor that fuses does nothing to other queries",
+    "fusion-technique": "the techniques that the release knows",
+    "fusion-weights": "one weight a query, decimals from 0.0 to 1.0 that sum to 1",
+    "rank-constant": "rank_constant stands where the release reads it, within 1 and 10000",
+    "knn-k": "k lies within 1 and 10000 and covers the page",
+    "nested-field": "fields of nested documents are asked for within a nested query of their path, other fields outside",
+    "knn-vector": "the vector has the field's dimension and type",
+    "knn-filter": "a filter on neighbours belongs into the knn query, as one object",
+    "quantized-table": "a look-up table has 256 numbers for each byte of a code",
+    "seismic-token": "tokens of a sparse_vector field are ids of vocabulary entries",
+    "seismic-collision": "ids are folded modulo 32768",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong with a body."""
+
+    rule: str
+    outcome: Verdict
+    path: str
+    """Where, as one would write it in a program: query.bool.should[2].rank_feature.boost"""
+    message: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.outcome}: {self.path}: {self.message} [{self.rule}]\n  {self.remedy}"
+
+
+def path_text(path: Path) -> str:
+    """("a", 2, "b c") as a[2]["b c"]."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif step.replace("_", "").replace("-", "").isalnum() and step.isascii():
+            text += f".{step}" if text else step
+        else:
+            text += f"[{step!r}]"
+    return text

@@ -1,0 +1,141 @@
+"""Hybrid queries: where they stand, and what goes beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from opensearch_neural.lint.clause_count import HOLDERS
+from opensearch_neural.lint.findings import Path, Verdict
+from opensearch_neural.lint.fusion import NORMALIZATION, RANKER
+from opensearch_neural.lint.request import Body, Request
+from opensearch_neural.lint.values import (
+    as_list,
+    as_number,
+    as_object,
+    number_or,
+    sort_field,
+)
+
+MOST_HYBRID_QUERIES = 5
+
+
+def hybrid(request: Request, inner: Body, path: Path) -> None:
+    if request.capabilities and request.capabilities.hybrid is False:
+        request.report_missing_plugin(path, "hybrid", "search with each query and fuse the hits in the application")
+    if path != ("query", "hybrid"):
+        nested_hybrid(request, path)
+    queries = inner.get("queries")
+    if not isinstance(queries, list) or not 1 <= len(queries) <= MOST_HYBRID_QUERIES:
+        message = f"hybrid takes one to {MOST_HYBRID_QUERIES} queries"
+        request.report("hybrid-queries", "rejected", (*path, "queries"), message, "join some of them by bool.should")
+    if "boost" in inner:
+        message = "hybrid takes no boost"
+        request.report("hybrid-option", "rejected", (*path, "boost"), message, "weigh its parts in the processor")
+    if "filter" in inner and (outcome := request.unless_release(3, 0)):
+        message = "hybrid takes a filter from OpenSearch 3.0 on"
+        request.report("hybrid-option", outcome, (*path, "filter"), message, "give the filter to each of its parts")
+
+
+def filters(request: Request, kind: str, inner: Body) -> Iterator[tuple[Path, Any]]:
+    """(path, query) of the filter that a hybrid query holds, from the release on that takes one."""
+    if kind == "hybrid" and "filter" in inner and request.unless_release(3, 0) is None:
+        yield ("filter",), inner["filter"]
+
+
+def nested_hybrid(request: Request, path: Path) -> None:
+    """A hybrid below another query: OpenSearch refuses some of these, and adds up raw scores in others."""
+    if path[0] not in ("query", "rescore"):
+        return  # where only matching counts, a hybrid is as good as a bool
+    around: list[tuple[str, str]] = []
+    alone, node = True, request.body
+    for place, step in enumerate(path[:-1]):
+        node = node[step]  # type: ignore[index]
+        if step in HOLDERS and isinstance(node, dict):
+            around.append((str(step), str(path[place + 1])))
+            alone &= sum(len(as_list(node.get(each))) for each in HOLDERS[str(step)]) == 1
+    outcome: Verdict = "bends"
+    if path[0] == "query" and {kind for kind, _ in around} <= {"bool", "dis_max"}:
+        members = {member for _, member in around}
+        if alone and not members & {"filter", "must_not"}:
+            return  # OpenSearch takes such a wrapping off
+        outcome = "bends" if alone and "must_not" not in members else "rejected"
+        kinds = {kind for kind, _ in around}
+        if outcome == "rejected" and "dis_max" in kinds and (len(kinds) > 1 or request.has_nested is not False):
+            outcome = "doubtful"  # OpenSearch looks for a hybrid below bools alone, or below dis_max alone
+    request.report(
+        "hybrid-nested",
+        outcome,
+        path,
+        "hybrid stands below another query: its parts are not normalized there",
+        "make it the top-level query, and give filters to each of its parts",
+    )
+
+
+def hybrid_request(request: Request) -> None:
+    """What a request with hybrid at its top may hold beside it."""
+    query = as_object(request.body.get("query"))
+    if "hybrid" not in query:
+        return
+    known, _, _ = request.pipeline
+    fusing = [name for name, _, _ in request.processors("phase_results_processors") if name in (NORMALIZATION, RANKER)]
+    if known and not fusing:
+        request.report(
+            "hybrid-without-pipeline",
+            "bends",
+            ("query", "hybrid"),
+            "no processor fuses the parts: hits come several times, with markers of -9549511920 among their scores",
+            "name a search pipeline with a normalization-processor or a score-ranker-processor; queries.hybrid writes "
+            "one into the body",
+        )
+    pagination(request, as_object(query["hybrid"]))
+    beside_hybrid(request)
+
+
+def pagination(request: Request, hybrid: Body) -> None:
+    path: Path = ("query", "hybrid", "pagination_depth")
+    asked = hybrid.get("pagination_depth")
+    deep = number_or(request.body.get("from"), 0) > 0
+    if deep and asked is not None:
+        message = "where fewer hits than `from` are fused the answer is an error, not an empty page"
+        request.report("hybrid-pagination", "doubtful", ("from",), message, "take that error for the end of the hits")
+    if asked is None:
+        if deep:
+            message = "`from` needs pagination_depth in hybrid"
+            remedy = f'"pagination_depth": {max(100, request.page_end):.0f}'
+            request.report("hybrid-pagination", "rejected", ("from",), message, remedy)
+        return
+    if outcome := request.unless_release(2, 19):
+        message = "pagination_depth came with OpenSearch 2.19"
+        request.report("hybrid-pagination", outcome, path, message, "queries.hybrid(…, depth=None), without `from`")
+    depth, most = as_number(asked), request.index.max_result_window
+    if depth is None or not 1 <= depth <= most:
+        message = f"{asked!r} is no number from 1 to index.max_result_window, {most:,}"
+        request.report("hybrid-pagination", "rejected", path, message, "fuse some hundreds of hits of each part")
+    elif depth < request.page_end:
+        message = f"{asked} hits of each part are fused in each shard, and the page ends at {request.page_end:.0f}"
+        request.report("hybrid-pagination", "bends", path, message, "give a depth of at least from + size")
+
+
+def beside_hybrid(request: Request) -> None:
+    sort = request.body.get("sort")
+    fields = [sort_field(each) for each in as_list(sort)]
+    if "_score" in fields and len(fields) > 1:
+        message = "hybrid is sorted by the score or by fields, not by both"
+        request.report("hybrid-with", "rejected", ("sort",), message, "sort by one of them")
+    if request.body.get("profile"):
+        old = (0, 0) < request.release < (3, 0)
+        message = "OpenSearch 2 cannot profile hybrid"
+        request.report("hybrid-with", "rejected" if old else "doubtful", ("profile",), message, "profile each part")
+    if request.size == 0 and "pagination_depth" in as_object(request.body["query"]["hybrid"]):
+        message = "an index of one shard fails at it from the second time on, when it answers from its cache"
+        request.report("hybrid-with", "doubtful", ("size",), message, "ask for one hit, or ?request_cache=false")
+    late = {
+        "collapse": ((3, 1), "is ignored before OpenSearch 3.1: several hits of one group come back"),
+        "min_score": ((3, 5), "is compared with the parts' scores before OpenSearch 3.5, not with the fused ones"),
+    }
+    for name, (release, message) in late.items():
+        outcome = request.unless_release(*release) if name in request.body else None
+        if outcome:
+            outcome = "bends" if outcome == "rejected" else outcome
+            request.report("hybrid-with", outcome, (name,), f"{name} {message}", "do it in the application")

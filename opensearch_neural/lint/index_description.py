@@ -1,0 +1,64 @@
+"""What an index says about itself that a search body is checked against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+MOST_HITS = 10_000
+MOST_RESCORED = 10_000
+MOST_TERMS = 65_536
+
+
+@dataclass(frozen=True)
+class IndexDescription:
+    """Limits and fields of an index, and its search pipelines. The defaults are OpenSearch's."""
+
+    max_result_window: int = MOST_HITS
+    max_rescore_window: int = MOST_RESCORED
+    max_terms_count: int = MOST_TERMS
+    fields: Mapping[str, Mapping[str, Any]] | None = None
+    """{full name: mapping}; None if not known"""
+    default_pipeline: str | None = None
+    """The search pipeline of requests that name none."""
+    pipelines: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """{name: search pipeline}"""
+
+    @classmethod
+    def of(cls, client: OpenSearch, index: str) -> IndexDescription:
+        """Ask the cluster, in two requests. Of several indexes behind one name the first one's answer counts.
+
+        Raises the client's errors: NotFoundError where there is no such index.
+        """
+        answer = next(iter(client.indices.get(index=index, flat_settings=True, include_defaults=True).values()))
+        settings = {**answer.get("defaults", {}), **answer.get("settings", {})}
+        return cls(
+            max_result_window=int(settings.get("index.max_result_window", MOST_HITS)),
+            max_rescore_window=int(settings.get("index.max_rescore_window", MOST_RESCORED)),
+            max_terms_count=int(settings.get("index.max_terms_count", MOST_TERMS)),
+            fields=dict(_flat_fields(answer["mappings"].get("properties", {}))),
+            default_pipeline=settings.get("index.search.default_pipeline") or None,
+            pipelines=_pipelines(client),
+        )
+
+
+def _flat_fields(properties: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for name, mapping in properties.items():
+        yield before + name, mapping
+        yield from _flat_fields(mapping.get("properties", {}), f"{before}{name}.")
+        yield from _flat_fields(mapping.get("fields", {}), f"{before}{name}.")
+
+
+def _pipelines(client: OpenSearch) -> Mapping[str, dict[str, Any]]:
+    from opensearchpy.exceptions import ConnectionError, TransportError
+
+    try:
+        return client.transport.perform_request("GET", "/_search/pipeline")
+    except ConnectionError:
+        raise
+    except TransportError:  # no pipelines, or no right to see them
+        return {}

@@ -1,0 +1,77 @@
+"""Limits of the index and the cluster: pages, clauses, terms."""
+
+from __future__ import annotations
+
+from opensearch_neural.lint.clause_count import count
+from opensearch_neural.lint.findings import Path
+from opensearch_neural.lint.request import Body, Request
+from opensearch_neural.lint.values import (
+    as_number,
+    number_or,
+    sorts_by_score,
+)
+
+MOST_CLAUSES = 1024
+
+
+def page(request: Request) -> None:
+    for name in ("from", "size"):
+        number = as_number(request.body.get(name, 0))
+        if number is None or number < 0:
+            request.report(
+                "page", "rejected", (name,), f"{request.body[name]!r} is no number from 0", f"give {name} ≥ 0"
+            )
+            return
+    most = request.index.max_result_window
+    if request.page_end > most:
+        request.report(
+            "page",
+            "rejected",
+            ("size",),
+            f"from + size is {request.page_end:,.0f}, and index.max_result_window {most:,}",
+            "page with search_after, or raise the index's setting at the price of heap",
+        )
+    after = request.body.get("search_after")
+    if after is None:
+        return
+    if number_or(request.body.get("from"), 0) > 0:
+        request.report("page", "rejected", ("from",), "`from` must be 0 beside search_after", "leave `from` out")
+    if sorts_by_score(request.body.get("sort")):
+        request.report(
+            "page",
+            "rejected",
+            ("search_after",),
+            "search_after needs a sort by more than the descending score",
+            'sort by [{"_score": "desc"}, {"_id": "asc"}] or by a field',
+        )
+
+
+def clause_counts(request: Request) -> None:
+    analyzer = request.meta.analyzer if request.meta else None
+    most = (request.capabilities.max_clause_count if request.capabilities else None) or MOST_CLAUSES
+    for path, query in request.queries:
+        clauses = count(query, analyzer)
+        certainly = clauses.widest_low > most or clauses.low > most + 1
+        if not certainly and max(clauses.high, clauses.widest_high) <= most:
+            continue
+        counted = max(clauses.low, clauses.widest_low) if certainly else clauses.high
+        request.report(
+            "too-many-clauses",
+            "rejected" if certainly else "doubtful",
+            path,
+            f"{'at least' if certainly else 'up to'} {counted:,} clauses, and this cluster takes {most:,}",
+            "keep the heaviest tokens only, shorten the text, or raise indices.query.bool.max_clause_count "
+            "in every node's opensearch.yml",
+        )
+
+
+def terms(request: Request, inner: Body, path: Path) -> None:
+    for name, values in inner.items():
+        if isinstance(values, list) and len(values) > request.index.max_terms_count:
+            request.report(
+                "too-many-terms",
+                "rejected",
+                (*path, name),
+                f"{len(values):,} values, and index.max_terms_count is {request.index.max_terms_count:,}",
+                "split the list over several terms queries, or filter by a field that groups the values",
+            )

@@ -1,0 +1,111 @@
+"""Nearest neighbours: knn queries, and filters beside them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from opensearch_neural.lint.findings import Path
+from opensearch_neural.lint.request import Body, Request
+from opensearch_neural.lint.values import (
+    as_list,
+    as_number,
+    as_object,
+    float32,
+)
+
+MOST_NEIGHBOURS = 10_000
+
+
+def knn(request: Request, inner: Body, path: Path) -> None:
+    if request.capabilities and request.capabilities.knn_lucene is False and not request.capabilities.knn_faiss:
+        request.report_missing_plugin(path, "knn", "osn doctor shows what the cluster has")
+    for name, options in inner.items():
+        where, options = (*path, name), as_object(options)
+        if (type_ := request.type_of(name)) not in (None, "knn_vector"):
+            request.report_wrong_field(where, name, "knn_vector", "rejected", type_)
+        check_k(request, options, where)
+        check_vector(request, name, options.get("vector"), (*where, "vector"))
+        if isinstance(options.get("filter"), list):
+            remedy = 'write {"bool": {"filter": […]}}'
+            request.report("knn-filter", "rejected", (*where, "filter"), "knn takes one filter object, no list", remedy)
+
+
+def check_k(request: Request, options: Body, where: Path) -> None:
+    limits = [name for name in ("k", "min_score", "max_distance") if name in options]
+    if len(limits) != 1:
+        request.report(
+            "knn-k", "rejected", where, "knn takes exactly one of k, min_score and max_distance", 'give "k": SIZE'
+        )
+        return
+    if limits != ["k"]:
+        return
+    k = as_number(options["k"])
+    if k is None or not 1 <= k < MOST_NEIGHBOURS + 1:
+        message = f"k is {options['k']!r}, and must lie between 1 and {MOST_NEIGHBOURS:,}"
+        request.report("knn-k", "rejected", (*where, "k"), message, "ask for fewer neighbours, and page less deep")
+    elif int(k) < request.page_end:
+        request.report(
+            "knn-k",
+            "bends",
+            (*where, "k"),
+            f"{options['k']} neighbours a segment are asked for, and the page ends at hit {request.page_end:.0f}",
+            "give k of at least from + size",
+        )
+    elif k != int(k):
+        request.report("knn-k", "bends", (*where, "k"), f"k = {k} is taken as {int(k)}", "give a whole number")
+
+
+def check_vector(request: Request, name: str, vector: Any, path: Path) -> None:
+    numbers = [float32(number) for number in vector] if isinstance(vector, list) else []
+    finite = [number for number in numbers if number is not None and math.isfinite(number)]
+    if not numbers or len(finite) != len(numbers):
+        message = "the vector is no list of finite numbers"
+        request.report("knn-vector", "rejected", path, message, "give as many numbers as the field has dimensions")
+        return
+    dimension, type_, cosine = field_of_vectors(request, name)
+    if dimension is not None and len(finite) != dimension:
+        message = f"{len(finite)} numbers, and the field {name!r} has dimension {dimension}"
+        request.report("knn-vector", "rejected", path, message, "encode the query with the model that wrote the index")
+    elif type_ == "byte" and any(number != int(number) or not -128 <= number <= 127 for number in finite):
+        message = f"the field {name!r} holds bytes: whole numbers from -128 to 127"
+        request.report("knn-vector", "rejected", path, message, "index.mapping.to_bytes(vector, scale) makes them")
+    elif cosine and not any(finite):
+        message = "a vector of zeros has no cosine"
+        request.report("knn-vector", "rejected", path, message, "an empty text has no neighbours: answer it otherwise")
+
+
+def field_of_vectors(request: Request, name: str) -> tuple[int | None, str | None, bool]:
+    """(dimension, element type, whether compared by cosine) of a knn_vector field, as far as known."""
+    mapping = (request.index.fields or {}).get(name)
+    if mapping is not None:
+        method = as_object(mapping.get("method"))
+        space = mapping.get("space_type", method.get("space_type"))
+        return mapping.get("dimension"), str(mapping.get("data_type", "float")).lower(), space == "cosinesimil"
+    if request.meta and request.meta.dense and name == request.vector_field and request.index.fields is None:
+        dense = request.meta.dense
+        return dense.dimension, dense.type, dense.normalized
+    return None, None, False
+
+
+def filters(kind: str, inner: Body) -> Iterator[tuple[Path, Any]]:
+    """(path, query) of the filters that a knn query holds."""
+    for name, options in inner.items() if kind == "knn" else ():
+        if "filter" in as_object(options) and not isinstance(options["filter"], list):
+            yield (name, "filter"), options["filter"]
+
+
+def post_filter(request: Request) -> None:
+    if "post_filter" in request.body and neighbours_only(request.body.get("query")):
+        message = "post_filter is applied to the k neighbours found without it, so hits are lost"
+        request.report("knn-filter", "bends", ("post_filter",), message, "put the filter into the knn query")
+
+
+def neighbours_only(clause: Any) -> bool:
+    """Whether every hit is one of the neighbours that are asked for: of knn, of several vectors a document, or fields."""
+    clause = as_object(clause)
+    if "nested" in clause:
+        return "knn" in as_object(as_object(clause["nested"]).get("query"))
+    parts = [as_object(part) for part in as_list(as_object(clause.get("dis_max")).get("queries"))]
+    return "knn" in clause or (bool(parts) and all("knn" in part for part in parts))

@@ -1,0 +1,41 @@
+"""The scripts that score codes: `queries.quantized_rescore` writes them."""
+
+from __future__ import annotations
+
+from opensearch_neural.lint.findings import Path, Verdict
+from opensearch_neural.lint.request import Body, Request
+from opensearch_neural.lint.values import (
+    as_object,
+)
+from opensearch_neural.look_up_table import SCRIPT, WEIGHTED_SCRIPT, PackedTable
+
+
+def script_score(request: Request, inner: Body, path: Path) -> None:
+    """The scripts of `queries.quantized_rescore`; others are not looked into."""
+    script = as_object(inner.get("script"))
+    if script.get("source") not in (SCRIPT, WEIGHTED_SCRIPT):
+        return
+    if request.capabilities and request.capabilities.painless is False:
+        request.report_missing_plugin(path, "painless scripts", "queries.knn needs none")
+    params, where = as_object(script.get("params")), (*path, "script", "params")
+    field_ = str(params.get("field"))
+    if (type_ := request.type_of(field_)) not in (None, "binary"):
+        request.report_wrong_field((*where, "field"), field_, "binary", "rejected", type_)
+        return
+    remedy = "queries.quantized_rescore makes it of what Quantizer.table gives"
+    try:
+        parts = PackedTable.from_params(params).parts
+    except ValueError as error:
+        certain = not isinstance(params.get("table"), str) or not isinstance(params.get("scale"), (int, float))
+        request.report("quantized-table", "rejected" if certain else "doubtful", where, str(error), remedy)
+        return
+    if request.meta is None or field_ != "pq":
+        return
+    bytes_ = request.meta.quantized.subvectors if request.meta.quantized else 0
+    if parts == bytes_:
+        return
+    message = f"the table is for codes of {parts} bytes, and those of the index have {bytes_}"
+    if not bytes_:
+        message, remedy = "the index holds no codes: every hit scores 0", "ingest again with --pq MODEL"
+    outcome: Verdict = "bends" if parts > bytes_ else "rejected"
+    request.report("quantized-table", outcome, (*where, "table"), message, remedy)

@@ -1,0 +1,145 @@
+"""The request that is checked: its body, what is known of cluster and index, and the findings so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from opensearch_neural import multi_vector
+from opensearch_neural.lint.findings import RULES, Finding, Path, Verdict, path_text
+from opensearch_neural.lint.index_description import IndexDescription
+from opensearch_neural.lint.values import as_object, number_or, whole
+
+if TYPE_CHECKING:
+    from opensearch_neural.cluster.capabilities import Capabilities
+    from opensearch_neural.index.record import IndexMeta
+
+Body = dict[str, Any]
+
+
+@dataclass
+class Request:
+    body: Body
+    capabilities: Capabilities | None
+    meta: IndexMeta | None
+    index: IndexDescription
+    findings: list[Finding] = field(default_factory=list)
+    within: str | None = None
+    """The path of the innermost nested query around the clause that is looked at."""
+
+    def report(self, rule: str, outcome: Verdict, path: Path, message: str, remedy: str) -> None:
+        assert rule in RULES
+        self.findings.append(Finding(rule, outcome, path_text(path), message, remedy))
+
+    def report_missing_plugin(self, path: Path, what: str, remedy: str) -> None:
+        self.report("plugin", "rejected", path, f"this cluster cannot do {what}", remedy)
+
+    def report_wrong_field(self, path: Path, name: str, wanted: str, outcome: Verdict, type_: str | None) -> None:
+        """The field is missing, or of another type than the query needs."""
+        is_ = f"is of type {type_}" if type_ else "does not exist in this index"
+        remedy = f"name a field of type {wanted}: GET INDEX/_mapping lists them"
+        self.report("field", outcome, path, f"the field {name!r} {is_}, and the query needs {wanted}", remedy)
+
+    # The cluster
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """(major, minor); (0, 0) if not known."""
+        return self.capabilities.version_number if self.capabilities else (0, 0)
+
+    def unless_release(self, *release: int) -> Verdict | None:
+        """The verdict on what OpenSearch takes from a release on: None there, rejected before, doubtful if not known."""
+        if self.release == (0, 0):
+            return "doubtful"
+        return None if self.release >= release else "rejected"
+
+    # The index
+
+    def type_of(self, name: str) -> str | None:
+        """The type of a field; "" if the index certainly has none of that name, None if not known."""
+        if self.index.fields is not None:
+            mapping = self.index.fields.get(name)
+            return "" if mapping is None else str(mapping.get("type", "object"))
+        if self.meta is None:
+            return None
+        if name == "sparse":
+            return "" if self.meta.sparse is None else "rank_features"
+        if name == self.vector_field:
+            return "knn_vector"
+        if name == multi_vector.PATH and self.vector_field is not None:
+            return "nested"
+        if name.partition(".")[0] == multi_vector.PATH:
+            return ""
+        return "binary" if name == "pq" else None
+
+    @property
+    def vector_field(self) -> str | None:
+        """The field that the record of an index says vectors are in: `dense`, or that of the nested documents in it."""
+        return self.meta.dense.field_name if self.meta and self.meta.dense else None
+
+    @property
+    def has_nested(self) -> bool | None:
+        """Whether the index has nested documents, where OpenSearch puts the whole query into a bool; None if not known."""
+        if self.index.fields is not None:
+            return any(mapping.get("type") == "nested" for mapping in self.index.fields.values())
+        return True if self.vector_field == multi_vector.FIELD else None
+
+    def nested_path(self, name: str) -> str | None:
+        """The nested documents that a field is certainly of, or None."""
+        above = name.split(".")[:-1]
+        paths = (".".join(above[:count]) for count in range(len(above), 0, -1))
+        return next((path for path in paths if self.type_of(path) == "nested"), None)
+
+    # The body
+
+    @property
+    def size(self) -> float:
+        return number_or(self.body.get("size"), 10)
+
+    @property
+    def page_end(self) -> float:
+        """from + size, fractions cut off as OpenSearch does; only meaningful if both are numbers."""
+        return whole(number_or(self.body.get("from"), 0)) + whole(self.size)
+
+    @property
+    def queries(self) -> Iterator[tuple[Path, Any]]:
+        """(path, query) of each query that stands at the top of something."""
+        for name in ("query", "post_filter"):
+            if name in self.body:
+                yield (name,), self.body[name]
+        if "highlight_query" in as_object(self.body.get("highlight")):
+            yield ("highlight", "highlight_query"), self.body["highlight"]["highlight_query"]
+        for path, stage in self.rescore_stages:
+            if "rescore_query" in as_object(stage.get("query")):
+                yield (*path, "query", "rescore_query"), stage["query"]["rescore_query"]
+
+    @property
+    def rescore_stages(self) -> list[tuple[Path, Body]]:
+        """(path, stage) of each rescoring that the body asks for."""
+        rescore = self.body.get("rescore")
+        if isinstance(rescore, list):
+            return [(("rescore", place), as_object(stage)) for place, stage in enumerate(rescore)]
+        return [(("rescore",), rescore)] if isinstance(rescore, dict) else []
+
+    @property
+    def pipeline(self) -> tuple[bool, Body, Path]:
+        """(whether it is known, the pipeline's definition, its path)."""
+        named = self.body.get("search_pipeline", self.index.default_pipeline)
+        if isinstance(named, dict):
+            return True, named, ("search_pipeline",)
+        if named is None or named == "_none":
+            return True, {}, ()
+        known = self.index.pipelines.get(str(named))
+        return known is not None, dict(known or {}), ("search_pipeline", str(named))
+
+    def processors(self, kind: str) -> list[tuple[str, Any, Path]]:
+        """(name, configuration, path) of the processors of a kind: request_processors, phase_results_processors."""
+        _, spec, path = self.pipeline
+        listed = spec.get(kind)
+        return [
+            (name, config, (*path, kind, place, name))
+            for place, entry in enumerate(listed if isinstance(listed, list) else [])
+            if isinstance(entry, dict)
+            for name, config in entry.items()
+        ]

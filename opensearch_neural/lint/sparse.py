@@ -1,0 +1,112 @@
+"""Sparse queries: neural_sparse and rank_feature clauses."""
+
+from __future__ import annotations
+
+from opensearch_neural.lint.findings import Path
+from opensearch_neural.lint.request import Body, Request
+from opensearch_neural.lint.values import (
+    as_object,
+)
+from opensearch_neural.lint.weights import check_weight
+
+SEISMIC_IDS = 32_768
+
+
+def neural_sparse(request: Request, inner: Body, path: Path) -> None:
+    if request.capabilities and request.capabilities.neural_sparse is False:
+        request.report_missing_plugin(
+            path, "neural_sparse with raw tokens", "queries.neural_sparse(…, plugin=False) needs no plugin"
+        )
+    for name, options in inner.items():
+        where, options = (*path, name), as_object(options)
+        tokens = options.get("query_tokens")
+        type_ = request.type_of(name)
+        if type_ not in (None, "rank_features", "sparse_vector"):
+            request.report_wrong_field(where, name, "rank_features", "rejected", type_)
+        if not isinstance(tokens, dict):
+            continue
+        if not tokens:
+            request.report("empty-query", "bends", (*where, "query_tokens"), "no token: finds nothing", "send no query")
+        for token, weight in tokens.items():
+            check_weight(request, weight, (*where, "query_tokens", token))
+        if type_ == "sparse_vector":
+            seismic(request, tokens, (*where, "query_tokens"))
+
+
+def seismic(request: Request, tokens: Body, path: Path) -> None:
+    """From neural-search's sources (SparseAnnQueryBuilder, SparseVector): no release with this field is tried."""
+    folded: dict[int, str] = {}
+    for token in tokens:
+        ident = int(token) if token.isascii() and token.lstrip("+").isdigit() else -1
+        if not 0 <= ident < 2**31:
+            request.report(
+                "seismic-token",
+                "rejected",
+                (*path, token),
+                f"{token!r} is no id of a vocabulary entry (0 to 2147483647)",
+                "query a sparse_vector field with token ids, not with tokens",
+            )
+            continue
+        other = folded.setdefault(ident % SEISMIC_IDS, token)
+        if other != token:
+            request.report(
+                "seismic-collision",
+                "bends",
+                (*path, token),
+                f"the ids {other} and {token} are one id modulo {SEISMIC_IDS:,}; the larger weight counts for both",
+                f"use a rank_features field for vocabularies of more than {SEISMIC_IDS:,} entries",
+            )
+        elif ident >= SEISMIC_IDS:
+            request.report(
+                "seismic-collision",
+                "doubtful",
+                (*path, token),
+                f"the id {token} also matches documents that hold {ident % SEISMIC_IDS}",
+                f"use a rank_features field for vocabularies of more than {SEISMIC_IDS:,} entries",
+            )
+
+
+def rank_feature(request: Request, inner: Body, path: Path) -> None:
+    name = inner.get("field")
+    if not isinstance(name, str):
+        request.report("malformed", "rejected", (*path, "field"), "rank_feature needs a field", "FIELD.TOKEN")
+        return
+    if not {"linear", "log", "saturation", "sigmoid"} & inner.keys():
+        request.report(
+            "not-linear",
+            "bends",
+            path,
+            "without a function the clause saturates: w·S/(S + pivot), and scores are no longer sums of products",
+            'add "linear": {}',
+        )
+    field_, token = feature(request, name)
+    type_ = request.type_of(field_)
+    if type_ == "rank_feature":
+        return
+    if type_ is not None and type_ != "rank_features":
+        request.report_wrong_field((*path, "field"), field_, "rank_features", "bends", type_)
+    elif not token or "." in token:
+        request.report(
+            "dot-token",
+            "bends",
+            (*path, "field"),
+            f"{name!r} is split at its last dot: the field {name.rpartition('.')[0]!r} is asked for, and nothing found",
+            "name the token by queries.DOT_ALIAS in place of dots, as index.mapping.rank_features writes it beside, or use "
+            "neural_sparse",
+        )
+
+
+def feature(request: Request, name: str) -> tuple[str, str]:
+    """(field, token) as the writer of a rank_feature clause meant it."""
+    known = request.index.fields
+    if known is not None:
+        if as_object(known.get(name)).get("type") == "rank_feature":
+            return name, "-"
+        held = [each for each in known if name.startswith(f"{each}.") and known[each].get("type") == "rank_features"]
+        if held:
+            longest = max(held, key=len)
+            return longest, name[len(longest) + 1 :]
+    elif name.startswith("sparse."):
+        return "sparse", name.removeprefix("sparse.")
+    before, _, after = name.rpartition(".")
+    return before, after or "-"

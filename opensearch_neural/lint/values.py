@@ -1,0 +1,66 @@
+"""The values of a search body as OpenSearch reads them."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def as_number(value: Any) -> float | None:
+    """A number as OpenSearch reads one, from a string too; None for anything else, NaN among it."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return None if math.isnan(number) else number
+
+
+def number_or(value: Any, default: float) -> float:
+    """The number, or `default` for what is none."""
+    number = as_number(value)
+    return default if number is None else number
+
+
+def whole(number: float) -> float:
+    """Without its fraction, as OpenSearch reads 1.5 where it wants a whole number."""
+    return math.trunc(number) if math.isfinite(number) else number
+
+
+def float32(value: Any) -> float | None:
+    """The number as Lucene keeps it; infinite where float32 ends."""
+    number = as_number(value)
+    if number is None:
+        return None
+    try:
+        return struct.unpack("f", struct.pack("f", number))[0]
+    except OverflowError:
+        return math.copysign(math.inf, number)
+
+
+def sort_field(entry: Any) -> str:
+    if isinstance(entry, dict):
+        return str(next(iter(entry), ""))
+    return str(entry)
+
+
+def sorts_by_score(sort: Any) -> bool:
+    """Whether hits come by descending score and nothing else, which to OpenSearch is no sort at all."""
+    entries = as_list(sort)
+    if not entries:
+        return True
+    if len(entries) > 1 or sort_field(entries[0]) != "_score":
+        return False
+    how = entries[0]["_score"] if isinstance(entries[0], dict) else "desc"
+    order = how.get("order", "desc") if isinstance(how, dict) else how
+    return order == "desc"

@@ -1,0 +1,64 @@
+"""Boosts, and the weights of sparse queries."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from opensearch_neural.lint.findings import Path
+from opensearch_neural.lint.request import Body, Request
+from opensearch_neural.lint.values import (
+    as_number,
+    as_object,
+    float32,
+    number_or,
+)
+
+LARGEST_WEIGHT = 64.0
+
+ONE_FIELD = ("match", "term", "range", "prefix", "wildcard", "fuzzy", "neural_sparse", "knn", "match_phrase")
+"""Queries of one field, {kind: {field: …}}."""
+
+
+def boosts(request: Request, kind: str, inner: Body, path: Path) -> None:
+    # A query on one field has its boost beside the value; `term` may be asked of a field named boost.
+    by_field = [((*path, name), as_object(options)) for name, options in inner.items()]
+    places = by_field if kind in ONE_FIELD else [(path, inner)]
+    for place, options in places:
+        if "boost" not in options:
+            continue
+        value, boost = options["boost"], float32(options["boost"])
+        where = (*place, "boost")
+        sparse = kind == "rank_feature"
+        if boost is None or not math.isfinite(boost) or boost < 0 or number_or(value, 0) < 0:
+            request.report("boost", "rejected", where, f"{value!r} is no finite number from 0", "give a number above 0")
+        elif boost == 0:
+            what = "the token scores 0, and documents that hold no other are hits with score 0" if sparse else ""
+            request.report(
+                "weight" if sparse else "boost",
+                "bends",
+                where,
+                what or "the query scores 0 for every hit",
+                "leave the token out" if sparse else "put the query into bool.filter if only matching counts",
+            )
+        elif sparse and boost > LARGEST_WEIGHT:
+            request.report(
+                "weight",
+                "doubtful",
+                where,
+                f"{value!r} is above {LARGEST_WEIGHT:g}: rank_feature takes it, neural_sparse refuses the same query",
+                "scale all weights of the query alike: the order of hits stays",
+            )
+
+
+def check_weight(request: Request, weight: Any, path: Path) -> None:
+    value = float32(weight)
+    if value is not None and 0 < value <= LARGEST_WEIGHT:
+        return
+    why = f"{weight!r} is no number" if value is None else f"the weight {weight!r} is outside (0, 64]"
+    if value == 0 and as_number(weight):
+        why = f"the weight {weight!r} is 0 as a float32"
+    remedy = "scale all weights of the query alike: the order of hits stays"
+    if value is None or not value > 0:
+        remedy = "leave the token out: a weight of 0 adds nothing, and a negative one cannot be asked for"
+    request.report("weight", "rejected", path, why, remedy)
