@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opensearch_neural.cluster.connect import ConnectionSettings, connect
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

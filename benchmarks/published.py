@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ingest import options
-from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import DenseType
 

@@ -23,8 +23,7 @@ from ingest import target as targets
 from ingest.bulk import BulkWriter, RetryPolicy
 from ingest.encoding import Encoders, prepare
 from ingest.models import splitting_tokenizer
-from opensearch_neural.cluster.connect import translate_errors
-from opensearch_neural.cluster.errors import reason_of
+from opensearch_neural.cluster.errors import reason_of, translate_errors
 from opensearch_neural.corpus.documents import Document, document_of
 from opensearch_neural.corpus.passages import Passage, split
 from opensearch_neural.errors import ClusterError, InputError

@@ -7,7 +7,9 @@ from dataclasses import asdict
 
 import click
 
-from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
 
 
 @click.group()

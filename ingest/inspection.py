@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from opensearch_neural.cluster.connect import translate_errors
+from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.mapping import HNSW_M
 from opensearch_neural.index.record import DenseMeta, IndexMeta, QuantizedMeta, SparseMeta, existing_record

@@ -31,7 +31,7 @@ from ingest.source import CorpusSource, Records, as_passages, ignore, spooled
 from ingest.target import open_target
 from ingest.vectors import Manifest, StoredVectors, find_manifest
 from ingest.versions import build_record, open_build, serve
-from opensearch_neural.cluster.connect import translate_errors
+from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import DenseType, IndexMeta, PassageMeta, QuantizedMeta, read_record
 from opensearch_neural.models import registry

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from ingest import target as targets
-from opensearch_neural.cluster.connect import translate_errors
+from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.record import IndexMeta, existing_record, write_record
 

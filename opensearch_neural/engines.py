@@ -521,7 +521,7 @@ def open_engines(client: OpenSearch, index: str, **settings: Any) -> Engines:
 
     Raises ClusterError when there is no such index, ModelError when `osn` did not write it.
     """
-    from opensearch_neural.cluster.connect import quick_capabilities
+    from opensearch_neural.cluster.capabilities import quick_capabilities
 
     meta = existing_record(client, index)
     return Engines(index, meta, bool(quick_capabilities(client).neural_sparse), connect=lambda: client, **settings)

@@ -34,7 +34,7 @@ from ingest.documents import Documents, delete_documents
 from ingest.encode import EncodeJob, run_encode, write_index
 from ingest.job import CorpusSource, Job, run_job
 from opensearch_neural import queries
-from opensearch_neural.cluster.connect import ConnectionSettings
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.search import CODES, token_contributions
 from opensearch_neural.engines import TUNED_CASCADE, Cascade, Engines, TwoPhases, open_engines
 from opensearch_neural.errors import ClusterError, InputError, ModelError

@@ -19,7 +19,9 @@ import click
 from tqdm import tqdm
 
 from benchmarks.local_cluster import cluster_or_node
-from opensearch_neural.cluster.connect import ConnectionSettings, connection_options, quick_capabilities
+from opensearch_neural.cluster.capabilities import quick_capabilities
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.evaluate import available_engines
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines

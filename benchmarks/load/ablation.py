@@ -25,7 +25,8 @@ from benchmarks.load.scale import (
     node_options,
     say,
 )
-from opensearch_neural.cluster.connect import ConnectionSettings, connection_options
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from benchmarks.load.growth import Growth

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.load.generator import Generators
 from benchmarks.load.target import Target
 from benchmarks.load.workload import OPAQUE_ID, Workload
-from opensearch_neural.cluster.connect import ConnectionSettings
+from opensearch_neural.cluster.settings import ConnectionSettings
 
 NAMED = f"x-opaque-id: {OPAQUE_ID}".encode()
 

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options, translate_errors
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.errors import InputError
 

@@ -12,7 +12,7 @@ import orjson
 from benchmarks.load.growth import BATCH
 from benchmarks.load.server import index_facts
 from ingest.encoding import Vectorizer, prepare
-from opensearch_neural.cluster.connect import translate_errors
+from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.evaluation.results import Row

@@ -31,7 +31,7 @@ from ingest.pipeline import ingest as run_pipeline
 from ingest.source import CorpusSource, ignore
 from ingest.target import LOADING, count, open_target
 from ingest.vectors import StoredVectors, find_manifest
-from opensearch_neural.cluster.connect import translate_errors
+from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.record import IndexMeta, read_record

@@ -33,7 +33,7 @@ from benchmarks.load.target import Target
 from benchmarks.load.variants import Variant, described, pipeline_body, with_options
 from benchmarks.load.warmup import Warmup, WarmupSettings, warm_up
 from benchmarks.load.workload import IndexFacts, ModelChoice, Workload, body_builders, request_heads
-from opensearch_neural.cluster.connect import translate_errors
+from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError, OsnError
 from opensearch_neural.evaluation.results import Row

@@ -19,7 +19,10 @@ from urllib.parse import urlsplit
 import click
 
 from benchmarks.load.command import load_models, queries_of
-from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options, translate_errors
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import Goal, Row

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.load.variants import TWO_PHASE, Variant, body_builder, tokens_of
 from benchmarks.load.workload import Workload
-from opensearch_neural.cluster.connect import translate_errors
+from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.queries import DOT_ALIAS, Rare
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from benchmarks.load.variants import Variant, body_builder
 from benchmarks.load.workload import Workload
 from opensearch_neural import multi_vector
-from opensearch_neural.cluster.connect import translate_errors
+from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines import Engines
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.evaluation import evaluate

@@ -16,7 +16,9 @@ import numpy as np
 from benchmarks.load import statistics as stats
 from benchmarks.load.cells import SERVER_CPU, Cell, cells
 from benchmarks.load.command import NumberList, check_goals, finish, load_settings, measuring_options, queries_of, run
-from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Goal, Row, Summary
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingest.target import count
-from opensearch_neural.cluster.connect import is_loopback, translate_errors
+from opensearch_neural.cluster.addresses import is_loopback
+from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import ClusterError
 
 if TYPE_CHECKING:

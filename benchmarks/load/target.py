@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from opensearch_neural.cluster.connect import ConnectionSettings, authorization, is_loopback, ssl_context
+from opensearch_neural.cluster.addresses import is_loopback
+from opensearch_neural.cluster.authentication import authorization, ssl_context
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import InputError
 
 

@@ -13,7 +13,10 @@ from pathlib import Path
 
 import click
 
-from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options, translate_errors
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.evaluation.results import Goal, Row
 
 EXACT = "sparse"

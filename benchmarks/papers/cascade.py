@@ -27,7 +27,9 @@ import click
 from click.core import ParameterSource
 
 from benchmarks.load.command import load_settings, measuring_options, queries_of, run
-from opensearch_neural.cluster.connect import ConnectionSettings, connection_options, translate_errors
+from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.engines import TUNED_CASCADE, open_engines
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Data, Goal, Row, Summary

@@ -35,7 +35,8 @@ import click
 import numpy as np
 
 from benchmarks.papers.cluster_bm25 import Bm25Settings, cluster_bm25
-from opensearch_neural.cluster.connect import ConnectionSettings, connection_options
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     import torch

@@ -42,7 +42,8 @@ import numpy as np
 
 from benchmarks.beir_parts import articles, by_article, evenly, judgements, write_judged
 from benchmarks.papers.jobs import share_stage, shared
-from opensearch_neural.cluster.connect import ConnectionSettings, connection_options
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import InputError, MissingExtra
 from opensearch_neural.evaluation import evaluate
 from opensearch_neural.evaluation.results import Engine

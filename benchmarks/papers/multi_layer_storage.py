@@ -44,7 +44,7 @@ from benchmarks.papers.multi_layer import (
     of_first_seed,
 )
 from opensearch_neural import multi_vector
-from opensearch_neural.cluster.connect import ConnectionSettings
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.evaluation import evaluate
 from opensearch_neural.models.multi_layer import KIND, MultiVectors
 from opensearch_neural.queries import knn

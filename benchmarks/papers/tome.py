@@ -42,7 +42,8 @@ import click
 
 from benchmarks.beir_parts import by_article, check_data, evenly, judgements, write_judged, write_part
 from benchmarks.papers.jobs import share_stage, shared
-from opensearch_neural.cluster.connect import ConnectionSettings, connection_options
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation import evaluate
 from trainers.common.precision import PRECISIONS, Precision

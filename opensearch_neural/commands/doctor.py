@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 import click
 
-from opensearch_neural.cluster.capabilities import Capabilities, NodeResources
-from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options, probe, quick_capabilities
+from opensearch_neural.cluster.capabilities import Capabilities, NodeResources, probe, quick_capabilities
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import OsnError
 
 GIBIBYTE = 2**30

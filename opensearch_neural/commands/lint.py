@@ -9,7 +9,10 @@ from typing import IO, Any
 
 import click
 
-from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options, quick_capabilities
+from opensearch_neural.cluster.capabilities import quick_capabilities
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.record import IndexMeta
 from opensearch_neural.lint import lint

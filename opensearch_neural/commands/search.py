@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opensearch_neural import queries
-from opensearch_neural.cluster.connect import ConnectionSettings, connect, connection_options, quick_capabilities
+from opensearch_neural.cluster.capabilities import quick_capabilities
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.engine_options import engine_options
 from opensearch_neural.engines import ENGINES, open_engines
 from opensearch_neural.errors import InputError

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from opensearch_neural.cluster.connect import translate_errors
+from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines import BodyOf
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.evaluate import Measured, Qrels, cutoff, measure, parse_measures, rank, rows

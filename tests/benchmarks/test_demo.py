@@ -90,7 +90,6 @@ def test_a_cluster_without_plugins_gets_the_engines_that_it_can_serve(
 ) -> None:
     """The cluster is the real one; only what it says of its plugins is left out."""
     from opensearch_neural.cluster import capabilities
-    from opensearch_neural.cluster import connect as cluster
 
     real = capabilities.quick_capabilities
 
@@ -100,7 +99,7 @@ def test_a_cluster_without_plugins_gets_the_engines_that_it_can_serve(
             **{**vars(found), "plugins": {}, "neural_sparse": False, "knn_lucene": False, "hybrid": False}
         )
 
-    for module in (capabilities, cluster, demo):
+    for module in (capabilities, demo):
         monkeypatch.setattr(module, "quick_capabilities", without_plugins)
     done = run("--dense", demo.DENSE)
     assert done.exit_code == 0, done.output

@@ -68,7 +68,7 @@ from benchmarks.papers.multi_layer_storage import (  # noqa: E402
     layout_goal,
     storage_arms,
 )
-from opensearch_neural.cluster.connect import ConnectionSettings  # noqa: E402
+from opensearch_neural.cluster.settings import ConnectionSettings  # noqa: E402
 from opensearch_neural.errors import ClusterError, InputError, ModelError  # noqa: E402
 from opensearch_neural.evaluation import evaluate  # noqa: E402
 from opensearch_neural.evaluation.results import Row, Summary, read  # noqa: E402

@@ -40,14 +40,11 @@ from cluster_servers import (
     unreachable,
 )
 
-from opensearch_neural.cluster.connect import (
-    DEFAULT_URL,
-    ConnectionSettings,
-    connect,
-    connect_async,
-    connection_options,
-    translate_errors,
-)
+from opensearch_neural.cluster.addresses import DEFAULT_URL
+from opensearch_neural.cluster.connect import connect, connect_async
+from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import ClusterError, InputError, MissingExtra
 
 SECRET = "s3cret/pa:ss@wörd"

@@ -30,7 +30,7 @@ import trustme
 from cluster_servers import Answer, Request, closed_port, forbidding_proxy, http_server
 
 from opensearch_neural import QueryEncoder
-from opensearch_neural.cluster.connect import ConnectionSettings
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import ModelError
 from opensearch_neural.models import registry
 from opensearch_neural.models.word_pieces import train_word_pieces
@@ -224,7 +224,8 @@ def test_no_log_line_of_any_level_holds_a_secret(cluster_url: str, tmp_path: Pat
     script = """
 import logging, sys
 logging.basicConfig(level=logging.DEBUG, stream=sys.stdout)
-from opensearch_neural.cluster.connect import ConnectionSettings, connect
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.settings import ConnectionSettings
 client = connect()
 print(repr(ConnectionSettings.from_env()), ConnectionSettings.from_env(), client, client.transport)
 print(client.transport.connection_pool.connections)

@@ -14,7 +14,7 @@ from benchmarks.load.measurement import LoadSettings, Measurement
 from benchmarks.load.target import Target
 from benchmarks.load.variants import Variant
 from benchmarks.load.workload import Workload
-from opensearch_neural.cluster.connect import ConnectionSettings
+from opensearch_neural.cluster.settings import ConnectionSettings
 
 BODY = b'{"query":{"match_all":{}}}'
 

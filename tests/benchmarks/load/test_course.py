@@ -17,7 +17,7 @@ from benchmarks.load.measurement import LoadSettings
 from benchmarks.load.slo import Probe, highest_rate
 from benchmarks.load.target import allowed_target
 from benchmarks.load.warmup import WarmupSettings, steady, warm_up
-from opensearch_neural.cluster.connect import ConnectionSettings
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import InputError
 
 LEVELS = [Level("closed", 5), Level("closed", 80), Level("open", 20)]

@@ -25,7 +25,8 @@ from benchmarks.load.target import allowed_target
 from benchmarks.load.variants import parse_variants
 from benchmarks.load.warmup import WarmupSettings
 from opensearch_neural import node
-from opensearch_neural.cluster.connect import ConnectionSettings, connect
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.errors import ClusterError, InputError
 

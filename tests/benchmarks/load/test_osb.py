@@ -20,7 +20,7 @@ from benchmarks.load.osb_check import compared, t_interval
 from benchmarks.load.target import Target
 from benchmarks.load.variants import parse_variants
 from benchmarks.load.workload import Workload, encoders
-from opensearch_neural.cluster.connect import ConnectionSettings
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.errors import InputError, OsnError
 

@@ -17,7 +17,7 @@ from benchmarks.load.variants import (
 )
 from benchmarks.load.workload import body_builders
 from opensearch_neural import queries
-from opensearch_neural.cluster.connect import ConnectionSettings
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.errors import InputError
 from opensearch_neural.queries import Rare

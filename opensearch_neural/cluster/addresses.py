@@ -1,0 +1,53 @@
+"""Addresses of a cluster's nodes: `http(s)://host[:port][/prefix]`."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from urllib.parse import unquote, urlsplit
+
+from opensearch_neural.errors import InputError
+
+DEFAULT_URL = "http://127.0.0.1:9200"  # where `osn node start` listens
+
+
+def as_urls(urls: str | Iterable[str]) -> tuple[str, ...]:
+    """One URL or several, as a tuple."""
+    return (urls,) if isinstance(urls, str) else tuple(urls)
+
+
+def parse_url(url: str) -> tuple[str, str | None, str | None]:
+    """(URL without credentials and with a port, user, password).
+
+    A URL without a port means 9200 for http and 443 for https, as in opensearch-py.
+
+    Raises:
+        InputError: for what is no URL of a cluster. Its message shows nothing that stands before an @.
+    """
+    _, at, tail = url.rpartition("@")
+    shown = f"{url.split('://', 1)[0] + '://' if '://' in url else ''}***@{tail}" if at else url
+    expected = f"a URL is http://HOST:PORT or https://HOST:PORT, for instance {DEFAULT_URL}"
+    try:
+        parts = urlsplit(url.strip())
+        port = parts.port
+    except ValueError:
+        raise InputError(f"not a URL of a cluster: {shown!r}", expected) from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise InputError(f"not a URL of a cluster: {shown!r}", expected)
+    if re.search(r"[\s\x00-\x1f]", parts.netloc.rpartition("@")[2]):
+        raise InputError(f"not a URL of a cluster: {shown!r}", expected)
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    port = port or (443 if parts.scheme == "https" else 9200)
+    user = unquote(parts.username) if parts.username else None
+    password = unquote(parts.password) if parts.password is not None else None
+    return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}", user, password
+
+
+def is_loopback(url: str) -> bool:
+    """Whether a URL leads to this machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")

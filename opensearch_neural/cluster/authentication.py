@@ -1,0 +1,98 @@
+"""How a client proves who it is, and how it checks who the server is: headers, AWS signatures, TLS."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+from opensearch_neural.cluster.addresses import is_loopback
+from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.errors import ClusterError, InputError, MissingExtra
+
+logger = logging.getLogger(__name__)
+
+
+def authorization(settings: ConnectionSettings) -> dict[str, str]:
+    """The header that carries the credentials; empty without any, and with AWS signing, which differs by request.
+
+    A header of our own: opensearch-py encodes a user and password as Latin-1, and not every password is.
+    """
+    if settings.credentials == "password":
+        pair = f"{settings.user}:{settings.password}".encode()
+        return {"authorization": f"Basic {base64.b64encode(pair).decode('ascii')}"}
+    if settings.credentials == "token":
+        return {"authorization": f"Bearer {settings.token}"}
+    return {}
+
+
+def ssl_context(settings: ConnectionSettings) -> ssl.SSLContext:
+    """How TLS is checked under these settings. Raises InputError if `ca` cannot be read."""
+    ca = settings.ca
+    try:
+        if ca is None:
+            context = ssl.create_default_context()
+            import certifi
+
+            context.load_verify_locations(certifi.where())  # Python on macOS and Windows may bring no authorities
+        elif ca.is_dir():
+            context = ssl.create_default_context(capath=str(ca))
+        else:
+            context = ssl.create_default_context(cafile=str(ca))
+    except (ssl.SSLError, OSError) as error:
+        raise InputError(
+            f"{ca} cannot be read as certificates of authorities: {error}", "it must be a file in PEM form"
+        ) from error
+    if not settings.verify:
+        import urllib3
+
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        urllib3.disable_warnings(
+            urllib3.exceptions.InsecureRequestWarning
+        )  # said once by `warn_of_risks`, not per request
+    return context
+
+
+def aws_signer(settings: ConnectionSettings, *, asynchronous: bool) -> Callable[..., dict[str, str]]:
+    """What adds an AWS signature to each request of a client. Raises ClusterError without AWS credentials."""
+    try:
+        import boto3
+        from botocore.exceptions import BotoCoreError
+    except ImportError:
+        raise MissingExtra("signing requests for AWS", "aws") from None
+    from opensearchpy import AWSV4SignerAsyncAuth, Urllib3AWSV4SignerAuth
+
+    try:
+        credentials = boto3.Session().get_credentials()
+    except BotoCoreError as error:
+        raise ClusterError(f"the AWS credentials cannot be read: {error}", "check AWS_PROFILE and ~/.aws") from error
+    if credentials is None:
+        raise ClusterError(
+            "there are no AWS credentials to sign requests with",
+            "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws sso login`",
+        )
+    if not asynchronous:
+        return Urllib3AWSV4SignerAuth(credentials, settings.aws_region, settings.aws_service)
+    sign = AWSV4SignerAsyncAuth(credentials, str(settings.aws_region), settings.aws_service)
+
+    def sign_without_headers(method: str, url: str, body: Any = None, headers: Any = None) -> dict[str, str]:
+        # opensearch-py hands over all headers here, `connection` among them, which proxies may drop; a signature over
+        # a dropped header does not hold. The synchronous signer signs host and x-amz-* only, and so does this.
+        return sign(method, url, body)
+
+    return sign_without_headers
+
+
+def warn_of_risks(settings: ConnectionSettings) -> None:
+    """Warn of certificates that are not checked, and of credentials in clear text."""
+    if not settings.verify and any(url.startswith("https:") for url in settings.urls):
+        logger.warning(
+            "TLS certificates are not checked (--insecure or OSN_VERIFY): whoever sits in between can read and change "
+            "everything, the credentials included"
+        )
+    open_urls = [url for url in settings.urls if url.startswith("http:") and not is_loopback(url)]
+    if open_urls and settings.credentials in ("password", "token"):
+        logger.warning("credentials are sent in clear text to %s: use https", ", ".join(open_urls))

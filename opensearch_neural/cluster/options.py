@@ -1,0 +1,75 @@
+"""The options of a command that connects to a cluster."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from opensearch_neural.cluster.credentials import ask_password
+from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.cluster.settings import AWS_SERVICES, ConnectionSettings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def connection_options(command: Command) -> Command:
+    """Add the options that name a cluster to a click command, which gets them as `connection: ConnectionSettings`.
+
+    Exceptions of opensearch-py that the command lets through become `ClusterError`.
+    """
+    import click
+
+    options = [
+        click.option(
+            "--url", "osn_urls", multiple=True, metavar="URL", help="Address of a node (OSN_URL); repeatable."
+        ),
+        click.option(
+            "--user", "osn_user", metavar="NAME", help="User (OSN_USER); the password: OSN_PASSWORD or netrc."
+        ),
+        click.option("--ask-password", "osn_ask", is_flag=True, help="Ask for the password."),
+        click.option("--ca", "osn_ca", metavar="FILE", help="PEM file of the authorities to trust (OSN_CA)."),
+        click.option("--insecure", "osn_insecure", is_flag=True, help="Do not check TLS certificates."),
+        click.option(
+            "--aws-region", "osn_aws_region", metavar="REGION", help="Sign requests for AWS (OSN_AWS_REGION)."
+        ),
+        click.option(
+            "--aws-service",
+            "osn_aws_service",
+            type=click.Choice(AWS_SERVICES),
+            help="es: managed domains (default), aoss: serverless (OSN_AWS_SERVICE).",
+        ),
+        click.option("--timeout", "osn_timeout", type=float, help="Seconds for one request (OSN_TIMEOUT; default 30)."),
+    ]
+
+    @functools.wraps(command)
+    def with_connection(
+        *args: Any,
+        osn_urls: tuple[str, ...],
+        osn_user: str | None,
+        osn_ask: bool,
+        osn_ca: str | None,
+        osn_insecure: bool,
+        osn_aws_region: str | None,
+        osn_aws_service: str | None,
+        osn_timeout: float | None,
+        **kwargs: Any,
+    ) -> Any:
+        user, password = ask_password(osn_user) if osn_ask else (osn_user, None)
+        connection = ConnectionSettings.from_env(
+            urls=osn_urls or None,
+            user=user,
+            password=password,
+            ca=osn_ca,
+            verify=False if osn_insecure else None,
+            aws_region=osn_aws_region,
+            aws_service=osn_aws_service,
+            timeout=osn_timeout,
+        )
+        with translate_errors():
+            return command(*args, connection=connection, **kwargs)
+
+    decorated: Any = with_connection
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated

@@ -1,0 +1,179 @@
+"""How to reach a cluster: addresses, credentials, TLS, AWS signing, timeouts.
+
+Environment: OSN_URL (several: separated by commas), OSN_CA, OSN_VERIFY, OSN_TIMEOUT, OSN_RETRIES, OSN_AWS_REGION,
+OSN_AWS_SERVICE, and the credentials (credentials.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from opensearch_neural.cluster.addresses import DEFAULT_URL, as_urls, parse_url
+from opensearch_neural.cluster.credentials import credentials_of_environment
+from opensearch_neural.cluster.errors import SET_CREDENTIALS, Credentials
+from opensearch_neural.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+AWS_SERVICES = ("es", "aoss")  # managed domains and serverless collections
+
+
+@dataclass(frozen=True)
+class ConnectionSettings:
+    """How to reach a cluster. Passwords and tokens are kept out of the repr.
+
+    Raises:
+        InputError: for values that cannot work, or credentials of two kinds.
+    """
+
+    urls: tuple[str, ...] = (DEFAULT_URL,)
+    """Nodes of one cluster. A `user:password@` in a URL is moved to `user` and `password`."""
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    """Sent as `Authorization: Bearer …`."""
+    ca: Path | None = None
+    """PEM file (or folder) of the authorities to trust instead of the system's."""
+    verify: bool = True
+    """False connects without checking the server's certificate."""
+    aws_region: str | None = None
+    """Signs requests with AWS Signature Version 4 if set."""
+    aws_service: str = "es"
+    """"es" for managed domains, "aoss" for serverless collections."""
+    timeout: float = 30.0
+    """Seconds that one request may take."""
+    retries: int = 3
+    """How often a request is repeated, on the next node if there are several, after a broken connection or the statuses
+    502, 503 and 504. A request that timed out is not repeated: it may still be running."""
+    connections: int = 32
+    """Open connections kept to each node; as many requests can run at once."""
+
+    def __post_init__(self) -> None:
+        urls = as_urls(self.urls)
+        if not urls:
+            raise InputError("no URL of a cluster was given", f"for instance {DEFAULT_URL}")
+        parsed = [parse_url(url) for url in urls]
+        self._set("urls", tuple(clean for clean, _, _ in parsed))
+        self._take_url_credentials({(user, password) for _, user, password in parsed if user is not None})
+        if self.ca is not None:
+            self._set("ca", Path(self.ca).expanduser())
+        self._validate()
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)  # the dataclass is frozen
+
+    def _take_url_credentials(self, in_urls: set[tuple[str | None, str | None]]) -> None:
+        if not in_urls:
+            return
+        if len(in_urls) > 1:
+            raise InputError(
+                "the URLs hold different users or passwords", f"one cluster has one user: {SET_CREDENTIALS}"
+            )
+        if self.user or self.password or self.token:
+            raise InputError(
+                "credentials are given twice: in the URL and outside it", "take the user and password out of the URL"
+            )
+        logger.warning(
+            "a URL with a user and password shows them to whoever sees the command line or the environment; %s",
+            SET_CREDENTIALS,
+        )
+        ((user, password),) = in_urls
+        self._set("user", user)
+        self._set("password", password)
+
+    def _validate(self) -> None:
+        if self.password is not None and not self.user:
+            raise InputError("there is a password but no user", "set OSN_USER as well, or give --user")
+        if self.user and self.password is None:
+            raise InputError(
+                f"there is no password for the user {self.user!r}",
+                "set OSN_PASSWORD, name a netrc file that has it in OSN_NETRC, or give --ask-password",
+            )
+        if self.user and ":" in self.user:
+            raise InputError(f"a user name cannot hold a colon: {self.user!r}")
+        if self.token is not None and (not self.token or not re.fullmatch(r"[\x21-\x7e]+", self.token)):
+            raise InputError(
+                "the token is empty or holds blanks, line ends or characters outside ASCII",
+                "OSN_TOKEN is the token alone, without the word Bearer",
+            )
+        kinds = {"a user and password": self.user, "a token": self.token, "AWS signing": self.aws_region}
+        used = [kind for kind, value in kinds.items() if value]
+        if len(used) > 1:
+            raise InputError(f"credentials of two kinds are given: {' and '.join(used)}", "keep one of them")
+        if self.aws_service not in AWS_SERVICES:
+            raise InputError(
+                f"{self.aws_service!r} is not an AWS service of OpenSearch",
+                "es is for managed domains, aoss for serverless collections",
+            )
+        if not self.timeout > 0:
+            raise InputError(f"the timeout is {self.timeout:g} s, and must be above 0")
+        if self.retries < 0:
+            raise InputError(f"the number of retries is {self.retries}, and must be 0 or more")
+        if self.connections < 1:
+            raise InputError(f"the number of connections is {self.connections}, and must be 1 or more")
+        if self.ca is not None and not self.ca.exists():
+            raise InputError(f"the file of certificate authorities is missing: {self.ca}", "--ca or OSN_CA names it")
+
+    @property
+    def credentials(self) -> Credentials:
+        """Which kind of credentials is sent."""
+        if self.user:
+            return "password"
+        if self.token:
+            return "token"
+        return "aws" if self.aws_region else "none"
+
+    @classmethod
+    def from_env(cls, **overrides: Any) -> ConnectionSettings:
+        """The settings of the environment, with `overrides` (those that are not None) in their place.
+
+        Credentials come from the first of these that is there: an override, the URL, OSN_TOKEN or OSN_USER and
+        OSN_PASSWORD, a netrc file with an entry for the host.
+
+        Raises:
+            InputError: naming the variable that cannot be read.
+        """
+        overrides = {name: value for name, value in overrides.items() if value is not None}
+        values: dict[str, Any] = {}
+        if urls := [url for url in re.split(r"[\s,]+", os.environ.get("OSN_URL", "")) if url]:
+            values["urls"] = tuple(urls)
+        for name, variable in {
+            "ca": "OSN_CA",
+            "aws_region": "OSN_AWS_REGION",
+            "aws_service": "OSN_AWS_SERVICE",
+        }.items():
+            if value := os.environ.get(variable):
+                values[name] = value
+        for name, variable, kind in (("timeout", "OSN_TIMEOUT", float), ("retries", "OSN_RETRIES", int)):
+            if value := os.environ.get(variable):
+                values[name] = _number(variable, value, kind)
+        if value := os.environ.get("OSN_VERIFY"):
+            values["verify"] = _truth("OSN_VERIFY", value)
+        values.update(overrides)
+        if "aws_service" in values and "aws_region" not in values:
+            values["aws_region"] = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+            if not values["aws_region"]:
+                raise InputError("an AWS service is named without a region", "set OSN_AWS_REGION, or give --aws-region")
+        credentials_of_environment(values, overrides)
+        return cls(**values)
+
+
+def _number(variable: str, value: str, kind: type) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        wanted = "a whole number" if kind is int else "a number of seconds"
+        raise InputError(f"{variable} is {value!r}, and must be {wanted}") from None
+
+
+def _truth(variable: str, value: str) -> bool:
+    if value.lower() in ("1", "true", "yes", "on"):
+        return True
+    if value.lower() in ("0", "false", "no", "off"):
+        return False
+    raise InputError(f"{variable} is {value!r}, and must be true or false")
