@@ -21,7 +21,7 @@ prediction serves both. Equal to the cluster's scores within 1e-5 on every docum
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +30,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.look_up_table import SCRIPT, PackedTable
-from opensearch_neural.queries import DOT_ALIAS
+from opensearch_neural.queries import DOT_ALIAS, Clause
 
 Floats = NDArray[np.float32]
+Known = Callable[[Clause], Floats] | None
 
 SMALLEST_WEIGHT = float(np.finfo(np.float32).tiny)
 _KEPT = np.uint32(0xFFFF_8000)
@@ -110,27 +111,28 @@ def rescored(first: Floats, second: Floats, *, query_weight: float = 1.0, rescor
     return first * np.float32(query_weight) + second * np.float32(rescore_query_weight)
 
 
-def predict(body: Mapping[str, Any], documents: StoredWeights) -> dict[int, float]:
+def predict(body: Mapping[str, Any], documents: StoredWeights, *, known: Known = None) -> dict[int, float]:
     """{document number: score} of every hit of a body of `neural_sparse`, `high_idf_first` or, where the documents' codes
     are given, `quantized_rescore` of these and `cascade`; in document order.
 
     Filters and the rescore window cannot be seen from weights: all documents are taken to pass the one and to lie within
-    the other. Raises InputError for a body with anything else in it.
+    the other. known: the (documents,) scores of any other query, 0 for what it does not match. Raises InputError for a body
+    with anything else in it.
     """
-    matched, scores = _score(body.get("query", {}), documents, ())
+    matched, scores = _score(body.get("query", {}), documents, (), known)
     rescore = body.get("rescore")
     for each in rescore if isinstance(rescore, list) else [rescore] if rescore else []:
         how = each["query"]
         if how.get("score_mode", "total") != "total":
             raise InputError(f"score_mode {how['score_mode']!r} is not predicted", "only total is")
-        _, second = _score(how["rescore_query"], documents, ())
+        _, second = _score(how["rescore_query"], documents, (), known)
         weights = {name: how[name] for name in ("query_weight", "rescore_query_weight") if name in how}
         scores = rescored(scores, second, **weights)
     return {int(number): float(scores[number]) for number in np.flatnonzero(matched)}
 
 
 def _score(
-    query: Mapping[str, Any], documents: StoredWeights, boosts: tuple[float, ...]
+    query: Mapping[str, Any], documents: StoredWeights, boosts: tuple[float, ...], known: Known
 ) -> tuple[NDArray[np.bool_], Floats]:
     """Which documents match a query, and with which scores."""
     ((kind, inner),) = query.items() if len(query) == 1 else [("", {})]
@@ -145,20 +147,23 @@ def _score(
         return documents.matches(tokens), documents.scores(tokens, boosts=boosts)
     if kind == "script_score" and inner["script"].get("source") == SCRIPT and documents.codes is not None:
         table = PackedTable.from_params(inner["script"]["params"])
-        matched, _ = _score(inner["query"], documents, boosts)
+        matched, _ = _score(inner["query"], documents, boosts, known)
         return matched, np.where(matched, table.scores(documents.codes), 0).astype(np.float32)
     if kind == "match_all":
         return np.ones(documents.documents, dtype=bool), np.ones(documents.documents, np.float32)
     if kind == "bool" and not inner.keys() - {"must", "should", "filter", "boost", "minimum_should_match"}:
-        return _score_bool(inner, documents, (*boosts, inner.get("boost", 1.0)))
+        return _score_bool(inner, documents, (*boosts, inner.get("boost", 1.0)), known)
+    if known is not None:
+        scores = known(dict(query)) * _product(boosts)
+        return scores > 0, scores
     raise InputError(f"the score of a {kind or 'malformed'} query is not predicted", "only those of sparse queries are")
 
 
 def _score_bool(
-    inner: Mapping[str, Any], documents: StoredWeights, boosts: tuple[float, ...]
+    inner: Mapping[str, Any], documents: StoredWeights, boosts: tuple[float, ...], known: Known
 ) -> tuple[NDArray[np.bool_], Floats]:
-    must = [_score(query, documents, boosts) for query in _listed(inner.get("must"))]
-    should = [_score(query, documents, boosts) for query in _listed(inner.get("should"))]
+    must = [_score(query, documents, boosts, known) for query in _listed(inner.get("must"))]
+    should = [_score(query, documents, boosts, known) for query in _listed(inner.get("should"))]
     least = inner.get("minimum_should_match", 0 if must or _listed(inner.get("filter")) else 1)
     total = np.zeros(documents.documents)
     for _, scores in must + should:

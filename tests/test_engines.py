@@ -91,7 +91,7 @@ def test_a_model_that_is_not_on_this_machine_is_named(
     monkeypatch.setenv("OSN_HOME", str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(ModelError, match="is not on this machine"):
-        _ = open_engines(client, index).query_encoder
+        _ = open_engines(client, index).models.query_encoder
 
 
 @pytest.mark.cluster

@@ -35,11 +35,14 @@ from ingest.encode import EncodeJob, run_encode, write_index
 from ingest.job import CorpusSource, Job, run_job
 from opensearch_neural import queries
 from opensearch_neural.cluster.settings import ConnectionSettings
-from opensearch_neural.commands.search import CODES, token_contributions
-from opensearch_neural.engines import TUNED_CASCADE, Cascade, Engines, TwoPhases, open_engines
+from opensearch_neural.engines import Engines, open_engines
+from opensearch_neural.engines.catalogue import look_up_table
+from opensearch_neural.engines.settings import TUNED_CASCADE, Cascade, TwoPhases
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.evaluation.results import Row, read
+from opensearch_neural.explanation import shares
 from opensearch_neural.index.mapping import index_body
+from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, write_record
 from opensearch_neural.look_up_table import PackedTable, spread
 from opensearch_neural.models.dense_onnx import INT8_FILE
@@ -251,8 +254,8 @@ def test_the_index_says_what_its_codes_and_vectors_are_made_of(written: Written)
 @pytest.mark.cluster
 def test_the_cascade_in_one_request_gives_what_three_requests_give(written: Written) -> None:
     engines = written.engines(rare=Rare("count", 2), window=12, dense_window=5, weight=0.02)
-    tokens = engines.query_encoder.encode(QUERY)
-    weight = 0.02 * sum(tokens.values()) / engines.table(QUERY).var(axis=1).sum() ** 0.5
+    tokens = engines.models.query_encoder.encode(QUERY)
+    weight = 0.02 * sum(tokens.values()) / look_up_table(engines.models, QUERY).var(axis=1).sum() ** 0.5
     rare = written.hits(queries.neural_sparse(queries.rare_tokens(tokens, Rare("count", 2)), size=12))
     everything = written.hits(queries.neural_sparse(tokens, size=60))
     second = {id: everything[id] for id in rare}
@@ -295,11 +298,11 @@ def test_reconstructed_vectors_are_not_searched_with_another_model(
     written: Written, texts: list[str], tmp_path: Path
 ) -> None:
     path = str(written.model.info.path)
-    same = written.hits(written.engines(dense_model=path).body("jpq-hnsw", QUERY))
+    same = written.hits(written.engines(dense=path).body("jpq-hnsw", QUERY))
     assert same == written.hits(written.engines().body("jpq-hnsw", QUERY))
     other = quantized_model(tmp_path / "other", texts, seed=5)
     with pytest.raises(ModelError, match=r"was written with the dense model .*, and this is .*other"):
-        written.engines(dense_model=str(other)).body("jpq-hnsw", QUERY)
+        written.engines(dense=str(other)).body("jpq-hnsw", QUERY)
 
 
 @pytest.mark.cluster
@@ -313,7 +316,7 @@ def test_as_bytes_they_are_found_too_however_long_the_query_is(
     engines = as_bytes.engines()
     inner = written.inner_products(QUERY)
     best = sorted(inner, key=inner.__getitem__, reverse=True)[:10]
-    encoder = engines.reconstructed_encoder
+    encoder = engines.models.reconstructed
     vector = encoder.encode_queries([QUERY])
     for length in (1, 30):
         monkeypatch.setattr(type(encoder), "encode_queries", lambda self, texts, by=length: by * vector)
@@ -327,7 +330,7 @@ def test_faiss_here_and_the_script_there_give_the_same_ranking(written: Written)
     best = sorted(inner, key=inner.__getitem__, reverse=True)
     by_faiss = engines.body("faiss", QUERY, size=7, from_=3)
     assert list(written.hits(by_faiss)) == best[3:10]
-    assert list(written.hits(queries.quantized(engines.table(QUERY), size=7, from_=3))) == best[3:10]
+    assert list(written.hits(queries.quantized(look_up_table(engines.models, QUERY), size=7, from_=3))) == best[3:10]
     narrowed = {"terms": {"_id": best[20:30]}}
     assert list(written.hits(engines.body("faiss", QUERY, size=5, filter=narrowed))) == best[20:25]
     with pytest.raises(InputError, match="at most 1,000 hits by their ids, not 1,001"):
@@ -374,7 +377,7 @@ def test_codes_of_another_model_are_refused(written: Written, corpus: Path, text
     with pytest.raises(ModelError, match="was written with the quantized model model"):
         run_job(written.client, job_of(corpus, written.index, other), show_progress=False)
     with pytest.raises(ModelError, match="was written with the quantized model model"):
-        written.engines(pq_model=str(other)).body_of("cascade")
+        written.engines(pq=str(other)).body_of("cascade")
     with pytest.raises(ModelError, match="holds quantized vectors, and this ingest brings none"):
         run_job(written.client, job_of(corpus, written.index, other, pq="none", dense="none"), show_progress=False)
     with pytest.raises(InputError, match="reconstructed from the codes of a quantized model, and there is none"):
@@ -415,7 +418,7 @@ def test_codes_from_files_make_the_same_index_as_codes_from_the_model(
         run_job(client, job_of(corpus, f"{index_name}-e", model, **settings), show_progress=False)
     run_job(client, job_of(corpus, f"{index_name}-e", model, **{**settings, "pq": str(model)}), show_progress=False)
     # Once named it is known, for queries too.
-    assert open_engines(client, f"{index_name}-e").quantized_model.info.hash == load_quantized(model).info.hash
+    assert open_engines(client, f"{index_name}-e").models.quantized.info.hash == load_quantized(model).info.hash
     other = quantized_model(tmp_path / "other", texts, seed=5)
     with pytest.raises(InputError, match="is another model"):
         run_job(client, job_of(corpus, f"{index_name}-f", model, **{**settings, "pq": str(other)}), show_progress=False)
@@ -424,7 +427,7 @@ def test_codes_from_files_make_the_same_index_as_codes_from_the_model(
         beside = {"vectors": tmp_path / "v", "dense": str(model)}
         run_job(client, job_of(corpus, index_name, model, **beside), show_progress=False)
     # What `osn encode --faiss` wrote serves in place of the index's codes, and what was deleted since is told.
-    engines = open_engines(client, names[1], faiss_index=faiss)
+    engines = open_engines(client, names[1], faiss=faiss)
     body = engines.body("faiss", QUERY, size=5)
     assert queries.listed_count(body) == 25
     assert body == open_engines(client, names[1]).body("faiss", QUERY, size=5)
@@ -508,28 +511,29 @@ def test_a_vector_that_is_not_finite_costs_its_document_alone(
 
 def test_a_query_of_zeros_is_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = load_quantized(model, device="cpu")
-    engines = Engines("docs", IndexMeta(quantized=QuantizedMeta("m", loaded.info.hash, 4)), True)
-    engines._quantized_model = loaded
     monkeypatch.setattr(type(loaded), "encode_queries", lambda self, texts: np.zeros((len(texts), 32), np.float32))
+
+    def engines(meta: IndexMeta) -> Engines:
+        models = IndexModels("docs", meta).holding(quantized=loaded, dense=cast(Any, loaded))
+        return Engines("docs", meta, True, models)
+
     with pytest.raises(InputError, match="all zeros"):
-        engines.body("jpq-rescore", QUERY)
-    engines._dense_encoder = cast(Any, loaded)
+        engines(IndexMeta(quantized=QuantizedMeta("m", loaded.info.hash, 4))).body("jpq-rescore", QUERY)
     for engine in ("jpq-hnsw", "dense"):
         made = DenseMeta("m", loaded.info.hash, 32, "float", False, reconstructed=engine == "jpq-hnsw")
-        engines.meta = IndexMeta(dense=made)
         with pytest.raises(InputError, match="all zeros"):
-            engines.body(engine, QUERY)
+            engines(IndexMeta(dense=made)).body(engine, QUERY)
 
 
 def test_the_cascade_searches_as_it_was_tuned_unless_told_otherwise() -> None:
     tuned = Cascade(Rare("count", 2), 80, 40, 0.25)
     meta = IndexMeta(extra={TUNED_CASCADE: {**tuned.record, "keep": 1}})
-    assert Engines("docs", meta, True).cascade == tuned
-    told = Engines("docs", meta, True, weight=2.0, dense_window=10)
-    assert told.cascade == Cascade(Rare("count", 2), 80, 10, 2.0)
+    engines = Engines("docs", meta, True, IndexModels("docs", meta))
+    assert Cascade.of(engines) == tuned
+    assert Cascade.of(engines.with_settings(weight=2.0, dense_window=10)) == Cascade(Rare("count", 2), 80, 10, 2.0)
     meta.extra[TUNED_CASCADE] = {"rare": "some", "window": 3}
     with pytest.raises(ModelError, match="stores a setting of the cascade that cannot be read"):
-        _ = Engines("docs", meta, True).cascade
+        Cascade.of(engines)
 
 
 # ------------------------------------------------------------------------------------------------------------- tuning
@@ -571,10 +575,10 @@ def test_the_cascade_is_tuned_by_judgements_and_searches_so_from_then_on(
         # What is relevant lies in the codes here, so the largest weights find it.
         assert record["weight"] >= 0.05
         assert record["kept"] > 1
-        assert stored.cascade.weight == record["weight"]
+        assert Cascade.of(stored).weight == record["weight"]
         assert stored.body("cascade", QUERY)["rescore"][-1]["window_size"] == record["dense_window"]
         # High-IDF-first searches as it did.
-        assert stored.two_phases == TwoPhases()
+        assert TwoPhases.of(stored) == TwoPhases()
     finally:
         write_record(written.client, written.index, replace(stored.meta, extra={}))
     with pytest.raises(InputError, match="a cascade is chosen by judgements"):
@@ -783,7 +787,7 @@ def test_explained_tokens_and_codes_add_up_to_the_score(written: Written) -> Non
         body = written.engines(window=12, dense_window=5).body(engine, QUERY, size=3)
         hits = written.client.search(index=written.index, body={**body, "explain": True})["hits"]["hits"]
         for hit in hits:
-            parts = {each["token"]: each["score"] for each in token_contributions(hit["_explanation"])}
-            assert sum(parts.values()) == pytest.approx(hit["_score"], rel=1e-5)
-            assert parts[CODES] > 0
+            parts = shares(hit["_explanation"])
+            assert sum(share.score for share in parts) == pytest.approx(hit["_score"], rel=1e-5)
+            assert any(share.source == "codes" and share.score > 0 for share in parts)
             assert (len(parts) > 1) == has_tokens, "what BM25 found counts nothing once the codes have ranked it"

@@ -19,6 +19,7 @@ from ingest.job import CorpusSource, Job, run_job  # noqa: E402
 from opensearch_neural import queries  # noqa: E402
 from opensearch_neural.cli import osn  # noqa: E402
 from opensearch_neural.engines import open_engines  # noqa: E402
+from opensearch_neural.engines.catalogue import Tome  # noqa: E402
 from opensearch_neural.errors import ModelError  # noqa: E402
 from opensearch_neural.index.record import PassageMeta  # noqa: E402
 from opensearch_neural.models.directory import write_osn_json  # noqa: E402
@@ -85,8 +86,8 @@ def test_documents_come_in_the_order_in_which_their_urls_were_written(
     answer = searched(cluster_url, written, "--json", "the cat")
     assert answer.exit_code == 0, answer.output
     hits = json.loads(answer.stdout)["hits"]
-    engines = open_engines(client, written.index, urls=written.urls, tome_model=str(written.model))
-    expected = engines.url_retriever.find_urls("the cat", 10)
+    engines = open_engines(client, written.index, urls=written.urls, tome=str(written.model))
+    expected = Tome(engines).retriever.find_urls("the cat", 10)
     assert [hit["url"] for hit in hits] == list(expected)
     assert [written.by_id[hit["id"]] for hit in hits] == list(expected)
     assert all(hit["title"] and hit["excerpt"] for hit in hits)
@@ -143,7 +144,7 @@ def test_an_application_searches_as_the_page_shows(written: Written, client) -> 
 
 @pytest.mark.cluster
 def test_generated_and_sparse_hits_are_fused_by_rank(written: Written, client) -> None:
-    engines = open_engines(client, written.index, urls=written.urls, tome_model=str(written.model))
+    engines = open_engines(client, written.index, urls=written.urls, tome=str(written.model))
     assert engines.serves("tome")
     if not engines.plugin:
         assert not engines.serves("tome-rrf")

@@ -104,7 +104,7 @@ def demo(
         engines = open_engines(client, INDEX)
         served = {name: (engines, name) for name in available_engines(engines) if name in ENGINES}
         if trained:
-            engines = open_engines(client, TRAINED, sparse_model=str(model))
+            engines = open_engines(client, TRAINED, sparse=str(model))
             served |= {f"{name} (trained)": (engines, name) for name in TRAINED_ENGINES}
         rows = measure_engines(client, served, data)
         step("Three queries, their first hits explained")

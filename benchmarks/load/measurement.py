@@ -35,6 +35,7 @@ from benchmarks.load.warmup import Warmup, WarmupSettings, warm_up
 from benchmarks.load.workload import IndexFacts, ModelChoice, Workload, body_builders, request_heads
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines import open_engines
+from opensearch_neural.engines.settings import Cascade, TwoPhases
 from opensearch_neural.errors import ClusterError, InputError, OsnError
 from opensearch_neural.evaluation.results import Row
 
@@ -336,9 +337,11 @@ def notes(found: Measurement, workload: Workload) -> list[str]:
     ]
     for variant in workload.variants:
         if variant.engine == "high-idf-first":
-            said.append(f"{variant.name}: rare tokens {with_options(variant, workload.engines_of(variant)).two_phases}")
+            said.append(
+                f"{variant.name}: rare tokens {TwoPhases.of(with_options(variant, workload.engines_of(variant)))}"
+            )
         elif variant.engine == "cascade":
-            said.append(f"{variant.name}: {with_options(variant, workload.engines_of(variant)).cascade}")
+            said.append(f"{variant.name}: {Cascade.of(with_options(variant, workload.engines_of(variant)))}")
     for name, opened in workload.indexes.items():
         drawn = opened.meta.extra.get(RESAMPLED)
         if drawn:

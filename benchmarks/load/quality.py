@@ -18,6 +18,7 @@ from benchmarks.load.workload import Workload
 from opensearch_neural import multi_vector
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines import Engines
+from opensearch_neural.engines.catalogue import dense_vector
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.evaluation import evaluate
 from opensearch_neural.evaluation.evaluate import Qrels
@@ -132,7 +133,11 @@ def exact_dense(engines: Engines, text: str, size: int) -> Body:
     meta = engines.meta.dense
     assert meta is not None
     space = "cosinesimil" if meta.normalized else "innerproduct"
-    parameters = {"field": meta.field_name, "query_value": engines.dense_vector(text).tolist(), "space_type": space}
+    parameters = {
+        "field": meta.field_name,
+        "query_value": dense_vector(engines.models, text).tolist(),
+        "space_type": space,
+    }
     script = {"source": "knn_score", "lang": "knn", "params": parameters}
     query: Body = {"script_score": {"query": {"exists": {"field": meta.field_name}}, "script": script}}
     return {"size": size, "query": multi_vector.by_the_best(query) if meta.vectors > 1 else query}

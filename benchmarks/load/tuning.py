@@ -29,7 +29,8 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.engine_options import models_options
-from opensearch_neural.engines import TUNED, TUNED_CASCADE, Cascade, Engines, TwoPhases, open_engines
+from opensearch_neural.engines import Engines, open_engines
+from opensearch_neural.engines.settings import TUNED, TUNED_CASCADE, Cascade, TwoPhases
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.tables import table
 from opensearch_neural.queries import Body, Rare
@@ -194,7 +195,7 @@ def body_of(engines: Engines, setting: TwoPhases | Cascade | None, text: str, si
         return engines.body("sparse", text, size=size)
     if isinstance(setting, Cascade):
         given = {name: getattr(setting, name) for name in ("rare", "window", "dense_window", "weight")}
-        return replace(engines, **given).body("cascade", text, size=size)
+        return engines.with_settings(**given).body("cascade", text, size=size)
     # As if it were stored, so that nothing of what is stored counts beside it.
     meta = replace(engines.meta, extra={**engines.meta.extra, TUNED: setting.record})
     return replace(engines, meta=meta).body("high-idf-first", text, size=size)
@@ -362,9 +363,10 @@ def tried_and_chosen(
     engines.body_of(engine)  # the encoders are loaded here, and shared by the copies that are made
     grid: Sequence[TwoPhases | Cascade] = settings()
     if engine == "cascade":
-        model = engines.quantized_model
-        engines = replace(engines, _quantized_model=replace(model, dense=_Remembering(model.dense)))
-        grid = cascades(engines.cascade)
+        model = engines.models.quantized
+        remembering = engines.models.holding(quantized=replace(model, dense=_Remembering(model.dense)))
+        engines = replace(engines, models=remembering)
+        grid = cascades(Cascade.of(engines))
     ask = asker(client, engines.index)
     for text in list(tuning.texts.values())[:50]:  # not timed
         for setting in (None, grid[0], grid[-1]):
@@ -454,7 +456,7 @@ def tune(
     measure = "overlap@10" if qrels is None else "nDCG@10"
     tuning, held_back = halves(texts, qrels, most, seed)
     client = connect(settings=connection)
-    engines = open_engines(client, index, sparse_model=sparse, dense_model=dense, pq_model=pq, backend=backend)
+    engines = open_engines(client, index, sparse=sparse, dense=dense, pq=pq, backend=backend)
     tried, chosen = tried_and_chosen(client, engines, engine, tuning, held_back, keep, passes=passes, seed=seed)
     if chosen is not None and not dry_run:
         store(client, index, chosen, keep=keep, measure=measure, queries=len(held_back.texts))

@@ -35,7 +35,6 @@ from typing import Any
 from opensearch_neural.engines import ENGINES, Engines
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.queries import DOT_ALIAS, Body, Rare, rare_tokens
-from opensearch_neural.query_encoder import QueryEncoder
 
 TWO_PHASE = "two-phase"
 ALL_ENGINES = (*ENGINES, TWO_PHASE)
@@ -221,8 +220,6 @@ def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:
         raise ClusterError(f"{variant.name!r} needs the neural-search plugin, which this cluster lacks")
     engines.body_of(engine)  # before it is copied, so that all variants share one encoder
     chosen = replace(with_options(variant, engines), plugin=plugin)
-    if variant.keep is not None and engine != "high-idf-first":
-        chosen = replace(chosen, _query_encoder=_Kept(engines.query_encoder, variant.keep))
     page = page_of(variant)
 
     def build(text: str) -> Body:
@@ -248,18 +245,7 @@ def with_options(variant: Variant, engines: Engines) -> Engines:
         "dense_window": variant.dense_window,
         "weight": variant.weight,
     }
-    return replace(engines, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
-
-
-class _Kept(QueryEncoder):
-    """An encoder of queries that keeps some of their tokens only."""
-
-    def __init__(self, encoder: QueryEncoder, keep: Rare) -> None:
-        self.__dict__.update(encoder.__dict__)
-        self._keep = keep
-
-    def encode(self, text: str) -> dict[str, float]:
-        return rare_tokens(super().encode(text), self._keep)
+    return engines.with_settings(**{name: value for name, value in given.items() if value is not None})
 
 
 def page_of(variant: Variant) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from benchmarks.load.target import Target
 from benchmarks.load.variants import Variant, body_builder, parameters
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.engines import Engines
+from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import IndexMeta
 from opensearch_neural.queries import Body, Rare
 
@@ -78,12 +79,16 @@ class Workload:
             facts.index,
             facts.meta,
             facts.plugin,
-            sparse_model=self.models.sparse,
-            dense_model=self.models.dense,
-            backend=self.models.backend,
-            rare=self.models.rare,
-            window=self.models.window,
-            pq_model=self.models.pq,
+            IndexModels(
+                facts.index,
+                facts.meta,
+                sparse=self.models.sparse,
+                dense=self.models.dense,
+                quantized=self.models.pq,
+                backend=self.models.backend,
+                threads=1,
+            ),
+            {"rare": self.models.rare, "window": self.models.window},
             connect=lambda: connect(settings=self.target.settings),
         )
 

@@ -30,7 +30,8 @@ from benchmarks.load.command import load_settings, measuring_options, queries_of
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
-from opensearch_neural.engines import TUNED_CASCADE, open_engines
+from opensearch_neural.engines import open_engines
+from opensearch_neural.engines.settings import TUNED_CASCADE, Cascade
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Data, Goal, Row, Summary
 
@@ -263,7 +264,7 @@ def check_unseen(model: str, folder: Path, split: str) -> None:
 
 def setting_rows(client: OpenSearch, index: str, backend: Backend) -> list[Row]:
     """What the cascade was measured with."""
-    setting = open_engines(client, index, backend=backend).cascade
+    setting = Cascade.of(open_engines(client, index, backend=backend))
     values = {"weight": setting.weight, "window": setting.window, "dense window": setting.dense_window}
     return [Row(index, CASCADE, name, float(value), None, None, 0)
             for name, value in values.items()]  # fmt: skip

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
 
+from opensearch_neural.engines.catalogue import ENGINES
+from opensearch_neural.engines.engine import Option
 from opensearch_neural.errors import InputError
-from opensearch_neural.queries import Rare
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -36,107 +36,58 @@ def models_options(command: Command) -> Command:
 
 
 def engine_options(command: Command) -> Command:
-    """Those, and how the engines search; the command gets them as `how`, the settings of `open_engines`.
+    """Those, and the options of all engines; the command gets them as `how`, what `open_engines` takes.
 
-    Raises InputError for a threshold that is none.
+    Raises InputError for a value that an engine's option does not take.
     """
-    tuned = "as `osn tune` chose, else"
-    options = [
-        click.option(
-            "--rare",
-            "osn_rare",
-            default=None,
-            help="high-idf-first, cascade: which tokens are rare: ratio:R, share:S or count:N.  "
-            f"[default: {tuned} ratio:0.5]",
-        ),
-        click.option(
-            "--window",
-            "osn_window",
-            type=click.IntRange(min=1),
-            default=None,
-            help=f"Of these: hits of each shard rescored with all tokens.  [default: {tuned} 30, or 100]",
-        ),
-        click.option(
-            "--dense-window",
-            "osn_dense_window",
-            type=click.IntRange(min=1),
-            default=None,
-            help=f"cascade, jpq-rescore: hits of each shard rescored with their codes.  [default: {tuned} 50, or 100]",
-        ),
-        click.option(
-            "--weight",
-            "osn_weight",
-            type=click.FloatRange(min=0, min_open=True),
-            default=None,
-            help=f"cascade: of the codes' scores, a share of the tokens' weights.  [default: {tuned} 0.025]",
-        ),
-        click.option(
-            "--faiss",
-            "osn_faiss",
-            type=click.Path(path_type=Path),
-            default=None,
-            help="faiss: the file of codes that `osn encode --faiss` wrote.  [default: the codes of the index]",
-        ),
-        click.option(
-            "--urls",
-            "osn_urls_folder",
-            type=click.Path(path_type=Path),
-            default=None,
-            help="tome: the folder that `osn urls` wrote for the corpus.",
-        ),
-        click.option(
-            "--tome",
-            "osn_tome",
-            default=None,
-            help="Generative model, where it is not found by the record of --urls.",
-        ),
-        click.option(
-            "--beams",
-            "osn_beams",
-            type=click.IntRange(min=1),
-            default=None,
-            help="tome: URLs looked for side by side, and found at most; 1 is greedy.  [default: 10]",
-        ),
-    ]
+    options = _by_name()
 
     @functools.wraps(command)
     def with_settings(
-        *args: Any,
-        sparse: str | None,
-        dense: str | None,
-        pq: str | None,
-        backend: str,
-        osn_rare: str | None,
-        osn_window: int | None,
-        osn_dense_window: int | None,
-        osn_weight: float | None,
-        osn_faiss: Path | None,
-        osn_urls_folder: Path | None,
-        osn_tome: str | None,
-        osn_beams: int | None,
-        **kwargs: Any,
+        *args: Any, sparse: str | None, dense: str | None, pq: str | None, backend: str, **kwargs: Any
     ) -> Any:
-        try:
-            rare = Rare.parse(osn_rare) if osn_rare else None
-        except ValueError as error:
-            raise InputError(f"--rare: {error}") from None
-        how = {
-            "sparse_model": sparse,
-            "dense_model": dense,
-            "pq_model": pq,
-            "backend": backend,
-            "rare": rare,
-            "window": osn_window,
-            "dense_window": osn_dense_window,
-            "weight": osn_weight,
-            "faiss_index": osn_faiss,
-            "urls": osn_urls_folder,
-            "tome_model": osn_tome,
-            "beams": osn_beams,
-        }
+        settings = {name: kwargs.pop(f"{PREFIX}{name}") for name in options}
+        how = {"sparse": sparse, "dense": dense, "pq": pq, "backend": backend, **settings}
         return command(*args, how=how, **kwargs)
 
     decorated: Any = with_settings
-    for option in reversed(options):
-        decorated = option(decorated)
+    for name, taken_by in reversed(options.items()):
+        flag = f"--{name.replace('_', '-')}"
+        decorated = click.option(
+            flag, f"{PREFIX}{name}", default=None, callback=_parsed_by(flag, taken_by[0][1]), help=_help(taken_by)
+        )(decorated)
     return models_options(decorated)
+
+
+PREFIX = "engine_"
+"""Before the names of engines' options, so that a command may have options of its own by the same names."""
+
+
+def _by_name() -> dict[str, list[tuple[str, Option]]]:
+    """{option: [(engine that takes it, as that engine describes it)]}"""
+    options: dict[str, list[tuple[str, Option]]] = {}
+    for engine in ENGINES.values():
+        for option in engine.options:
+            options.setdefault(option.name, []).append((engine.name, option))
+    return options
+
+
+def _help(taken_by: Sequence[tuple[str, Option]]) -> str:
+    """Which engines take the option, and for what; what several say alike is said once."""
+    engines: dict[tuple[str, str], list[str]] = {}
+    for engine, option in taken_by:
+        engines.setdefault((option.help, option.default), []).append(engine)
+    return "  ".join(
+        f"{', '.join(names)}: {help}" + f"  [default: {default}]" * bool(default)
+        for (help, default), names in engines.items()
+    )
+
+
+def _parsed_by(flag: str, option: Option) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+    def parsed(_: click.Context, __: click.Parameter, text: str | None) -> Any:
+        try:
+            return None if text is None else option.parse(text)
+        except ValueError as error:
+            raise InputError(f"{flag} {text}: {error}") from None
+
+    return parsed

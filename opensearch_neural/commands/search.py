@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from opensearch_neural import queries
 from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
@@ -17,8 +15,9 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.engine_options import engine_options
 from opensearch_neural.engines import ENGINES, open_engines
 from opensearch_neural.errors import InputError
+from opensearch_neural.explanation import doubt, shares
 from opensearch_neural.lint import lint
-from opensearch_neural.queries import DOT_ALIAS, best_passages
+from opensearch_neural.queries import best_passages
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -65,12 +64,11 @@ def search(
     clauses = [parse_filter(text) for text in filters]
     client = connect(settings=connection)
     engines = open_engines(client, index, **how)
-    if engine is None:
-        engine = "high-idf-first" if engines.meta.sparse else "bm25"
-    engines.body_of(engine)
-    fused = engine.startswith("hybrid") or engine == "tome-rrf"
+    name = engine or engines.default
+    engines.body_of(name)
+    chosen = engines.engine(name)
     body = engines.body(
-        engine,
+        name,
         query,
         filter=clauses or None,
         size=size,
@@ -82,49 +80,37 @@ def search(
         print(json.dumps(body, indent=2, ensure_ascii=False))
         return
     findings = lint(body, quick_capabilities(client), engines.meta)
-    for finding in findings:
-        click.echo(f"warning: {finding}", err=True)
+    warn(map(str, findings))
     if not query.strip() and not findings:
-        click.echo("warning: the query is empty, and a model's vector or URLs for it say nothing", err=True)
-    if explain and not fused:
+        warn(["the query is empty, and a model's vector or URLs for it say nothing"])
+    if explain and not chosen.fused:
         body["explain"] = True
-    asked = queries.listed_urls(body) if not clauses else []
-    if asked and fused:
-        # Which of them there are does not show in the hits, where those of another engine are, too.
-        body["aggs"] = {HELD: {"terms": {"field": "url", "include": asked, "size": len(asked)}}}
-    answer = client.search(index=index, body=body)
-    found = answer["hits"]["hits"]
-    by_id = engine == "faiss" or (engine == "tome" and engines.url_retriever.urls.numbered)
-    gone = queries.listed_count(body) - answer["hits"]["total"]["value"] if by_id and not clauses else 0
-    if gone > 0:
-        found_were = "nearest documents" if engine == "faiss" else "documents whose URLs were written"
-        click.echo(f"warning: {gone} of the {found_were} are not in {index!r} any more", err=True)
-    if engine == "tome" and from_ + size > (beams := engines.url_retriever.beams):
-        click.echo(f"warning: {beams} URLs are written at most (--beams)", err=True)
-    unfound: dict[str, list[str]] = {}  # Only where it is looked for.
-    if asked and (fused or not from_):
-        unfound["unfound_urls"] = missing = unfound_urls(body, answer)
-        if missing:
-            told = (
-                f"{len(missing)} of the URLs that were written are in no document of {index!r} any more: {missing[0]}"
-                if len(missing) < len(asked)
-                else f"no document of {index!r} has one of the {len(missing)} URLs that were written: {missing[0]}"
-            )
-            click.echo(f"warning: {told}{', …' * (len(missing) > 1)}", err=True)
-    if not found:
-        for field in unknown_fields(client, index, clauses):
-            click.echo(f"warning: {index!r} has no field {field!r} to filter by", err=True)
+    answer = client.search(index=index, body=body if clauses else chosen.counted(body))
+    missing = chosen.missing(body, answer, filtered=bool(clauses))
+    warn(missing.warnings)
+    hits = answer["hits"]["hits"]
+    if not hits:
+        warn(f"{index!r} has no field {field!r} to filter by" for field in unknown_fields(client, index, clauses))
+    explained = {hit["_id"]: shares(hit["_explanation"]) for hit in hits if "_explanation" in hit}
+    for hit in hits:
+        if hit["_id"] in explained and (told := doubt(body, explained[hit["_id"]], hit["_score"])):
+            warn([f"{hit['_id']}: {told}"])
     if engines.meta.passages:
-        hits = [hit_of(hit, id) for id, hit in best_passages(body, found, size=size, from_=from_)]
+        shown = [hit_of(hit, id) for id, hit in best_passages(body, hits, size=size, from_=from_)]
     else:
-        hits = [hit_of(hit) for hit in found]
+        shown = [hit_of(hit) for hit in hits]
     if as_json:
-        result = {"engine": engine, "took_ms": answer["took"], **unfound, "hits": hits}
+        result = {"engine": name, "took_ms": answer["took"], **missing.facts, "hits": shown}
         print(json.dumps(result, ensure_ascii=False, indent=2))
         return
-    print_hits(hits, engine, answer["took"], from_)
-    if explain and fused:
-        print("(scores of hybrid engines are made after the search and are not explained by the cluster)")
+    print_hits(shown, name, answer["took"], from_)
+    if explain and chosen.fused:
+        print(f"(scores of {name} are made after the search and are not explained by the cluster)")
+
+
+def warn(messages: Iterable[str]) -> None:
+    for message in messages:
+        click.echo(f"warning: {message}", err=True)
 
 
 def parse_filter(text: str) -> dict[str, Any]:
@@ -138,18 +124,6 @@ def parse_filter(text: str) -> dict[str, Any]:
     if not (field and equals):
         raise InputError(f"--filter {text!r}: expected FIELD=VALUE, or an OpenSearch clause as JSON")
     return {"term": {field: value}}
-
-
-HELD = "urls"
-"""The aggregation that counts which of the written URLs the index holds."""
-
-
-def unfound_urls(body: queries.Body, answer: Mapping[str, Any]) -> list[str]:
-    """Which of the URLs that a body asks for the index does not hold: of what was counted, else as far as hits tell."""
-    if HELD not in answer.get("aggregations", {}):
-        return queries.unfound_urls(body, [hit["_source"].get("url") for hit in answer["hits"]["hits"]])
-    held = {bucket["key"] for bucket in answer["aggregations"][HELD]["buckets"]}
-    return [url for url in queries.listed_urls(body) if url not in held]
 
 
 def unknown_fields(client: OpenSearch, index: str, clauses: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -178,47 +152,10 @@ def hit_of(hit: Mapping[str, Any], document: str | None = None) -> dict[str, Any
         shown["url"] = source["url"]
     shown["excerpt"] = " ".join(excerpt.split())
     if "_explanation" in hit:
-        shown["tokens"] = token_contributions(hit["_explanation"])
+        explained = shares(hit["_explanation"])
+        shown["tokens"] = [share.to_json() for share in explained]
+        shown["sum"] = sum(share.score for share in explained)
     return shown
-
-
-_FEATURE = re.compile(r"^Linear function on the \S+ field for the (?P<token>.+) feature, computed as", re.DOTALL)
-_TERM = re.compile(r"^weight\((?P<field>[^:]+):(?P<token>.+) in \d+\)", re.DOTALL)
-_STAGES = ("primaryWeight", "secondaryWeight")
-CODES = "[codes]"
-"""In a hit's contributions, what the quantized vector adds, the query's constant offset included."""
-
-
-def token_contributions(explanation: dict[str, Any]) -> list[dict[str, Any]]:
-    """What each token added to a score, the largest first, read from OpenSearch's explanation of it.
-
-    Sparse engines: {token, query_weight, document_weight, score = their product}; BM25: {token, score}; what codes add is
-    CODES. Each counts as much as its stage of the search does.
-    """
-    found: dict[str, dict[str, Any]] = {}
-
-    def visit(node: dict[str, Any], factor: float) -> None:
-        description, details = node["description"], node["details"]
-        if details and details[-1]["description"] in _STAGES:
-            *details, stage = details
-            factor *= stage["value"]
-        if factor == 0:
-            return
-        if match := _FEATURE.match(description):
-            weight, value = (detail["value"] for detail in details)
-            token = match["token"].replace(DOT_ALIAS, ".")
-            shown = {"token": token, "query_weight": factor * weight, "document_weight": value}
-            found[token] = {**shown, "score": factor * node["value"]}
-        elif match := _TERM.match(description):
-            found[match["token"]] = {"token": match["token"], "score": factor * node["value"]}
-        elif description.startswith("script score function"):
-            found[CODES] = {"token": CODES, "score": factor * node["value"]}
-        else:
-            for detail in details:
-                visit(detail, factor)
-
-    visit(explanation, 1.0)
-    return sorted(found.values(), key=lambda each: (-each["score"], each["token"]))
 
 
 def print_hits(hits: list[dict[str, Any]], engine: str, took: int, from_: int = 0) -> None:
@@ -236,6 +173,8 @@ def print_hits(hits: list[dict[str, Any]], engine: str, took: int, from_: int = 
         for each in hit.get("tokens", []):
             product = f" = {each['query_weight']:.3f} × {each['document_weight']:.3f}" if "query_weight" in each else ""
             click.echo(f"       {each['token']:<16} {each['score']:.3f}{product}")
+        if "sum" in hit:
+            click.echo(f"       {'sum':<16} {hit['sum']:.3f}")
 
 
 def _marks(text: str) -> str:

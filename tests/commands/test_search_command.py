@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ingest.job import CorpusSource, Job, run_job
-from opensearch_neural.commands.search import parse_filter, token_contributions
+from opensearch_neural.commands.search import parse_filter
 from opensearch_neural.errors import InputError
 
 RAINBOWS = [
@@ -52,6 +52,7 @@ def test_explained_tokens_add_up_to_the_score(index: str, cluster_url: str) -> N
         done = osn(cluster_url, "--index", index, "--engine", engine, "--json", "--explain", "the rainbow in droplets")
         for hit in json.loads(done.stdout)["hits"]:
             assert sum(each["score"] for each in hit["tokens"]) == pytest.approx(hit["score"], rel=1e-5)
+            assert hit["sum"] == pytest.approx(hit["score"], rel=1e-5)
             for each in hit["tokens"]:
                 if engine != "bm25":
                     assert each["query_weight"] * each["document_weight"] == pytest.approx(each["score"], rel=1e-5)
@@ -138,19 +139,3 @@ def test_filters_from_text() -> None:
     assert parse_filter('{"range": {"n": {"gt": 1}}}') == {"range": {"n": {"gt": 1}}}
     with pytest.raises(InputError):
         parse_filter("=x")
-
-
-def test_contributions_of_a_token_named_like_a_sentence() -> None:
-    """The token is what stands between the fixed words of the explanation, whatever it holds."""
-    token = "for the x feature"
-    leaf = {
-        "value": 6.0,
-        "description": f"Linear function on the sparse field for the {token} feature, computed as w * S from:",
-        "details": [
-            {"value": 2.0, "description": "w, weight of this function", "details": []},
-            {"value": 3.0, "description": "S, feature value", "details": []},
-        ],
-    }
-    explanation = {"value": 6.0, "description": "sum of:", "details": [leaf]}
-    expected = {"token": token, "query_weight": 2.0, "document_weight": 3.0, "score": 6.0}
-    assert token_contributions(explanation) == [expected]

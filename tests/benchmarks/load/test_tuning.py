@@ -29,7 +29,8 @@ from benchmarks.load.tuning import (
     try_all,
 )
 from opensearch_neural.corpus.judgements import BeirData
-from opensearch_neural.engines import TUNED, Cascade, TwoPhases, open_engines
+from opensearch_neural.engines import open_engines
+from opensearch_neural.engines.settings import TUNED, Cascade, TwoPhases
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.queries import Rare
 
@@ -110,16 +111,16 @@ def test_what_fails_on_the_held_back_queries_is_passed_over(client, index: str, 
 @pytest.mark.cluster
 def test_the_choice_is_kept_in_the_index_and_found_by_every_search(client, index: str) -> None:
     before = open_engines(client, index)
-    assert before.two_phases == TwoPhases()
+    assert TwoPhases.of(before) == TwoPhases()
     one = tried(1.0, 1.0, window=33)
     chosen = Chosen(one.setting, one, 0.995, 0.99, 1.0, 0)  # type: ignore[arg-type]
     store(client, index, chosen, keep=0.99, measure="nDCG@10", queries=30)
     after = open_engines(client, index)
     assert after.meta.extra[TUNED]["kept"] == 0.995 and after.meta.sparse == before.meta.sparse
-    assert after.two_phases == TwoPhases(Rare("count", 2), 33, exact=False, tokens=Rare("share", 0.9))
+    assert TwoPhases.of(after) == TwoPhases(Rare("count", 2), 33, exact=False, tokens=Rare("share", 0.9))
     assert after.body("high-idf-first", "parse a string into a tree")["rescore"]["window_size"] == 33
     # What the caller says counts more.
-    assert open_engines(client, index, window=50, rare=Rare("count", 1)).two_phases == TwoPhases(
+    assert TwoPhases.of(open_engines(client, index, window=50, rare=Rare("count", 1))) == TwoPhases(
         Rare("count", 1), 50, exact=False, tokens=Rare("share", 0.9)
     )
 

@@ -1,0 +1,114 @@
+"""What an engine is, and what all engines of one index share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from opensearch_neural.index.models import IndexModels, Part
+from opensearch_neural.index.record import IndexMeta
+from opensearch_neural.queries import Body
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+Page = dict[str, Any]
+"""What all functions of `queries` take: size, from_, filter, source, highlight, collapse, …"""
+
+Loaded = TypeVar("Loaded")
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting of an engine, as the command line takes it."""
+
+    name: str
+    """The setting's name; on the command line with hyphens: --dense-window."""
+    parse: Callable[[str], Any]
+    """From text. Raises ValueError, which says what is wrong with it."""
+    help: str
+    default: str = ""
+    """In words, for the help."""
+
+
+@dataclass
+class Opened:
+    """One index, opened for searching."""
+
+    index: str
+    meta: IndexMeta
+    plugin: bool
+    """Whether the cluster has the neural-search plugin."""
+    models: IndexModels
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """{option: value} that the caller chose; what is not in it is as stored in the index, or the engine's default."""
+    connect: Callable[[], OpenSearch] | None = None
+    """Gives a client of the cluster, for engines that read from it before they search."""
+    loaded: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    """What engines hold in memory, shared by all that were made of one opened index."""
+
+    def given(self, *names: str) -> dict[str, Any]:
+        """Those of the settings that the caller chose."""
+        return {name: value for name in names if (value := self.settings.get(name)) is not None}
+
+    def once(self, key: Hashable, load: Callable[[], Loaded]) -> Loaded:
+        """What `load` returns, which is called the first time only."""
+        if key not in self.loaded:
+            self.loaded[key] = load()
+        value: Loaded = self.loaded[key]
+        return value
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What an answer lacks of what was asked for."""
+
+    warnings: tuple[str, ...] = ()
+    """For people."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """For programs, beside the hits."""
+
+
+class Engine:
+    """One way to search an index: the body that it sends, what that needs, how it can be set, what its answer may lack."""
+
+    name: ClassVar[str]
+    finds: ClassVar[str]
+    """What it does, in a few words."""
+    options: ClassVar[tuple[Option, ...]] = ()
+    needs_plugin: ClassVar[bool] = False
+    compared: ClassVar[bool] = True
+    """Whether `osn eval` measures it where no engine is named."""
+    fused: ClassVar[bool] = False
+    """Whether its scores are made after the search, so that the cluster explains none of them."""
+
+    def __init__(self, opened: Opened) -> None:
+        self.opened = opened
+
+    def needs(self) -> tuple[Part, ...]:
+        """What the index must hold."""
+        return ()
+
+    def serves(self) -> bool:
+        """Whether index and cluster have what it needs; models are not looked for."""
+        if self.needs_plugin and not self.opened.plugin:
+            return False
+        return all(getattr(self.opened.meta, part) for part in self.needs())
+
+    def load(self) -> None:
+        """Load now what encodes queries. Raises ModelError where that cannot be had."""
+        for part in self.needs():
+            self.opened.models.load_for_queries(part)
+
+    def body(self, text: str, page: Page) -> Body:
+        """The request body for a query's text."""
+        raise NotImplementedError
+
+    def counted(self, body: Body) -> Body:
+        """A body without filters, changed so that the cluster counts what `missing` tells of."""
+        return body
+
+    def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
+        """What the answer lacks. filtered: whether a filter may have left out documents too."""
+        return Missing()

@@ -1,0 +1,115 @@
+"""How the engines of two and three phases search: what `osn tune` chooses, and keeps in the index's record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from opensearch_neural.engines.engine import Opened
+from opensearch_neural.errors import ModelError
+from opensearch_neural.queries import Rare
+
+TUNED = "high_idf_first"
+"""Where the record has the choice for high-IDF-first: {"rare": "ratio:0.5", "window": 30, "exact": true, …}."""
+TUNED_CASCADE = "cascade"
+"""Likewise for the cascade: {"rare": …, "window": …, "dense_window": 50, "weight": 0.5}."""
+
+
+@dataclass(frozen=True)
+class TwoPhases:
+    """How high-IDF-first searches."""
+
+    rare: Rare = field(default_factory=Rare)
+    """Which tokens are searched first."""
+    window: int = 30
+    """Hits of each shard that are rescored."""
+    exact: bool = True
+    """Whether phase two scores with all tokens anew, or adds the common ones (`queries.high_idf_first`)."""
+    tokens: Rare | None = None
+    """Which tokens of a query are searched at all; None: all."""
+
+    def __str__(self) -> str:
+        adds = "" if self.exact else ", common tokens added"
+        return f"{self.rare}, window {self.window}{adds}" + (f", of tokens {self.tokens}" if self.tokens else "")
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """As the index keeps it."""
+        return {**asdict(self), "rare": str(self.rare), "tokens": str(self.tokens) if self.tokens else None}
+
+    @classmethod
+    def parse(cls, record: Mapping[str, Any]) -> TwoPhases:
+        """From `record`, perhaps with more or less in it. Raises TypeError or ValueError for what is none."""
+        plain = cls()
+        tokens = record.get("tokens")
+        return cls(
+            Rare.parse(record["rare"]) if "rare" in record else plain.rare,
+            int(record.get("window", plain.window)),
+            bool(record.get("exact", plain.exact)),
+            None if tokens is None else Rare.parse(tokens),
+        )
+
+    @classmethod
+    def of(cls, opened: Opened) -> TwoPhases:
+        """As the caller chose, else as the index stores it. Raises ModelError where it stores something else."""
+        try:
+            stored = cls.parse(opened.meta.extra.get(TUNED, {}))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ModelError(
+                f"the index {opened.index!r} stores a setting of high-idf-first that cannot be read: {error}",
+                "`osn tune` stores a new one",
+            ) from None
+        return replace(stored, **opened.given("rare", "window", "exact", "tokens"))
+
+
+@dataclass(frozen=True)
+class Cascade:
+    """How the cascade searches.
+
+    The defaults were best, or near it, with BM25's impacts and unit vectors on training queries of squad-mix.
+    """
+
+    rare: Rare = field(default_factory=Rare)
+    """Which tokens are searched first."""
+    window: int = 100
+    """Hits of each shard that are scored with all tokens."""
+    dense_window: int = 50
+    """Hits of each shard that are scored with their codes."""
+    weight: float = 0.025
+    """How much a difference of inner products counts that is one standard deviation (`spread`) of the query's look-up table,
+    as a share of the query's token weights. So the same weight does for long and short queries, and for models whose inner
+    products are of another size."""
+
+    def __str__(self) -> str:
+        return f"weight {self.weight:g}, windows {self.window} and {self.dense_window}, rare {self.rare}"
+
+    def __post_init__(self) -> None:
+        if self.window < 1 or self.dense_window < 1 or not self.weight > 0:
+            raise ValueError(f"windows are whole numbers from 1 and the weight is above 0, not {self}")
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """As the index keeps it."""
+        return {**asdict(self), "rare": str(self.rare)}
+
+    @classmethod
+    def parse(cls, record: Mapping[str, Any]) -> Cascade:
+        """From `record`, perhaps with more in it. Raises KeyError, TypeError or ValueError for what is none."""
+        return cls(
+            Rare.parse(record["rare"]), int(record["window"]), int(record["dense_window"]), float(record["weight"])
+        )
+
+    @classmethod
+    def of(cls, opened: Opened) -> Cascade:
+        """As the caller chose, else as the index stores it. Raises ModelError where it stores something else."""
+        stored = opened.meta.extra.get(TUNED_CASCADE)
+        try:
+            # Which tokens are rare is the same question for both engines.
+            how = cls(TwoPhases.of(opened).rare) if stored is None else cls.parse(stored)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(
+                f"the index {opened.index!r} stores a setting of the cascade that cannot be read: {error}",
+                "`osn tune --engine cascade` stores a new one",
+            ) from None
+        return replace(how, **opened.given("rare", "window", "dense_window", "weight"))

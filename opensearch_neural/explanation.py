@@ -1,0 +1,160 @@
+"""Why a hit has its score: what each token of the query, each word of BM25 and the codes add to it.
+
+    answer = client.search(index="docs", body={**body, "explain": True})
+    for share in shares(answer["hits"]["hits"][0]["_explanation"]): …
+
+The shares add up to `_score`. They are read from OpenSearch's explanation; `predicted` works the score out again from the
+document's weights alone, by the oracle, so that a share that was read wrongly shows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from opensearch_neural.errors import InputError
+from opensearch_neural.queries import DOT_ALIAS, Body, Clause
+
+if TYPE_CHECKING:
+    from opensearch_neural.oracle import Floats
+
+Source = Literal["bm25", "sparse", "codes", "other"]
+TOLERANCE = 1e-4
+"""By which share of a score a sum of its parts may differ: each phase of a search rounds to float32."""
+CODES = "[codes]"
+"""The name of what a document's codes add, the query's constant offset included."""
+
+_FEATURE = re.compile(r"^Linear function on the \S+ field for the (?P<token>.+) feature, computed as", re.DOTALL)
+_TERM = re.compile(r"^weight\((?P<term>.+) in \d+\)", re.DOTALL)
+_MAX = re.compile(r"^max (?:plus (?P<others>[\d.E-]+) times others )?of:")
+_STAGES = ("primaryWeight", "secondaryWeight")
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one token, word or stage adds to a score."""
+
+    source: Source
+    token: str
+    score: float
+    query_weight: float | None = None
+    """Of a sparse token, times what its stage of the search counts; score = query_weight · document_weight."""
+    document_weight: float | None = None
+    literal: bool | None = None
+    """Of a sparse token: whether it stands in the document's text, or the model added it. None where that is not known."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Without what is not known."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+def shares(explanation: Mapping[str, Any]) -> list[Share]:
+    """What adds to a score, the largest first, read from OpenSearch's explanation of it.
+
+    Each share counts as much as its stage of the search does. What cannot be told apart is one share of source "other".
+    """
+    by_name: dict[tuple[Source, str], Share] = {}
+
+    def add(share: Share) -> None:
+        key = (share.source, share.token)
+        before = by_name.get(key)
+        by_name[key] = share if before is None else _together(before, share)
+
+    def visit(node: Mapping[str, Any], factor: float) -> None:
+        description, details = node["description"], node["details"]
+        if details and details[-1]["description"] in _STAGES:
+            *stage, weight = details
+            for detail in stage:
+                visit(detail, factor * weight["value"])
+            return
+        if factor == 0 or node["value"] == 0:
+            return
+        score = factor * node["value"]
+        if match := _FEATURE.match(description):
+            query_weight, document_weight = (detail["value"] for detail in details)
+            token = match["token"].replace(DOT_ALIAS, ".")
+            add(Share("sparse", token, score, factor * query_weight, document_weight))
+        elif match := _TERM.match(description):
+            add(Share("bm25", _word(match["term"]), score))
+        elif description.startswith("script score function"):
+            add(Share("codes", CODES, score))
+        elif match := _MAX.match(description):
+            best, *others = sorted(details, key=lambda each: -each["value"])
+            visit(best, factor)
+            for other in others:
+                visit(other, factor * float(match["others"] or 0))
+        elif not description.startswith("product of") and _adds_up(node):
+            for detail in details:
+                visit(detail, factor)
+        else:
+            add(Share("other", " ".join(description.split())[:60], score))
+
+    visit(explanation, 1.0)
+    return sorted(by_name.values(), key=lambda share: (-share.score, share.source, share.token))
+
+
+def told_apart(given: Iterable[Share], words: Collection[str]) -> list[Share]:
+    """The shares, each sparse token marked by whether it is among `words`, the tokens of the document's text."""
+    return [replace(share, literal=share.token in words) if share.source == "sparse" else share for share in given]
+
+
+def predicted(body: Body, given: Iterable[Share]) -> float:
+    """The score that the oracle works out for the body and a document with these sparse weights.
+
+    Of the one query that is not sparse, which is BM25 as a rule, it takes the shares. Raises InputError for a body with
+    several such queries, or with codes.
+    """
+    import numpy as np
+
+    from opensearch_neural.oracle import StoredWeights, predict
+
+    weights: dict[str, float] = {}
+    base = 0.0
+    for share in given:
+        if share.document_weight is not None:
+            weights[share.token] = share.document_weight
+        else:
+            base += share.score
+    asked: list[Clause] = []
+
+    def known(clause: Clause) -> Floats:
+        asked.append(clause)
+        if len(asked) > 1 or "script_score" in clause:
+            raise InputError("the score of a body with several other queries is not predicted", "only of one is")
+        return np.array([base], np.float32)
+
+    return predict(body, StoredWeights.of([weights]), known=known).get(0, 0.0)
+
+
+def doubt(body: Body, given: Sequence[Share], score: float) -> str | None:
+    """What speaks against the shares of a hit with this score, in words; None where they add up and the oracle agrees."""
+    total = sum(share.score for share in given)
+    if abs(total - score) > TOLERANCE * abs(score):
+        return f"the shares add up to {total:.4f}, and the score is {score:.4f}"
+    try:
+        expected = predicted(body, given)
+    except InputError:
+        return None  # a body that the oracle does not know
+    if abs(expected - score) > TOLERANCE * abs(score):
+        return f"by its tokens' weights the score would be {expected:.4f}, and it is {score:.4f}"
+    return None
+
+
+def _adds_up(node: Mapping[str, Any]) -> bool:
+    """Whether an explanation's value is the sum of its details."""
+    total = sum(detail["value"] for detail in node["details"])
+    return bool(node["details"]) and abs(total - node["value"]) <= 1e-5 * abs(node["value"])
+
+
+def _together(one: Share, other: Share) -> Share:
+    """Two shares of a name: of several fields, or of a token that two stages score."""
+    if one.query_weight is None or other.query_weight is None or one.document_weight != other.document_weight:
+        return replace(one, score=one.score + other.score, query_weight=None, document_weight=None)
+    return replace(one, score=one.score + other.score, query_weight=one.query_weight + other.query_weight)
+
+
+def _word(term: str) -> str:
+    """The word of "contents:rain", and of several that count as one: "Synonym(contents:rain contents:shower)"."""
+    return re.sub(r"^Synonym\((.*)\)$", r"\1", term, flags=re.DOTALL).partition(":")[2] or term

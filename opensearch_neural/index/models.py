@@ -1,0 +1,166 @@
+"""The models of one index: found on this machine, loaded when first asked for, and refused where they did not write it.
+
+    models = IndexModels("docs", existing_record(client, "docs"))
+    models.query_encoder.encode("what causes a rainbow")
+
+A query encoder is a tokenizer and a table, so that a sparse query loads no torch.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from opensearch_neural.errors import ModelError
+from opensearch_neural.index.record import MODEL_OPTIONS, DenseMeta, IndexMeta, check_same_model
+from opensearch_neural.models import directory, registry
+
+if TYPE_CHECKING:
+    from opensearch_neural.models.dense_encoder import Backend, DenseEncoder
+    from opensearch_neural.models.quantized import QuantizedModel
+    from opensearch_neural.models.sparse import SparseDocumentEncoder
+    from opensearch_neural.query_encoder import QueryEncoder
+
+Kind = Literal["sparse", "dense", "quantized"]
+Part = Literal["sparse", "dense", "reconstructed", "quantized"]
+"""What an index can hold of a document beside its text."""
+
+TO_SEARCH = "search with the model that wrote the index, or ingest again with this one"
+
+
+class IndexModels:
+    """The models of an index.
+
+    record: what wrote the index; None for an index that is not there yet, which takes any model
+    sparse, dense, quantized: directories or hub ids; None: what the record leads to
+    backend: what runs a dense network; "onnx" and "onnx-int8" need no torch, and a model directory that was exported
+    device: of torch; None takes a GPU where there is one
+    dtype: in what precision the network of a sparse model runs
+    threads: of ONNX Runtime; None: one for each core
+    remedy: what to do about a model that did not write the index
+
+    Each model raises ModelError when the index holds no vectors of its kind, when it is not on this machine, and when it is
+    another than the one that wrote the index.
+    """
+
+    def __init__(
+        self,
+        index: str,
+        record: IndexMeta | None,
+        *,
+        sparse: str | None = None,
+        dense: str | None = None,
+        quantized: str | None = None,
+        backend: Backend = "torch",
+        device: str | None = None,
+        dtype: Literal["fp32", "bf16"] = "fp32",
+        threads: int | None = None,
+        remedy: str = TO_SEARCH,
+    ) -> None:
+        self.index = index
+        self.record = record
+        self.named: dict[Kind, str | None] = {"sparse": sparse, "dense": dense, "quantized": quantized}
+        self.backend: Backend = backend
+        self.device = device
+        self.dtype: Literal["fp32", "bf16"] = dtype
+        self.threads = threads
+        self.remedy = remedy
+
+    @cached_property
+    def query_encoder(self) -> QueryEncoder:
+        """The tokenizer and the table of the sparse model."""
+        from opensearch_neural.query_encoder import QueryEncoder
+
+        encoder = QueryEncoder.load(self._place("sparse"))
+        self._check("sparse", encoder.hash, of_queries=True)
+        return encoder
+
+    @cached_property
+    def sparse(self) -> SparseDocumentEncoder:
+        """The sparse model, to encode documents."""
+        from opensearch_neural.models.lexical import LexicalEncoder
+        from opensearch_neural.models.sparse import load_sparse
+
+        encoder = load_sparse(self._place("sparse"), device=self.device, dtype=self.dtype)
+        self._check("sparse", encoder.info.hash)
+        wrote = self.record.sparse if self.record else None
+        if wrote is not None and wrote.name == "lexical" and isinstance(encoder, LexicalEncoder):
+            # A lexical model is kept under its hash, which is not how anybody would call it.
+            return replace(encoder, name="lexical")
+        return encoder
+
+    @cached_property
+    def dense(self) -> DenseEncoder:
+        """The dense model; of vectors made of codes the encoder of the quantized model."""
+        if self.record is not None and self.record.reconstructed:
+            if (named := self.named["dense"]) is not None:
+                self._check("dense", directory.hash_files(directory.locate(named)))
+            return self.quantized.dense
+        from opensearch_neural.models.multi_layer import load_single_or_several
+
+        encoder = load_single_or_several(
+            self._place("dense"), device=self.device, backend=self.backend, threads=self.threads
+        )
+        self._check("dense", encoder.info.hash)
+        return encoder
+
+    @property
+    def reconstructed(self) -> DenseEncoder:
+        """What encodes queries for vectors that were made of codes."""
+        if self.record is None or self.record.reconstructed is None:
+            raise ModelError(
+                f"the index {self.index!r} holds no reconstructed vectors", "ingest with --pq MODEL --dense pq"
+            )
+        return self.dense
+
+    @cached_property
+    def quantized(self) -> QuantizedModel:
+        """The model that made the codes."""
+        from opensearch_neural.models.quantized import load_quantized
+
+        model = load_quantized(self._place("quantized"), device=self.device, backend=self.backend, threads=self.threads)
+        self._check("quantized", model.info.hash)
+        return model
+
+    def holding(self, **loaded: Any) -> IndexModels:
+        """A copy that takes these for what it would load: holding(quantized=model)."""
+        models = copy(self)
+        models.__dict__.update(loaded)
+        return models
+
+    def load_for_queries(self, part: Part) -> None:
+        """Load what encodes queries for a part of the index now."""
+        _ = self.query_encoder if part == "sparse" else getattr(self, part)
+
+    @property
+    def dense_record(self) -> DenseMeta:
+        """How the index stores its dense vectors."""
+        if self.record is None or self.record.dense is None:
+            raise self._holds_none("dense")
+        return self.record.dense
+
+    def _place(self, kind: Kind) -> str | Path:
+        wrote = getattr(self.record, kind) if self.record is not None else None
+        if self.record is not None and wrote is None:
+            raise self._holds_none(kind)
+        if (named := self.named[kind]) is not None:
+            return named
+        if wrote is None:
+            raise ModelError(f"no {kind} model is named", f"give {MODEL_OPTIONS[kind]} MODEL")
+        return registry.find(wrote.hash, wrote.name, kind)
+
+    def _check(self, kind: Kind, hash: str, *, of_queries: bool = False) -> None:
+        if self.record is None:
+            return
+        wrote = getattr(self.record, kind)
+        written_by = wrote.query_hash if of_queries else wrote.hash
+        name = self.named[kind] or wrote.name
+        check_same_model(self.index, kind, (wrote.name, written_by), (name, hash), self.remedy)
+
+    def _holds_none(self, kind: Kind) -> ModelError:
+        return ModelError(
+            f"the index {self.index!r} holds no {kind} vectors", f"ingest with {MODEL_OPTIONS[kind]} MODEL"
+        )
