@@ -45,9 +45,9 @@ MEASURES = ("nDCG@10", "RR@10", "R@100")
 def published(connection: ConnectionSettings, data: Path, record: Path | None, work: Path | None) -> None:
     """Reproduce the published figures on SciFact: BM25, all-MiniLM-L6-v2 on Lucene k-NN, and the lexical engine."""
     from benchmarks.publish import publish
-    from ingest.encode import EncodeJob, run_encode
+    from ingest.corpus import CorpusSource
+    from ingest.encode_corpus import EncodeJob, run_encode
     from ingest.job import Job
-    from ingest.source import CorpusSource
     from opensearch_neural.corpus.judgements import BeirData
     from opensearch_neural.evaluation.evaluate import label, rows
 

@@ -62,8 +62,8 @@ def add(
 
     Exits with status 1 when one was refused. A large corpus is better ingested: that can be continued.
     """
+    from ingest.corpus import CorpusSource, spooled
     from ingest.documents import Refused
-    from ingest.source import CorpusSource, spooled
     from opensearch_neural.corpus.documents import Rejected
 
     opened = _open(connection, index, sparse, dense, pq)

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from ingest.source import Records, as_passages, ignore
+from ingest.corpus import Records, as_passages, ignore
+from ingest.settings import Models
 from opensearch_neural.corpus.documents import Rejected
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.mapping import byte_scale
@@ -27,32 +28,6 @@ if TYPE_CHECKING:
     from opensearch_neural.models.sparse import SparseDocumentEncoder
 
 log = logging.getLogger(__name__)
-
-Dtype = Literal["fp32", "bf16"]
-RECONSTRUCTED = "pq"
-"""In place of a dense model's name: the vectors that the codes of the quantized model stand for."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """The models asked for.
-
-    sparse: a model directory or hub id; "lexical", or None for a new index: the corpus's lexical model, built in a first
-        pass; None for an existing index: the model that wrote it; "none": no sparse vectors.
-    dense: likewise, but None for a new index means no dense vectors; RECONSTRUCTED: those of `pq`'s codes.
-    pq: a quantized model; None for a new index: no codes.
-    tokenizer: of a lexical model that is to be built
-    passages: None for an existing index: as it is
-    dtype: in what precision the network of a sparse model runs
-    """
-
-    sparse: str | None = None
-    dense: str | None = None
-    tokenizer: str | None = None
-    passages: PassageMeta | None = None
-    device: str | None = None
-    dtype: Dtype = "fp32"
-    pq: str | None = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +46,7 @@ class Chosen:
     reconstructed: bool = False
 
 
-def choose(wanted: Wanted, wrote: IndexMeta | None, index: str, records: Records, corpus_name: str) -> Chosen:
+def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records, corpus_name: str) -> Chosen:
     """Load or build the models for a corpus and an index; `wrote` is the record of the index where it exists.
 
     Raises ModelError when a model is missing, or passages are asked for where the index has none (or otherwise).
@@ -110,7 +85,7 @@ def choose(wanted: Wanted, wrote: IndexMeta | None, index: str, records: Records
     return Chosen(sparse, dense, passages, records, total, pq, reconstructed)
 
 
-def _passages(wanted: Wanted, wrote: IndexMeta | None, index: str) -> PassageMeta | None:
+def _passages(wanted: Models, wrote: IndexMeta | None, index: str) -> PassageMeta | None:
     if wrote is None:
         return wanted.passages
     if wanted.passages not in (None, wrote.passages):
@@ -123,7 +98,7 @@ def _passages(wanted: Wanted, wrote: IndexMeta | None, index: str) -> PassageMet
     return wrote.passages
 
 
-def _dense(wanted: Wanted, wrote: IndexMeta | None) -> DenseEncoder | None:
+def _dense(wanted: Models, wrote: IndexMeta | None) -> DenseEncoder | None:
     from opensearch_neural.models.multi_layer import load_single_or_several
 
     if wanted.dense == "none":
@@ -135,7 +110,7 @@ def _dense(wanted: Wanted, wrote: IndexMeta | None) -> DenseEncoder | None:
     return None
 
 
-def _quantized(wanted: Wanted, wrote: IndexMeta | None) -> QuantizedModel | None:
+def _quantized(wanted: Models, wrote: IndexMeta | None) -> QuantizedModel | None:
     from opensearch_neural.models.quantized import load_quantized
 
     if wanted.pq == "none":
@@ -148,16 +123,16 @@ def _quantized(wanted: Wanted, wrote: IndexMeta | None) -> QuantizedModel | None
     return None
 
 
-def _reconstructed(wanted: Wanted, wrote: IndexMeta | None, pq: QuantizedModel | None) -> bool:
+def _reconstructed(wanted: Models, wrote: IndexMeta | None, pq: QuantizedModel | None) -> bool:
     kept = wanted.dense is None and wrote is not None and wrote.dense is not None and wrote.dense.reconstructed
-    if pq is None and (kept or wanted.dense == RECONSTRUCTED):
+    if pq is None and (kept or wanted.reconstruct):
         raise InputError(
             "vectors are reconstructed from the codes of a quantized model, and there is none", "give --pq"
         )
-    return kept or wanted.dense == RECONSTRUCTED
+    return kept or wanted.reconstruct
 
 
-def _load_sparse(name_or_path: str, wanted: Wanted, *, name: str | None = None) -> SparseDocumentEncoder:
+def _load_sparse(name_or_path: str, wanted: Models, *, name: str | None = None) -> SparseDocumentEncoder:
     from opensearch_neural.models.lexical import LexicalEncoder
     from opensearch_neural.models.sparse import load_sparse
 

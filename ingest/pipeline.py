@@ -13,20 +13,22 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingest import target as targets
-from ingest.bulk import BulkWriter, Outcome, RetryPolicy
+from ingest.bulk import BulkWriter, Outcome
+from ingest.bulk_actions import Prepared, prepare, prepare_batches
+from ingest.corpus import Records, ignore
 from ingest.dead_letters import DeadLetters
-from ingest.encoding import Prepared, Vectorizer, prepare, prepare_batches
+from ingest.duplicate_ids import FirstRecords
 from ingest.journal import Batch, Identity, Journal, changed_corpus, digest
 from ingest.progress import Progress
-from ingest.seen import FirstRecords
-from ingest.source import Records, ignore
+from ingest.settings import Writing
 from ingest.target import Target
+from ingest.vectorizers import Vectorizer
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.corpus.passages import Passage
 from opensearch_neural.errors import ClusterError, OsnError
@@ -40,46 +42,25 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Options:
-    """How to ingest.
-
-    batch_documents: documents written and journalled together; what a kill costs at most is `in_flight` batches encoded
-        again.
-    batch_characters: a batch ends where its texts reach this, so that memory stays bounded whatever their lengths.
-    max_errors: how many documents may be set aside as dead letters before the run stops.
-    """
-
-    writers: int = 2
-    batch_documents: int = 256
-    chunk_bytes: int = 8 << 20
-    max_errors: int = 1000
-    merge: bool = False
-    restart: bool = False
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
-    batch_characters: int = 8 << 20
-
-    @property
-    def in_flight(self) -> int:
-        """The most batches that are encoded and not yet journalled."""
-        return 2 * self.writers + 1
-
-
-@dataclass(frozen=True)
 class Report:
-    """What an ingest did. `documents` counts the documents (or passages) of the corpus now in the index.
-
-    alias, replaced: where an alias was made to name the index, and the index that it named before
-    """
+    """What an ingest did."""
 
     index: str
     documents: int
+    """Documents (or passages) of the corpus now in the index."""
     letters: int
+    """Records and documents that were not taken."""
     skipped: int
+    """Documents that an interrupted run had written."""
     retries: int
+    """Requests that were sent again."""
     seconds: float
     dead_letters: Path | None
+    """The file that holds what was not taken."""
     alias: str | None = None
+    """The alias that names the index now."""
     replaced: str | None = None
+    """The index that the alias named before."""
 
 
 class TooManyErrors(OsnError):
@@ -95,7 +76,7 @@ def ingest(
     corpus_name: str,
     dead_letters: Path,
     reader: str = "",
-    options: Options = Options(),
+    writing: Writing | None = None,
     whole_documents: bool = True,
     serve: Callable[[], str | None] | None = None,
     total: int | None = None,
@@ -112,10 +93,11 @@ def ingest(
 
     Raises:
         ClusterError: OpenSearch did not take the documents, or the verification failed.
-        TooManyErrors: more than `options.max_errors` documents were set aside.
+        TooManyErrors: more than `writing.max_errors` documents were set aside.
         InputError: the corpus is not the one that an interrupted run began.
     After each of these, and after KeyboardInterrupt or a kill, the same call again continues.
     """
+    writing = writing or Writing()
     meta = target.meta
     identity = Identity(
         target.uuid,
@@ -126,9 +108,9 @@ def ingest(
         meta.quantized.hash if meta.quantized else None,
     )
     letters = DeadLetters(dead_letters)
-    journal = Journal(journal_path(target, identity), identity, restart=options.restart)
-    together = options.writers + 1 if pads else 1
-    run = _Run(client, target, vectorizer, journal, letters, options, whole_documents, together)
+    journal = Journal(journal_path(target, identity), identity, restart=writing.restart)
+    together = writing.writers + 1 if pads else 1
+    run = _Run(client, target, vectorizer, journal, letters, writing, whole_documents, together)
     started = time.monotonic()
     try:
         with Progress(f"ingest → {target.index}", total=total, show=show_progress) as progress:
@@ -151,7 +133,7 @@ class _Run:
         vectorizer: Vectorizer,
         journal: Journal,
         letters: DeadLetters,
-        options: Options,
+        writing: Writing,
         whole_documents: bool,
         together: int,
     ) -> None:
@@ -162,10 +144,10 @@ class _Run:
         self.vectorizer = vectorizer
         self.journal = journal
         self.letters = letters
-        self.options = options
+        self.writing = writing
         self.stop = threading.Event()
         self.writer = BulkWriter(
-            client, target.index, policy=options.retry, chunk_bytes=options.chunk_bytes, stop=self.stop
+            client, target.index, policy=writing.retry, chunk_bytes=writing.chunk_bytes, stop=self.stop
         )
         self.ids = FirstRecords()
         self.refused: set[str] = set()
@@ -182,7 +164,7 @@ class _Run:
 
         def encode_and_write() -> None:
             # What is encoded now is in flight too.
-            while len(pending) + len(taken) > self.options.in_flight:
+            while len(pending) + len(taken) > self.writing.in_flight:
                 self._settle_first(pending, progress)
             for encoded in self._encode(taken):
                 pending.append((encoded, pool.submit(self.writer.write, encoded.prepared.actions)))
@@ -190,7 +172,7 @@ class _Run:
                     self._settle_first(pending, progress)
             taken.clear()
 
-        pool = ThreadPoolExecutor(self.options.writers, "osn-bulk")
+        pool = ThreadPoolExecutor(self.writing.writers, "osn-bulk")
         try:
             for start, items in self._batches(records):
                 earlier = self.journal.batches.get(start)
@@ -233,7 +215,7 @@ class _Run:
         def full() -> bool:
             if earlier := self.journal.batches.get(start):
                 return len(items) == earlier.end - earlier.start
-            return len(items) >= self.options.batch_documents or characters >= self.options.batch_characters
+            return len(items) >= self.writing.batch_documents or characters >= self.writing.batch_characters
 
         def add(item: Document | Rejected) -> Iterator[tuple[int, list[Document | Rejected]]]:
             nonlocal items, start, characters
@@ -305,9 +287,9 @@ class _Run:
         if self.letter_count:
             progress.remark(f"{self.letter_count} set aside")
         progress.update(batch.length)
-        if self.letter_count > self.options.max_errors:
+        if self.letter_count > self.writing.max_errors:
             raise TooManyErrors(
-                f"{self.letter_count} documents were not taken, more than --max-errors {self.options.max_errors} allows",
+                f"{self.letter_count} documents were not taken, more than --max-errors {self.writing.max_errors} allows",
                 f"read the reasons in {self.letters.path}; the same command again continues",
             )
 
@@ -320,7 +302,7 @@ class _Run:
         self._verify(records, corpus_name, alone=serve is not None)
         if self.target.meta.passages and self.target.loading_corpus is None and self.whole_documents:
             self._remove_last_passages(records)
-        targets.finish(self.client, self.target, merge=self.options.merge)
+        targets.finish(self.client, self.target, merge=self.writing.merge)
         replaced = serve() if serve else None
         self.journal.remove()
         return Report(

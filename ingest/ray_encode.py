@@ -21,12 +21,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from ingest.encode import ShardDone, everything, known
-from ingest.encoding import Encoders
-from ingest.source import Records
-from ingest.vectors import encode_shard, shard_path, shards_of, write_shard
+from ingest.corpus import Records
+from ingest.settings import Dtype
+from ingest.shards import ShardDone, encode_shard, everything, shard_path, shard_written_before, shards_of, write_shard
+from ingest.vectorizers import Encoders
 from opensearch_neural import __version__
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import InputError, MissingExtra, ModelError, OsnError
@@ -49,19 +49,16 @@ _LEFT_OUT = (".md", ".onnx", ".data", ".py", ".pyc", ".bin", ".pt", ".ckpt", ".h
 
 @dataclass(frozen=True)
 class RayOptions:
-    """Where and by how many processes shards are encoded.
-
-    address: of the head of a running cluster (host:port), "auto" for the one that this machine is part of, "local" to
-        start Ray on this machine's processors and stop it at the end
-    workers: None takes as many as the cluster's GPUs, or without any, as its processors allow
-    cpus: processors, and so threads, of each worker
-    gpus: GPUs of each; None: one where the cluster has any
-    """
+    """Where and by how many processes shards are encoded."""
 
     address: str = "local"
+    """HOST:PORT of a cluster's head; "auto": the cluster that this machine is part of; "local": start Ray here."""
     workers: int | None = None
+    """Processes that encode. None: as many as the cluster's GPUs allow, or without any, its processors."""
     cpus: int = 1
+    """Processors, and so threads, of each worker."""
     gpus: float | None = None
+    """GPUs of each worker. None: one if the cluster has any."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +69,12 @@ class PackedModels:
     dense: dict[str, bytes] | None
     batch_size: int
     device: str | None
-    dtype: Literal["fp32", "bf16"]
+    dtype: Dtype
     pq: dict[str, bytes] | None = None
     version: str = __version__
 
     @classmethod
-    def of(cls, encoders: Encoders, device: str | None, dtype: Literal["fp32", "bf16"]) -> PackedModels:
+    def of(cls, encoders: Encoders, device: str | None, dtype: Dtype) -> PackedModels:
         sparse, dense, pq = (
             None if encoder is None else _files(encoder.info.path)
             for encoder in (encoders.sparse, encoders.dense, encoders.pq)
@@ -197,7 +194,7 @@ class _ReadShards:
     def __call__(self) -> Iterator[pyarrow.Table]:
         try:
             for start, items in shards_of(everything(self.records), self.shard_records):
-                reused = known(shard_path(self.folder, start), start, items) is not None
+                reused = shard_written_before(shard_path(self.folder, start), start, items) is not None
                 yield _table([_row(start, items, reused)])
         except OsnError as error:
             yield _table([{**_row(0, [], True), "error": _telling(error)}])

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ingest.job import CorpusSource, Job, run_job
+from ingest.corpus import CorpusSource
+from ingest.job import Job, run_job
 from opensearch_neural.engines import ENGINES, engine_bodies, open_engines
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ingest.job import CorpusSource, Job, run_job
+from ingest.corpus import CorpusSource
+from ingest.job import Job, run_job
 from opensearch_neural import queries
 from opensearch_neural.corpus.judgements import read_queries
 from opensearch_neural.corpus.reader import read_corpus

@@ -30,9 +30,10 @@ from benchmarks.load.tuning import Chosen, Questions, Tried, asker, choose_casca
 from benchmarks.load.variants import parse_variants, spec_of
 from benchmarks.load.workload import body_builders
 from benchmarks.papers import cascade
+from ingest.corpus import CorpusSource
 from ingest.documents import Documents, delete_documents
-from ingest.encode import EncodeJob, run_encode, write_index
-from ingest.job import CorpusSource, Job, run_job
+from ingest.encode_corpus import EncodeJob, run_encode, write_index
+from ingest.job import Job, run_job
 from opensearch_neural import queries
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.engines import Engines, open_engines
@@ -231,7 +232,7 @@ def job_of(corpus: Path, index: str, model: Path, **settings: Any) -> Job:
 @pytest.fixture(scope="module")
 def written(client, corpus: Path, model: Path, texts: list[str]) -> Iterator[Written]:
     name = f"osn-test-quantized-{uuid.uuid4().hex[:8]}"
-    run_job(client, job_of(corpus, name, model, dense="pq"), show_progress=False)
+    run_job(client, job_of(corpus, name, model, reconstruct=True), show_progress=False)
     yield Written(client, name, model, texts)
     client.indices.delete(index=name)
 
@@ -310,7 +311,7 @@ def test_as_bytes_they_are_found_too_however_long_the_query_is(
     written: Written, index_name: str, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written.model.info.path
-    job = job_of(corpus, index_name, path, dense="pq", dense_type="byte", sparse="none")
+    job = job_of(corpus, index_name, path, reconstruct=True, dense_type="byte", sparse="none")
     run_job(written.client, job, show_progress=False)
     as_bytes = Written(written.client, index_name, path, written.texts)
     engines = as_bytes.engines()
@@ -358,7 +359,7 @@ def test_documents_deleted_since_the_codes_were_read_leave_no_gap(client, index_
 
 @pytest.mark.cluster
 def test_passages_are_found_once_by_their_best_codes(client, index_name: str, corpus: Path, model: Path) -> None:
-    settings = {"passages": PassageMeta(6, 3), "dense": "pq"}
+    settings = {"passages": PassageMeta(6, 3), "reconstruct": True}
     run_job(client, job_of(corpus, index_name, model, **settings), show_progress=False)
     engines = open_engines(client, index_name)
     for engine in ("jpq-rescore", "jpq-hnsw", "faiss", "cascade"):
@@ -381,7 +382,9 @@ def test_codes_of_another_model_are_refused(written: Written, corpus: Path, text
     with pytest.raises(ModelError, match="holds quantized vectors, and this ingest brings none"):
         run_job(written.client, job_of(corpus, written.index, other, pq="none", dense="none"), show_progress=False)
     with pytest.raises(InputError, match="reconstructed from the codes of a quantized model, and there is none"):
-        run_job(written.client, job_of(corpus, f"{written.index}-x", other, pq=None, dense="pq"), show_progress=False)
+        run_job(
+            written.client, job_of(corpus, f"{written.index}-x", other, pq=None, reconstruct=True), show_progress=False
+        )
 
 
 @pytest.mark.cluster
@@ -402,7 +405,7 @@ def test_codes_from_files_make_the_same_index_as_codes_from_the_model(
     run_encode(encoding, show_progress=False)
     for dense_type in ("float", "byte"):
         names = [f"{index_name}-{dense_type}-{kind}" for kind in "mv"]
-        settings = {**kept, "dense": "pq", "dense_type": dense_type}
+        settings = {**kept, "reconstruct": True, "dense_type": dense_type}
         run_job(client, job_of(corpus, names[0], model, **settings), show_progress=False)
         settings = {**settings, "pq": None, "sparse": None, "vectors": tmp_path / "v"}
         run_job(client, job_of(corpus, names[1], model, **settings), show_progress=False)

@@ -15,7 +15,8 @@ from click.testing import CliRunner, Result
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from ingest.job import CorpusSource, Job, run_job  # noqa: E402
+from ingest.corpus import CorpusSource  # noqa: E402
+from ingest.job import Job, run_job  # noqa: E402
 from opensearch_neural import queries  # noqa: E402
 from opensearch_neural.cli import osn  # noqa: E402
 from opensearch_neural.engines import open_engines  # noqa: E402

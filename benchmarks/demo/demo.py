@@ -31,7 +31,7 @@ from trainers.common.precision import faster_in_bfloat16
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from ingest.models import Dtype
+    from ingest.settings import Dtype
     from opensearch_neural.evaluation.results import Row
 
 ENGINES = ("bm25", "sparse", "high-idf-first", "dense", "hybrid")
@@ -205,8 +205,9 @@ def train(data: BeirData, out: Path, steps: int) -> None:
 def write(
     client: OpenSearch, data: BeirData, index: str, sparse: str, dense: str, folder: Path, dtype: Dtype = "fp32"
 ) -> None:
-    from ingest.job import CorpusSource, Job, run_job
-    from ingest.pipeline import Options
+    from ingest.corpus import CorpusSource
+    from ingest.job import Job, run_job
+    from ingest.settings import Writing
 
     client.indices.delete(index=index, params={"ignore_unavailable": "true"})
     job = Job(
@@ -217,7 +218,7 @@ def write(
         dtype=dtype,
         replicas=0,
         dead_letters=folder / "dead-letters.jsonl",
-        options=Options(merge=True),
+        writing=Writing(merge=True),
     )
     report = run_job(client, job)
     print(f"{report.documents} documents written and counted, {report.letters} not taken, {report.seconds:.0f} s")

@@ -11,7 +11,8 @@ import orjson
 
 from benchmarks.load.growth import BATCH
 from benchmarks.load.server import index_facts
-from ingest.encoding import Vectorizer, prepare
+from ingest.bulk_actions import prepare
+from ingest.vectorizers import Vectorizer
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import ClusterError

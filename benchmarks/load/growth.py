@@ -24,13 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.load.measurement import RESAMPLED
-from ingest.encoding import Vectors
-from ingest.job import Job, Plan, with_models, with_vectors
-from ingest.pipeline import Options
+from ingest.content import Content, content_by_models, content_of_files
+from ingest.corpus import CorpusSource, ignore
+from ingest.job import Job
 from ingest.pipeline import ingest as run_pipeline
-from ingest.source import CorpusSource, ignore
+from ingest.settings import Writing
+from ingest.stored_vectors import StoredVectors, find_manifest
 from ingest.target import LOADING, count, open_target
-from ingest.vectors import StoredVectors, find_manifest
+from ingest.vectorizers import Vectors
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import ClusterError, InputError
@@ -303,19 +304,19 @@ def base_of(growth: Growth) -> tuple[IndexMeta, list[Document], Vectors, list[st
     """
     corpus = CorpusSource(growth.corpus, limit=growth.base)
     job = Job(corpus, growth.index, sparse=growth.sparse, dense=growth.dense, vectors=growth.vectors)
-    plan: Plan
+    content: Content
     if growth.vectors is not None:
         stored = StoredVectors(*find_manifest(growth.vectors))
-        plan = with_vectors(job, stored, stored.manifest.corpus.reader(growth.corpus))
+        content = content_of_files(job, stored, stored.manifest.corpus.reader(growth.corpus))
     else:
-        plan = with_models(job, None, corpus.reader(growth.corpus), corpus.name)
-    documents = list(plan.records(ignore))
-    parts = [plan.vectorizer.vectors(documents[at : at + BATCH]) for at in range(0, len(documents), BATCH)]
+        content = content_by_models(job, None, growth.index, corpus.reader(growth.corpus), corpus.name)
+    documents = list(content.records(ignore))
+    parts = [content.vectorizer.vectors(documents[at : at + BATCH]) for at in range(0, len(documents), BATCH)]
     sparse_parts = [part.sparse for part in parts if part.sparse is not None]
     dense_parts = [part.dense for part in parts if part.dense is not None]
     sparse = SparseVectors.concat(sparse_parts) if sparse_parts else None
     vectors = Vectors(sparse, np.concatenate(dense_parts) if dense_parts else None)
-    return plan.meta, documents, vectors, sparse.vocabulary if sparse is not None else []
+    return content.meta, documents, vectors, sparse.vocabulary if sparse is not None else []
 
 
 def resampler_of(growth: Growth) -> tuple[IndexMeta, Resampler, list[str]]:
@@ -417,7 +418,7 @@ def _write(
         corpus_name=growth.corpus,
         dead_letters=Path(f"{growth.index}.dead-letters.jsonl"),
         reader=f"{growth.described}",
-        options=Options(merge=False),
+        writing=Writing(merge=False),
         total=growth.documents,
         show_progress=show_progress,
     )

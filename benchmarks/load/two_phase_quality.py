@@ -43,8 +43,8 @@ def two_phase(
     from benchmarks.load.variants import parse_variants
     from benchmarks.publish import publish
     from benchmarks.published import ingested
+    from ingest.corpus import CorpusSource
     from ingest.job import Job
-    from ingest.source import CorpusSource
     from opensearch_neural.corpus.judgements import BeirData
     from opensearch_neural.errors import InputError
 

@@ -198,10 +198,11 @@ def ingest(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str
     Vectors are kept in `out`, and the codes of another quantized model of the same dense one made of them. Raises ModelError
     where the index was written with other models.
     """
-    from ingest.encode import EncodeJob, run_encode
-    from ingest.job import CorpusSource, Job, run_job, with_models
-    from ingest.pipeline import Options
-    from ingest.source import spooled
+    from ingest.content import content_by_models
+    from ingest.corpus import CorpusSource, spooled
+    from ingest.encode_corpus import EncodeJob, run_encode
+    from ingest.job import Job, run_job
+    from ingest.settings import Writing
     from ingest.target import LOADING
     from opensearch_neural.corpus.judgements import BeirData
     from opensearch_neural.index.record import check_unchanged_models, read_record
@@ -210,17 +211,19 @@ def ingest(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str
 
     source = CorpusSource(str(BeirData.load(folder, "test").corpus_path))
     letters = out / f"{index}.dead-letters.jsonl"
-    options = Options(merge=True)
+    writing = Writing(merge=True)
     wrote = read_record(client, index)
     if wrote is not None and LOADING not in wrote.extra:
         job = Job(source, index, sparse=sparse, dense=dense, pq=pq)
         with spooled(source.path) as place:
-            check_unchanged_models(index, wrote, with_models(job, wrote, source.reader(place), source.name).meta)
+            check_unchanged_models(
+                index, wrote, content_by_models(job, wrote, index, source.reader(place), source.name).meta
+            )
         return
     alike = documents_alike(load_dense(dense), load_quantized(pq).dense)
     encoding = EncodeJob(source, out / "vectors", sparse=sparse, dense=dense, pq=None if alike else pq)
     vectors = run_encode(encoding).manifest
-    run_job(client, Job(source, index, vectors=vectors, pq=pq, replicas=0, dead_letters=letters, options=options))
+    run_job(client, Job(source, index, vectors=vectors, pq=pq, replicas=0, dead_letters=letters, writing=writing))
 
 
 def field_rows(
@@ -228,21 +231,22 @@ def field_rows(
 ) -> list[Row]:
     """What each field costs on disk, vectors that codes stand for among them, by some of the set's documents."""
     from benchmarks.load.field_bytes import Alone, bytes_by_field, rows
-    from ingest.job import CorpusSource, Job, with_models
-    from ingest.source import ignore, spooled
+    from ingest.content import content_by_models
+    from ingest.corpus import CorpusSource, ignore, spooled
+    from ingest.job import Job
     from opensearch_neural.corpus.judgements import BeirData
 
     corpus = CorpusSource(str(BeirData.load(folder, "test").corpus_path))
     job = Job(corpus, index, sparse=sparse, dense=dense, pq=pq)
     with spooled(corpus.path) as place:
-        plan = with_models(job, None, corpus.reader(place), corpus.name)
-        documents = list(islice(plan.records(ignore), sample))
+        content = content_by_models(job, None, index, corpus.reader(place), corpus.name)
+        documents = list(islice(content.records(ignore), sample))
         of_codes = {}
         for dense_type in ("float", "byte"):
-            made = replace(job, sparse="none", dense="pq", dense_type=dense_type)
-            other = with_models(made, None, corpus.reader(place), corpus.name)
+            made = replace(job, sparse="none", dense=None, reconstruct=True, dense_type=dense_type)
+            other = content_by_models(made, None, index, corpus.reader(place), corpus.name)
             of_codes[f"dense of the codes, {dense_type}"] = Alone("dense", other.meta, other.vectorizer)
-        sizes = bytes_by_field(client, plan.meta, documents, plan.vectorizer, of_codes)
+        sizes = bytes_by_field(client, content.meta, documents, content.vectorizer, of_codes)
     return rows(f"{index}, by field", sizes, len(documents))
 
 

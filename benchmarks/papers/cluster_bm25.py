@@ -71,9 +71,9 @@ class ClusterBM25:
 @contextmanager
 def cluster_bm25(client: OpenSearch, corpus: Path, analyzers: Sequence[Analyzer] = ANALYZERS) -> Iterator[ClusterBM25]:
     """The corpus's indexes, deleted when the block ends."""
+    from ingest.corpus import CorpusSource
     from ingest.job import Job, run_job
-    from ingest.pipeline import Options
-    from ingest.source import CorpusSource
+    from ingest.settings import Writing
 
     suffix = uuid.uuid4().hex[:8]
     indexes: dict[Analyzer, str] = {analyzer: f"osn-bm25-{analyzer}-{suffix}" for analyzer in analyzers}
@@ -82,7 +82,7 @@ def cluster_bm25(client: OpenSearch, corpus: Path, analyzers: Sequence[Analyzer]
             source = CorpusSource(str(corpus))
             run_job(
                 client,
-                Job(source, index=index, sparse="none", analyzer=analyzer, replicas=0, options=Options(merge=True)),
+                Job(source, index=index, sparse="none", analyzer=analyzer, replicas=0, writing=Writing(merge=True)),
             )
         yield ClusterBM25(client, indexes)
     finally:

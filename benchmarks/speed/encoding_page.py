@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.speed.encoding import BASELINE, BASELINE_BF16, BF16, CEILING, FP32, READER, RESULTS, WRITER
-from ingest.vectors import SHARD_RECORDS
+from ingest.shards import SHARD_RECORDS
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Summary, read
 from opensearch_neural.evaluation.tables import number

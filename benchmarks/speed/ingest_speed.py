@@ -6,7 +6,7 @@
 Speed: the same prepared documents (SciFact with lexical vectors, as dicts in memory) are written into new indexes with the
 same threads and the same number of documents in a request, by each arm in turn, so that what else the machine does falls
 on all of them; every round is a pair for the ratio. The clock stops when the last document is acknowledged.
-"short weights" writes each weight with as few digits as the index can tell apart (`ingest/weights.py`), which is what
+"short weights" writes each weight with as few digits as the index can tell apart (`ingest/short_weights.py`), which is what
 `osn ingest` does.
 
 Memory: `osn ingest` of a corpus of 500,000 documents in a process of its own; resident memory when 10,000 are written, and
@@ -154,7 +154,8 @@ def cluster() -> Iterator[str]:
 
 def prepared(corpus: Path) -> tuple[Documents, Documents]:
     """The corpus with lexical vectors in memory: with the weights as the model gives them, and with short ones."""
-    from ingest.encoding import Encoders, prepare
+    from ingest.bulk_actions import prepare
+    from ingest.vectorizers import Encoders
     from opensearch_neural.models.lexical import build_lexical
 
     documents = list(read_corpus(corpus))

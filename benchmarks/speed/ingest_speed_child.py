@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 from ingest import pipeline
-from ingest.job import CorpusSource, Job, run_job
+from ingest.corpus import CorpusSource
+from ingest.job import Job, run_job
 from ingest.progress import Progress
 from opensearch_neural.cluster.connect import connect
 

@@ -112,7 +112,7 @@ class IndexModels:
         """What encodes queries for vectors that were made of codes."""
         if self.record is None or self.record.reconstructed is None:
             raise ModelError(
-                f"the index {self.index!r} holds no reconstructed vectors", "ingest with --pq MODEL --dense pq"
+                f"the index {self.index!r} holds no reconstructed vectors", "ingest with --pq MODEL --dense-from-codes"
             )
         return self.dense
 

@@ -151,7 +151,8 @@ def test_the_applications_of_the_readme_find_what_was_ingested(
 ) -> None:
     from opensearchpy import AsyncOpenSearch
 
-    from ingest.job import CorpusSource, Job, run_job
+    from ingest.corpus import CorpusSource
+    from ingest.job import Job, run_job
     from opensearch_neural.models.lexical import build_lexical
 
     corpus, model = tmp_path / "docs.jsonl", tmp_path / "model"

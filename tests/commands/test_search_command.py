@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ingest.job import CorpusSource, Job, run_job
+from ingest.corpus import CorpusSource
+from ingest.job import Job, run_job
 from opensearch_neural.commands.search import parse_filter
 from opensearch_neural.errors import InputError
 

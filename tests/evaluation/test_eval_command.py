@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner, Result
 
-from ingest.job import CorpusSource, Job, run_job
+from ingest.corpus import CorpusSource
+from ingest.job import Job, run_job
 from opensearch_neural import queries
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.commands.evaluate import chosen_baseline, chosen_engines, difference, evaluate, parse_goal

@@ -16,11 +16,12 @@ pytest.importorskip("sentence_transformers", reason="needs the extra [encode]")
 
 from quantized_models import quantized_model
 
-from ingest.encode import EncodeJob, run_encode
-from ingest.encoding import Encoders
-from ingest.job import Job, Plan, with_vectors
-from ingest.source import CorpusSource
-from ingest.vectors import Manifest, StoredVectors, find_manifest
+from ingest.content import Content, content_of_files
+from ingest.corpus import CorpusSource
+from ingest.encode_corpus import EncodeJob, run_encode
+from ingest.job import Job
+from ingest.stored_vectors import Manifest, StoredVectors, find_manifest
+from ingest.vectorizers import Encoders
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import PassageMeta
@@ -66,7 +67,7 @@ def test_codes_in_files_are_those_of_the_model_also_of_documents_added_later(tmp
 @pytest.mark.parametrize("more", [[], ["--faiss-candidates", "2"]])
 def test_faiss_reads_the_index_and_scores_as_the_model_does(tmp_path: Path, model: Path, more: list[str]) -> None:
     faiss = pytest.importorskip("faiss", reason="needs the extra [eval]")
-    from ingest.encode import encode
+    from ingest.encode_command import encode
 
     corpus = write_jsonl(tmp_path / "d.jsonl", records(40))
     file = tmp_path / "made" / "jpq.faiss"
@@ -113,9 +114,9 @@ def test_codes_are_made_of_vectors_in_files_where_the_model_would_make_the_same(
     documents = documents_of(corpus)
     contents = [document.contents for document in documents]
 
-    def planned(pq: Path) -> Plan:
+    def planned(pq: Path) -> Content:
         job = Job(None, "some", vectors=tmp_path / "v", pq=str(pq))
-        return with_vectors(job, StoredVectors(*find_manifest(tmp_path / "v")), source.reader(str(corpus)))
+        return content_of_files(job, StoredVectors(*find_manifest(tmp_path / "v")), source.reader(str(corpus)))
 
     # Of the same documents' encoder, with another quantizer and other centroids.
     other = shutil.copytree(model, tmp_path / "other")
@@ -137,7 +138,7 @@ def test_codes_are_made_of_vectors_in_files_where_the_model_would_make_the_same(
     with_codes = StoredVectors(*find_manifest(tmp_path / "w"))
     for pq in (model, other):
         job = Job(None, "some", vectors=tmp_path / "w", pq=str(pq))
-        plan, loaded = with_vectors(job, with_codes, source.reader(str(corpus))), load_quantized(pq, device="cpu")
+        plan, loaded = content_of_files(job, with_codes, source.reader(str(corpus))), load_quantized(pq, device="cpu")
         assert (plan.vectorizer is with_codes) == (pq == model)
         found = plan.vectorizer.vectors(documents)
         assert found.pq is not None and (found.pq == loaded.encode_documents(contents)).all()
@@ -156,7 +157,7 @@ def test_codes_are_made_of_passages_in_files(tmp_path: Path, model: Path) -> Non
         EncodeJob(source, tmp_path / "v", sparse="lexical", dense=str(model), passages=passages), show_progress=False
     )
     job = Job(None, "some", vectors=tmp_path / "v", pq=str(model))
-    plan = with_vectors(job, StoredVectors(*find_manifest(tmp_path / "v")), source.reader(str(corpus)))
+    plan = content_of_files(job, StoredVectors(*find_manifest(tmp_path / "v")), source.reader(str(corpus)))
     documents = [one for one in plan.records(print) if isinstance(one, Document)]
     assert len(documents) > 20
     found = plan.vectorizer.vectors(documents).pq
@@ -171,8 +172,8 @@ def test_what_cannot_be_encoded_so_is_named(tmp_path: Path, model: Path) -> None
     assert caught.value.remedy == "give --pq MODEL"
     with pytest.raises(InputError, match="none is written"):
         run_encode(encoding(corpus, tmp_path / "v", model, faiss_candidates=5), show_progress=False)
-    with pytest.raises(InputError, match="vectors that codes stand for are not written"):
-        run_encode(encoding(corpus, tmp_path / "v", model, dense="pq"), show_progress=False)
+    with pytest.raises(InputError, match="reconstructed vectors are not written"):
+        run_encode(encoding(corpus, tmp_path / "v", model, reconstruct=True), show_progress=False)
     twice = write_jsonl(tmp_path / "e.jsonl", [*records(3), *records(3)])
     with pytest.raises(InputError, match="occurs more than once"):
         run_encode(encoding(twice, tmp_path / "w", model, faiss=tmp_path / "f"), show_progress=False)

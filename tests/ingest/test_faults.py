@@ -92,7 +92,7 @@ def test_killed_at_random_moments_the_index_ends_as_if_undisturbed(
                 letter["reason"] = letter["reason"].replace(settings.index, f"{index_name}-0")
             assert sorted(map(str, told)) == sorted(map(str, expected_letters))
             # What a kill costs at most: the batches that were on their way.
-            options = settings.options
+            options = settings.writing
             most = good + defects + killed * options.in_flight * options.batch_documents
             assert killable.encoded(folder) <= most + complete * good
             meta = client.indices.get_mapping(index=settings.index)[settings.index]["mappings"]["_meta"]["osn"]
@@ -104,7 +104,7 @@ def test_a_kill_costs_no_more_than_what_was_on_its_way(
     client: Any, cluster_url: str, index_name: str, tmp_path: Path, osn_home: Path, seed: random.Random
 ) -> None:
     settings = job(write_jsonl(tmp_path / "corpus.jsonl", records(2000)), index_name)
-    at_once = settings.options.in_flight * settings.options.batch_documents
+    at_once = settings.writing.in_flight * settings.writing.batch_documents
     with FaultProxy(cluster_url) as proxy:
         proxy.fault = lambda request: Fault("delay", seconds=0.02)
         for bulks in (8, 16, 24):
@@ -134,7 +134,7 @@ def test_a_node_killed_under_way_loses_and_doubles_nothing(
         shards=3,
         replicas=1,
         keep_replicas=keep_replicas,
-        options={"retry": RetryPolicy(patience=240, base=0.2, cap=2)},
+        writing={"retry": RetryPolicy(patience=240, base=0.2, cap=2)},
     )
     done: list[Any] = []
     with FaultProxy(three_nodes.urls[0]) as proxy:
@@ -186,7 +186,7 @@ def test_a_red_index_is_said_to_be_red_and_why_and_is_filled_once_it_is_mended(
         },
     )
     settings = job(
-        write_jsonl(tmp_path / "corpus.jsonl", records(100)), index_name, options={"retry": RetryPolicy(patience=2)}
+        write_jsonl(tmp_path / "corpus.jsonl", records(100)), index_name, writing={"retry": RetryPolicy(patience=2)}
     )
     try:
         with pytest.raises(ClusterError, match=r"is red: .*index setting \[index.routing.allocation.require\]"):
@@ -224,14 +224,14 @@ def test_a_full_disk_stops_the_ingest_and_more_room_lets_it_go_on(small_disk: Pa
     running = node.start(name=name, data=small_disk, port=0, heap="512m", attached=True)
     try:
         client = connect(running.url)
-        settings = job(corpus, "full", options={"retry": RetryPolicy(patience=5, base=0.2, cap=1)})
+        settings = job(corpus, "full", writing={"retry": RetryPolicy(patience=5, base=0.2, cap=1)})
         with pytest.raises(ClusterError) as error:
             run_job(client, settings, show_progress=False)
         assert "No space left" in str(error.value) or "the same command again" in str(error.value)
         subprocess.run(["mount", "-o", "remount,size=400m", str(small_disk)], check=True)
         # A shard that failed on a full disk stays closed until it is asked for again.
         client.cluster.reroute(params={"retry_failed": "true"})
-        settings = replace(settings, options=replace(settings.options, retry=RetryPolicy(patience=120)))
+        settings = replace(settings, writing=replace(settings.writing, retry=RetryPolicy(patience=120)))
         report = run_job(client, settings, show_progress=False)
         assert report.documents == 2000
         found = snapshot(client, "full")

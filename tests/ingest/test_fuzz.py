@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 from corpora import job, letters, records, snapshot
-from test_encoding import Given
+from test_bulk_actions import Given
 
-from ingest.encoding import prepare
-from ingest.job import CorpusSource, run_job
+from ingest.bulk_actions import prepare
+from ingest.corpus import CorpusSource
+from ingest.job import run_job
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import OsnError
 

@@ -24,7 +24,7 @@ from opensearch_neural.index.record import DenseMeta, PassageMeta
 def ingested(client: Any, index: str, lines: list[Any], tmp_path: Path, **settings: Any) -> str:
     corpus = write_jsonl(tmp_path / f"{index}.jsonl", lines)
     run_job(
-        client, job(corpus, index, options={"merge": True, "batch_documents": 500}, **settings), show_progress=False
+        client, job(corpus, index, writing={"merge": True, "batch_documents": 500}, **settings), show_progress=False
     )
     return index
 

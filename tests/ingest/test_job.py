@@ -337,7 +337,7 @@ def test_what_is_wrong_in_a_corpus_costs_its_record_and_is_kept(client, index_na
     ]
     # The type of `year` is decided by the first document that has it.
     corpus = write_jsonl(tmp_path / "d.jsonl", [{"_id": "first", "text": "rain", "year": 1}, *lines])
-    settings = job(corpus, index_name, options={"batch_documents": 4, "writers": 1})
+    settings = job(corpus, index_name, writing={"batch_documents": 4, "writers": 1})
     report = run_job(client, settings, show_progress=False)
     assert set(snapshot(client, index_name)) == {"first", "good", "last"}
     assert (report.documents, report.letters) == (3, 6)
@@ -389,10 +389,10 @@ def test_too_many_errors_stop_the_run_and_a_higher_limit_continues_it(client, in
     for number in range(100, 160):
         lines[number] = "broken"
     corpus = write_jsonl(tmp_path / "d.jsonl", lines)
-    settings = job(corpus, index_name, options={"max_errors": 20})
+    settings = job(corpus, index_name, writing={"max_errors": 20})
     with pytest.raises(TooManyErrors, match="more than --max-errors 20"):
         run_job(client, settings, show_progress=False)
-    more = replace(settings, options=replace(settings.options, max_errors=60))
+    more = replace(settings, writing=replace(settings.writing, max_errors=60))
     report = run_job(client, more, show_progress=False)
     assert report.skipped > 0
     assert (report.documents, report.letters) == (340, 60)
@@ -402,7 +402,7 @@ def test_too_many_errors_stop_the_run_and_a_higher_limit_continues_it(client, in
 def test_a_changed_corpus_is_not_half_skipped(client, index_name: str, tmp_path: Path) -> None:
     lines: list[Any] = records(300)
     corpus = write_jsonl(tmp_path / "d.jsonl", [*lines[:250], *["broken"] * 50])
-    settings = job(corpus, index_name, options={"max_errors": 0})
+    settings = job(corpus, index_name, writing={"max_errors": 0})
     with pytest.raises(TooManyErrors):
         run_job(client, settings, show_progress=False)
     # Only the text of one document, its id is the same.
@@ -411,21 +411,21 @@ def test_a_changed_corpus_is_not_half_skipped(client, index_name: str, tmp_path:
     with pytest.raises(InputError, match=r"records 1 to 50 are not as they were") as error:
         run_job(client, settings, show_progress=False)
     assert error.value.remedy and "--restart" in error.value.remedy
-    again = replace(settings, options=replace(settings.options, restart=True))
+    again = replace(settings, writing=replace(settings.writing, restart=True))
     assert run_job(client, again, show_progress=False).documents == 300
     assert snapshot(client, index_name)["doc-0-000010"]["text"] == "prism"
 
 
 def test_batches_are_bounded_by_their_text_too(client, index_name: str, tmp_path: Path) -> None:
     corpus = write_jsonl(tmp_path / "d.jsonl", records(40, words=50))
-    settings = job(corpus, index_name, sparse="none", options={"batch_characters": 1000})
+    settings = job(corpus, index_name, sparse="none", writing={"batch_characters": 1000})
     from ingest import pipeline
 
     sizes = []
 
     class Counted:
         def vectors(self, documents: Any) -> Any:
-            from ingest.encoding import Vectors
+            from ingest.vectorizers import Vectors
 
             sizes.append(len(documents))
             return Vectors()
@@ -440,7 +440,7 @@ def test_batches_are_bounded_by_their_text_too(client, index_name: str, tmp_path
         Counted(),
         corpus_name="c",
         dead_letters=tmp_path / "dead.jsonl",
-        options=settings.options,
+        writing=settings.writing,
         show_progress=False,
     )
     assert sum(sizes) == 40 and max(sizes) <= 6
@@ -454,7 +454,7 @@ class Recorded:
         self.interrupt_at: int | None = None
 
     def vectors(self, documents: Any) -> Any:
-        from ingest.encoding import Vectors
+        from ingest.vectorizers import Vectors
 
         if any("glass" in document.text for document in documents):
             raise ModelError("not finite")
@@ -475,7 +475,7 @@ def test_batches_that_are_encoded_at_once_are_written_and_journalled_apart(
     lines[25] = {"_id": "24", "text": "an id again"}  # in the third
     lines[27] = "torn {"
     corpus = write_jsonl(tmp_path / "d.jsonl", lines)
-    settings = job(corpus, index_name, options={"batch_documents": 10})
+    settings = job(corpus, index_name, writing={"batch_documents": 10})
     target = open_target(client, index_name, IndexMeta(), corpus_name="c", replicas=0)
     vectorizer = Recorded()
 
@@ -487,7 +487,7 @@ def test_batches_that_are_encoded_at_once_are_written_and_journalled_apart(
             vectorizer,
             corpus_name="c",
             dead_letters=tmp_path / "dead.jsonl",
-            options=settings.options,
+            writing=settings.writing,
             pads=True,
             show_progress=False,
         )
@@ -517,7 +517,7 @@ def test_the_dtype_is_that_of_the_sparse_models_network(
 ) -> None:
     from click.testing import CliRunner
 
-    from ingest.command import ingest
+    from ingest.ingest_command import ingest
     from opensearch_neural.models import sparse
 
     asked = []

@@ -13,7 +13,7 @@ import pytest
 from corpora import WORDS, job, letters, records, snapshot, write_jsonl
 
 from ingest.job import run_job
-from ingest.source import parse_passages
+from ingest.settings import parse_passages
 from opensearch_neural import queries
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.errors import InputError, ModelError

@@ -88,7 +88,7 @@ def test_a_build_that_fails_leaves_the_old_one_serving_and_is_continued(
     lines: list[Any] = records(400)
     lines[350:350] = ["torn"] * 30
     write_jsonl(path, lines)
-    settings = build(path, index_name, options={"max_errors": 5})
+    settings = build(path, index_name, writing={"max_errors": 5})
     with pytest.raises(TooManyErrors):
         run_job(client, settings, show_progress=False)
     assert versions.serving_index(client, index_name) == first.index
@@ -96,7 +96,7 @@ def test_a_build_that_fails_leaves_the_old_one_serving_and_is_continued(
     assert not half.complete and not half.serving
     with pytest.raises(ClusterError, match="is not complete"):
         versions.rollback(client, index_name, to=half.index)
-    second = run_job(client, replace(settings, options=replace(settings.options, max_errors=50)), show_progress=False)
+    second = run_job(client, replace(settings, writing=replace(settings.writing, max_errors=50)), show_progress=False)
     assert second.index == half.index and second.skipped > 0
     assert second.replaced == first.index
     assert len(snapshot(client, index_name)) == 400
@@ -144,7 +144,7 @@ def test_of_a_corpus_that_changed_under_way_nothing_stale_is_served(
     with pytest.raises(ClusterError, match="40 more than the corpus"):
         run_job(client, settings, show_progress=False)
     assert versions.serving_index(client, index_name) is None
-    again = replace(settings, options=replace(settings.options, restart=True))
+    again = replace(settings, writing=replace(settings.writing, restart=True))
     run_job(client, again, show_progress=False)
     assert len(snapshot(client, index_name)) == 60
 

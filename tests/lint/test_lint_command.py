@@ -317,7 +317,8 @@ def test_the_cluster_is_asked_for_what_the_index_allows(client, cluster_url: str
 
 @pytest.mark.cluster
 def test_osn_search_warns_of_the_body_that_it_sends(client, cluster_url: str, index_name: str, tmp_path: Path) -> None:
-    from ingest.job import CorpusSource, Job, run_job
+    from ingest.corpus import CorpusSource
+    from ingest.job import Job, run_job
 
     corpus = tmp_path / "docs.jsonl"
     corpus.write_text('{"_id": "1", "text": "a rainbow in the sky"}\n')

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingest.bulk import RetryPolicy
-from ingest.job import CorpusSource, Job
-from ingest.pipeline import Options
+from ingest.corpus import CorpusSource
+from ingest.job import Job
+from ingest.settings import Writing
 from opensearch_neural.files import write_text
 
 if TYPE_CHECKING:
@@ -69,14 +70,14 @@ def write_jsonl(path: Path, lines: Iterable[dict[str, Any] | str | bytes]) -> Pa
 
 def job(corpus: Path | str, index: str, **settings: Any) -> Job:
     """A small ingest: small batches, so that there are many, and vectors in `_source`, so that they can be compared."""
-    options = {
+    writing = {
         "writers": 2,
         "batch_documents": 50,
         "retry": RetryPolicy(patience=60, base=0.05, cap=1.0),
-        **settings.pop("options", {}),
+        **settings.pop("writing", {}),
     }
     settings = {"replicas": 0, "store_vectors": True, "tokenizer": small_tokenizer(), **settings}
-    return Job(CorpusSource(str(corpus)), index, options=Options(**options), **settings)
+    return Job(CorpusSource(str(corpus)), index, writing=Writing(**writing), **settings)
 
 
 def snapshot(client: OpenSearch, index: str) -> dict[str, dict[str, Any]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingest.job import CorpusSource, Job, run_job
-from ingest.pipeline import Options
+from ingest.corpus import CorpusSource
+from ingest.job import Job, run_job
+from ingest.settings import Writing
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -18,6 +19,6 @@ def write(client: OpenSearch, corpus: Path, index: str) -> None:
         index,
         replicas=0,
         dead_letters=corpus.parent / f"{index}.letters",
-        options=Options(merge=True),
+        writing=Writing(merge=True),
     )
     run_job(client, job, show_progress=False)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.load.field_bytes import bytes_by_field
-from ingest.encoding import Vectors
 from ingest.models import stored_dense_meta
+from ingest.vectorizers import Vectors
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.index.record import IndexMeta
 

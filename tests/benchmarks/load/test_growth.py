@@ -13,7 +13,7 @@ from benchmarks.load import field_bytes, growth
 from benchmarks.load.growth import Drawn, DrawnVectors, Growth, Resampler, grow, resampler_of
 from benchmarks.load.measurement import RESAMPLED
 from benchmarks.load.scale import growth_of, growth_rows, scale
-from ingest.encoding import Vectors
+from ingest.vectorizers import Vectors
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.engines import engine_bodies, open_engines
 from opensearch_neural.errors import ClusterError, InputError

@@ -4,30 +4,18 @@
       0f3a….json                     the manifest: which models, which corpus, how many shards
       0f3a…/model/                   what encodes queries (the whole of a lexical model)
       0f3a…/vocabulary.json          the tokens of the sparse vectors, by id
-      0f3a…/000000000000.safetensors records [0, 4096) of the corpus
+      0f3a…/000000000000.safetensors records [0, 4096) of the corpus, in the form of `shards`
       0f3a…/000000004096.safetensors …
 
-The hash names everything that decides about the vectors, so one folder can hold several encodings of several corpora. A
-shard is a function of its records and the models alone: whoever encodes it, and in whatever order, it is the same file.
-Tensors of a shard of n documents:
-
-    digests  (n, 16) uint8    of the documents' contents (`journal.record_digest`): what a vector is found by
-    numbers  (n,) int64       of their records in the corpus, from 0
-    ids      (bytes,) uint8   UTF-8, document i from id_offsets[i] to id_offsets[i + 1]
-    sparse.indptr (n + 1,) int64, sparse.token_ids (nnz,) int32, sparse.weights (nnz,) float32
-    dense    (n, vectors · dimension) float32
-    pq       (n, M) uint8     codes of a quantized model
-    info     (bytes,) uint8   JSON: {"start", "end", "digest" of the records, "unfit": [[digest, reason], …]}
+The hash names everything that decides about the vectors, so one folder can hold several encodings of several corpora.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -37,12 +25,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ingest.encoding import Vectorizer, Vectors
-from ingest.journal import digest, record_digest
-from ingest.source import CorpusSource
-from opensearch_neural.corpus.documents import Document, Rejected
+from ingest.corpus import CorpusSource
+from ingest.journal import record_digest
+from ingest.shards import SHARD_RECORDS, LoadedShard, shard_path
+from ingest.vectorizers import Vectors
+from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.files import read_json_object, share, write_json
+from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.index.record import PassageMeta, QuantizedMeta, SparseMeta
 from opensearch_neural.models.vectors import SparseVectors
 
@@ -50,7 +39,6 @@ if TYPE_CHECKING:
     from opensearch_neural.models.dense_encoder import DenseEncoder
 
 FORMAT = 1
-SHARD_RECORDS = 4096
 
 
 @dataclass(frozen=True)
@@ -142,124 +130,6 @@ def find_manifest(place: Path) -> tuple[Path, Manifest]:
 def _described(manifest: Manifest) -> str:
     models = [model.name for model in (manifest.sparse, manifest.dense, manifest.quantized) if model]
     return f"{' and '.join(models)}, {manifest.corpus.path}"
-
-
-# ---------------------------------------------------------------- shards
-
-
-def shard_path(folder: Path, start: int) -> Path:
-    return folder / f"{start:012}.safetensors"
-
-
-def encode_shard(start: int, records: Sequence[Document | Rejected], vectorizer: Vectorizer, batch: int) -> bytes:
-    """The content of a shard's file: a function of its arguments alone.
-
-    A document that the model cannot encode is listed in `info`; it costs no other.
-    """
-    numbered = [(start + n, record) for n, record in enumerate(records) if isinstance(record, Document)]
-    parts: list[Vectors] = []
-    taken: list[tuple[int, Document]] = []
-    unfit: list[tuple[str, str]] = []
-
-    def encode(some: list[tuple[int, Document]]) -> None:
-        if not some:
-            return
-        try:
-            parts.append(vectorizer.vectors([document for _, document in some]))
-            taken.extend(some)
-        except ModelError as error:
-            if len(some) == 1:
-                unfit.append((record_digest(some[0][1]).hex(), error.message))
-                return
-            encode(some[: len(some) // 2])
-            encode(some[len(some) // 2 :])
-
-    for first in range(0, len(numbered), batch):
-        encode(numbered[first : first + batch])
-    info = {"start": start, "end": start + len(records), "digest": digest(records), "unfit": unfit}
-    ids = [document.id.encode("utf-8", "surrogatepass") for _, document in taken]
-    tensors: dict[str, NDArray[Any]] = {
-        "digests": _bytes(b"".join(record_digest(document) for _, document in taken)).reshape(-1, 16),
-        "numbers": np.array([number for number, _ in taken], np.int64),
-        "ids": _bytes(b"".join(ids)),
-        "id_offsets": np.cumsum([0, *map(len, ids)]).astype(np.int64),
-        "info": _bytes(json.dumps(info).encode()),
-    }
-    if sparse := [part.sparse for part in parts if part.sparse is not None]:
-        joined = SparseVectors.concat(sparse)
-        tensors["sparse.indptr"] = joined.indptr
-        tensors["sparse.token_ids"] = joined.token_ids
-        tensors["sparse.weights"] = joined.weights
-    if dense := [part.dense for part in parts if part.dense is not None]:
-        tensors["dense"] = np.ascontiguousarray(np.concatenate(dense), dtype=np.float32)
-    if codes := [part.pq for part in parts if part.pq is not None]:
-        tensors["pq"] = np.ascontiguousarray(np.concatenate(codes))
-    from safetensors.numpy import save
-
-    return save(tensors)
-
-
-def _bytes(content: bytes) -> NDArray[np.uint8]:
-    return np.frombuffer(content, np.uint8).copy()
-
-
-def write_shard(path: Path, content: bytes) -> None:
-    """Beside and renamed, and on the disk before it has its name: a shard that is there is whole."""
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        share(Path(beside))
-        Path(beside).replace(path)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
-
-
-@dataclass(frozen=True)
-class LoadedShard:
-    """A shard's file, read."""
-
-    start: int
-    end: int
-    digest: str
-    unfit: dict[bytes, str]
-    rows: dict[bytes, int]
-    sparse: SparseVectors | None
-    dense: NDArray[np.float32] | None
-    pq: NDArray[np.uint8] | None = None
-
-    @classmethod
-    def read(cls, path: Path, vocabulary: list[str]) -> LoadedShard:
-        """Raises InputError where the file is damaged."""
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-
-        try:
-            tensors = load_file(path)
-            info = json.loads(tensors["info"].tobytes())
-            digests = tensors["digests"]
-            sparse = None
-            if "sparse.indptr" in tensors:
-                sparse = SparseVectors(
-                    tensors["sparse.indptr"], tensors["sparse.token_ids"], tensors["sparse.weights"], vocabulary
-                )
-            return cls(
-                info["start"],
-                info["end"],
-                info["digest"],
-                {bytes.fromhex(key): reason for key, reason in info["unfit"]},
-                {digests[row].tobytes(): row for row in range(len(digests))},
-                sparse,
-                tensors.get("dense"),
-                tensors.get("pq"),
-            )
-        except (SafetensorError, OSError, KeyError, ValueError) as error:
-            raise InputError(
-                f"{path} is damaged ({error})", "delete it and run `osn encode` again: only it is encoded"
-            ) from None
 
 
 class StoredVectors:
@@ -357,16 +227,3 @@ class StoredVectors:
             if "pq" in tensors:
                 parts.append(tensors["pq"])
         return ids, np.concatenate(parts)
-
-
-def shards_of(records: Iterator[Document | Rejected], size: int) -> Iterator[tuple[int, list[Document | Rejected]]]:
-    """(number of the first record, records) of every shard of a corpus."""
-    start = 0
-    part: list[Document | Rejected] = []
-    for record in records:
-        part.append(record)
-        if len(part) == size:
-            yield start, part
-            start, part = start + size, []
-    if part:
-        yield start, part

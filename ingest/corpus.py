@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from ingest.dead_letters import is_dead_letter_file, mended
-from ingest.seen import FirstRecords
+from ingest.duplicate_ids import FirstRecords
+from ingest.settings import Command, options_of
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.corpus.passages import Passage, split
 from opensearch_neural.corpus.reader import read_corpus
@@ -29,15 +32,19 @@ Records = Callable[[Callable[[Rejected], None]], Iterator[Document]]
 
 @dataclass(frozen=True)
 class CorpusSource:
-    """Where the corpus lies and how its records are read: the fields of `corpus.reader.read_corpus`."""
+    """Where a corpus lies and how its records are read."""
 
     path: str
+    """A BEIR folder, a file, hf:NAME, or - for standard input."""
     format: str | None = None
+    """The format. None: by the file's name."""
     id_field: str | None = None
+    """The field that holds a record's id. None: the first of the usual names; so for the other fields."""
     title_field: str | None = None
     text_field: str | None = None
     url_field: str | None = None
     limit: int | None = None
+    """How many documents are taken. None: all."""
 
     @property
     def name(self) -> str:
@@ -47,7 +54,7 @@ class CorpusSource:
 
     @property
     def reading(self) -> str:
-        """What of the settings decides how a record is understood; `limit` only decides how many are."""
+        """The settings that decide how a record is understood. (`limit` only decides how many are.)"""
         return json.dumps([self.format, self.id_field, self.title_field, self.text_field, self.url_field])
 
     def reader(self, place: str) -> Records:
@@ -68,6 +75,29 @@ class CorpusSource:
             )
 
         return _named(read, self.name) if self.path == "-" else read
+
+
+def corpus_options(*, required: bool) -> Callable[[Command], Command]:
+    """Add the options that name a corpus to a click command, which gets `corpus: CorpusSource`, or None without one."""
+    options = [
+        click.option(
+            "--corpus",
+            "path",
+            required=required,
+            help="A BEIR folder, jsonl(.gz/.zst), parquet, csv, tsv, hf:NAME, or - (stdin).",
+        ),
+        click.option("--format", default=None, help="The corpus's format, if its name does not tell."),
+        click.option("--id-field", default=None),
+        click.option("--title-field", default=None),
+        click.option("--text-field", default=None),
+        click.option("--url-field", default=None),
+        click.option("--limit", type=click.IntRange(min=1), default=None, help="Take the first N documents."),
+    ]
+    return options_of(_named_corpus, "corpus", *options)
+
+
+def _named_corpus(path: str | None, **reading: Any) -> CorpusSource | None:
+    return None if path is None else CorpusSource(path, **reading)
 
 
 def _named(records: Records, name: str) -> Records:
@@ -91,18 +121,6 @@ def spooled(corpus: str) -> Iterator[str]:
         shutil.copyfileobj(sys.stdin.buffer, file)
         file.flush()
         yield file.name
-
-
-def parse_passages(text: str) -> PassageMeta:
-    """TOKENS or TOKENS:STRIDE, as the command line writes it. Raises InputError for anything else."""
-    tokens, colon, stride = text.partition(":")
-    try:
-        passages = PassageMeta(int(tokens), int(stride) if colon else int(tokens))
-    except ValueError:
-        raise InputError(f"--passages {text!r}: expected TOKENS or TOKENS:STRIDE, for instance 256:128") from None
-    if not 1 <= passages.stride <= passages.tokens:
-        raise InputError(f"--passages {text!r}: the stride must lie between 1 and the passage's length")
-    return passages
 
 
 def as_passages(records: Records, tokenizer: Tokenizer, passages: PassageMeta) -> Records:

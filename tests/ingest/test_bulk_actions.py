@@ -12,8 +12,9 @@ import pytest
 from corpora import letters, snapshot
 
 from ingest import pipeline
-from ingest.encoding import Vectors, prepare
+from ingest.bulk_actions import prepare
 from ingest.target import open_target
+from ingest.vectorizers import Vectors
 from opensearch_neural import queries
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.passages import Passage

@@ -1,0 +1,185 @@
+"""Documents with their vectors → the actions of `_bulk`: every field as the index takes it."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+
+from ingest.bulk import Action
+from ingest.short_weights import SMALLEST, shortest
+from ingest.vectorizers import Vectorizer, Vectors, encode_in_parts
+from opensearch_neural.corpus.documents import MAX_ID_BYTES
+from opensearch_neural.corpus.passages import Passage
+from opensearch_neural.index.mapping import rank_features, to_bytes
+from opensearch_neural.index.record import DenseMeta
+from opensearch_neural.multi_vector import stored
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from opensearch_neural.corpus.documents import Document
+    from opensearch_neural.models.vectors import SparseVectors
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """A document that no index would take."""
+
+    position: int
+    """Its place in the batch."""
+    reason: str
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A batch of documents as bulk actions."""
+
+    actions: list[Action] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    """positions[i]: the place in the batch of the document of actions[i]."""
+    unfit: list[Unfit] = field(default_factory=list)
+
+
+def prepare_batches(
+    batches: Sequence[Sequence[Document]], vectorizer: Vectorizer, dense_meta: DenseMeta | None
+) -> list[Prepared]:
+    """The bulk actions of each batch, all batches encoded at once."""
+    together = prepare([document for batch in batches for document in batch], vectorizer, dense_meta)
+    prepared = []
+    first = 0
+    for batch in batches:
+        places = range(first, first + len(batch))
+        taken = [n for n, position in enumerate(together.positions) if position in places]
+        prepared.append(
+            Prepared(
+                [together.actions[n] for n in taken],
+                [together.positions[n] - first for n in taken],
+                [Unfit(each.position - first, each.reason) for each in together.unfit if each.position in places],
+            )
+        )
+        first += len(batch)
+    return prepared
+
+
+def prepare(documents: Sequence[Document], vectorizer: Vectorizer, dense_meta: DenseMeta | None) -> Prepared:
+    """The bulk actions of a batch of documents.
+
+    A document is unfit if a model cannot encode it, or gives it vectors that OpenSearch would refuse (with a reason that
+    names no cause). The others of its batch are not touched by that.
+    """
+    prepared = Prepared()
+    for part in encode_in_parts(documents, vectorizer):
+        if part.vectors is None:
+            prepared.unfit.append(Unfit(part.start, f"cannot be encoded: {part.error}"))
+            continue
+        features = _Features(part.vectors.sparse) if part.vectors.sparse is not None else None
+        for row in range(part.length):
+            position = part.start + row
+            action = _action(documents[position], part.vectors, row, features, dense_meta)
+            if isinstance(action, str):
+                prepared.unfit.append(Unfit(position, action))
+            else:
+                prepared.actions.append(action)
+                prepared.positions.append(position)
+    return prepared
+
+
+def _action(
+    document: Document, vectors: Vectors, row: int, features: _Features | None, meta: DenseMeta | None
+) -> Action | str:
+    """The document with its row of the vectors, or why OpenSearch would refuse it."""
+    if reason := unfit_id(document.id):
+        return reason
+    source = source_of(document)
+    if features is not None:
+        if reason := features.defect(row):
+            return reason
+        if weights := features.row(row):
+            source["sparse"] = weights
+    if vectors.dense is not None:
+        assert meta is not None
+        if reason := unfit_vector(vectors.dense[row], meta):
+            return reason
+        source["dense"] = stored_vector(vectors.dense[row], meta)
+    if vectors.pq is not None:
+        source["pq"] = b64encode(vectors.pq[row]).decode()
+    try:
+        return Action(document.id, orjson.dumps(source, option=orjson.OPT_SERIALIZE_NUMPY))
+    except TypeError as error:  # an integer beyond 64 bits, a lone surrogate
+        return f"cannot be written as JSON: {error}"
+
+
+def source_of(document: Document) -> dict[str, Any]:
+    """The document's own fields, as the index has them."""
+    source: dict[str, Any] = {}
+    if document.title:
+        source["title"] = document.title
+    source["text"] = document.text
+    if document.url is not None:
+        source["url"] = document.url
+    source.update(document.fields)
+    if isinstance(document, Passage):
+        source["parent"] = document.parent
+        source["passage"] = {"number": document.number, "start": document.start, "end": document.end}
+    return source
+
+
+class _Features:
+    """The `sparse` fields of a batch, checked at once."""
+
+    def __init__(self, vectors: SparseVectors) -> None:
+        self.vectors = vectors
+        weights = vectors.weights
+        with np.errstate(invalid="ignore"):
+            # 0 and what a float32 can only hold as a subnormal add nothing to a score, and OpenSearch refuses the whole
+            # document for them: they are left out. Anything else that is not positive is a defect of the model.
+            self.kept = weights >= SMALLEST
+            self.wrong = ~np.isfinite(weights) | (weights < 0)
+        self.short = np.zeros(len(weights))
+        usable = self.kept & ~self.wrong
+        self.short[usable] = shortest(weights[usable])
+
+    def defect(self, row: int) -> str | None:
+        """Why OpenSearch would refuse these rank features, or None."""
+        start, end = self.vectors.indptr[row], self.vectors.indptr[row + 1]
+        vocabulary = self.vectors.vocabulary
+        if self.wrong[start:end].any():
+            at = start + int(np.argmax(self.wrong[start:end]))
+            token, weight = vocabulary[self.vectors.token_ids[at]], self.vectors.weights[at]
+            return f"the sparse model gave the token {token!r} the weight {weight}; weights must be finite and positive"
+        return None
+
+    def row(self, row: int) -> dict[str, float]:
+        start, end = self.vectors.indptr[row], self.vectors.indptr[row + 1]
+        kept = self.kept[start:end]
+        vocabulary = self.vectors.vocabulary
+        ids, weights = self.vectors.token_ids[start:end][kept].tolist(), self.short[start:end][kept].tolist()
+        return rank_features({vocabulary[id]: weight for id, weight in zip(ids, weights, strict=True)})
+
+
+def unfit_id(id: str) -> str | None:
+    """Why OpenSearch would refuse the whole request for this id, or None. Readers refuse such ids themselves."""
+    size = len(id.encode("utf-8", "surrogatepass"))
+    if 0 < size <= MAX_ID_BYTES:
+        return None
+    return f"the id is {size} bytes long in UTF-8; OpenSearch takes 1 to {MAX_ID_BYTES}"
+
+
+def stored_vector(vector: NDArray[np.float32], meta: DenseMeta) -> Any:
+    """A document's row (vectors · dimension,) as the index's field takes it."""
+    numbers = to_bytes(vector, meta.scale) if meta.type == "byte" else vector.astype(np.float32, copy=False)
+    return stored(numbers.reshape(meta.vectors, -1)) if meta.vectors > 1 else numbers
+
+
+def unfit_vector(vector: NDArray[np.float32], meta: DenseMeta) -> str | None:
+    """Why a document's row (vectors · dimension,) cannot be indexed, or None."""
+    if not np.isfinite(vector).all():
+        return "the dense model gave a vector with NaN or infinite components"
+    if meta.normalized and not vector.reshape(meta.vectors, -1).any(axis=1).all():
+        return "the dense model gave a vector of zeros, which has no direction to compare"
+    return None

@@ -1,0 +1,151 @@
+"""What an ingest writes: the records, their vectors and the index's record, from models or from files of `osn encode`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ingest.corpus import Records, as_passages, ignore
+from ingest.models import (
+    choose,
+    dense_meta,
+    quantized_meta,
+    reconstructed_meta,
+    sparse_meta,
+    stored_dense_meta,
+)
+from ingest.settings import IndexSettings
+from ingest.stored_vectors import Manifest, StoredVectors
+from ingest.vectorizers import Coding, Encoders, Reconstructing, Vectorizer
+from opensearch_neural.errors import InputError
+from opensearch_neural.index.record import IndexMeta, QuantizedMeta
+from opensearch_neural.models import registry
+from opensearch_neural.models.directory import locate, model_info
+from opensearch_neural.models.quantized import QUANTIZER_FILE, Quantizer
+from opensearch_neural.query_encoder import load_tokenizer
+
+if TYPE_CHECKING:
+    from opensearch_neural.models.quantized import QuantizedModel
+
+
+@dataclass(frozen=True)
+class Content:
+    """What an index is to hold, and where its vectors come from."""
+
+    meta: IndexMeta
+    records: Records
+    vectorizer: Vectorizer
+    total: int | None
+    """How many records there are, if that is known."""
+    pads: bool = False
+    """Whether the vectorizer is faster with several batches at once."""
+
+
+def content_by_models(
+    settings: IndexSettings, wrote: IndexMeta | None, index: str, records: Records, corpus_name: str
+) -> Content:
+    """Vectors by the models that are named, or that wrote the index (`wrote`)."""
+    chosen = choose(settings, wrote, index, records, corpus_name)
+    dense = None
+    if chosen.dense is not None or chosen.reconstructed:
+        sample = [document.contents for document in islice(chosen.records(ignore), 256)]
+        if chosen.dense is not None:
+            dense = dense_meta(chosen.dense, settings.dense_type, sample)
+        elif chosen.pq is not None:
+            dense = reconstructed_meta(chosen.pq, settings.dense_type, sample)
+    sparse = sparse_meta(chosen.sparse) if chosen.sparse else None
+    quantized = quantized_meta(chosen.pq) if chosen.pq else None
+    meta = IndexMeta(sparse, dense, chosen.passages, quantized, settings.analyzer)
+    encoders = Encoders(chosen.sparse, chosen.dense, settings.encode_batch, chosen.pq, chosen.reconstructed)
+    return Content(meta, chosen.records, encoders, chosen.total, encoders.pads)
+
+
+def content_of_files(settings: IndexSettings, stored: StoredVectors, records: Records) -> Content:
+    """Vectors from files of `osn encode`. What encodes queries is remembered, for searches on this machine."""
+    manifest = stored.manifest
+    model = stored.folder / "model"
+    if manifest.sparse is not None and not registry.link_of(manifest.sparse.hash).is_dir():
+        registry.remember(manifest.sparse.hash, model)
+    dense = None
+    if manifest.dense is not None:
+        info = manifest.dense
+        dense = stored_dense_meta(
+            info.name, info.hash, info.dimension, settings.dense_type, info.normalized, stored.sample()
+        )
+        dense = replace(dense, vectors=info.vectors)
+    if manifest.passages is not None:
+        tokenizer = load_tokenizer(model) if manifest.sparse else load_tokenizer(stored.folder / "tokenizer.json")
+        records = as_passages(records, tokenizer, manifest.passages)
+    vectorizer: Vectorizer = stored
+    codes = manifest.quantized
+    if settings.reconstruct and manifest.dense is not None:
+        raise InputError(
+            f"{stored.folder} holds dense vectors already", "--dense-from-codes makes dense vectors of codes"
+        )
+    if settings.pq is not None and manifest.dense is not None and not _holds_codes_of(codes, settings.pq):
+        coding = coding_model(settings, manifest, stored, records)
+        codes, vectorizer = quantized_meta(coding), Coding(stored, coding.quantizer)
+        registry.remember(codes.hash, coding.info.path)
+    elif settings.reconstruct or settings.pq is not None:
+        if codes is None:
+            raise InputError(f"{stored.folder} holds no codes", "`osn encode --pq MODEL` writes them")
+        place = registry.find(codes.hash, codes.name, "quantized") if settings.pq is None else locate(settings.pq)
+        if (hash := model_info(place, name=codes.name, kind="quantized").hash) != codes.hash:
+            raise InputError(
+                f"{stored.folder} holds codes of {codes.name} ({codes.hash}), --pq {settings.pq} is another model ({hash})",
+                "name the model that encoded them",
+            )
+        registry.remember(codes.hash, place)
+    if settings.reconstruct:
+        assert codes is not None
+        quantizer = Quantizer.load(place / QUANTIZER_FILE)
+        sample = quantizer.reconstruct(stored.codes()[1][:256]) if settings.dense_type == "byte" else None
+        dense = stored_dense_meta(codes.name, codes.hash, quantizer.dimension, settings.dense_type, False, sample)
+        dense = replace(dense, reconstructed=True)
+        vectorizer = Reconstructing(stored, quantizer)
+    meta = IndexMeta(manifest.sparse, dense, manifest.passages, codes, settings.analyzer)
+    return Content(meta, records, vectorizer, manifest.records)
+
+
+PROBED = 512
+"""How many documents are read to choose those that a model encodes again."""
+LARGEST_DIFFERENCE = 0.01
+"""Most that a vector may differ, in its own length, if the same weights encode it again, perhaps on another device."""
+
+
+def _holds_codes_of(codes: QuantizedMeta | None, model: str) -> bool:
+    return codes is not None and model_info(locate(model), name=codes.name, kind="quantized").hash == codes.hash
+
+
+def coding_model(
+    settings: IndexSettings, manifest: Manifest, stored: StoredVectors, records: Records
+) -> QuantizedModel:
+    """The model `settings.pq`, if it would make the stored dense vectors too: then its codes can be made of them.
+
+    Raises InputError if it encodes some of the first documents (the very first, and the longest) otherwise.
+    """
+    from opensearch_neural.models.quantized import load_quantized
+
+    dense, codes = manifest.dense, manifest.quantized
+    assert settings.pq is not None and dense is not None
+    model = load_quantized(settings.pq, device=settings.device)
+    alike = dense.vectors == 1 and dense.dimension == model.quantizer.dimension
+    if alike:
+        first = [document for document in islice(records(ignore), PROBED) if not stored.unfit(document)]
+        some = first[:8] + sorted(first[8:], key=lambda document: len(document.contents))[-8:]
+        there = stored.vectors(some).dense if some else None
+        if there is not None:
+            again = model.dense.encode_documents([document.contents for document in some])
+            away = np.linalg.norm(again - there, axis=1) / np.maximum(np.linalg.norm(there, axis=1), 1e-12)
+            alike = bool((away < LARGEST_DIFFERENCE).all())
+    if not alike:
+        held = f", and codes of {codes.name} ({codes.hash})" if codes is not None else ""
+        raise InputError(
+            f"{stored.folder} holds dense vectors of {dense.name} ({dense.hash}){held}; {settings.pq} is another model, and "
+            "encodes documents otherwise",
+            f"name the model that it was trained from, or write its codes: `osn encode --pq {settings.pq}`",
+        )
+    return model

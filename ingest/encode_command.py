@@ -1,0 +1,101 @@
+"""`osn encode`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from ingest.corpus import CorpusSource, corpus_options
+from ingest.settings import Models, model_options
+from ingest.shards import SHARD_RECORDS
+
+
+@click.command()
+@corpus_options(required=True)
+@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder for the vectors.")
+@model_options
+@click.option(
+    "--faiss",
+    default=None,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write faiss's index of --pq's codes there, and the ids by position into FILE.ids.json.",
+)
+@click.option(
+    "--faiss-candidates",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="N",
+    help="It scores N codes for each document asked for, found by a scan: not exact, M more bytes.  [default: all]",
+)
+@click.option("--shard-docs", type=click.IntRange(min=1), default=SHARD_RECORDS, show_default=True)
+@click.option(
+    "--ray",
+    "ray_address",
+    is_flag=False,
+    flag_value="local",
+    default=None,
+    metavar="[ADDRESS]",
+    help="Encode on a Ray cluster (HOST:PORT, or auto); without an address, on one started on this machine.",
+)
+@click.option("--ray-workers", type=click.IntRange(min=1), default=None, help="[default: all that the cluster takes]")
+@click.option("--ray-cpus", type=click.IntRange(min=1), default=1, show_default=True, help="Of each worker.")
+@click.option(
+    "--ray-gpus", type=click.FloatRange(min=0), default=None, help="Of each worker.  [default: 1 where there are any]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def encode(
+    corpus: CorpusSource,
+    out: Path,
+    models: Models,
+    faiss: Path | None,
+    faiss_candidates: int | None,
+    shard_docs: int,
+    ray_address: str | None,
+    ray_workers: int | None,
+    ray_cpus: int,
+    ray_gpus: float | None,
+    as_json: bool,
+) -> None:
+    """Encode a corpus into files that `osn ingest --vectors` writes without loading a model.
+
+    Interrupted or killed, the same command again encodes only what is missing.
+
+    \b
+    osn encode --corpus docs.jsonl.gz --out vectors --dense sentence-transformers/all-MiniLM-L6-v2
+    osn ingest --vectors vectors --index docs
+    osn encode --corpus docs.jsonl.gz --out vectors --sparse models/mine --dtype bf16 --ray
+    osn encode --corpus docs.jsonl.gz --out codes --sparse none --pq models/jpq --faiss jpq.faiss
+    """
+    from ingest.encode_corpus import EncodeJob, run_encode
+
+    ray = None
+    if ray_address is not None:
+        from ingest.ray_encode import RayOptions
+
+        ray = RayOptions(ray_address, ray_workers, ray_cpus, ray_gpus)
+    job = EncodeJob(
+        corpus,
+        out,
+        shard_records=shard_docs,
+        ray=ray,
+        faiss=faiss,
+        faiss_candidates=faiss_candidates,
+        **vars(models),
+    )
+    try:
+        encoded = run_encode(job)
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command again continues", file=sys.stderr)
+        raise
+    if as_json:
+        print(json.dumps(asdict(encoded), default=str))
+        return
+    print(f"{encoded.documents} documents in {encoded.manifest} ({encoded.shards} shards, {encoded.seconds:.1f} s)")
+    if encoded.reused:
+        print(f"{encoded.reused} shards were there already")
+    if encoded.rejected or encoded.unfit:
+        print(f"{encoded.rejected + encoded.unfit} records have no vectors: `osn ingest` keeps them as dead letters")

@@ -1,0 +1,193 @@
+"""Encode a corpus into files, so that indexing it (once more, elsewhere, otherwise) needs no model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ingest.corpus import CorpusSource, Records, spooled
+from ingest.models import Chosen, choose, quantized_meta, sparse_meta, splitting_tokenizer
+from ingest.progress import Progress
+from ingest.settings import Models
+from ingest.shards import (
+    SHARD_RECORDS,
+    LoadedShard,
+    ShardDone,
+    encode_shard,
+    everything,
+    shard_path,
+    shard_written_before,
+    shards_of,
+    write_shard,
+)
+from ingest.stored_vectors import DenseInfo, Manifest, StoredVectors
+from ingest.vectorizers import Encoders
+from opensearch_neural.corpus.documents import Rejected
+from opensearch_neural.errors import InputError
+from opensearch_neural.files import write_json, write_text
+
+if TYPE_CHECKING:
+    from ingest.ray_encode import RayOptions
+    from opensearch_neural.models.quantized import Codes, Quantizer
+
+
+@dataclass(frozen=True)
+class EncodeJob(Models):
+    """The settings of one encoding."""
+
+    corpus: CorpusSource
+    out: Path
+    """The folder for the manifest and the shards."""
+    shard_records: int = SHARD_RECORDS
+    """Records of the corpus in one shard."""
+    ray: RayOptions | None = None
+    """A Ray cluster to encode on. None: in this process."""
+    faiss: Path | None = None
+    """A file for faiss's index of the codes; beside it FILE.ids.json, the ids by position."""
+    faiss_candidates: int | None = None
+    """How many codes that index scores for each document asked for. None: all."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What an encoding came to."""
+
+    manifest: Path
+    documents: int
+    rejected: int
+    """Records that could not be read."""
+    unfit: int
+    """Documents that a model could not encode."""
+    shards: int
+    reused: int
+    """Shards that an earlier run had written."""
+    seconds: float
+
+
+def run_encode(job: EncodeJob, *, show_progress: bool = True) -> Encoded:
+    """Encode a corpus into `job.out`; run again after any interruption, only the shards that are missing are encoded.
+
+    Raises ModelError for a model that is missing, InputError for a corpus that cannot be read, or that is not the one
+    of the shards that are there.
+    """
+    started = time.monotonic()
+    if job.ray is not None:
+        from ingest import ray_encode
+
+        ray_encode.check(job.ray)
+    if job.faiss is not None and job.pq is None:
+        raise InputError("faiss's index is made of codes, and there are none", "give --pq MODEL")
+    if job.faiss_candidates is not None and job.faiss is None:
+        raise InputError("candidates are those of a faiss index, and none is written", "give --faiss FILE")
+    if job.faiss is not None:
+        from opensearch_neural.retrievers.faiss import import_faiss
+
+        import_faiss("a faiss index")  # missing, it is not found out after hours of encoding
+    if job.reconstruct:
+        raise InputError(
+            "reconstructed vectors are not written to files: they are made of the codes when an index is written",
+            "osn ingest --pq MODEL --dense-from-codes",
+        )
+    with spooled(job.corpus.path) as place:
+        chosen = choose(job, None, "", job.corpus.reader(place), job.corpus.name)
+        if chosen.sparse is None and chosen.dense is None and chosen.pq is None:
+            raise InputError("there is nothing to encode with", "give --sparse, --dense or --pq")
+        manifest = Manifest(
+            corpus=job.corpus,
+            sparse=sparse_meta(chosen.sparse) if chosen.sparse else None,
+            dense=DenseInfo.of(chosen.dense) if chosen.dense else None,
+            passages=chosen.passages,
+            dtype=job.dtype,
+            shard_records=job.shard_records,
+            quantized=quantized_meta(chosen.pq) if chosen.pq else None,
+        )
+        folder = job.out / manifest.hash
+        prepare_folder(folder, chosen)
+        if not (job.out / f"{manifest.hash}.json").exists():  # a complete one serves until the next is complete
+            manifest.write(job.out)
+        encoders = Encoders(chosen.sparse, chosen.dense, job.encode_batch, chosen.pq)
+        rejected = shards = reused = records = documents = unfit = 0
+        with Progress("encode", total=chosen.total, show=show_progress) as progress:
+            for done in _shards(job, chosen.records, folder, encoders):
+                shard = LoadedShard.read(shard_path(folder, done.start), [])
+                shards += 1
+                reused += done.reused
+                records += done.records
+                documents += len(shard.rows)
+                unfit += len(shard.unfit)
+                rejected += done.rejected
+                progress.update(done.records, skipped=done.reused)
+        manifest = replace(manifest, records=records, documents=documents, unfit=unfit)
+        manifest.write(job.out)
+        if job.faiss is not None and chosen.pq is not None:
+            ids, codes = StoredVectors(job.out, manifest).codes()
+            write_index(job.faiss, ids, codes, chosen.pq.quantizer, candidates=job.faiss_candidates)
+    return Encoded(
+        job.out / f"{manifest.hash}.json", documents, rejected, unfit, shards, reused, time.monotonic() - started
+    )
+
+
+def write_index(
+    file: Path, ids: list[str], codes: Codes, quantizer: Quantizer, *, candidates: int | None = None
+) -> None:
+    """faiss's index of codes in `file`, and `file`.ids.json, each beside and renamed; candidates as in `quantized_index`.
+
+    Raises InputError for two documents of one id: a position could not be told from the other.
+    """
+    from opensearch_neural.retrievers.faiss import quantized_index
+    from opensearch_neural.retrievers.ranking import id_order
+
+    id_order(ids)
+    index = quantized_index(quantizer, codes, candidates=candidates)
+    import faiss
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_name(f".{file.name}")
+    faiss.write_index(index, str(beside))
+    # Ids and codes go together: between the two there is no index rather than another's ids.
+    file.unlink(missing_ok=True)
+    write_json(file.with_name(f"{file.name}.ids.json"), ids, indent=None)
+    beside.replace(file)
+
+
+def _shards(job: EncodeJob, records: Records, folder: Path, encoders: Encoders) -> Iterator[ShardDone]:
+    # A whole shard is sorted by length at once: its batches then pad 1 %, those of 256 documents 7 to 20.
+    batch = job.shard_records
+    if job.ray is None:
+        return shards_here(records, folder, job.shard_records, encoders, batch)
+    from ingest.ray_encode import PackedModels, shards_on_ray
+
+    models = PackedModels.of(encoders, job.device, job.dtype)
+    return shards_on_ray(records, folder, job.shard_records, models, batch, job.ray)
+
+
+def shards_here(
+    records: Records, folder: Path, shard_records: int, encoders: Encoders, batch: int
+) -> Iterator[ShardDone]:
+    """Encode the shards that `folder` lacks, in this process and in the corpus's order."""
+    for start, part in shards_of(everything(records), shard_records):
+        path = shard_path(folder, start)
+        reused = shard_written_before(path, start, part) is not None
+        if not reused:
+            write_shard(path, encode_shard(start, part, encoders, batch))
+        yield ShardDone(start, len(part), sum(isinstance(record, Rejected) for record in part), reused)
+
+
+def prepare_folder(folder: Path, chosen: Chosen) -> None:
+    """What the shards need beside them: the vocabulary, and what encodes queries."""
+    from opensearch_neural.models.lexical import LexicalEncoder
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if chosen.sparse is None:
+        if chosen.passages is not None:
+            tokenizer = splitting_tokenizer(None, chosen.dense or chosen.pq, None)
+            write_text(folder / "tokenizer.json", tokenizer.to_str())
+        return
+    write_json(folder / "vocabulary.json", chosen.sparse.vocabulary, indent=None)
+    if isinstance(chosen.sparse, LexicalEncoder):
+        chosen.sparse.save(folder / "model")
+    else:
+        chosen.sparse.query.save(folder / "model")

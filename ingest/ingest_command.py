@@ -1,0 +1,99 @@
+"""`osn ingest`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ingest.corpus import CorpusSource, corpus_options
+from ingest.settings import Models, NewIndex, Writing, model_options, new_index_options, writing_options
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.errors import InputError
+
+if TYPE_CHECKING:
+    from ingest.pipeline import Report
+
+
+@click.command()
+@corpus_options(required=False)
+@click.option(
+    "--vectors", type=click.Path(path_type=Path), default=None, help="What `osn encode` wrote, instead of models."
+)
+@click.option("--index", default="", help="The index to write.")
+@click.option(
+    "--alias",
+    default=None,
+    help="Build a new index beside the one that serves under this alias, and swap when verified.",
+)
+@model_options
+@click.option(
+    "--dense-from-codes", is_flag=True, help="Dense vectors are reconstructed from --pq's codes: no dense model."
+)
+@new_index_options
+@writing_options
+@click.option(
+    "--dead-letters", type=click.Path(path_type=Path), default=None, help="[default: INDEX.dead-letters.jsonl]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@connection_options
+def ingest(
+    connection: ConnectionSettings,
+    corpus: CorpusSource | None,
+    vectors: Path | None,
+    index: str,
+    alias: str | None,
+    models: Models,
+    dense_from_codes: bool,
+    new_index: NewIndex,
+    writing: Writing,
+    dead_letters: Path | None,
+    as_json: bool,
+) -> None:
+    """Encode a corpus and write it into one index: BM25 text, sparse, dense and quantized vectors.
+
+    Interrupted or killed, the same command again continues. What could not be taken is kept in the dead-letter file,
+    which is a corpus itself: mend it and ingest it.
+
+    \b
+    osn ingest --corpus docs.jsonl.gz --index docs
+    osn ingest --corpus scifact/ --index scifact --dense sentence-transformers/all-MiniLM-L6-v2
+    osn ingest --corpus scifact/ --index scifact --pq models/jpq --dense-from-codes --dense-type byte
+    """
+    from ingest.job import Job, run_job
+
+    settings = {**vars(models), **vars(new_index), "reconstruct": dense_from_codes}
+    job = Job(corpus, index, alias=alias, vectors=vectors, dead_letters=dead_letters, writing=writing, **settings)
+    try:
+        report = run_job(connect(settings=connection), job)
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command again continues", file=sys.stderr)
+        raise
+    if as_json:
+        print(json.dumps(asdict(report), default=str))
+    else:
+        _show(report)
+    if report.dead_letters is not None and not report.documents:
+        from ingest.dead_letters import letters_of
+
+        first = next(letters_of(report.dead_letters))["reason"]
+        raise InputError(f"no document was taken; the first of {report.letters}: {first}", f"see {report.dead_letters}")
+
+
+def _show(report: Report) -> None:
+    rate = (report.documents - report.skipped) / max(report.seconds, 1e-9)
+    print(f"{report.documents} documents in {report.index}, verified ({report.seconds:.1f} s, {rate:.0f}/s)")
+    if report.alias:
+        print(f"{report.alias} now names {report.index}" + (f", before {report.replaced}" if report.replaced else ""))
+    if report.replaced:
+        print(f"  `osn index rollback {report.alias}` goes back to it")
+    if report.skipped:
+        print(f"{report.skipped} of them were written by the run that this one continued")
+    if report.letters:
+        print(f"{report.letters} were not taken: see {report.dead_letters}")

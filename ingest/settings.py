@@ -1,0 +1,229 @@
+"""The settings that `osn ingest`, `osn encode` and their jobs share, each with its command-line options beside it.
+
+A dataclass holds the settings and says what they mean; the decorator below it adds the options to a click command, which
+gets them as one argument.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+import click
+
+from ingest.bulk import RetryPolicy
+from opensearch_neural.errors import InputError
+from opensearch_neural.index.record import DenseType, PassageMeta
+
+Dtype = Literal["fp32", "bf16"]
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def options_of(make: Callable[..., Any], argument: str, *options: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """Add options to a click command, which gets what `make` makes of them.
+
+    Args:
+        make: called with the options' values, by the names of their parameters. For a dataclass these are its fields.
+        argument: the name by which the command takes the result.
+    """
+    # click notes the options at a function: here at one that only tells their names.
+    noted: Any = lambda: None  # noqa: E731
+    for option in options:
+        option(noted)
+    names = [parameter.name for parameter in noted.__click_params__]
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def gathered(*arguments: Any, **values: Any) -> Any:
+            made = make(**{name: values.pop(name) for name in names})
+            return command(*arguments, **values, **{argument: made})
+
+        decorated: Any = gathered
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated
+
+    return decorate
+
+
+def parse_passages(text: str) -> PassageMeta:
+    """TOKENS or TOKENS:STRIDE, as the command line writes it. Raises InputError for anything else."""
+    tokens, colon, stride = text.partition(":")
+    try:
+        passages = PassageMeta(int(tokens), int(stride) if colon else int(tokens))
+    except ValueError:
+        raise InputError(f"--passages {text!r}: expected TOKENS or TOKENS:STRIDE, for instance 256:128") from None
+    if not 1 <= passages.stride <= passages.tokens:
+        raise InputError(f"--passages {text!r}: the stride must lie between 1 and the passage's length")
+    return passages
+
+
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    """Which models encode, and how."""
+
+    sparse: str | None = None
+    """A directory or hub id; "lexical": built from the corpus; "none". None: of the index, or lexical for a new one."""
+    dense: str | None = None
+    """A directory or hub id, or "none". None: of the index; a new one gets no dense vectors."""
+    pq: str | None = None
+    """A quantized model's directory or hub id, or "none". None: of the index; a new one gets no codes."""
+    reconstruct: bool = False
+    """Whether the dense vectors are reconstructed from the codes of `pq`, in place of a dense model's."""
+    tokenizer: str | None = None
+    """The tokenizer of a lexical model that is built. None: BERT's word pieces."""
+    passages: PassageMeta | None = None
+    """How documents are split. None: as the index says; a new one holds whole documents."""
+    encode_batch: int = 32
+    """Texts that a network gets at once."""
+    device: str | None = None
+    """cpu, cuda, … None: the best there is."""
+    dtype: Dtype = "fp32"
+    """The precision of a sparse model's network."""
+
+    def __post_init__(self) -> None:
+        if self.reconstruct and self.dense not in (None, "none"):
+            raise InputError(
+                f"dense vectors come from the model {self.dense} or from codes, not from both",
+                "leave out --dense, or --dense-from-codes",
+            )
+
+
+model_options = options_of(
+    Models,
+    "models",
+    click.option("--sparse", default=None, help="Sparse model (directory or hub id), or none.  [default: lexical]"),
+    click.option("--dense", default=None, help="Dense model (directory or hub id).  [default: none]"),
+    click.option(
+        "--pq",
+        default=None,
+        help="Quantized model (directory or hub id), whose codes are written too.  [default: none]",
+    ),
+    click.option(
+        "--passages",
+        default=None,
+        metavar="TOKENS[:STRIDE]",
+        callback=lambda context, option, text: parse_passages(text) if text else None,
+        help="Split documents; searches find the best passage of each.",
+    ),
+    click.option("--tokenizer", default=None, help="Tokenizer of the lexical model.  [default: BERT's word pieces]"),
+    click.option(
+        "--encode-batch",
+        type=click.IntRange(min=1),
+        default=32,
+        show_default=True,
+        help="Texts that a network gets at once.",
+    ),
+    click.option("--device", default=None, help="cpu, cuda, …  [default: the best there is]"),
+    click.option(
+        "--dtype",
+        type=click.Choice(["fp32", "bf16"]),
+        default="fp32",
+        show_default=True,
+        help="Precision of a sparse model's network; bf16 is faster if the processor or GPU multiplies it.",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewIndex:
+    """What an index is created as."""
+
+    dense_type: DenseType = "float"
+    """How dense vectors are stored."""
+    analyzer: str = "english"
+    """The analyzer of the BM25 fields."""
+    shards: int = 1
+    """Primary shards."""
+    replicas: int | None = None
+    """Copies of each shard once it is loaded. None: 1."""
+    keep_replicas: bool = False
+    """Whether the replicas are there while it is loaded too."""
+    store_vectors: bool = False
+    """Whether vectors are kept in `_source` too."""
+
+
+new_index_options = options_of(
+    NewIndex,
+    "new_index",
+    click.option("--dense-type", type=click.Choice(["float", "byte", "sq"]), default="float", show_default=True),
+    click.option("--analyzer", default="english", show_default=True, help="Analyzer of the BM25 fields."),
+    click.option("--shards", type=click.IntRange(min=1), default=1, show_default=True),
+    click.option("--replicas", type=click.IntRange(min=0), default=None, help="Of a new index.  [default: 1]"),
+    click.option("--keep-replicas", is_flag=True, help="Have them while loading too: a lost node then costs nothing."),
+    click.option(
+        "--store-vectors",
+        is_flag=True,
+        help="Keep vectors in _source too: more bytes, reindexing inside OpenSearch works.",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexSettings(Models, NewIndex):
+    """What decides about the content of an index beside the corpus."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writing:
+    """How documents are written."""
+
+    writers: int = 2
+    """Bulk requests at once."""
+    batch_documents: int = 256
+    """Documents that are written and journalled together."""
+    batch_characters: int = 8 << 20
+    """Characters of text at which a batch ends, so that memory stays bounded."""
+    chunk_bytes: int = 8_000_000
+    """The most bytes of one bulk request."""
+    max_errors: int = 1000
+    """How many documents may become dead letters before the run stops."""
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    """How long and how often a request is tried."""
+    merge: bool = False
+    """Whether the index is merged to one segment a shard at the end."""
+    restart: bool = False
+    """Whether an interrupted run is left, and everything written anew."""
+
+    @property
+    def in_flight(self) -> int:
+        """The most batches that are encoded and not yet journalled: what a kill costs."""
+        return 2 * self.writers + 1
+
+
+writing_options = options_of(
+    Writing,
+    "writing",
+    click.option("--writers", type=click.IntRange(1, 64), default=2, show_default=True, help="Bulk requests at once."),
+    click.option(
+        "--batch-docs",
+        "batch_documents",
+        type=click.IntRange(min=1),
+        default=256,
+        show_default=True,
+        help="Documents that are written and journalled together.",
+    ),
+    click.option(
+        "--chunk-mb",
+        "chunk_bytes",
+        type=click.FloatRange(0.1, 95),
+        default=8,
+        show_default=True,
+        callback=lambda context, option, megabytes: int(megabytes * 1e6),
+        help="Most MB of a request.",
+    ),
+    click.option("--max-errors", type=click.IntRange(min=0), default=1000, show_default=True),
+    click.option(
+        "--patience",
+        "retry",
+        type=click.FloatRange(min=0),
+        default=300,
+        show_default=True,
+        callback=lambda context, option, seconds: RetryPolicy(seconds),
+        help="Seconds to retry one request.",
+    ),
+    click.option("--merge", is_flag=True, help="Merge to one segment a shard at the end: fastest searches."),
+    click.option("--restart", is_flag=True, help="Do not continue an interrupted run."),
+)

@@ -1,0 +1,200 @@
+"""Shards: the files of vectors that `osn encode` writes, each of so many records of the corpus.
+
+A shard is a function of its records and the models alone: whoever encodes it, and in whatever order, it is the same file.
+Tensors of a shard of n documents:
+
+    digests  (n, 16) uint8    of the documents' contents (`journal.record_digest`): what a vector is found by
+    numbers  (n,) int64       of their records in the corpus, from 0
+    ids      (bytes,) uint8   UTF-8, document i from id_offsets[i] to id_offsets[i + 1]
+    sparse.indptr (n + 1,) int64, sparse.token_ids (nnz,) int32, sparse.weights (nnz,) float32
+    dense    (n, vectors · dimension) float32
+    pq       (n, M) uint8     codes of a quantized model
+    info     (bytes,) uint8   JSON: {"start", "end", "digest" of the records, "unfit": [[digest, reason], …]}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingest.corpus import Records
+from ingest.journal import changed_corpus, digest, record_digest
+from ingest.vectorizers import Vectorizer, Vectors, encode_in_parts
+from opensearch_neural.corpus.documents import Document, Rejected
+from opensearch_neural.errors import InputError
+from opensearch_neural.files import share
+from opensearch_neural.models.vectors import SparseVectors
+
+SHARD_RECORDS = 4096
+
+
+def everything(records: Records) -> Iterator[Document | Rejected]:
+    """Documents and rejected records in the corpus's order."""
+    rejected: deque[Rejected] = deque()
+    for document in records(rejected.append):
+        while rejected:
+            yield rejected.popleft()
+        yield document
+    yield from rejected
+
+
+def shard_written_before(path: Path, start: int, records: list[Document | Rejected]) -> LoadedShard | None:
+    """The shard of these records, if an earlier run wrote it. Raises InputError if it is of other records."""
+    if not path.exists():
+        return None
+    shard = LoadedShard.read(path, [])
+    if shard.digest == digest(records):
+        return shard
+    if shard.end - shard.start < len(records):
+        return None  # the last shard of a corpus that was shorter then
+    error = changed_corpus(start, start + len(records))
+    raise InputError(error.message, f"give the corpus as it was, or delete {path.parent}")
+
+
+def shards_of(records: Iterator[Document | Rejected], size: int) -> Iterator[tuple[int, list[Document | Rejected]]]:
+    """(number of the first record, records) of every shard of a corpus."""
+    start = 0
+    part: list[Document | Rejected] = []
+    for record in records:
+        part.append(record)
+        if len(part) == size:
+            yield start, part
+            start, part = start + size, []
+    if part:
+        yield start, part
+
+
+@dataclass(frozen=True)
+class ShardDone:
+    """A shard that is in its file."""
+
+    start: int
+    """The number of its first record in the corpus."""
+    records: int
+    rejected: int
+    """How many of its records could not be read."""
+    reused: bool
+    """Whether an earlier run wrote it."""
+    process: int | None = None
+    """The process that encoded it on a Ray cluster."""
+
+
+def shard_path(folder: Path, start: int) -> Path:
+    return folder / f"{start:012}.safetensors"
+
+
+def encode_shard(start: int, records: Sequence[Document | Rejected], vectorizer: Vectorizer, batch: int) -> bytes:
+    """The content of a shard's file: a function of its arguments alone.
+
+    A document that the model cannot encode is listed in `info`; it costs no other.
+    """
+    numbered = [(start + n, record) for n, record in enumerate(records) if isinstance(record, Document)]
+    parts: list[Vectors] = []
+    taken: list[tuple[int, Document]] = []
+    unfit: list[tuple[str, str]] = []
+    for first in range(0, len(numbered), batch):
+        some = numbered[first : first + batch]
+        for part in encode_in_parts([document for _, document in some], vectorizer):
+            if part.vectors is None:
+                unfit.append((record_digest(some[part.start][1]).hex(), part.error))
+            else:
+                parts.append(part.vectors)
+                taken.extend(some[part.start : part.start + part.length])
+    info = {"start": start, "end": start + len(records), "digest": digest(records), "unfit": unfit}
+    ids = [document.id.encode("utf-8", "surrogatepass") for _, document in taken]
+    tensors: dict[str, NDArray[Any]] = {
+        "digests": _bytes(b"".join(record_digest(document) for _, document in taken)).reshape(-1, 16),
+        "numbers": np.array([number for number, _ in taken], np.int64),
+        "ids": _bytes(b"".join(ids)),
+        "id_offsets": np.cumsum([0, *map(len, ids)]).astype(np.int64),
+        "info": _bytes(json.dumps(info).encode()),
+    }
+    if sparse := [part.sparse for part in parts if part.sparse is not None]:
+        joined = SparseVectors.concat(sparse)
+        tensors["sparse.indptr"] = joined.indptr
+        tensors["sparse.token_ids"] = joined.token_ids
+        tensors["sparse.weights"] = joined.weights
+    if dense := [part.dense for part in parts if part.dense is not None]:
+        tensors["dense"] = np.ascontiguousarray(np.concatenate(dense), dtype=np.float32)
+    if codes := [part.pq for part in parts if part.pq is not None]:
+        tensors["pq"] = np.ascontiguousarray(np.concatenate(codes))
+    from safetensors.numpy import save
+
+    return save(tensors)
+
+
+def _bytes(content: bytes) -> NDArray[np.uint8]:
+    return np.frombuffer(content, np.uint8).copy()
+
+
+def write_shard(path: Path, content: bytes) -> None:
+    """Beside and renamed, and on the disk before it has its name: a shard that is there is whole."""
+    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        share(Path(beside))
+        Path(beside).replace(path)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise
+
+
+@dataclass(frozen=True)
+class LoadedShard:
+    """A shard's file, read."""
+
+    start: int
+    """The number of its first record in the corpus."""
+    end: int
+    """The number after its last record."""
+    digest: str
+    """Of its records."""
+    unfit: dict[bytes, str]
+    """{digest of a document that could not be encoded: why}"""
+    rows: dict[bytes, int]
+    """{digest of a document: its row in the vectors}"""
+    sparse: SparseVectors | None
+    dense: NDArray[np.float32] | None
+    pq: NDArray[np.uint8] | None = None
+
+    @classmethod
+    def read(cls, path: Path, vocabulary: list[str]) -> LoadedShard:
+        """Raises InputError where the file is damaged."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        try:
+            tensors = load_file(path)
+            info = json.loads(tensors["info"].tobytes())
+            digests = tensors["digests"]
+            sparse = None
+            if "sparse.indptr" in tensors:
+                sparse = SparseVectors(
+                    tensors["sparse.indptr"], tensors["sparse.token_ids"], tensors["sparse.weights"], vocabulary
+                )
+            return cls(
+                info["start"],
+                info["end"],
+                info["digest"],
+                {bytes.fromhex(key): reason for key, reason in info["unfit"]},
+                {digests[row].tobytes(): row for row in range(len(digests))},
+                sparse,
+                tensors.get("dense"),
+                tensors.get("pq"),
+            )
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            raise InputError(
+                f"{path} is damaged ({error})", "delete it and run `osn encode` again: only it is encoded"
+            ) from None

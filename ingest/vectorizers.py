@@ -1,0 +1,141 @@
+"""Documents → vectors: from models, or made of other vectors. (`stored_vectors` reads them from files.)"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+from opensearch_neural.errors import ModelError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from opensearch_neural.corpus.documents import Document
+    from opensearch_neural.models.dense_encoder import DenseEncoder
+    from opensearch_neural.models.quantized import QuantizedModel, Quantizer
+    from opensearch_neural.models.sparse import SparseDocumentEncoder
+    from opensearch_neural.models.vectors import SparseVectors
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """The vectors of a batch of documents; any may be absent."""
+
+    sparse: SparseVectors | None = None
+    dense: NDArray[np.float32] | None = None
+    """(documents, vectors · dimension)"""
+    pq: NDArray[np.uint8] | None = None
+    """The codes of a quantized model, (documents, M)."""
+
+
+class Vectorizer(Protocol):
+    """Makes or finds the vectors of documents."""
+
+    def vectors(self, documents: Sequence[Document]) -> Vectors:
+        """Raises ModelError if one of the documents cannot be encoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPart:
+    """Documents [start, start + length) of a batch with their vectors, or one that cannot be encoded."""
+
+    start: int
+    length: int
+    vectors: Vectors | None
+    error: str = ""
+    """Why a single document cannot be encoded."""
+
+
+def encode_in_parts(documents: Sequence[Document], vectorizer: Vectorizer, start: int = 0) -> Iterator[EncodedPart]:
+    """The vectors of a batch, in order.
+
+    A model's error on one document does not cost the others their vectors: the batch is halved until that one stands
+    alone.
+    """
+    if not documents:
+        return
+    try:
+        yield EncodedPart(start, len(documents), vectorizer.vectors(documents))
+    except ModelError as error:
+        if len(documents) == 1:
+            yield EncodedPart(start, 1, None, error.message)
+            return
+        middle = len(documents) // 2
+        yield from encode_in_parts(documents[:middle], vectorizer, start)
+        yield from encode_in_parts(documents[middle:], vectorizer, start + middle)
+
+
+@dataclass
+class Encoders:
+    """The models that encode; any may be absent."""
+
+    sparse: SparseDocumentEncoder | None = None
+    dense: DenseEncoder | None = None
+    batch_size: int = 32
+    """Texts that a network gets at once."""
+    pq: QuantizedModel | None = None
+    reconstructed: bool = False
+    """Whether the dense vectors are reconstructed from the codes of `pq`."""
+
+    @property
+    def pads(self) -> bool:
+        """Whether a network pads texts to one length: then many at once, sorted by length, are faster."""
+        network = self.sparse is not None and self.sparse.info.kind != "lexical"
+        return network or self.dense is not None or self.pq is not None
+
+    @cached_property
+    def alike(self) -> bool:
+        """Whether `pq` encodes documents as `dense` does: then they are encoded once for both."""
+        from opensearch_neural.models.dense import documents_alike
+
+        return self.dense is not None and self.pq is not None and documents_alike(self.dense, self.pq.dense)
+
+    def vectors(self, documents: Sequence[Document]) -> Vectors:
+        contents = [document.contents for document in documents]
+        sparse = None
+        if self.sparse is not None:
+            # The lexical model has no network to feed, and takes what it gets.
+            lexical = self.sparse.info.kind == "lexical"
+            sparse = (
+                self.sparse.encode_documents(contents)
+                if lexical
+                else self.sparse.encode_documents(contents, batch_size=self.batch_size)
+            )
+        dense = self.dense.encode_documents(contents, batch_size=self.batch_size) if self.dense else None
+        pq = None
+        if self.pq is not None and dense is not None and self.alike:
+            pq = self.pq.quantizer.encode(dense)
+        elif self.pq is not None:
+            pq = self.pq.encode_documents(contents, batch_size=self.batch_size)
+        if self.pq is not None and pq is not None and self.reconstructed:
+            dense = self.pq.quantizer.reconstruct(pq)
+        return Vectors(sparse, dense, pq)
+
+
+@dataclass(frozen=True)
+class Coding:
+    """A vectorizer whose codes are made of its dense vectors."""
+
+    vectorizer: Vectorizer
+    quantizer: Quantizer
+
+    def vectors(self, documents: Sequence[Document]) -> Vectors:
+        vectors = self.vectorizer.vectors(documents)
+        assert vectors.dense is not None
+        return replace(vectors, pq=self.quantizer.encode(vectors.dense))
+
+
+@dataclass(frozen=True)
+class Reconstructing:
+    """A vectorizer whose dense vectors are reconstructed from its codes."""
+
+    vectorizer: Vectorizer
+    quantizer: Quantizer
+
+    def vectors(self, documents: Sequence[Document]) -> Vectors:
+        vectors = self.vectorizer.vectors(documents)
+        assert vectors.pq is not None
+        return replace(vectors, dense=self.quantizer.reconstruct(vectors.pq))
