@@ -83,7 +83,7 @@ def write_part(source: Path, folder: Path, kept: set[str], splits: Sequence[str]
     """A BEIR folder of the documents in `kept` alone, with the judgements on them and the questions that have one."""
     from opensearch_neural.corpus.judgements import BeirData
     from opensearch_neural.files import write_text
-    from trainers.data.examples import read_documents
+    from trainers.data.loading import read_documents
 
     questions: dict[str, str] = {}
     for split in splits:

@@ -6,7 +6,7 @@
 
 "Investigating Multi-layer Representations for Dense Passage Retrieval": similarity is the largest inner product (eq. 2),
 and pooling makes one vector of several, by self-contrast (eq. 5 to 7), average or scalar mix (eq. 8). Data, negatives,
-stages and the loop are those of `bi_encoder`. ME-BERT's first token vectors and ColBERT-style token vectors, the paper's
+stages and the loop are those of `trainers.dense`. ME-BERT's first token vectors and ColBERT-style token vectors, the paper's
 rivals, go through the same poolings.
 
 What is written: a dense directory like any other, in which no trace of the other layers is left (self-contrastive), which
@@ -35,12 +35,15 @@ from opensearch_neural.models.multi_layer import MultiVectors, Selection, Source
 from opensearch_neural.models.pooling import Pooling
 from opensearch_neural.retrievers import Run
 from trainers.common import losses
+from trainers.common.batches import Part
 from trainers.common.config import backbone_option, config_options
 from trainers.common.dev_measures import DEPTH
-from trainers.common.grad_cache import Encoded, Part, gather
-from trainers.common.loop import TrainingSettings
+from trainers.common.grad_cache import Encoded, gather
+from trainers.common.settings import TrainingSettings
 from trainers.common.training_model import Losses, decay_groups
-from trainers.dense import BiEncoder, DenseConfig, rehearse, report, towers, train_dense
+from trainers.data.retrieval_batches import RetrievalTargets
+from trainers.dense import DenseConfig, rehearse, report, towers, train_dense
+from trainers.encoders.bi_encoder import BiEncoder
 from trainers.encoders.tower import Encoder, EncoderSettings, Role, read_config, read_start, write_sentence_transformer
 
 PoolingStrategy = Literal["multi-vector", "self-contrastive", "average", "scalar-mix"]
@@ -100,20 +103,15 @@ class MlrConfig(DenseConfig):
     encoder: SeparateTowers = field(default_factory=SeparateTowers)
     representation: RepresentationSettings = field(default_factory=RepresentationSettings)
 
-    def __post_init__(self) -> None:
-        DenseConfig.__post_init__(self)
-        if self.objective.symmetric:
-            raise ValueError("objective.symmetric compares single vectors, and a document may have several here")
-
 
 def _parsed(layers: str) -> tuple[str, int]:
     """("last", 2) of "last:2"; ("last", 0) of "all", where 0 stands for every layer."""
     if layers == "all":
         return "last", 0
-    found = re.fullmatch(rf"({'|'.join(CHOICES)}):([1-9]\d*)", layers)
-    if not found:
+    match = re.fullmatch(rf"({'|'.join(CHOICES)}):([1-9]\d*)", layers)
+    if not match:
         raise ValueError(f"layers {layers!r}: expected numbers, all, or {':M, '.join(CHOICES)}:M, M from 1")
-    return found[1], int(found[2])
+    return match[1], int(match[2])
 
 
 def chosen_layers(layers: Sequence[int] | str, depth: int) -> tuple[int, ...]:
@@ -228,7 +226,7 @@ class MultiLayerModel(BiEncoder):
     def encode(self, role: str, part: Part) -> Encoded:
         if role == "query" or self.document.strategy not in SEVERAL:
             return super().encode(role, part)
-        vectors = self.document.several(part["input_ids"], part["attention_mask"])
+        vectors = self.document.several(part.input_ids, part.attention_mask)
         # Parts, and processes, have texts of other lengths: filled up, their rows can stand in one tensor.
         return Encoded(nn.functional.pad(vectors, (0, 0, 0, self._width - vectors.shape[1])))
 
@@ -237,7 +235,7 @@ class MultiLayerModel(BiEncoder):
         if mix is None:
             return super().parameter_groups(settings)
         return [
-            *decay_groups(one for one in self.parameters() if one is not mix),
+            *decay_groups(parameter for parameter in self.parameters() if parameter is not mix),
             # At a backbone's rate a handful of logits would stay where they began.
             {"params": [mix], "lr": max(settings.learning_rate, MIX_LEARNING_RATE), "weight_decay": 0.0},
         ]
@@ -247,49 +245,49 @@ class MultiLayerModel(BiEncoder):
         """The most vectors that a document can have."""
         return int(self.document.selection.counts(torch.tensor([self.settings.document_length])))
 
-    def _known(self, targets: dict[str, Tensor]) -> Tensor | None:
+    def _known(self, targets: RetrievalTargets) -> Tensor | None:
         """(gathered documents, vectors); None where every document has all of them."""
         selection = self.document.selection
         if selection.size is not None:
             return None
-        return known_vectors(gather(selection.counts(targets["lengths"])), self._width)
+        return known_vectors(gather(selection.counts(targets.lengths)), self._width)
 
-    def scores(self, queries: Tensor, documents: Tensor, targets: dict[str, Tensor]) -> Tensor:
+    def scores(self, queries: Tensor, documents: Tensor, targets: RetrievalTargets) -> Tensor:
         strategy = self.document.strategy
         if strategy not in SEVERAL:
             return super().scores(queries, documents, targets)
         known = self._known(targets)
         if strategy == "multi-vector":
             return losses.largest_similarity(queries, documents, known=known)
-        positives, last = targets["candidates"][:, 0], self.document.selection.last
+        positives, last = targets.candidates[:, 0], self.document.selection.last
         return losses.self_contrastive_scores(queries, documents, positives, last=last, known=known)
 
-    def losses(self, vectors: dict[str, Tensor], targets: dict[str, Tensor]) -> Losses:
+    def losses(self, vectors: dict[str, Tensor], targets: RetrievalTargets) -> Losses:
         """`BiEncoder.losses`, and L_reg; "document" is (documents, vectors, dimension) under the strategies of SEVERAL."""
-        found = super().losses(vectors, targets)
+        result = super().losses(vectors, targets)
         if self.document.mix is not None:
             weights = self.document.mix.detach().softmax(dim=0)
-            found.measures |= {f"weight_{at}": weight for at, weight in enumerate(weights, start=1)}
+            result.measures |= {f"weight_{at}": weight for at, weight in enumerate(weights, start=1)}
         if self.document.strategy not in SEVERAL:
-            return found
-        positives, last = targets["candidates"][:, 0], self.document.selection.last
+            return result
+        positives, last = targets.candidates[:, 0], self.document.selection.last
         documents, known = gather(vectors["document"])[positives], self._known(targets)
         known = None if known is None else known[positives]
         if self.document.strategy == "self-contrastive" and self.regularization:
-            found.terms["regularization"] = self.regularization * losses.self_contrastive_regularization(
+            result.terms["regularization"] = self.regularization * losses.self_contrastive_regularization(
                 vectors["query"], documents, last=last, temperature=self.temperature, known=known
             )
         similarities = torch.einsum("qd,qvd->qv", vectors["query"], documents)
         if known is not None:
             similarities = similarities.masked_fill(~known, -torch.inf)
-        found.measures["last_layer_wins"] = (similarities.argmax(dim=1) == last).float().mean()
-        return found
+        result.measures["last_layer_wins"] = (similarities.argmax(dim=1) == last).float().mean()
+        return result
 
     def document_vectors(self, texts: Sequence[str]) -> MultiVectors:
         """The vectors of `texts` as the model stands, each text's own."""
         parts: list[np.ndarray] = [np.empty(0)] * len(texts)
-        for rows, found, lengths in self.encoded("document", texts):
-            for row, vectors, count in zip(rows, found, self.document.selection.counts(lengths), strict=True):
+        for rows, several, lengths in self.encoded("document", texts):
+            for row, vectors, count in zip(rows, several, self.document.selection.counts(lengths), strict=True):
                 parts[row] = vectors[:count]
         offsets = np.cumsum([0, *(len(part) for part in parts)])
         return MultiVectors(np.concatenate(parts), offsets)
@@ -331,7 +329,7 @@ class MultiLayerModel(BiEncoder):
 
 
 def build(config: MlrConfig) -> MultiLayerModel:
-    """The untrained model. Raises as `bi_encoder.towers` does, and InputError for layers that the backbone has not."""
+    """The untrained model. Raises as `dense.towers` does, and InputError for layers that the backbone has not."""
     encoders, tokenizers, settings = towers(config)
     chosen, document = config.representation, encoders["document"]
     selection = selected(chosen, document.pooling, int(document.backbone.config.num_hidden_layers))
@@ -379,4 +377,4 @@ def mlr(config: MlrConfig, dry_run: bool) -> None:
     it. Prints the dev measures before and after. Stopped at any point, the same command goes on.
     """
     check_layers(config)
-    report(config, rehearse(config, build) if dry_run else train_dense(config, build), dry_run)
+    report(config.output, rehearse(config, build) if dry_run else train_dense(config, build), dry_run)

@@ -160,14 +160,13 @@ def train(data: BeirData, out: Path, steps: int) -> None:
     Few steps on documents cut short: a beginning, in minutes on two cores.
     """
     try:
-        from trainers.common.loop import TrainingSettings
-        from trainers.dense import DevSettings
+        from trainers.common.settings import TrainingSettings
+        from trainers.data.sets import DevSettings, QuestionSet
         from trainers.sparse.settings import (
             RegularizationSettings,
             SparseCandidates,
             SparseConfig,
             SparseObjective,
-            SparseSet,
             StudentSettings,
             WarmUpSettings,
         )
@@ -179,7 +178,7 @@ def train(data: BeirData, out: Path, steps: int) -> None:
         SparseConfig(
             output=out,
             start=DENSE,
-            train=[SparseSet(data.corpus_path, questions="first-sentence")],
+            train=[QuestionSet(data.corpus_path, questions="first-sentence")],
             student=StudentSettings(residual=True, frozen_layers=3, revive=0.1, dropout=0.0, document_length=128),
             warm_up=WarmUpSettings(expansions=100, weight=0.2),
             objective=SparseObjective(info_nce=1.0, kl=0.0),

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from opensearch_neural.queries import Rare
     from opensearch_neural.retrievers import Run
     from trainers.data.examples import TrainingData
+    from trainers.sparse.lexicon import Lexicon
     from trainers.sparse.settings import SparseConfig
-    from trainers.sparse.student import Lexicon
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,8 @@ DEPTH = 100
 def configuration(data: Path, work: Path, name: str, *, steps: int, sets: Sequence[str] = ()) -> SparseConfig:
     """The student of part "quality", on `sets` or all of TRAINED_ON; settings were chosen on held-back parts of train."""
     from trainers.common.config import load_config, recipe
-    from trainers.sparse.settings import SparseConfig, SparseSet
+    from trainers.data.sets import QuestionSet
+    from trainers.sparse.settings import SparseConfig
 
     made = load_config(SparseConfig, recipe("sparse-residual"))
     return replace(
@@ -105,8 +106,8 @@ def configuration(data: Path, work: Path, name: str, *, steps: int, sets: Sequen
         output=work / "models" / name,
         cache=work / "cache",
         start=START,
-        train=[SparseSet(data / one) for one in sets or TRAINED_ON],
-        unseen=[SparseSet(data / one, split="test", name=f"{one}-test") for one in sets or TRAINED_ON],
+        train=[QuestionSet(data / one) for one in sets or TRAINED_ON],
+        unseen=[QuestionSet(data / one, split="test", name=f"{one}-test") for one in sets or TRAINED_ON],
         selection=replace(made.selection, hold_back=HOLD_BACK, queries=HOLD_BACK),
         # Measured once, at the end.
         training=replace(made.training, steps=steps, set_weights=0.25, evaluate_every=steps),
@@ -170,7 +171,7 @@ class Test:
     @classmethod
     def load(cls, data: Path, name: str, work: Path) -> Test:
         from opensearch_neural.corpus.judgements import BeirData
-        from trainers.data.examples import load_training
+        from trainers.data.loading import load_training
 
         found = load_training(data / name, split="test", name=name)
         graded = BeirData.load(data / name, "test").qrels
@@ -294,7 +295,7 @@ def corpus_of(data: Path, name: str) -> Path:
 
 
 def with_saturation(encoder: LexicalEncoder, saturation: Saturation) -> Lexicon:
-    from trainers.sparse.student import Lexicon
+    from trainers.sparse.lexicon import Lexicon
 
     return Lexicon(replace(encoder, k1=saturation.k1, b=saturation.b), len(encoder.vocabulary))
 
@@ -310,7 +311,7 @@ def best_settings(scores: Mapping[str, Mapping[S, float]]) -> dict[str, S]:
 
 def some_questions(data: Path, name: str) -> TrainingData:
     """Of a train split, evenly: what BM25 is tuned on."""
-    from trainers.data.examples import load_training
+    from trainers.data.loading import load_training
 
     train = load_training(data / name, split="train", name=name)
     return train.take(range(0, len(train), -(-len(train) // TUNING_QUERIES)))
@@ -745,8 +746,9 @@ def distillation_goals(rows: Sequence[Row]) -> list[Goal]:
 
 def trained_dense(data: Path, work: Path) -> str:
     """MiniLM trained by `osn train dense` on the ablations' sets."""
-    from trainers.common.loop import TrainingSettings
-    from trainers.dense import DenseConfig, SetSettings, train_dense
+    from trainers.common.settings import TrainingSettings
+    from trainers.data.sets import SetSettings
+    from trainers.dense import DenseConfig, train_dense
     from trainers.encoders.tower import EncoderSettings
 
     output = work / "models" / "dense"

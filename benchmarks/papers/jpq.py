@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from opensearch_neural.evaluation.results import Goal, Row
     from opensearch_neural.models.quantized import Codes, Quantizer
     from opensearch_neural.retrievers import Retriever
-    from trainers.data.examples import Apart, TrainingData
+    from trainers.data.examples import TrainingData
+    from trainers.data.splits import Apart
     from trainers.jpq.settings import JpqConfig
 
 logger = logging.getLogger(__name__)
@@ -105,7 +106,7 @@ FITTED_WITH = 1234
 
 def configuration(data: Path, work: Path, name: str, engine: str, *, m: int, seed: int, steps: int) -> JpqConfig:
     """One arm of part "quality" on the set `name`; settings were chosen on held-back parts of train."""
-    from trainers.common.loop import TrainingSettings
+    from trainers.common.settings import TrainingSettings
     from trainers.jpq.settings import JpqConfig, JpqObjective, JpqSelection, JpqSet, NegativeSettings, QuantizerSettings
 
     parts = SETS[name]
@@ -235,7 +236,8 @@ def graph_index(vectors: NDArray[np.float32], quantizer: Quantizer | None = None
 def ground_of(data: Path, work: Path, name: str) -> Ground:
     """The test splits of a set over the corpus that its train splits have, with the start's vectors."""
     from opensearch_neural.models.dense import load_dense
-    from trainers.data.examples import load_training, merge
+    from trainers.data.loading import load_training
+    from trainers.data.splits import merge
     from trainers.jpq.preparation import document_vectors
 
     def merged(split: str) -> TrainingData:

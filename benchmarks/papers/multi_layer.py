@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from opensearch_neural.evaluation.evaluate import Measured
     from opensearch_neural.evaluation.results import Goal, Row
     from trainers.data.examples import TrainingData
-    from trainers.dense import DenseConfig, SetSettings
+    from trainers.data.sets import SetSettings
+    from trainers.dense import DenseConfig
 
 logger = logging.getLogger(__name__)
 
@@ -298,7 +299,7 @@ class Ground:
     @property
     def dev(self) -> list[SetSettings]:
         """What trainings choose their best state on."""
-        from trainers.dense import SetSettings
+        from trainers.data.sets import SetSettings
 
         return [
             SetSettings(self.held, split="dev", name="squad-mix-dev"),
@@ -311,7 +312,7 @@ class Ground:
         return sum(min(DEV_QUERIES, len(one.load().query_texts())) for one in self.dev)
 
     def test(self, name: str) -> TrainingData:
-        from trainers.data.examples import load_training
+        from trainers.data.loading import load_training
 
         if name not in self._tests:
             folder = self.held if name == HELD else self.data / name
@@ -363,7 +364,7 @@ class Ground:
 
     def _prepare(self) -> None:
         from trainers.common.schedules import with_mined
-        from trainers.data.examples import load_training
+        from trainers.data.loading import load_training
 
         self.refuse_other_data()
         of_document = articles(self.squad)
@@ -391,9 +392,11 @@ def _part(article: str) -> str:
 
 def configuration(arm: Arm, ground: Ground, *, steps: int, seed: int) -> DenseConfig:
     """What `osn train dense` or `osn train mlr` is told; the same for all arms but for the representation."""
-    from trainers.common.loop import TrainingSettings
     from trainers.common.schedules import TwoStageSettings
-    from trainers.dense import CandidateSettings, DenseConfig, DevSettings, SetSettings
+    from trainers.common.settings import TrainingSettings
+    from trainers.data.candidates import CandidateSettings
+    from trainers.data.sets import DevSettings, SetSettings
+    from trainers.dense import DenseConfig
     from trainers.multi_layer import MlrConfig, RepresentationSettings, SeparateTowers
 
     recipe = ground.recipe

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from opensearch_neural.evaluation.evaluate import Measured
     from opensearch_neural.evaluation.results import Goal, Row
     from trainers.data.examples import TrainingData
-    from trainers.dense import DenseConfig, SetSettings
+    from trainers.data.sets import SetSettings
+    from trainers.dense import DenseConfig
     from trainers.query_as_context.settings import Context, CorpusSettings, QueryAsContextConfig, Variant
     from trainers.sparse.settings import SparseConfig
 
@@ -167,7 +168,7 @@ class Ground:
     @cached_property
     def documents(self) -> list[CorpusSettings]:
         """The corpora without the articles that are tested on, written to `work`."""
-        from trainers.data.examples import load_training, read_documents
+        from trainers.data.loading import load_training, read_documents
         from trainers.query_as_context.passages import tested_articles
         from trainers.query_as_context.settings import CorpusSettings
 
@@ -193,8 +194,8 @@ class Ground:
     def questions(self, name: str) -> Iterator[tuple[str, str]]:
         """(question, id of the document that answers it) of a corpus' train split, or of its titles where those are the
         questions; only of documents that may train, and without what the test split asks too."""
-        from trainers.data.examples import load_training, read_documents
         from trainers.data.leaks import find_leaks, without_leaks
+        from trainers.data.loading import load_training, read_documents
 
         documents = {document.id: document for document in read_documents(self.folder / f"{name}.jsonl")}
         if name not in TESTED:
@@ -206,8 +207,8 @@ class Ground:
 
     def generator(self, corpus: str) -> str:
         """The query generator that writes for a corpus, trained where it is not there yet."""
-        from trainers.common.loop import TrainingSettings
-        from trainers.data.examples import read_documents
+        from trainers.common.settings import TrainingSettings
+        from trainers.data.loading import read_documents
         from trainers.doc2query import train as doc2query
         from trainers.encoders import backbones
 
@@ -243,7 +244,7 @@ class Ground:
 
     def masked_lm(self) -> Path:
         """The small BERT, from scratch."""
-        from trainers.common.loop import TrainingSettings
+        from trainers.common.settings import TrainingSettings
         from trainers.encoders.backbones import NewBackbone
         from trainers.masked_lm import train as masked_lm
 
@@ -276,8 +277,8 @@ class Ground:
 
     def configuration(self, arm: Arm, corpora: list[CorpusSettings], backbone: Path) -> QueryAsContextConfig:
         """What `osn train query-as-context` is told for an arm."""
-        from trainers.common.loop import TrainingSettings
-        from trainers.dense import DevSettings
+        from trainers.common.settings import TrainingSettings
+        from trainers.data.sets import DevSettings
         from trainers.query_as_context.settings import QueryAsContextConfig
 
         steps = self.scale.steps
@@ -352,8 +353,8 @@ class Ground:
         its document that shares most words with it. A passage of which nobody asked keeps its generated queries, so that
         all arms read the same passages."""
         from opensearch_neural.files import write_text
-        from trainers.data.examples import GENERATED, read_documents
         from trainers.data.formats import read_json_lines
+        from trainers.data.loading import GENERATED, read_documents
         from trainers.data.texts import TextStore, normalised
         from trainers.query_as_context.passages import question_files
 
@@ -389,12 +390,12 @@ class Ground:
 
     @property
     def dev(self) -> SetSettings:
-        from trainers.dense import SetSettings
+        from trainers.data.sets import SetSettings
 
         return SetSettings(self.data / DEV, split="dev", name=f"{DEV}-dev")
 
     def test(self, name: str) -> TrainingData:
-        from trainers.data.examples import load_training
+        from trainers.data.loading import load_training
 
         return load_training(self.data / name, split="test", name=name)
 
@@ -437,9 +438,12 @@ class Ground:
 
     def fine_tuning(self, name: str, start: Path) -> DenseConfig:
         """The paper's two stages at this size: CLS, raw inner products, BM25's negatives, then mined ones beside them."""
-        from trainers.common.loop import TrainingSettings
+        from trainers.common.objective import ObjectiveSettings
         from trainers.common.schedules import TwoStageSettings
-        from trainers.dense import CandidateSettings, DenseConfig, DevSettings, ObjectiveSettings, SetSettings
+        from trainers.common.settings import TrainingSettings
+        from trainers.data.candidates import CandidateSettings
+        from trainers.data.sets import DevSettings, SetSettings
+        from trainers.dense import DenseConfig
         from trainers.encoders.tower import EncoderSettings
 
         steps = self.scale.fine_tuning_steps
@@ -604,7 +608,7 @@ def question_rows(ground: Ground) -> list[Row]:
     """Of the questions that contexts are drawn from, how many lead BM25 to their own passage: what a generator is worth. How
     many were written for several passages; and how often a training visits a passage."""
     from opensearch_neural.evaluation.results import Row
-    from trainers.data.examples import load_training
+    from trainers.data.loading import load_training
     from trainers.data.negatives import open_retriever
     from trainers.data.texts import normalised
     from trainers.query_as_context.pairs import usable_rows

@@ -156,7 +156,7 @@ def backbone(work: Path, effort: Effort, layers: int) -> Path:
 
 def pretrained(data: Path, work: Path, effort: Effort, layers: int) -> Path:
     """A T5 of so many layers a side, by span corruption on the corpora; both sizes have the same tokenizer."""
-    from trainers.common.loop import TrainingSettings
+    from trainers.common.settings import TrainingSettings
     from trainers.encoders.backbones import NewBackbone
     from trainers.masked_lm.train import MaskedLmConfig, run
 
@@ -178,7 +178,7 @@ def pretrained(data: Path, work: Path, effort: Effort, layers: int) -> Path:
 def with_urls(folder: Path, file: Path) -> Path:
     """The documents of a set with their URLs behind their texts: what writes URLs should have read some."""
     from opensearch_neural.files import write_text
-    from trainers.data.examples import read_documents
+    from trainers.data.loading import read_documents
 
     if not file.exists():
         documents = (replace(one, text=f"{one.text} {one.url or ''}".rstrip()) for one in read_documents(folder))
@@ -188,7 +188,7 @@ def with_urls(folder: Path, file: Path) -> Path:
 
 def generator(data: Path, work: Path, effort: Effort) -> Path:
     """A model that writes a question for a passage, from the T5 and the questions of the train splits."""
-    from trainers.common.loop import TrainingSettings
+    from trainers.common.settings import TrainingSettings
     from trainers.doc2query.train import Doc2QueryConfig, run
 
     return run(
@@ -215,7 +215,7 @@ def generator(data: Path, work: Path, effort: Effort) -> Path:
 
 def generated(model: str | Path, data: Path, work: Path, effort: Effort) -> Path:
     """Queries for every document of a set; the same for all arms."""
-    from trainers.data.examples import read_documents
+    from trainers.data.loading import read_documents
     from trainers.data.texts import TextStore
     from trainers.doc2query.generate import generate_queries
     from trainers.doc2query.sampling import sampling_for
@@ -230,8 +230,8 @@ def generated(model: str | Path, data: Path, work: Path, effort: Effort) -> Path
 def configuration(trial: Trial, data: Path, work: Path, start: Path, effort: Effort) -> TomeConfig:
     """What `osn train tome` is told for an arm. data: the set; work: the folder of its trainings; start: of backbones."""
     from opensearch_neural.models.generative import GenerativeSettings
-    from trainers.common.loop import TrainingSettings
-    from trainers.dense import SetSettings
+    from trainers.common.settings import TrainingSettings
+    from trainers.data.sets import SetSettings
     from trainers.tome.settings import TomeConfig
 
     arm = trial.arm
@@ -307,7 +307,7 @@ def count_queries(config: TomeConfig) -> int:
 def some_documents(data: Path, work: Path, count: int) -> Path:
     """Write a set of so many documents, those that test questions ask for first, and return its folder."""
     from opensearch_neural.corpus.judgements import BeirData
-    from trainers.data.examples import read_documents
+    from trainers.data.loading import read_documents
 
     asked = asked_for(BeirData.load(data, "test").qrels)
     known = set(asked)
@@ -439,7 +439,7 @@ def fused(*runs: Run) -> Run:
 
 def gold_texts(model: GenerativeModel, data: Path, test: TrainingData) -> dict[str, str]:
     """{question: the passage of its first relevant document, as stage 1 should write it}."""
-    from trainers.data.examples import read_documents
+    from trainers.data.loading import read_documents
 
     tokenizer = (model.passage or model.url)[1]
     passages = {one.id: model.settings.passage(tokenizer, one.title, one.text) for one in read_documents(data)}
@@ -452,7 +452,7 @@ def shares(arm: Arm, data: Path, name: str, test: TrainingData) -> list[Row]:
     relevant document's, and whose title is; of the URLs that stage 2 wrote freely, the share that are a document's. And
     Hits@1 of questions whose passage is a relevant document's, another document's, and nobody's."""
     from opensearch_neural.evaluation.results import Row
-    from trainers.data.examples import read_documents
+    from trainers.data.loading import read_documents
 
     tokenizer = (arm.model.passage or arm.model.url)[1]
     passages: dict[str, set[str]] = {}
@@ -534,7 +534,7 @@ def decoding(
     """Jobs (see `shared`), in the order of `trials`: train each on a set and let it answer the test questions; beside two
     stages the second one given the right passages."""
     from opensearch_neural.models.generative import PASSAGE
-    from trainers.data.examples import load_training, read_documents
+    from trainers.data.loading import load_training, read_documents
 
     test = load_training(data, split="test", name=data.name)
     queries = test.query_texts()
@@ -566,7 +566,7 @@ def one_set(
     from opensearch_neural.evaluation.evaluate import averaged, only_differences
     from opensearch_neural.evaluation.results import Row
     from opensearch_neural.retrievers.generative import GenerativeRetriever
-    from trainers.data.examples import load_training
+    from trainers.data.loading import load_training
     from trainers.data.negatives import open_retriever
 
     name = data.name
@@ -784,7 +784,7 @@ def tome(
     """
     from benchmarks.publish import publish
     from opensearch_neural.models.directory import hash_files, locate
-    from trainers.data.examples import load_training
+    from trainers.data.loading import load_training
 
     if candidates % 2:
         raise InputError(

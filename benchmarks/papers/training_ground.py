@@ -58,8 +58,9 @@ SETS = (
 
 def configuration(one: Set, data: Path, work: Path) -> DenseConfig:
     """What `osn train dense` is told for a set."""
-    from trainers.common.loop import TrainingSettings
-    from trainers.dense import DenseConfig, DevSettings, SetSettings
+    from trainers.common.settings import TrainingSettings
+    from trainers.data.sets import DevSettings, SetSettings
+    from trainers.dense import DenseConfig
     from trainers.encoders.tower import EncoderSettings
 
     folder = data / one.name
@@ -125,7 +126,7 @@ def quality(one: Set, data: Path, work: Path) -> list[Row]:
     """Train on the set where that is not done yet; rows of both models on its test split."""
     from opensearch_neural.evaluation.evaluate import rows
     from trainers.common.dev_measures import corpus_measures
-    from trainers.data.examples import load_training
+    from trainers.data.loading import load_training
     from trainers.dense import train_dense
 
     config = configuration(one, data, work)
@@ -215,13 +216,14 @@ def step_with_sentence_transformers(config: DenseConfig) -> list[float]:
     from transformers import TrainerCallback
 
     from opensearch_neural.models.directory import locate
-    from trainers.common.loop import Batches
-    from trainers.dense import RetrievalData, prepare
+    from trainers.common.sampling import EpochBatches
+    from trainers.data.candidates import RetrievalData
+    from trainers.dense import prepared_sets
 
     settings, steps = config.training, config.training.steps or 0
-    data = RetrievalData(prepare(config).train, negatives=0, depth=1)
+    data = RetrievalData(prepared_sets(config).train, negatives=0, depth=1)
     pairs: dict[str, list[str]] = {"anchor": [], "positive": []}
-    for number, batch in enumerate(Batches(data, settings, whole=True)):
+    for number, batch in enumerate(EpochBatches(data, settings, whole=True)):
         if number == steps:
             break
         for drawn in (data[visit] for visit in batch):

@@ -19,7 +19,7 @@ from benchmarks.papers import jpq  # noqa: E402
 from benchmarks.papers.jpq import CONTROL, FLAT, JPQ, OPQ, cost_goals, cost_rows, quality_goals, theory  # noqa: E402
 from opensearch_neural.evaluation.results import Goal, Row, read  # noqa: E402
 from trainers.common.config import to_dict  # noqa: E402
-from trainers.common.loop import differing  # noqa: E402
+from trainers.common.run_folder import differing  # noqa: E402
 from trainers.jpq.quantizer import fitted  # noqa: E402
 from trainers.jpq.settings import QuantizerSettings  # noqa: E402
 

@@ -72,10 +72,11 @@ from opensearch_neural.cluster.settings import ConnectionSettings  # noqa: E402
 from opensearch_neural.errors import ClusterError, InputError, ModelError  # noqa: E402
 from opensearch_neural.evaluation import evaluate  # noqa: E402
 from opensearch_neural.evaluation.results import Row, Summary, read  # noqa: E402
-from trainers import dense as bi_encoder  # noqa: E402
+from trainers import dense  # noqa: E402
 from trainers import multi_layer as trainer  # noqa: E402
 from trainers.common.config import to_dict  # noqa: E402
 from trainers.data import negatives  # noqa: E402
+from trainers.data.sets import SetSettings  # noqa: E402
 
 OTHERS = tuple(arm for arm in bench.VARIANTS if arm not in (SELF_CONTRASTIVE, MULTI_VECTOR))[:6]
 """The dual encoder, and arms that no other test has."""
@@ -309,7 +310,7 @@ def test_dev_rows_say_how_many_questions_they_rest_on(
     for most in (bench.DEV_QUERIES, 2):
         monkeypatch.setattr(bench, "DEV_QUERIES", most)
         ground = Ground(data, tmp_path, Recipe(str(start))).prepare()
-        drawn = bi_encoder.prepare(configuration(DUAL, ground, steps=2, seed=42)).dev
+        drawn = dense.prepared_sets(configuration(DUAL, ground, steps=2, seed=42)).dev
         counts.append(sum(len(one.queries) for one in drawn))
         rows = dev_rows([Outcome(DUAL, 42, tmp_path, [0.1, 0.3, 0.2])], ground)
         assert [(row.value, row.n) for row in rows] == [(0.1, counts[-1]), (0.3, counts[-1])]
@@ -358,7 +359,7 @@ def test_an_interrupted_command_goes_on_without_training_again(
     tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[Path] = []
-    train = bi_encoder.train
+    train = dense.train
 
     def watched(*arguments: Any, output: Path, **named: Any) -> Any:
         if not (output / "osn.json").exists():
@@ -374,7 +375,7 @@ def test_an_interrupted_command_goes_on_without_training_again(
             for path in folder.rglob("model.safetensors")
         }
 
-    monkeypatch.setattr(bi_encoder, "train", watched)
+    monkeypatch.setattr(dense, "train", watched)
     assert command(data, start, "--part", "lambda", work=tmp_path).exit_code != 0
     before = files()
     assert len(begun) == 3 and before
@@ -591,7 +592,7 @@ def test_the_weights_of_a_mix_are_those_of_the_written_model(tmp_path: Path, sta
     representation = trainer.RepresentationSettings(source=source, pooling="scalar-mix", **which)
     config = trainer.MlrConfig(
         output=tmp_path,
-        train=[bi_encoder.SetSettings(tmp_path)],
+        train=[SetSettings(tmp_path)],
         start=str(start),
         encoder=trainer.SeparateTowers(document_length=64),
         representation=representation,

@@ -45,7 +45,7 @@ from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.results import Row, read  # noqa: E402
 from opensearch_neural.models.generative import GenerativeModel  # noqa: E402
 from trainers.common import loop  # noqa: E402
-from trainers.data.examples import load_training  # noqa: E402
+from trainers.data.loading import load_training  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.encoders.backbones import NewBackbone  # noqa: E402
 

@@ -26,7 +26,7 @@ from benchmarks.papers.training_ground import (  # noqa: E402
     step_with_sentence_transformers,
 )
 from opensearch_neural.evaluation.results import Row, read  # noqa: E402
-from trainers.common.loop import TrainingSettings  # noqa: E402
+from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.encoders.tower import EncoderSettings  # noqa: E402
 
 

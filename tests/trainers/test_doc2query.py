@@ -17,8 +17,8 @@ from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogit
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models.directory import write_osn_json
-from trainers.common.loop import TrainingSettings
-from trainers.data.examples import load_training
+from trainers.common.settings import TrainingSettings
+from trainers.data.loading import load_training
 from trainers.data.texts import TextStore
 from trainers.doc2query import generate, sampling
 from trainers.doc2query import train as doc2query

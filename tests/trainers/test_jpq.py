@@ -26,13 +26,13 @@ from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.dense import TorchDenseEncoder, documents_alike, load_dense, stages_of  # noqa: E402
 from opensearch_neural.models.dense_onnx import export_onnx  # noqa: E402
 from opensearch_neural.models.quantized import load_quantized  # noqa: E402
-from trainers.common.loop import TrainingSettings, Visit  # noqa: E402
-from trainers.common.training_model import Batch  # noqa: E402
+from trainers.common.sampling import Visit  # noqa: E402
+from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.jpq.model import Corpus, JpqModel  # noqa: E402
 from trainers.jpq.preparation import Preparation, dev_measures  # noqa: E402
 from trainers.jpq.quantizer import centroid_learning_rate, fit_quantizer  # noqa: E402
-from trainers.jpq.questions import JpqCollate, JudgedData, Questions, RankedData  # noqa: E402
+from trainers.jpq.questions import JpqBatch, JpqCollate, JudgedData, Questions, RankedData  # noqa: E402
 from trainers.jpq.settings import JpqConfig, JpqObjective, JpqSelection, JpqSet, NegativeSettings, QuantizerSettings  # noqa: E402
 from trainers.jpq.train import train_jpq  # noqa: E402
 
@@ -70,7 +70,7 @@ def config(backbone: Path, beir: Path, cache: Path, tmp_path: Path) -> JpqConfig
     )
 
 
-def batch_of(ready: Preparation, static: Any = None, count: int = 8, teacher: Any = None) -> Batch:
+def batch_of(ready: Preparation, static: Any = None, count: int = 8, teacher: Any = None) -> JpqBatch:
     data = JudgedData(ready.data)
     items = [data[Visit(index, 0, 0, 7)] for index in range(count)]
     return JpqCollate(ready.data, ready.model.query, static, 16, teacher, aligns=ready.config.alignment > 0)(items)
@@ -146,10 +146,10 @@ def test_the_loss_is_lambda_rank_over_the_live_top_by_hand(config: JpqConfig) ->
     model = moved(ready.model)
     batch = batch_of(ready, count=1)
     with torch.no_grad():
-        vector = model.query.in_order(batch["parts"])
+        vector = model.query.in_order(batch.parts)
         loss = model(batch).total.item()
     scores = replace_scoring(model).scores(vector.numpy(), model.corpus.codes.numpy())[0]
-    positive, relevant = int(batch["positives"][0]), set(batch["relevant"][1].tolist())
+    positive, relevant = int(batch.positives[0]), set(batch.relevant[1].tolist())
     assert positive in relevant
     negatives = [row for row in np.argsort(-scores, kind="stable").tolist() if row not in relevant][:20]
     rank = 1 + sum(scores[row] >= scores[positive] for row in negatives)
@@ -232,7 +232,7 @@ def test_a_query_encoder_of_fewer_layers_is_brought_back_to_the_start_s_vectors(
     one = replace(config, query_layers=1, dev=[])
     assert one.alignment > config.alignment == 0
     ready = Preparation(one)
-    assert "aligned" in batch_of(ready, teacher=ready.taught(ready.data))
+    assert batch_of(ready, teacher=ready.taught(ready.data)).aligned is not None
     before = likeness(ready.model.query.encode)
     train_jpq(one)
     model = load_quantized(one.output, device="cpu")
@@ -343,10 +343,10 @@ def test_the_step_searches_without_dropout_and_the_loss_keeps_it(config: JpqConf
     batch = batch_of(ready)
     assert model.query.noisy
     with torch.no_grad():
-        noisy = model.query.in_order(batch["parts"])
-        searched = model._searched(noisy, batch["parts"])
+        noisy = model.query.in_order(batch.parts)
+        searched = model._searched(noisy, batch.parts)
         assert model.query.training
-        plain = model.query.eval().in_order(batch["parts"])
+        plain = model.query.eval().in_order(batch.parts)
     torch.testing.assert_close(searched, plain)
     assert (noisy - plain).abs().max() > 1e-3
 
@@ -373,13 +373,13 @@ def test_static_negatives_are_ranked_anew_and_relevant_ones_are_left_out(config:
     model = ready.model.eval()
     batch = batch_of(ready, static)
     with torch.no_grad():
-        queries = model.query.in_order(batch["parts"])
+        queries = model.query.in_order(batch.parts)
         before = model.search(queries, 20, model.corpus, "quantized")[1]
         assert (np.sort(static[:8], axis=1) == np.sort(before.numpy(), axis=1)).mean() > 0.99
         moved(model)
-        scores, rows = model._ranked(queries, batch["static"], batch["relevant"])
+        scores, rows = model._ranked(queries, batch.static, batch.relevant)
     assert (scores[:, :-1] >= scores[:, 1:]).all()
-    relevant = set(map(tuple, batch["relevant"].T.tolist()))
+    relevant = set(map(tuple, batch.relevant.T.tolist()))
     for query in range(8):
         kept = [row for row in static[query].tolist() if (query, row) not in relevant]
         assert sorted(rows[query][rows[query] >= 0].tolist()) == sorted(kept)
@@ -504,7 +504,7 @@ def test_an_interrupted_run_goes_on_to_the_same_centroids(
     broken = replace(plain, output=tmp_path / "broken")
     forward, calls = JpqModel.forward, []
 
-    def failing(self: JpqModel, batch: Batch) -> Any:
+    def failing(self: JpqModel, batch: JpqBatch) -> Any:
         calls.append(1)
         if len(calls) == 4:
             raise KeyboardInterrupt
@@ -575,14 +575,14 @@ def test_judged_questions_and_questions_made_of_all_documents_train_together(con
     collate = JpqCollate(ready.data, ready.model.query, None, 16, ready.taught(ready.data))
     for one, taught in ((judged, False), (made, True)):
         batch = collate([data[Visit(one.start + at, 0, 0, 7)] for at in range(4)])
-        assert ("teacher" in batch) == taught
+        assert (batch.teacher is not None) == taught
     of_judged = data[Visit(judged.start, 0, 0, 7)]
     assert of_judged.positive in ready.data.positives[judged.start]
     seen: list[bool] = []
     forward = JpqModel.forward
 
-    def noted(self: JpqModel, batch: Batch) -> Any:
-        seen.append("teacher" in batch)
+    def noted(self: JpqModel, batch: JpqBatch) -> Any:
+        seen.append(batch.teacher is not None)
         return forward(self, batch)
 
     with pytest.MonkeyPatch.context() as patch:

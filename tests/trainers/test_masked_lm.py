@@ -19,7 +19,8 @@ from transformers import AutoModel, AutoTokenizer
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models.directory import minilm_directory
 from trainers.common.config import load_config
-from trainers.common.loop import TrainingSettings, Visit
+from trainers.common.sampling import Visit
+from trainers.common.settings import TrainingSettings
 from trainers.data.masking import continuations, corrupt_spans, mask_tokens, special_ids
 from trainers.encoders import backbones
 from trainers.encoders.backbones import NewBackbone, masked_language_model, new_backbone, train_tokenizer
@@ -297,10 +298,10 @@ def test_the_loss_of_masked_positions_alone_is_the_loss_of_the_whole_model(
     model, _, _ = masked_language_model(headless)
     data = MaskedWindows(windows_of(["alpha beta gamma", "mu"], word_pieces), word_pieces, 0.4, False)
     batch = data.collate([data[Visit(index, 0, 0, 7)] for index in (0, 1)])
-    assert batch["input_ids"].shape == (2, 8 * math.ceil((len(data.windows[0]) + 2) / 8))
+    assert batch.input_ids.shape == (2, 8 * math.ceil((len(data.windows[0]) + 2) / 8))
     training_model = MaskedLanguageModel(model.eval(), word_pieces)
     found = training_model(batch)
-    tensors = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
+    tensors = {name: getattr(batch, name) for name in ("input_ids", "attention_mask", "labels")}
     expected = model(**tensors)
     torch.testing.assert_close(found.total, expected.loss)
     found.total.backward()
@@ -323,9 +324,9 @@ def test_padding_is_never_predicted_and_never_seen(word_pieces: backbones.PreTra
     assert pad_rows([[1, 2, 3], [4]], 9).tolist() == [[1, 2, 3, 9, 9, 9, 9, 9], [4, 9, 9, 9, 9, 9, 9, 9]]
     data = MaskedWindows(windows_of(["alpha", "beta gamma delta epsilon"], word_pieces), word_pieces, 0.5, False)
     batch = data.collate([data[Visit(index, 0, 0, 0)] for index in (0, 1)])
-    padding = batch["attention_mask"] == 0
-    assert (batch["labels"][padding] == IGNORED).all()
-    assert not special_ids(word_pieces)[batch["labels"][batch["labels"] != IGNORED].numpy()].any()
+    padding = batch.attention_mask == 0
+    assert (batch.labels[padding] == IGNORED).all()
+    assert not special_ids(word_pieces)[batch.labels[batch.labels != IGNORED].numpy()].any()
 
 
 # ------------------------------------------------------------------------------------------------ the corpus

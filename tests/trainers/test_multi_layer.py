@@ -30,21 +30,21 @@ from opensearch_neural.models.multi_layer import (  # noqa: E402
     load_single_or_several,
 )
 from opensearch_neural.retrievers import Run  # noqa: E402
-from trainers import dense as bi_encoder  # noqa: E402
-from trainers import multi_layer  # noqa: E402
+from trainers import dense, multi_layer  # noqa: E402
 from trainers.common.grad_cache import cached_backward  # noqa: E402
-from trainers.common.loop import TrainingSettings, Visit  # noqa: E402
+from trainers.common.objective import ObjectiveSettings  # noqa: E402
+from trainers.common.sampling import Visit  # noqa: E402
 from trainers.common.schedules import TwoStageSettings  # noqa: E402
-from trainers.data.examples import TrainingData, load_training  # noqa: E402
+from trainers.common.settings import TrainingSettings  # noqa: E402
+from trainers.data.candidates import CandidateSettings, RetrievalData, unique_documents  # noqa: E402
+from trainers.data.examples import TrainingData  # noqa: E402
+from trainers.data.loading import load_training  # noqa: E402
 from trainers.data.negatives import open_retriever  # noqa: E402
-from trainers.dense import (  # noqa: E402
-    CandidateSettings,
-    ObjectiveSettings,
-    RetrievalCollate,
-    RetrievalData,
-    SetSettings,
-    train_dense,
-)
+from trainers.data.retrieval_batches import RetrievalCollate  # noqa: E402
+from trainers.data.sets import SetSettings  # noqa: E402
+from trainers.dense import train_dense  # noqa: E402
+from trainers.encoders import bi_encoder  # noqa: E402
+from trainers.encoders.bi_encoder import BiEncoder  # noqa: E402
 from trainers.encoders.tower import EncoderSettings, read_start  # noqa: E402
 from trainers.multi_layer import (  # noqa: E402
     MIX_LEARNING_RATE,
@@ -224,11 +224,11 @@ def test_the_self_contrastive_loss_is_l_con_and_lambda_times_l_reg(backbone: Pat
     rows = RetrievalData([data], negatives=1, depth=5)
     drawn = [rows[Visit(index, 0, 0, 1)] for index in range(6)]
     model.document.strategy = "multi-vector"  # which gives all vectors
-    columns = bi_encoder.unique_documents(drawn)
+    columns = unique_documents(drawn)
     vectors = model.document_vectors([data.documents.text_at(row) for row in columns])
     queries = model.vectors("query", [data.queries.text_at(one.query) for one in drawn])
     last, contrastive, regularization = model.document.selection.last, [], []
-    for one, query, excluded in zip(drawn, queries, batch["targets"]["excluded"].numpy(), strict=True):
+    for one, query, excluded in zip(drawn, queries, batch.targets.excluded.numpy(), strict=True):
         own = columns.index(one.positive)
         of_positive = vectors[own] @ query
         scores = [float((vectors[at] @ query).max()) for at in range(len(columns)) if not excluded[at] and at != own]
@@ -243,7 +243,7 @@ def test_the_self_contrastive_loss_is_l_con_and_lambda_times_l_reg(backbone: Pat
 @pytest.mark.parametrize("pooling", ["multi-vector", "self-contrastive", "average", "scalar-mix"])
 def test_one_layer_is_the_plain_dual_encoder_under_every_pooling(backbone: Path, beir: Path, pooling: str) -> None:
     model = built(backbone, beir, layers="last:1", pooling=pooling, regularization=0.5)
-    plain = bi_encoder.BiEncoder(
+    plain = BiEncoder(
         {"query": model.query, "document": _plain(model)}, model.tokenizers, model.settings, model.objective
     )
     batch = batch_of(model, beir)
@@ -276,7 +276,7 @@ def test_chunks_have_the_gradient_of_the_whole_batch(
         if chunk_size is None:
             model(batch).total.backward()
         else:
-            assert len(batch["parts"]["document"]) > 1
+            assert len(batch.parts["document"]) > 1
             cached_backward(model, batch)
         gradients.append({name: one.grad for name, one in model.named_parameters() if one.grad is not None})
     assert gradients[0].keys() == gradients[1].keys()
@@ -295,11 +295,11 @@ def test_two_processes_see_the_loss_of_one(
     shares = [batch_of(model, beir, rank=rank, world=2) for rank in (0, 1)]
 
     def joined(share: Any, role: str) -> Any:
-        parts = share["parts"][role]
+        parts = share.parts[role]
         vectors = torch.cat([model.encode(role, part).vectors for part in parts])
-        return vectors[torch.argsort(torch.cat([part["position"] for part in parts]))]
+        return vectors[torch.argsort(torch.cat([part.position for part in parts]))]
 
-    counts = torch.cat([model.document.selection.counts(share["targets"]["lengths"]) for share in shares])
+    counts = torch.cat([model.document.selection.counts(share.targets.lengths) for share in shares])
     everyone = {role: torch.cat([joined(share, role) for share in shares]) for role in ("query", "document")}
 
     def gather(rows: Any) -> Any:
@@ -309,7 +309,7 @@ def test_two_processes_see_the_loss_of_one(
     for module in (bi_encoder, multi_layer):
         monkeypatch.setattr(module, "gather", gather)
     each = [
-        model.losses({role: joined(share, role) for role in ("query", "document")}, share["targets"]).total
+        model.losses({role: joined(share, role) for role in ("query", "document")}, share.targets).total
         for share in shares
     ]
     assert ((each[0] + each[1]) / 2).item() == pytest.approx(alone.item(), rel=1e-5)
@@ -323,7 +323,7 @@ def test_a_self_contrastive_model_is_a_plain_dual_encoder_file_by_file(
     tmp_path: Path, backbone: Path, t5: Path, beir: Path, kind: str
 ) -> None:
     model = built(backbone if kind == "bert" else t5, beir, layers="all", regularization=1.0)
-    plain = bi_encoder.BiEncoder(
+    plain = BiEncoder(
         {"query": model.query, "document": _plain(model)}, model.tokenizers, model.settings, model.objective
     )
     for name, one in (("mlr", model), ("plain", plain)):
@@ -623,14 +623,14 @@ def test_two_stages_mine_with_the_first_retriever_and_start_anew(
     )
     starts: list[dict[str, Any]] = []
     sets: list[TrainingData] = []
-    train = bi_encoder.train
+    train = dense.train
 
     def watched(model: Any, data: Any, *arguments: Any, **named: Any) -> Any:
         starts.append({name: weight.clone() for name, weight in model.state_dict().items()})
         sets.append(data.parts[0])
         return train(model, data, *arguments, **named)
 
-    monkeypatch.setattr(bi_encoder, "train", watched)
+    monkeypatch.setattr(dense, "train", watched)
     train_dense(config, build)
     output, first = tmp_path / "model", tmp_path / "model/.stages/retriever-1"
     kind = "dense" if pooling == "self-contrastive" else "multi-layer"
@@ -656,8 +656,6 @@ def test_two_stages_mine_with_the_first_retriever_and_start_anew(
     assert (output / "osn.json").exists()
 
 
-def test_a_symmetric_loss_is_refused_and_plain_settings_are_separate_towers() -> None:
-    with pytest.raises(ValueError, match="symmetric"):
-        MlrConfig(Path("x"), [SetSettings(Path("y"))], objective=ObjectiveSettings(symmetric=True))
+def test_plain_settings_are_separate_towers() -> None:
     assert MlrConfig(Path("x"), [SetSettings(Path("y"))]).encoder.tied is False
     assert EncoderSettings().tied is True

@@ -30,7 +30,7 @@ from opensearch_neural.models import registry  # noqa: E402
 from opensearch_neural.models.multi_layer import StackedEncoder, load_multi_layer, load_single_or_several  # noqa: E402
 from opensearch_neural.retrievers.multi_vector import MultiVectorRetriever  # noqa: E402
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever  # noqa: E402
-from trainers.dense import SetSettings  # noqa: E402
+from trainers.data.sets import SetSettings  # noqa: E402
 from trainers.multi_layer import MlrConfig, RepresentationSettings, SeparateTowers, build  # noqa: E402
 
 if TYPE_CHECKING:

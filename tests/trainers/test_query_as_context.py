@@ -24,16 +24,18 @@ from torch import Tensor, nn  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from trainers.common.grad_cache import cached_backward  # noqa: E402
-from trainers.common.loop import TrainingSettings, Visit  # noqa: E402
+from trainers.common.sampling import Visit  # noqa: E402
 from trainers.common.schedules import TwoStageSettings  # noqa: E402
-from trainers.data.examples import read_documents  # noqa: E402
+from trainers.common.settings import TrainingSettings  # noqa: E402
+from trainers.data.loading import read_documents  # noqa: E402
+from trainers.data.sets import SetSettings  # noqa: E402
 from trainers.data.texts import TextStore  # noqa: E402
-from trainers.dense import DenseConfig, SetSettings  # noqa: E402
+from trainers.dense import DenseConfig  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.encoders.sequence_to_sequence import IGNORED  # noqa: E402
 from trainers.query_as_context import train as query_as_context  # noqa: E402
 from trainers.query_as_context.model import HEAD_FILE, CoCondenser, ContextModel, build, layers_of  # noqa: E402
-from trainers.query_as_context.pairs import Pairs, usable_rows  # noqa: E402
+from trainers.query_as_context.pairs import LabelledPart, Pairs, PairTargets, usable_rows  # noqa: E402
 from trainers.query_as_context.passages import read_passages, write_passages  # noqa: E402
 from trainers.query_as_context.settings import CorpusSettings, GenerationSettings, MaskingSettings, QueryAsContextConfig  # noqa: E402
 from trainers.query_as_context.train import held_back_loss, run  # noqa: E402
@@ -270,10 +272,10 @@ def test_a_masked_special_token_is_impossible(tmp_path: Path, backbone: Path) ->
     for variant in ("cocondenser", "cot-mae"):
         config = settings(corpus, backbone, tmp_path / variant, variant=variant, masking=masking, dev_share=0.0)
         batch = batch_of(pairs_of(config, build(config)), 20)
-        for parts in batch["parts"].values():
+        for parts in batch.parts.values():
             for part in parts:
-                for prefix in ("", "context_") if "context_labels" in part else ("",):
-                    labels, inputs = part[f"{prefix}labels"], part[f"{prefix}input_ids"]
+                for prefix in ("", "context_") if part.context_labels is not None else ("",):
+                    labels, inputs = getattr(part, f"{prefix}labels"), getattr(part, f"{prefix}input_ids")
                     assert not torch.isin(labels, torch.tensor([0, 1, 2, 3, MASK])).any()
                     assert (labels[inputs == 2] == IGNORED).all() and (inputs[:, 0] == 2).all()
                     assert (labels != IGNORED).any()
@@ -303,22 +305,22 @@ def test_rows_belong_together_whatever_their_lengths(
     pairs = pairs_of(config, build(config))
 
     def words_of(part: Any, row: int, prefix: str = "") -> str:
-        inputs, labels = part[f"{prefix}input_ids"][row], part[f"{prefix}labels"][row]
-        tokens = torch.where(labels == IGNORED, inputs, labels)[part[f"{prefix}attention_mask"][row] == 1]
+        inputs, labels = getattr(part, f"{prefix}input_ids")[row], getattr(part, f"{prefix}labels")[row]
+        tokens = torch.where(labels == IGNORED, inputs, labels)[getattr(part, f"{prefix}attention_mask")[row] == 1]
         return str(pairs.tokenizer.decode(tokens[1:-1]))
 
     batch = batch_of(pairs, 12)
     seen: dict[str, list[tuple[int, str]]] = {"passage": [], "context": []}
-    for role, parts in batch["parts"].items():
+    for role, parts in batch.parts.items():
         for part in parts:
-            for row, position in enumerate(part["position"].tolist()):
+            for row, position in enumerate(part.position.tolist()):
                 seen[role].append((position, words_of(part, row)))
                 if variant == "cot-mae":
                     seen["context"].append((position, words_of(part, row, "context_")))
-    names = [one.partition("/")[2] for one in batch["ids"]]
+    names = [one.partition("/")[2] for one in batch.ids]
     assert [text for _, text in sorted(seen["passage"])] == [texts.text_at(texts.row(one)) for one in names]
     assert [text for _, text in sorted(seen["context"])] == [queries[one] for one in names]
-    assert len(batch["parts"]["passage"]) > 1
+    assert len(batch.parts["passage"]) > 1
 
 
 def test_masked_words_of_passages_and_contexts_count_alike(backbone: Path, tmp_path: Path, corpus: Path) -> None:
@@ -327,11 +329,11 @@ def test_masked_words_of_passages_and_contexts_count_alike(backbone: Path, tmp_p
     batch = batch_of(pairs_of(config, model), 8)
     losses: list[Tensor] = []
     numbers: dict[str, int] = {}
-    for role, parts in batch["parts"].items():
+    for role, parts in batch.parts.items():
         for part in parts:
-            logits = model_of(model)(part["input_ids"], attention_mask=part["attention_mask"]).logits
-            chosen = part["labels"] != IGNORED
-            losses.append(nn.functional.cross_entropy(logits[chosen], part["labels"][chosen], reduction="none"))
+            logits = model_of(model)(part.input_ids, attention_mask=part.attention_mask).logits
+            chosen = part.labels != IGNORED
+            losses.append(nn.functional.cross_entropy(logits[chosen], part.labels[chosen], reduction="none"))
             numbers[role] = numbers.get(role, 0) + int(chosen.sum())
     assert numbers["passage"] != numbers["context"]
     assert model(batch).terms["masked_lm"].item() == pytest.approx(torch.cat(losses).mean().item(), rel=1e-5)
@@ -352,19 +354,19 @@ def test_a_document_that_a_corpus_has_twice_is_one(tmp_path: Path, backbone: Pat
 def test_the_contrastive_target_is_the_pair_partner_by_hand(backbone: Path, tmp_path: Path, corpus: Path) -> None:
     model = build(settings(corpus, backbone, tmp_path / "out"))
     vectors = {"passage": torch.tensor([[1.0, 0.0], [0.0, 1.0]]), "context": torch.tensor([[2.0, 0.0], [0.0, 1.0]])}
-    found = model.losses(vectors, {"keys": torch.tensor([[5, 0], [6, 1]])})
+    found = model.losses(vectors, PairTargets(torch.tensor([[5, 0], [6, 1]])))
     # Pair 1: ⟨p, c⟩ = 2 against two negatives of 0, from both sides; pair 2: 1 against two of 0.
     expected = (math.log(1 + 2 * math.exp(-2)) + math.log(1 + 2 * math.exp(-1))) / 2
     assert found.terms["contrastive"].item() == pytest.approx(expected, rel=1e-6)
     assert found.measures["in_batch_accuracy"].item() == 1
     # Both of one article, or with the same question: neither is a negative of the other, only the partner is left.
     for same in ([[5, 0], [5, 1]], [[5, 0], [6, 0]]):
-        assert model.losses(vectors, {"keys": torch.tensor(same)}).terms["contrastive"].item() == 0
+        assert model.losses(vectors, PairTargets(torch.tensor(same))).terms["contrastive"].item() == 0
     # A number of one kind is none of the other.
-    found = model.losses(vectors, {"keys": torch.tensor([[5, 6], [6, 5]])})
+    found = model.losses(vectors, PairTargets(torch.tensor([[5, 6], [6, 5]])))
     assert found.terms["contrastive"].item() == pytest.approx(expected, rel=1e-6)
     swapped = {"passage": vectors["passage"], "context": vectors["context"].flip(0)}
-    crossed = model.losses(swapped, {"keys": torch.tensor([[5, 0], [6, 1]])})
+    crossed = model.losses(swapped, PairTargets(torch.tensor([[5, 0], [6, 1]])))
     # Partners score 0; p1 and c2 score 2 with each other, p2 and c1 score 1.
     expected = (math.log(2 + math.exp(2)) + math.log(2 + math.exp(1))) / 2
     assert crossed.terms["contrastive"].item() == pytest.approx(expected, rel=1e-6)
@@ -376,7 +378,7 @@ def test_temperature_divides_the_raw_inner_products(backbone: Path, tmp_path: Pa
     vectors = {"passage": torch.tensor([[4.0], [0.0]]), "context": torch.tensor([[1.0], [0.0]])}
     # p1: 4/2 against two of 0; c1: the same; p2 and c2: 0 against two of 0.
     expected = (math.log(1 + 2 * math.exp(-2)) + math.log(3)) / 2
-    found = model.losses(vectors, {"keys": torch.tensor([[0, 0], [1, 1]])}).terms["contrastive"]
+    found = model.losses(vectors, PairTargets(torch.tensor([[0, 0], [1, 1]]))).terms["contrastive"]
     assert found.item() == pytest.approx(expected, rel=1e-6)
 
 
@@ -403,14 +405,14 @@ def test_the_condenser_head_gets_exactly_the_late_cls_and_the_middle_layers_toke
         model = build(settings(corpus, backbone, tmp_path / "out", middle=middle)).eval()
         recorder = Recorder()
         model.layers = nn.ModuleList([recorder])
-        (part,) = batch_of(pairs_of(model.settings, model))["parts"]["passage"]
+        (part,) = batch_of(pairs_of(model.settings, model)).parts["passage"]
         found = model.encode("passage", part)
-        hidden = bert_of(model)(part["input_ids"], part["attention_mask"], output_hidden_states=True).hidden_states
+        hidden = bert_of(model)(part.input_ids, part.attention_mask, output_hidden_states=True).hidden_states
         torch.testing.assert_close(recorder.seen[:, 0], hidden[4][:, 0])
         torch.testing.assert_close(recorder.seen[:, 1:], hidden[layer][:, 1:])
         torch.testing.assert_close(found.vectors, hidden[4][:, 0])
         # Through a head that does nothing the late masked LM is the cross-entropy of what was read.
-        labels = part["labels"]
+        labels = part.labels
         logits = model_of(model).cls(recorder.seen).log_softmax(dim=-1)
         by_hand = [-logits[row, at, labels[row, at]].item() for row, at in (labels != IGNORED).nonzero().tolist()]
         assert found.sums["late_masked_lm"].item() == pytest.approx(sum(by_hand), rel=1e-5)
@@ -430,22 +432,22 @@ def cot_mae(backbone: Path, tmp_path: Path, corpus: Path) -> ContextModel:
     return model
 
 
-def context_loss(model: ContextModel, part: dict[str, Tensor]) -> float:
+def context_loss(model: ContextModel, part: LabelledPart) -> float:
     return model.encode("passage", part).sums["context_masked_lm"].item()
 
 
-def changed(part: dict[str, Tensor], name: str, where: Tensor) -> dict[str, Tensor]:
+def changed(part: LabelledPart, name: str, where: Tensor) -> LabelledPart:
     """`part` with another word at each place of `where`."""
-    words = (part[name] - 5 + 1) % len(WORDS) + 5
-    return part | {name: torch.where(where, words, part[name])}
+    words = (getattr(part, name) - 5 + 1) % len(WORDS) + 5
+    return replace(part, **{name: torch.where(where, words, getattr(part, name))})
 
 
 def test_the_decoder_reads_the_open_words_of_the_context(cot_mae: ContextModel) -> None:
-    (part,) = batch_of(pairs_of(cot_mae.settings, cot_mae))["parts"]["passage"]
+    (part,) = batch_of(pairs_of(cot_mae.settings, cot_mae)).parts["passage"]
     before = context_loss(cot_mae, part)
-    inputs, labels = part["context_input_ids"], part["context_labels"]
+    inputs, labels = part.context_input_ids, part.context_labels
     # The context's own first token gave way to the passage's CLS, and padding is not read.
-    for unread in (inputs == 2, part["context_attention_mask"] == 0):
+    for unread in (inputs == 2, part.context_attention_mask == 0):
         assert unread.any()
         assert context_loss(cot_mae, changed(part, "context_input_ids", unread)) == pytest.approx(before, rel=1e-6)
     open_words = (labels == IGNORED) & (inputs > MASK)
@@ -473,8 +475,8 @@ def test_the_decoder_cannot_see_the_masked_words_of_the_context(
         tokens._ids[row] = np.where(hidden, (words - 5 + 7) % len(WORDS) + 5, words).astype(np.int32)
         other = pairs[visit]
         tokens._ids[row] = words.astype(np.int32)
-        (before,), (after,) = (pairs.collate([one])["parts"]["passage"] for one in (item, other))
-        assert (after["context_labels"] != before["context_labels"]).any()
+        (before,), (after,) = (pairs.collate([one]).parts["passage"] for one in (item, other))
+        assert (after.context_labels != before.context_labels).any()
         for name in before.keys() - {"context_labels"}:
             assert torch.equal(after[name], before[name]), name
         assert context_loss(cot_mae, after) != context_loss(cot_mae, before), "other words are asked for"
@@ -497,7 +499,7 @@ def test_a_decoder_starts_from_scratch_and_a_condenser_head_does_not(
 
 
 def test_the_decoder_sees_no_passage_token_but_cls(cot_mae: ContextModel) -> None:
-    (part,) = batch_of(pairs_of(cot_mae.settings, cot_mae))["parts"]["passage"]
+    (part,) = batch_of(pairs_of(cot_mae.settings, cot_mae)).parts["passage"]
     late: list[Tensor] = []
 
     def keep(_: nn.Module, __: Any, output: Any) -> None:
@@ -532,12 +534,12 @@ def test_the_decoder_sees_no_passage_token_but_cls(cot_mae: ContextModel) -> Non
 def test_the_decoders_loss_is_the_cross_entropy_of_what_it_made_of_cls_and_the_context(cot_mae: ContextModel) -> None:
     recorder = Recorder()
     cot_mae.layers = nn.ModuleList([recorder])
-    (part,) = batch_of(pairs_of(cot_mae.settings, cot_mae))["parts"]["passage"]
+    (part,) = batch_of(pairs_of(cot_mae.settings, cot_mae)).parts["passage"]
     found = cot_mae.encode("passage", part)
-    words = bert_of(cot_mae).embeddings(input_ids=part["context_input_ids"])
+    words = bert_of(cot_mae).embeddings(input_ids=part.context_input_ids)
     torch.testing.assert_close(recorder.seen[:, 0], found.vectors)
     torch.testing.assert_close(recorder.seen[:, 1:], words[:, 1:])
-    labels = part["context_labels"]
+    labels = part.context_labels
     logits = model_of(cot_mae).cls(recorder.seen).log_softmax(dim=-1)
     by_hand = [-logits[row, at, labels[row, at]].item() for row, at in (labels != IGNORED).nonzero().tolist()]
     assert found.sums["context_masked_lm"].item() == pytest.approx(sum(by_hand), rel=1e-5)
@@ -579,7 +581,7 @@ def test_chunks_have_the_gradient_of_the_whole_batch(
     expected = gradients(model)
     small = replace(config, training=replace(config.training, chunk_size=3))
     parts = batch_of(pairs_of(small, model), 8)
-    assert len(parts["parts"]["passage"]) == 3
+    assert len(parts.parts["passage"]) == 3
     chunked = cached_backward(model, parts)
     found = gradients(model)
     assert found.keys() == expected.keys()
@@ -600,7 +602,7 @@ def test_partners_are_found_among_the_rows_of_all_processes(
     drawn = torch.Generator().manual_seed(0)
     whole = {role: torch.randn(6, 3, generator=drawn) for role in ("passage", "context")}
     keys = torch.tensor([[1, 0], [2, 1], [3, 2], [1, 3], [5, 1], [6, 4]])
-    expected = model.losses(whole, {"keys": keys}).terms["contrastive"]
+    expected = model.losses(whole, PairTargets(keys)).terms["contrastive"]
     monkeypatch.setattr("trainers.query_as_context.model.processes", lambda: 2)
     everything = {tuple(rows[half].flatten().tolist()): rows for rows in (*whole.values(), keys) for half in HALVES}
     monkeypatch.setattr(
@@ -610,7 +612,7 @@ def test_partners_are_found_among_the_rows_of_all_processes(
     for rank, half in enumerate(HALVES):
         monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
         own = {role: rows[half] for role, rows in whole.items()}
-        each.append(model.losses(own, {"keys": keys[half]}).terms["contrastive"])
+        each.append(model.losses(own, PairTargets(keys[half])).terms["contrastive"])
     torch.testing.assert_close(torch.stack(each).mean(), expected)
 
 
@@ -822,7 +824,7 @@ def test_held_back_loss_is_the_mean_over_masked_tokens_and_pairs(backbone: Path,
         terms = [model(batch).terms for batch in batches]
     expected = (32 * terms[0]["contrastive"] + 4 * terms[1]["contrastive"]).item() / 36
     assert found["contrastive"] == pytest.approx(expected, rel=1e-5)
-    tokens = [sum(int((p["labels"] != IGNORED).sum()) for of in b["parts"].values() for p in of) for b in batches]
+    tokens = [sum(int((p.labels != IGNORED).sum()) for of in b.parts.values() for p in of) for b in batches]
     expected = sum(n * one["masked_lm"].item() for n, one in zip(tokens, terms, strict=True)) / sum(tokens)
     assert found["masked_lm"] == pytest.approx(expected, rel=1e-5)
 
@@ -881,7 +883,7 @@ def test_the_whole_paper_runs_and_repeats_nothing(
         raise AssertionError("done already")
 
     monkeypatch.setattr("trainers.doc2query.generate.sample_queries", never)
-    monkeypatch.setattr("trainers.common.loop.LoopTrainer.train", never)
+    monkeypatch.setattr("trainers.common.trainer.LoopTrainer.train", never)
     monkeypatch.setattr(query_as_context, "corpus_measures", never)
     monkeypatch.setattr("trainers.query_as_context.passages.split", never)
     again = run(config)

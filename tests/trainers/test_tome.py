@@ -24,11 +24,12 @@ from opensearch_neural.models.generative import GenerativeSettings, load_generat
 from opensearch_neural.models.url_trie import CorpusUrls  # noqa: E402
 from opensearch_neural.retrievers.generative import GenerativeRetriever  # noqa: E402
 from trainers.common.config import load_config, recipe  # noqa: E402
-from trainers.common.loop import TrainingSettings, Visit  # noqa: E402
-from trainers.data.examples import load_training  # noqa: E402
+from trainers.common.sampling import Visit  # noqa: E402
+from trainers.common.settings import TrainingSettings  # noqa: E402
+from trainers.data.loading import load_training  # noqa: E402
 from trainers.data.negatives import open_retriever  # noqa: E402
+from trainers.data.sets import SetSettings  # noqa: E402
 from trainers.data.texts import TextStore  # noqa: E402
-from trainers.dense import SetSettings  # noqa: E402
 from trainers.doc2query.sampling import SamplingSettings  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.tome import data as tome_data  # noqa: E402

@@ -44,7 +44,10 @@ def dev_set(data: TrainingData, *, queries: int, documents: int, seed: int) -> D
     others = [document for document in data.documents.ids if document not in known]
     kept += drawn.sample(others, min(len(others), max(0, documents - len(kept))))
     return DevSet(
-        data.name, {query: texts[query] for query in chosen}, {one: data.documents[one] for one in kept}, judged
+        data.name,
+        {query: texts[query] for query in chosen},
+        {document: data.documents[document] for document in kept},
+        judged,
     )
 
 
@@ -52,11 +55,13 @@ def dev_measures(sets: Sequence[DevSet], retrieve: Retrieve) -> dict[str, float]
     """The mean over the sets of each measure, and beside it each set's own where there are several."""
     if not sets:
         raise InputError("there is no dev set to measure on")
-    each = {one.name: measure(retrieve(one.queries, one.documents), one.qrels, MEASURES).mean for one in sets}
-    means = {name: sum(found[name] for found in each.values()) / len(each) for name in MEASURES}
+    each = {dev.name: measure(retrieve(dev.queries, dev.documents), dev.qrels, MEASURES).mean for dev in sets}
+    means = {name: sum(measures[name] for measures in each.values()) / len(each) for name in MEASURES}
     if len(each) == 1:
         return means
-    return means | {f"{of} {name}": found[name] for of, found in each.items() for name in MEASURES[:1]}
+    return means | {
+        f"{name_of_set} {name}": measures[name] for name_of_set, measures in each.items() for name in MEASURES[:1]
+    }
 
 
 def corpus_measures(retriever: str, test: TrainingData, *, cache: Path | None = None) -> Measured:

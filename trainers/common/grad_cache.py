@@ -14,16 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from trainers.common.training_model import Batch, Losses, TrainingModel
-
-Part = dict[str, Tensor]
-"""Rows that are encoded together: "input_ids", "attention_mask" (rows, length), and "position" (rows,), where each
-row belongs among the rows of its role; more where a method needs it ("labels")."""
+from trainers.common.batches import CachedBatch, Part
+from trainers.common.training_model import Losses, TrainingModel
 
 
 @dataclass(slots=True)
@@ -39,8 +37,8 @@ class Encoded:
 class CachedModel(TrainingModel):
     """A method whose loss compares rows: `encode` rows of a role ("query", "document"), then `losses` over all.
 
-    Its batch holds "parts", {role: [Part, …]}, and "targets", whatever `losses` needs as a dict of tensors. Splitting
-    a role's rows into several parts changes nothing but padding and memory.
+    Its batch is a `CachedBatch`: parts, which `encode` takes one by one, and targets, which `losses` needs beside their
+    vectors. Both are dataclasses; a subclass names its own.
     """
 
     @property
@@ -49,29 +47,29 @@ class CachedModel(TrainingModel):
         encoded once, and it tells what these terms are divided by beforehand (`counts`)."""
         return True
 
-    def counts(self, part: Part) -> dict[str, Tensor]:
+    def counts(self, part: Any) -> dict[str, Tensor]:
         """`Encoded.counts` of these rows without encoding them; only asked where nothing is compared."""
         raise NotImplementedError
 
-    def encode(self, role: str, part: Part) -> Encoded:
+    def encode(self, role: str, part: Any) -> Encoded:
         raise NotImplementedError
 
-    def losses(self, vectors: dict[str, Tensor], targets: dict[str, Tensor]) -> Losses:
+    def losses(self, vectors: dict[str, Tensor], targets: Any) -> Losses:
         """The terms over the vectors of each role, (rows, …) in order. With several processes these are the rows of
         this one: `gather` brings in the others', and each term is the mean over this process's rows."""
         raise NotImplementedError
 
-    def forward(self, batch: Batch) -> Losses:
+    def forward(self, batch: CachedBatch) -> Losses:
         encoded = [(role, part, self.encode(role, part)) for role, part in _parts(batch)]
         vectors = {
             role: in_order(
                 [one.vectors for of, _, one in encoded if of == role],
-                [part["position"] for of, part, _ in encoded if of == role],
+                [part.position for of, part, _ in encoded if of == role],
             )
-            for role in batch["parts"]
+            for role in batch.parts
         }
         with _full_precision(next(iter(vectors.values())).device):
-            losses = self.losses(vectors, batch["targets"])
+            losses = self.losses(vectors, batch.targets)
         counts = _total_counts([one.counts for _, _, one in encoded])
         for _, _, one in encoded:
             for name, term in _language_model_terms(one, counts).items():
@@ -81,7 +79,7 @@ class CachedModel(TrainingModel):
 
 def cached_backward(
     model: CachedModel,
-    batch: Batch,
+    batch: CachedBatch,
     *,
     scale: float = 1.0,
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -98,18 +96,18 @@ def cached_backward(
     encoded: list[Encoded] = []
     with torch.no_grad():
         for role, part in parts:
-            states.append(RandomState.of(part["input_ids"].device))
+            states.append(RandomState.of(part.input_ids.device))
             with autocast():
                 encoded.append(model.encode(role, part))
     counts = _total_counts([one.counts for one in encoded])
 
     leaves = {}
-    for role in batch["parts"]:
+    for role in batch.parts:
         at = [i for i, (of, _) in enumerate(parts) if of == role]
-        joined = in_order([encoded[i].vectors for i in at], [parts[i][1]["position"] for i in at])
+        joined = in_order([encoded[i].vectors for i in at], [parts[i][1].position for i in at])
         leaves[role] = joined.detach().requires_grad_()
     with _full_precision(next(iter(leaves.values())).device):
-        losses = model.losses(leaves, batch["targets"])
+        losses = model.losses(leaves, batch.targets)
     (losses.total * scale).backward()
     losses = Losses(
         {name: term.detach() for name, term in losses.terms.items()},
@@ -122,7 +120,7 @@ def cached_backward(
             again = model.encode(role, part)
         surrogate = again.vectors.new_zeros(())
         if gradient is not None:
-            surrogate = (again.vectors * gradient[part["position"]]).sum()
+            surrogate = (again.vectors * gradient[part.position]).sum()
         for name, term in _language_model_terms(again, counts).items():
             surrogate = surrogate + scale * term
             losses.terms[name] = losses.terms.get(name, term.new_zeros(())) + term.detach()
@@ -229,8 +227,8 @@ class _Gather(torch.autograd.Function):
         return total[ctx.own]  # type: ignore[attr-defined]
 
 
-def _parts(batch: Batch) -> list[tuple[str, Part]]:
-    return [(role, part) for role, parts in batch["parts"].items() for part in parts]
+def _parts(batch: CachedBatch) -> list[tuple[str, Part]]:
+    return [(role, part) for role, parts in batch.parts.items() for part in parts]
 
 
 def in_order(vectors: list[Tensor], positions: list[Tensor]) -> Tensor:

@@ -54,10 +54,10 @@ def write_in_chunks(
     """
     header = {"osn": kind, "format": FORMAT, **made_by}
     if output.exists():
-        found = read_header(output, kind)
-        refuse_other(output, found, header)
+        written = read_header(output, kind)
+        refuse_other(output, written, header)
         logger.info("%s is complete already", output)
-        return dict(found.get("counts", {}))
+        return dict(written.get("counts", {}))
     parts = output.with_name(f".{output.name}.parts")
     if (parts / "header.json").exists():
         refuse_other(parts, read_json_object(parts / "header.json"), header)
@@ -122,12 +122,12 @@ def summary(output: Path, kind: str) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items())
 
 
-def refuse_other(place: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def refuse_other(place: Path, written: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raises InputError where `found` was made by something else than `wanted`, naming every field that differs."""
     differing = [
-        f"{field}: {found.get(field)!r} there, {value!r} now"
+        f"{field}: {written.get(field)!r} there, {value!r} now"
         for field, value in wanted.items()
-        if found.get(field) != value
+        if written.get(field) != value
     ]
     if differing:
         raise InputError(

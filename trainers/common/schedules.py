@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 from opensearch_neural.models.directory import read_osn_json
-from trainers.common.loop import Trained, TrainingSettings, main_process_first
-from trainers.data.examples import TrainingData, with_negatives
+from trainers.common.processes import main_process_first
+from trainers.common.run_folder import Trained
+from trainers.common.settings import TrainingSettings
+from trainers.data.examples import TrainingData
 from trainers.data.negatives import mine, open_retriever
+from trainers.data.negatives_file import with_negatives
 
 logger = logging.getLogger(__name__)
 
@@ -59,15 +62,15 @@ def two_stage(
     kind = (read_osn_json(first) or {})["kind"]
     mined = [
         with_mined(
-            one,
+            data,
             f"{kind}:{first}",
-            folder / f"{one.name}.{FIRST}.jsonl",
+            folder / f"{data.name}.{FIRST}.jsonl",
             depth=settings.depth,
             keep=settings.keep,
-            cache=folder / f"{one.name}.vectors",
+            cache=folder / f"{data.name}.vectors",
             add=True,
         )
-        for one in sets
+        for data in sets
     ]
     return train_retriever(2, mined, output)
 

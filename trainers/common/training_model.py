@@ -9,24 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from trainers.common.loop import TrainingSettings
-
-Batch = dict[str, Any]
-"""What `collate` makes: "ids" (a list of str, for messages) and tensors, or dicts and lists of tensors."""
+from trainers.common.settings import TrainingSettings
 
 
 @dataclass(slots=True)
 class Losses:
-    """terms: scalars with gradient, already weighted; the loss is their sum. measures: scalars to be logged, no more."""
+    """What a model says of a batch, as scalars by name."""
 
     terms: dict[str, Tensor]
+    """with gradient, already weighted; the loss is their sum"""
     measures: dict[str, Tensor] = field(default_factory=dict)
+    """to be logged, no more"""
 
     @property
     def total(self) -> Tensor:
@@ -35,7 +33,7 @@ class Losses:
 
 
 @dataclass(slots=True)
-class Progress:
+class TrainingProgress:
     """How far training is, in optimizer steps: for terms that are ramped up."""
 
     step: int = 0
@@ -48,10 +46,10 @@ class Progress:
 
 def decay_groups(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
     """Optimizer groups of those that are trained: matrices, whose weights decay, and the rest, whose do not."""
-    trained = [one for one in parameters if one.requires_grad]
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
     return [
-        {"params": [one for one in trained if one.ndim > 1]},
-        {"params": [one for one in trained if one.ndim <= 1], "weight_decay": 0.0},
+        {"params": [parameter for parameter in trained if parameter.ndim > 1]},
+        {"params": [parameter for parameter in trained if parameter.ndim <= 1], "weight_decay": 0.0},
     ]
 
 
@@ -63,9 +61,10 @@ class TrainingModel(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.progress = Progress()
+        self.progress = TrainingProgress()
 
-    def forward(self, batch: Batch) -> Losses:
+    def forward(self, batch: Any) -> Losses:
+        """batch: the method's own `batches.Batch`, as its collator makes it."""
         raise NotImplementedError
 
     def export(self, folder: Path) -> None:

@@ -49,11 +49,11 @@ def describe(model: ModelInfo, texts: TextStore, **more: Any) -> dict[str, Any]:
     }
 
 
-def check(file: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def check(file: Path, written: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raises ModelError where a cache is of another model, of other texts or of another form, saying which."""
     other = []
     for field, value in wanted.items():
-        there = found.get(field)
+        there = written.get(field)
         if field in ("model", "texts", "queries", "documents"):
             if not isinstance(there, Mapping) or there.get("hash") != value["hash"]:
                 other.append(f"{field}: {there} there, {value} now")

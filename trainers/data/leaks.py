@@ -18,7 +18,8 @@ from typing import Literal
 import click
 
 from opensearch_neural.errors import InputError
-from trainers.data.examples import TrainingData, load_training
+from trainers.data.examples import TrainingData
+from trainers.data.loading import load_training
 from trainers.data.texts import TextStore, normalised
 
 SHOWN = 10
@@ -82,12 +83,12 @@ def find_leaks(train: TrainingData, test: TrainingData) -> Leaks:
     positives = sorted(set(train.positives.values.tolist()))
     negatives = sorted(set(train.negatives.values.tolist()) - set(positives))
     answers = sorted(set(test.positives.values.tolist()))
-    found = list(_compare("query", "query", train.queries, queries[0], test.queries, queries[1]))
+    shared = list(_compare("query", "query", train.queries, queries[0], test.queries, queries[1]))
     for_positives = list(_compare("document", "positive", train.documents, positives, test.documents, answers))
     known = {leak.test_id for leak in for_positives}
     for_negatives = _compare("document", "negative", train.documents, negatives, test.documents, answers)
-    found += for_positives + [leak for leak in for_negatives if leak.test_id not in known]
-    return Leaks(train.name, test.name, found, len(queries[1]), len(answers))
+    shared += for_positives + [leak for leak in for_negatives if leak.test_id not in known]
+    return Leaks(train.name, test.name, shared, len(queries[1]), len(answers))
 
 
 def without_leaks(train: TrainingData, leaks: Leaks, *, documents: bool = False) -> TrainingData:
@@ -102,7 +103,7 @@ def without_leaks(train: TrainingData, leaks: Leaks, *, documents: bool = False)
         index
         for index, row in enumerate(train.query_rows.tolist())
         if normalised(texts[0](row)) not in queries
-        and not (answers and any(normalised(texts[1](one)) in answers for one in train.positives[index].tolist()))
+        and not (answers and any(normalised(texts[1](row)) in answers for row in train.positives[index].tolist()))
     ]
     result = train.take(kept)
     if lost := len(train) - len(kept):
@@ -125,10 +126,10 @@ def _compare(
     for row in test_rows:
         text = test.text_at(row)
         key = normalised(text)
-        same = [one for one in seen.get(hash(key), []) if normalised(train.text_at(one)) == key]
+        same = [row for row in seen.get(hash(key), []) if normalised(train.text_at(row)) == key]
         if not same:
             continue
-        exact = [one for one in same if train.text_at(one) == text]
+        exact = [row for row in same if train.text_at(row) == text]
         yield Leak(kind, "exact" if exact else "normalised", role, train.ids[(exact or same)[0]], test.ids[row], text)
 
 
@@ -159,6 +160,6 @@ def leaks_command(train: str, test: str, documents: bool, as_json: bool) -> None
             click.echo(json.dumps(asdict(leak), ensure_ascii=False))
     else:
         click.echo(leaks.report())
-    found = len(leaks.of("query")) + (len(leaks.of("document")) if documents else 0)
-    if found:
-        raise InputError(f"{found} test {'questions and documents' if documents else 'questions'} are in {leaks.train}")
+    count = len(leaks.of("query")) + (len(leaks.of("document")) if documents else 0)
+    if count:
+        raise InputError(f"{count} test {'questions and documents' if documents else 'questions'} are in {leaks.train}")

@@ -26,7 +26,9 @@ from opensearch_neural.models.directory import locate, model_info
 from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.retrievers import Retriever, Run
 from trainers.common.resumable_chunks import Chunk, summary, write_in_chunks
-from trainers.data.examples import NEGATIVES, TrainingData, load_training
+from trainers.data.examples import TrainingData
+from trainers.data.loading import load_training
+from trainers.data.negatives_file import NEGATIVES
 from trainers.data.texts import TextStore
 
 if TYPE_CHECKING:
@@ -146,11 +148,11 @@ def _select(
 
 def _refuse_other_corpus(run: Run, documents: TextStore, name: str) -> None:
     """A few unknown ids are passed over (an index may hold more than the data); most of them unknown is a mistake."""
-    found = {document for hits in run.values() for document in hits if document != "-1"}
-    unknown = sorted(document for document in found if document not in documents)
-    if len(unknown) * 2 > len(found):
+    retrieved = {document for hits in run.values() for document in hits if document != "-1"}
+    unknown = sorted(document for document in retrieved if document not in documents)
+    if len(unknown) * 2 > len(retrieved):
         raise InputError(
-            f"{name} found {len(found)} documents, {len(unknown)} of which the training data does not hold "
+            f"{name} found {len(retrieved)} documents, {len(unknown)} of which the training data does not hold "
             f"({unknown[0]!r} first)",
             "search an index of the same corpus",
         )

@@ -9,12 +9,22 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from trainers.common.grad_cache import Part
+from trainers.common.batches import Part
 
 Ids = npt.NDArray[np.int32]
 
 MULTIPLE = 8
 """Lengths are rounded up to this: matrix kernels run at full speed on such shapes."""
+
+
+PART_OVERHEAD = {"cpu": 16, "cuda": 8192}
+"""What one more part of a batch costs, in tokens: calls, and a gradient of all word vectors; a GPU idles meanwhile."""
+
+
+def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The id that fills up rows; 0 where the tokenizer has none, which a mask of 0 hides."""
+    identifier = tokenizer.pad_token_id
+    return int(identifier) if isinstance(identifier, int) else 0
 
 
 class TokenCache:
@@ -89,11 +99,11 @@ def _part(texts: Sequence[Ids], rows: npt.NDArray[np.intp], padding: int) -> Par
     for at, ids in enumerate(texts):
         input_ids[at, : len(ids)] = ids
         mask[at, : len(ids)] = 1
-    return {
-        "input_ids": torch.from_numpy(input_ids),
-        "attention_mask": torch.from_numpy(mask),
-        "position": torch.from_numpy(rows.astype(np.int64)),
-    }
+    return Part(
+        input_ids=torch.from_numpy(input_ids),
+        attention_mask=torch.from_numpy(mask),
+        position=torch.from_numpy(rows.astype(np.int64)),
+    )
 
 
 def _rounded(length: int) -> int:

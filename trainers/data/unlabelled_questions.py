@@ -16,7 +16,8 @@ from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models.directory import hash_files, locate
 from trainers.common.config import fingerprint
-from trainers.data.examples import TrainingData, load_training, read_documents, training_pairs
+from trainers.data.examples import TrainingData, training_pairs
+from trainers.data.loading import load_training, read_documents
 from trainers.data.texts import TextStore
 
 Questions = Literal["title", "first-sentence"]
@@ -42,7 +43,7 @@ def unlabelled(
     """
     if questions in ("title", "first-sentence"):
         return _of_documents(corpus, by_title if questions == "title" else by_first_sentence, questions, name, limit)
-    from trainers.common.loop import main_process_first
+    from trainers.common.processes import main_process_first
     from trainers.doc2query.generate import generate_queries
     from trainers.doc2query.sampling import sampling_for
 
@@ -114,12 +115,12 @@ def _of_documents(
                 if made is not None:
                     yield queries.add(f"{kind}:{document.id}", made[0]), row
 
-    found = list(pairs())
+    asked = list(pairs())
     if not read:
         raise InputError(f"{corpus} holds no document with text")
-    if not found:
+    if not asked:
         raise InputError(f"{corpus}: none of {read} documents gives a question: {FIT[kind]}", "name other questions")
-    data = training_pairs(name, queries, documents, found)
-    if len(found) < read:
-        data.notes.append(f"{read - len(found)} of {read} documents give no question: {FIT[kind]}")
+    data = training_pairs(name, queries, documents, asked)
+    if len(asked) < read:
+        data.notes.append(f"{read - len(asked)} of {read} documents give no question: {FIT[kind]}")
     return data

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
-from trainers.common.loop import Visit
+from trainers.common.sampling import Visit
 from trainers.data.masking import continuations
 from trainers.data.texts import TextStore
 from trainers.encoders.sequence_to_sequence import IGNORED, Batched
@@ -101,7 +101,7 @@ def fitted(model: Any, data: Batched, copying: Copying) -> tuple[float, float]:
     for start in range(0, len(data), ROWS):
         visits = [Visit(index, 0, 0, 0) for index in range(start, min(start + ROWS, len(data)))]
         batch = data.collate([data[visit] for visit in visits])
-        ids, mask, labels = (batch[name].to(device) for name in ("input_ids", "attention_mask", "labels"))
+        ids, mask, labels = (tensor.to(device) for tensor in (batch.input_ids, batch.attention_mask, batch.labels))
         decoded = model.prepare_decoder_input_ids_from_labels(labels=labels)
         logits = model(input_ids=ids, attention_mask=mask, decoder_input_ids=decoded, use_cache=False).logits.float()
         steps = [copying.features(ids, decoded[:, : at + 1]) for at in range(decoded.shape[1])]

@@ -14,7 +14,7 @@ from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
 from trainers.common.precision import PRECISIONS, Precision, computed_in
 from trainers.common.resumable_chunks import Chunk, summary, write_in_chunks
-from trainers.data.examples import GENERATED, read_documents
+from trainers.data.loading import GENERATED, read_documents
 from trainers.data.negatives import RETRIEVERS, open_retriever
 from trainers.data.texts import TextStore
 from trainers.doc2query.consistency import CHUNK, filter_generated

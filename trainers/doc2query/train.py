@@ -15,14 +15,18 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from trainers.common.config import backbone_option, config_options
-from trainers.common.loop import TrainingSettings, Visit, train
-from trainers.common.training_model import Batch, TrainingModel
-from trainers.data.examples import TrainingData, hold_back, load_training, merge
+from trainers.common.loop import train
+from trainers.common.sampling import Visit
+from trainers.common.settings import TrainingSettings
+from trainers.common.training_model import TrainingModel
+from trainers.data.examples import TrainingData
 from trainers.data.leaks import find_leaks, without_leaks
+from trainers.data.loading import load_training
+from trainers.data.splits import hold_back, merge
 from trainers.doc2query.copying import Copying, copying_of, fitted
 from trainers.doc2query.sampling import COPYING, KIND
 from trainers.encoders import backbones
-from trainers.encoders.sequence_to_sequence import Row, SequenceToSequence, collate_rows, log_likelihood
+from trainers.encoders.sequence_to_sequence import LabelledBatch, Row, SequenceToSequence, collate_rows, log_likelihood
 
 
 @dataclass(slots=True)
@@ -87,7 +91,7 @@ class Pairs:
         target = self.tokenizer(text_target=example.query, truncation=True, max_length=self.query_length)["input_ids"]
         return example.query_id, inputs, target
 
-    def collate(self, items: Sequence[Row]) -> Batch:
+    def collate(self, items: Sequence[Row]) -> LabelledBatch:
         return collate_rows(items, self.tokenizer.pad_token_id)
 
 

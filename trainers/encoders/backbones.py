@@ -251,10 +251,14 @@ def identity_head(model: PreTrainedModel) -> None:
 def last_normalization(model: PreTrainedModel) -> nn.LayerNorm:
     """The normalization that a masked-LM head's output layer reads. Raises InputError where there is none."""
     base = f"{model.base_model_prefix}."
-    found = [one for name, one in model.named_modules() if isinstance(one, nn.LayerNorm) and not name.startswith(base)]
-    if not found:
+    norms = [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.LayerNorm) and not name.startswith(base)
+    ]
+    if not norms:
         raise InputError(f"{type(model).__name__} has no normalization in its head, whose scale could be set")
-    return found[-1]
+    return norms[-1]
 
 
 def head_parameters(model: PreTrainedModel) -> list[nn.Parameter]:

@@ -1,14 +1,11 @@
-"""Sequence-to-sequence training: what span corruption, doc2query and generative retrieval share.
-
-A batch is {"ids", "input_ids", "attention_mask", "labels"}: tensors of (rows, length); labels are −100 at padding.
-"""
+"""Sequence-to-sequence training: what span corruption, doc2query and generative retrieval share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +14,9 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from trainers.common import losses
-from trainers.common.loop import Visit
-from trainers.common.training_model import Batch, Losses, TrainingModel
+from trainers.common.batches import Batch
+from trainers.common.sampling import Visit
+from trainers.common.training_model import Losses, TrainingModel
 from trainers.data.tokenized import MULTIPLE
 from trainers.encoders import backbones
 
@@ -41,15 +39,27 @@ Row = tuple[str, Sequence[int] | npt.NDArray[np.integer], Sequence[int] | npt.ND
 """The name, the input ids and the labels of one example."""
 
 
-def collate_rows(rows: Sequence[Row], padding: int | None) -> Batch:
+@dataclass
+class LabelledBatch(Batch):
+    """Token ids, and what is to be predicted from them."""
+
+    input_ids: Tensor
+    """(rows, length) int64"""
+    attention_mask: Tensor
+    """(rows, length) int64, 1 at tokens and 0 at padding"""
+    labels: Tensor
+    """(rows, target length) int64, −100 where nothing is to be predicted"""
+
+
+def collate_rows(rows: Sequence[Row], padding: int | None) -> LabelledBatch:
     """Rows as a batch; `padding` is the tokenizer's id for it."""
     names, inputs, labels = zip(*rows, strict=True)
-    return {
-        "ids": list(names),
-        "input_ids": pad_rows(inputs, padding or 0),
-        "attention_mask": pad_rows([np.ones(len(row), dtype=np.int64) for row in inputs], 0),
-        "labels": pad_rows(labels, IGNORED),
-    }
+    return LabelledBatch(
+        ids=list(names),
+        input_ids=pad_rows(inputs, padding or 0),
+        attention_mask=pad_rows([np.ones(len(row), dtype=np.int64) for row in inputs], 0),
+        labels=pad_rows(labels, IGNORED),
+    )
 
 
 class SequenceToSequence(TrainingModel):
@@ -59,13 +69,16 @@ class SequenceToSequence(TrainingModel):
         super().__init__()
         self.model, self.tokenizer = model, tokenizer
 
-    def forward(self, batch: Batch) -> Losses:
-        inputs: dict[str, Any] = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        # Given labels, the model would compute a loss of its own beside this one.
+    def forward(self, batch: LabelledBatch) -> Losses:
         model: Any = self.model
-        inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
-        logits = self.model(**inputs, use_cache=False).logits  # (rows, target length, vocabulary)
-        total, count = losses.masked_lm(logits, batch["labels"])
+        output = model(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask,
+            # Given labels, the model would compute a loss of its own beside this one.
+            decoder_input_ids=model.prepare_decoder_input_ids_from_labels(labels=batch.labels),
+            use_cache=False,
+        )
+        total, count = losses.masked_lm(output.logits, batch.labels)  # (rows, target length, vocabulary)
         return Losses({"cross_entropy": total / count.clamp(min=1)})
 
     def export(self, folder: Path) -> None:
@@ -77,7 +90,7 @@ class Batched(Protocol):
 
     def __len__(self) -> int: ...
     def __getitem__(self, visit: Visit, /) -> Any: ...
-    def collate(self, items: Sequence[Any]) -> Batch: ...
+    def collate(self, items: Sequence[Any]) -> LabelledBatch: ...
 
 
 @dataclass(frozen=True)
@@ -93,7 +106,7 @@ class Some:
     def __getitem__(self, visit: Visit) -> Any:
         return self.data[replace(visit, index=visit.index * len(self.data) // len(self))]
 
-    def collate(self, items: Sequence[Any]) -> Batch:
+    def collate(self, items: Sequence[Any]) -> LabelledBatch:
         return self.data.collate(items)
 
 
@@ -103,11 +116,15 @@ def share_written(module: SequenceToSequence, data: Batched) -> float:
     device, right = next(module.parameters()).device, 0
     for start in range(0, len(data), EVALUATION_BATCH):
         visits = [Visit(at, 0, 0, 0) for at in range(start, min(start + EVALUATION_BATCH, len(data)))]
-        batch = data.collate([data[visit] for visit in visits])
-        inputs = {name: batch[name].to(device) for name in ("input_ids", "attention_mask")}
-        labels = batch["labels"].to(device)
-        model: Any = module.model
-        ids = model.generate(**inputs, do_sample=False, num_beams=1, max_new_tokens=labels.shape[1])
+        batch = data.collate([data[visit] for visit in visits]).to(device)
+        labels, model = batch.labels, cast(Any, module.model)
+        ids = model.generate(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask,
+            do_sample=False,
+            num_beams=1,
+            max_new_tokens=labels.shape[1],
+        )
         # The first token starts every decoding.
         written = torch.full_like(labels, IGNORED)
         written[:, : ids.shape[1] - 1] = ids[:, 1:]
@@ -124,9 +141,8 @@ def log_likelihood(model: TrainingModel, data: Batched) -> float:
     total, count = 0.0, 0
     for start in range(0, len(data), EVALUATION_BATCH):
         visits = [Visit(index, 0, 0, 0) for index in range(start, min(start + EVALUATION_BATCH, len(data)))]
-        batch = data.collate([data[visit] for visit in visits])
-        tensors = {name: value.to(device) for name, value in batch.items() if isinstance(value, Tensor)}
-        tokens = int((tensors["labels"] != IGNORED).sum())
-        total -= float(model(tensors).total.detach()) * tokens
+        batch = data.collate([data[visit] for visit in visits]).to(device)
+        tokens = int((batch.labels != IGNORED).sum())
+        total -= float(model(batch).total.detach()) * tokens
         count += tokens
     return total / max(count, 1)

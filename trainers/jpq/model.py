@@ -20,12 +20,12 @@ from opensearch_neural.models.dense_encoder import ends_normalized
 from opensearch_neural.models.pretrained import quiet_loading
 from opensearch_neural.models.quantized import CENTROIDS, QUANTIZER_FILE, Codes, Quantizer
 from trainers.common import losses
-from trainers.common.grad_cache import Part
-from trainers.common.loop import TrainingSettings
-from trainers.common.training_model import Batch, Losses, TrainingModel, decay_groups
+from trainers.common.batches import Part
+from trainers.common.settings import TrainingSettings
+from trainers.common.training_model import Losses, TrainingModel, decay_groups
 from trainers.jpq.quantizer import centroid_learning_rate
 from trainers.jpq.query_tower import query_tower
-from trainers.jpq.questions import Rows
+from trainers.jpq.questions import JpqBatch, Rows
 from trainers.jpq.settings import Documents, JpqConfig
 
 NORMALIZED_SCALE = 20.0
@@ -123,16 +123,17 @@ class JpqModel(TrainingModel):
 
     # ------------------------------------------------ a step
 
-    def forward(self, batch: Batch) -> Losses:
-        vectors = self.query.in_order(batch["parts"])
+    def forward(self, batch: JpqBatch) -> Losses:
+        vectors = self.query.in_order(batch.parts)
         with torch.autocast(vectors.device.type, enabled=False):
-            positives, relevant = batch["positives"], batch["relevant"]
+            positives, relevant = batch.positives, batch.relevant
             settings = self.settings.negatives
-            searched = self._searched(vectors, batch["parts"])
+            searched = self._searched(vectors, batch.parts)
             if settings.source == "live":
                 found, rows = self.search(searched, settings.depth, self.corpus, settings.search, relevant)
             else:
-                found, rows = self._ranked(searched, batch["static"], relevant)
+                assert batch.static is not None
+                found, rows = self._ranked(searched, batch.static, relevant)
             known = rows >= 0
             own = self.scores(searched, positives[:, None], settings.search).detach()
             # Of equal scores the positive's counts as the lower one: what was not told apart was not ranked right.
@@ -147,12 +148,12 @@ class JpqModel(TrainingModel):
                 negative_ranks,
                 cutoff=self.cutoff,
                 known=known,
-                preferences=self._preferences(batch["teacher"], candidates) if "teacher" in batch else None,
+                preferences=None if batch.teacher is None else self._preferences(batch.teacher, candidates),
             )
             reciprocal = torch.where(positive_ranks <= settings.depth, 1 / positive_ranks, 0.0)
             found_losses = {"lambda_rank": loss}
-            if "aligned" in batch:
-                away = 1 - nn.functional.cosine_similarity(vectors, batch["aligned"], dim=1)
+            if batch.aligned is not None:
+                away = 1 - nn.functional.cosine_similarity(vectors, batch.aligned, dim=1)
                 found_losses["alignment"] = self.settings.alignment * away.mean()
             return Losses(found_losses, {"reciprocal_rank": reciprocal.mean()})
 

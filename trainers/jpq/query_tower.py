@@ -16,7 +16,7 @@ from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
 from opensearch_neural.models.dense import TorchDenseEncoder, stages_of
 from opensearch_neural.query_encoder import encodable
-from trainers.common.grad_cache import Part
+from trainers.common.batches import Part
 from trainers.encoders import backbones
 from trainers.jpq.settings import JpqConfig
 
@@ -58,7 +58,7 @@ class QueryTower(nn.Module):
         self.noisy = backbones.largest_dropout(self) > 0
 
     def forward(self, part: Part) -> Tensor:
-        features: dict[str, Any] = {key: part[key] for key in ("input_ids", "attention_mask")}
+        features: dict[str, Any] = {"input_ids": part.input_ids, "attention_mask": part.attention_mask}
         for stage in self.stages:
             features = stage(features)
         vectors: Tensor = features["sentence_embedding"]
@@ -75,7 +75,7 @@ class QueryTower(nn.Module):
     def in_order(self, parts: Sequence[Part]) -> Tensor:
         """The vectors of all parts, in the order of the queries."""
         vectors = torch.cat([self(part) for part in parts]).float()
-        return vectors[torch.argsort(torch.cat([part["position"] for part in parts]))]
+        return vectors[torch.argsort(torch.cat([part.position for part in parts]))]
 
 
 def query_tower(start: TorchDenseEncoder, config: JpqConfig) -> QueryTower:

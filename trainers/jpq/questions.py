@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from opensearch_neural.errors import InputError
-from trainers.common.loop import Visit
-from trainers.common.training_model import Batch
-from trainers.data.examples import TrainingData, hold_back, merge
+from trainers.common.batches import Batch, Part
+from trainers.common.sampling import Visit
+from trainers.data.examples import TrainingData
 from trainers.data.leaks import find_leaks, without_leaks
+from trainers.data.sets import load_sets
+from trainers.data.splits import hold_back, merge
 from trainers.data.texts import TextStore
 from trainers.data.tokenized import TokenCache, padded_parts
-from trainers.dense import load_sets
 from trainers.jpq.query_tower import QueryTower
 from trainers.jpq.settings import JpqConfig
 
@@ -144,10 +147,26 @@ class Questions:
         return self.ranked_data[visit] if self.by_ranking[visit.index] else self.judged_data[visit]
 
 
+@dataclass
+class JpqBatch(Batch):
+    """Questions, and what is known of the documents for them."""
+
+    parts: list[Part]
+    """the questions' token ids"""
+    positives: Tensor
+    """(queries,) int64, rows of documents"""
+    relevant: Tensor
+    """(2, pairs) int64: (query of the batch, row of a document) that are relevant"""
+    static: Tensor | None = None
+    """(queries, depth) int64, rows of static negatives"""
+    teacher: Tensor | None = None
+    """(queries, D) float32, the start's vectors of questions whose relevant documents are its own ranking"""
+    aligned: Tensor | None = None
+    """(queries, D) float32, the start's vectors, which the query encoder is to stay near"""
+
+
 class JpqCollate:
-    """Questions to a batch: token ids, the positive, the relevant (query, document) pairs, static negatives, and the
-    start's own vectors of the questions: "teacher" where its ranking is what is relevant, "aligned" where the query
-    encoder is to stay near them."""
+    """Questions to a batch."""
 
     def __init__(
         self,
@@ -167,21 +186,21 @@ class JpqCollate:
             query.tokenizer, data.queries.text_at, max_length=query.max_length, prompt=query.prompt
         )
 
-    def __call__(self, items: list[Question]) -> Batch:
+    def __call__(self, items: list[Question]) -> JpqBatch:
         examples = [one.example for one in items]
         queries = self.data.query_rows[examples].tolist()
         pairs = [np.stack([np.full(len(one.relevant), at), one.relevant]) for at, one in enumerate(items)]
-        batch: Batch = {
-            "ids": [self.data.queries.ids[query] for query in queries],
-            "parts": padded_parts(self.tokens.rows(queries), padding=self.padding, overhead=self.overhead),
-            "positives": torch.tensor([one.positive for one in items]),
-            "relevant": torch.from_numpy(np.concatenate(pairs, axis=1)),
-        }
+        batch = JpqBatch(
+            ids=[self.data.queries.ids[query] for query in queries],
+            parts=padded_parts(self.tokens.rows(queries), padding=self.padding, overhead=self.overhead),
+            positives=torch.tensor([one.positive for one in items]),
+            relevant=torch.from_numpy(np.concatenate(pairs, axis=1)),
+        )
         if self.static is not None:
-            batch["static"] = torch.from_numpy(self.static[examples])
+            batch.static = torch.from_numpy(self.static[examples])
         # A batch is of one set: all or none of its questions are ranked.
         if self.teacher is not None and items[0].ranked:
-            batch["teacher"] = torch.from_numpy(self.teacher[examples])
+            batch.teacher = torch.from_numpy(self.teacher[examples])
         if self.teacher is not None and self.aligns:
-            batch["aligned"] = torch.from_numpy(self.teacher[examples])
+            batch.aligned = torch.from_numpy(self.teacher[examples])
         return batch

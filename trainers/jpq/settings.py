@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 from opensearch_neural.models.quantized import CENTROIDS
-from trainers.common.loop import TrainingSettings
 from trainers.common.schedules import FOLDER
-from trainers.data.examples import Apart, TrainingData, read_documents, training_pairs
+from trainers.common.settings import TrainingSettings
+from trainers.data.examples import TrainingData, training_pairs
+from trainers.data.loading import read_documents
+from trainers.data.sets import QuestionSet
+from trainers.data.splits import Apart
 from trainers.data.texts import TextStore
-from trainers.dense import QuestionSet
 
 Documents = Literal["quantized", "uncompressed"]
 

@@ -10,17 +10,19 @@ from pathlib import Path
 import click
 
 from opensearch_neural.models.quantized import KIND
-from trainers import dense as bi_encoder
 from trainers.common.config import config_options, fingerprint
-from trainers.common.loop import Trained, check_output, is_main_process, main_process_first, train
+from trainers.common.loop import train
+from trainers.common.processes import is_main_process, main_process_first
+from trainers.common.run_folder import Trained, check_output
 from trainers.common.training_model import TrainingModel
-from trainers.dense import rehearsed
+from trainers.data import tokenized
+from trainers.data.sets import rehearsed
 from trainers.jpq.model import JpqModel
-from trainers.jpq.preparation import Preparation, cuda, dev_measures
+from trainers.jpq.preparation import Preparation, dev_measures
 from trainers.jpq.questions import JpqCollate, JudgedData, Questions
 from trainers.jpq.settings import JpqConfig, JpqSet
 
-PART_OVERHEAD = {**bi_encoder.PART_OVERHEAD, "cpu": 128}
+PART_OVERHEAD = {**tokenized.PART_OVERHEAD, "cpu": 128}
 """In tokens; on a CPU the gradient of all word vectors weighs more where a batch is short questions alone."""
 
 REHEARSED = 1024
@@ -59,7 +61,7 @@ def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
             data,
             model.query,
             static,
-            PART_OVERHEAD["cuda" if cuda(config) else "cpu"],
+            PART_OVERHEAD[config.training.device_type],
             teacher,
             aligns=config.alignment > 0,
         ),

@@ -10,9 +10,9 @@ from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from trainers.common import losses
-from trainers.common.training_model import Batch, Losses, TrainingModel
+from trainers.common.training_model import Losses, TrainingModel
 from trainers.encoders import backbones
-from trainers.encoders.sequence_to_sequence import IGNORED
+from trainers.encoders.sequence_to_sequence import IGNORED, LabelledBatch
 
 
 class MaskedLanguageModel(TrainingModel):
@@ -33,11 +33,11 @@ class MaskedLanguageModel(TrainingModel):
         # 15% of the positions are predicted: the others' logits, most of the work of a small model, are not needed.
         return None if self._positions is None else (arguments[0][self._positions],)
 
-    def forward(self, batch: Batch) -> Losses:
-        labels = batch["labels"]
+    def forward(self, batch: LabelledBatch) -> Losses:
+        labels = batch.labels
         self._positions = labels != IGNORED
         try:
-            logits = self.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+            logits = self.model(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
         finally:
             positions, self._positions = self._positions, None
         wanted = labels[positions]  # (masked,), as logits are (masked, vocabulary)

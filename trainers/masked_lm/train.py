@@ -14,7 +14,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from opensearch_neural.errors import InputError
 from trainers.common.config import backbone_option, config_options
-from trainers.common.loop import TrainingSettings, train
+from trainers.common.loop import train
+from trainers.common.settings import TrainingSettings
 from trainers.common.training_model import TrainingModel
 from trainers.encoders import backbones
 from trainers.encoders.backbones import HEAD_BIAS, NewBackbone

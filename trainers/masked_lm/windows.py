@@ -20,13 +20,12 @@ from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import read_json_object, write_json
 from trainers.common.config import fingerprint
-from trainers.common.loop import Visit
-from trainers.common.training_model import Batch
-from trainers.data.examples import read_documents
+from trainers.common.sampling import Visit
+from trainers.data.loading import read_documents
 from trainers.data.masking import Ids, continuations, corrupt_spans, mask_tokens, special_ids
 from trainers.data.texts import in_dev
 from trainers.encoders import backbones
-from trainers.encoders.sequence_to_sequence import Row, collate_rows
+from trainers.encoders.sequence_to_sequence import LabelledBatch, Row, collate_rows
 
 logger = logging.getLogger(__name__)
 
@@ -173,7 +172,7 @@ class MaskedWindows:
         )
         return f"window {visit.index}", inputs, labels
 
-    def collate(self, items: Sequence[Row]) -> Batch:
+    def collate(self, items: Sequence[Row]) -> LabelledBatch:
         return collate_rows(items, self.tokenizer.pad_token_id)
 
 
@@ -212,5 +211,5 @@ class CorruptedWindows:
         )
         return f"window {visit.index}", inputs, targets
 
-    def collate(self, items: Sequence[Row]) -> Batch:
+    def collate(self, items: Sequence[Row]) -> LabelledBatch:
         return collate_rows(items, self.tokenizer.pad_token_id)

@@ -16,12 +16,14 @@ from transformers.masking_utils import create_bidirectional_mask
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models.directory import locate
 from trainers.common import losses
-from trainers.common.grad_cache import CachedModel, Encoded, Part, gather, processes
+from trainers.common.grad_cache import CachedModel, Encoded, gather, processes
+from trainers.common.objective import ObjectiveSettings
 from trainers.common.training_model import Losses
-from trainers.dense import BiEncoder, ObjectiveSettings
 from trainers.encoders import backbones
+from trainers.encoders.bi_encoder import BiEncoder
 from trainers.encoders.sequence_to_sequence import IGNORED
 from trainers.encoders.tower import Encoder, EncoderSettings, Role, write_sentence_transformer
+from trainers.query_as_context.pairs import LabelledPart, PairTargets
 from trainers.query_as_context.settings import QueryAsContextConfig
 
 HEAD_FILE = "condenser_head.safetensors"
@@ -118,24 +120,24 @@ class CoCondenser(ContextModel):
     def compares(self) -> bool:
         return self.settings.context != "none"
 
-    def counts(self, part: Part) -> dict[str, Tensor]:
-        masked = (part["labels"] != IGNORED).sum()
+    def counts(self, part: LabelledPart) -> dict[str, Tensor]:
+        masked = (part.labels != IGNORED).sum()
         return {"masked_lm": masked, "late_masked_lm": masked}
 
-    def encode(self, role: str, part: Part) -> Encoded:
-        mask, labels = part["attention_mask"], part["labels"]
-        found = _body(self.model)(part["input_ids"], attention_mask=mask, output_hidden_states=True)
+    def encode(self, role: str, part: LabelledPart) -> Encoded:
+        mask, labels = part.attention_mask, part.labels
+        found = _body(self.model)(part.input_ids, attention_mask=mask, output_hidden_states=True)
         late = found.last_hidden_state
         read = torch.cat([late[:, :1], found.hidden_states[self.middle][:, 1:]], dim=1)
         total, _ = self.predicted(late, labels)
         late_total, _ = self.predicted(self.through(read, mask), labels)
         return Encoded(late[:, 0], {"masked_lm": total, "late_masked_lm": late_total}, self.counts(part))
 
-    def losses(self, vectors: dict[str, Tensor], targets: dict[str, Tensor]) -> Losses:
+    def losses(self, vectors: dict[str, Tensor], targets: PairTargets) -> Losses:
         """vectors: "passage" and "context", both (pairs, dimension), row by row partners; targets: "keys" (pairs, kinds)."""
         if not self.compares:
             return Losses({})
-        passages, contexts, keys = vectors["passage"], vectors["context"], targets["keys"]
+        passages, contexts, keys = vectors["passage"], vectors["context"], targets.keys
         rows, columns = torch.cat([passages, contexts]), torch.cat([gather(passages), gather(contexts)])
         # Every process has as many pairs as the others.
         first = dist.get_rank() * len(keys) if processes() > 1 else 0
@@ -161,25 +163,26 @@ class CotMae(ContextModel):
     def compares(self) -> bool:
         return False
 
-    def counts(self, part: Part) -> dict[str, Tensor]:
-        counts = {"masked_lm": (part["labels"] != IGNORED).sum()}
-        if "context_labels" in part:
-            counts["context_masked_lm"] = (part["context_labels"] != IGNORED).sum()
+    def counts(self, part: LabelledPart) -> dict[str, Tensor]:
+        counts = {"masked_lm": (part.labels != IGNORED).sum()}
+        if part.context_labels is not None:
+            counts["context_masked_lm"] = (part.context_labels != IGNORED).sum()
         return counts
 
-    def encode(self, role: str, part: Part) -> Encoded:
-        found = _body(self.model)(part["input_ids"], attention_mask=part["attention_mask"])
+    def encode(self, role: str, part: LabelledPart) -> Encoded:
+        found = _body(self.model)(part.input_ids, attention_mask=part.attention_mask)
         late = found.last_hidden_state
-        sums = {"masked_lm": self.predicted(late, part["labels"])[0]}
-        if "context_labels" in part:
+        sums = {"masked_lm": self.predicted(late, part.labels)[0]}
+        if part.context_labels is not None:
             # The context's own first token gives way to the passage's CLS: all that the decoder sees of the passage.
-            context = _body(self.model).embeddings(input_ids=part["context_input_ids"])
+            context = _body(self.model).embeddings(input_ids=part.context_input_ids)
             read = torch.cat([late[:, :1], context[:, 1:]], dim=1)
-            decoded = self.through(read, part["context_attention_mask"])
-            sums["context_masked_lm"] = self.predicted(decoded, part["context_labels"])[0]
+            assert part.context_attention_mask is not None
+            decoded = self.through(read, part.context_attention_mask)
+            sums["context_masked_lm"] = self.predicted(decoded, part.context_labels)[0]
         return Encoded(late[:, 0], sums, self.counts(part))
 
-    def losses(self, vectors: dict[str, Tensor], targets: dict[str, Tensor]) -> Losses:
+    def losses(self, vectors: dict[str, Tensor], targets: PairTargets) -> Losses:
         return Losses({})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -12,14 +13,11 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.errors import InputError
-from trainers import dense as bi_encoder
-from trainers.common.grad_cache import Part
-from trainers.common.loop import Visit
-from trainers.common.training_model import Batch
+from trainers.common.batches import CachedBatch, Part
+from trainers.common.sampling import Visit
 from trainers.data.masking import Ids, continuations, mask_tokens, special_ids
 from trainers.data.texts import in_dev
-from trainers.data.tokenized import TokenCache, padded_parts
-from trainers.dense import padding_id
+from trainers.data.tokenized import PART_OVERHEAD, TokenCache, padded_parts, padding_id
 from trainers.encoders.sequence_to_sequence import IGNORED
 from trainers.query_as_context.passages import Passages
 from trainers.query_as_context.settings import QueryAsContextConfig
@@ -36,6 +34,36 @@ class Drawn(NamedTuple):
     passage: tuple[Ids, Ids]
     context: tuple[Ids, Ids] | None
     keys: tuple[int, int]
+
+
+@dataclass
+class LabelledPart(Part):
+    """Passages or contexts with masked tokens; with CoT-MAE a passage's row has its context beside it."""
+
+    labels: Tensor
+    """(rows, length) int64, −100 where nothing is masked"""
+    context_input_ids: Tensor | None = None
+    """(rows, context length) int64"""
+    context_attention_mask: Tensor | None = None
+    """(rows, context length) int64"""
+    context_labels: Tensor | None = None
+    """(rows, context length) int64"""
+
+
+@dataclass
+class PairTargets:
+    """What keeps rows apart that are no negatives of each other."""
+
+    keys: Tensor
+    """(pairs, 2) int64, see `Drawn.keys`"""
+
+
+@dataclass
+class PairBatch(CachedBatch):
+    """Roles: "passage", and with coCondenser "context", row by row partners."""
+
+    parts: dict[str, list[LabelledPart]]
+    targets: PairTargets
 
 
 class Pairs:
@@ -93,7 +121,7 @@ class Pairs:
             stays=0.0 if role == "context" and self.config.variant == "cot-mae" else 0.1,
         )
 
-    def collate(self, items: Sequence[Drawn]) -> Batch:
+    def collate(self, items: Sequence[Drawn]) -> PairBatch:
         """coCondenser: passages and contexts are rows of their own; CoT-MAE: a passage's row has its context with it."""
         passages = [one.passage for one in items]
         contexts = [one.context for one in items if one.context is not None]
@@ -102,37 +130,40 @@ class Pairs:
             parts["context"] = self._parts(contexts)
         elif contexts:
             for part in parts["passage"]:
-                part |= self._contexts_of(part["position"].tolist(), contexts)
-        return {
-            "ids": [one.name for one in items],
-            "parts": parts,
-            "targets": {"keys": torch.tensor([one.keys for one in items])},
-        }
+                self._add_contexts(part, contexts)
+        return PairBatch(
+            ids=[one.name for one in items],
+            parts=parts,
+            targets=PairTargets(keys=torch.tensor([one.keys for one in items])),
+        )
 
-    def _parts(self, rows: Sequence[tuple[Ids, Ids]]) -> list[Part]:
-        cuda = torch.cuda.is_available() and self.config.training.device == "auto"
+    def _parts(self, rows: Sequence[tuple[Ids, Ids]]) -> list[LabelledPart]:
         parts = padded_parts(
             [inputs.astype(np.int32) for inputs, _ in rows],
             padding=padding_id(self.tokenizer),
-            overhead=bi_encoder.PART_OVERHEAD["cuda" if cuda else "cpu"],
+            overhead=PART_OVERHEAD[self.config.training.device_type],
             largest=self.config.training.chunk_size,
         )
-        for part in parts:
-            part["labels"] = _filled([rows[at][1] for at in part["position"].tolist()], part["input_ids"].shape[1])
-        return parts
+        return [
+            LabelledPart(
+                part.input_ids,
+                part.attention_mask,
+                part.position,
+                labels=_filled([rows[at][1] for at in part.position.tolist()], part.input_ids.shape[1]),
+            )
+            for part in parts
+        ]
 
-    def _contexts_of(self, at: Sequence[int], contexts: Sequence[tuple[Ids, Ids]]) -> Part:
+    def _add_contexts(self, part: LabelledPart, contexts: Sequence[tuple[Ids, Ids]]) -> None:
+        at = part.position.tolist()
         (together,) = padded_parts(
             [contexts[one][0].astype(np.int32) for one in at], padding=padding_id(self.tokenizer), overhead=1 << 40
         )
         # One part, which is in order of length: back to the order of the passages.
-        order = torch.argsort(together["position"])
-        width = together["input_ids"].shape[1]
-        return {
-            "context_input_ids": together["input_ids"][order],
-            "context_attention_mask": together["attention_mask"][order],
-            "context_labels": _filled([contexts[one][1] for one in at], width),
-        }
+        order = torch.argsort(together.position)
+        part.context_input_ids = together.input_ids[order]
+        part.context_attention_mask = together.attention_mask[order]
+        part.context_labels = _filled([contexts[one][1] for one in at], together.input_ids.shape[1])
 
 
 def _filled(labels: Sequence[Ids], width: int) -> Tensor:

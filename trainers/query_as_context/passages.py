@@ -21,10 +21,11 @@ from opensearch_neural.files import write_json
 from opensearch_neural.models.directory import hash_files, locate
 from opensearch_neural.query_encoder import unlimited
 from trainers.common.config import fingerprint
-from trainers.common.loop import main_process_first
 from trainers.common.precision import computed_in
-from trainers.data.examples import GENERATED, TrainingData, read_documents
+from trainers.common.processes import main_process_first
+from trainers.data.examples import TrainingData
 from trainers.data.formats import read_generated, read_header
+from trainers.data.loading import GENERATED, read_documents
 from trainers.data.masking import Ids
 from trainers.data.texts import Ragged, TextStore, normalised
 from trainers.doc2query.generate import generate_queries

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Literal
 
 from opensearch_neural.corpus.documents import Document
-from trainers.common.loop import TrainingSettings
 from trainers.common.precision import Precision
 from trainers.common.schedules import FOLDER
-from trainers.dense import DenseConfig, DevSettings, SetSettings
+from trainers.common.settings import TrainingSettings
+from trainers.data.sets import DevSettings, SetSettings
+from trainers.dense import DenseConfig
 
 Variant = Literal["cocondenser", "cot-mae"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,20 @@ from torch import Tensor
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.models.directory import hash_files, locate
-from trainers import dense as bi_encoder
 from trainers.common.config import backbone_option, config_options, fingerprint
 from trainers.common.dev_measures import DevSet, corpus_measures, dev_measures, dev_set
 from trainers.common.grad_cache import in_order
-from trainers.common.loop import Trained, TrainingSettings, Visit, check_output, is_main_process, train
+from trainers.common.loop import train
+from trainers.common.processes import is_main_process
+from trainers.common.run_folder import Trained, check_output
+from trainers.common.sampling import Visit
 from trainers.common.schedules import FIRST, FOLDER
+from trainers.common.settings import TrainingSettings
 from trainers.common.training_model import TrainingModel
+from trainers.dense import rehearse as rehearse_dense
 from trainers.dense import train_dense
 from trainers.encoders import backbones
+from trainers.encoders.bi_encoder import KIND as DENSE_KIND
 from trainers.query_as_context.model import CoCondenser, ContextModel, build, masked_lm_head
 from trainers.query_as_context.pairs import Pairs, usable_rows
 from trainers.query_as_context.passages import Passages, generator_of, read_passages
@@ -47,29 +52,21 @@ def held_back_loss(model: ContextModel, pairs: Pairs) -> dict[str, float]:
     order = np.random.default_rng(0).permutation(len(pairs)).tolist()
     for start in range(0, len(pairs), EVALUATION_PAIRS):
         visits = [Visit(index, 0, 0, 0) for index in order[start : start + EVALUATION_PAIRS]]
-        batch = _to(pairs.collate([pairs[visit] for visit in visits]), device)
+        batch = pairs.collate([pairs[visit] for visit in visits]).to(device)
         vectors: dict[str, Tensor] = {}
-        for role, parts in batch["parts"].items():
+        for role, parts in batch.parts.items():
             encoded = [model.encode(role, part) for part in parts]
-            vectors[role] = in_order([one.vectors for one in encoded], [part["position"] for part in parts])
+            vectors[role] = in_order([one.vectors for one in encoded], [part.position for part in parts])
             for one in encoded:
                 for name, total in one.sums.items():
                     sums[name] = sums.get(name, 0.0) + float(total)
                     counts[name] = counts.get(name, 0.0) + float(one.counts[name])
         if isinstance(model, CoCondenser) and model.compares:
-            rows, keys = torch.cat([vectors["passage"], vectors["context"]]), batch["targets"]["keys"]
+            rows, keys = torch.cat([vectors["passage"], vectors["context"]]), batch.targets.keys
             found = model.compared(rows, rows, keys, keys, first=0)
             sums["contrastive"] = sums.get("contrastive", 0.0) + len(visits) * float(found.terms["contrastive"])
             counts["contrastive"] = counts.get("contrastive", 0.0) + len(visits)
     return {name: total / max(counts[name], 1) for name, total in sums.items()}
-
-
-def _to(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, Mapping):
-        return {key: _to(one, device) for key, one in value.items()}
-    return [_to(one, device) for one in value] if isinstance(value, list) else value
 
 
 def pretrain(config: QueryAsContextConfig, passages: Passages, dev: Sequence[DevSet]) -> Trained:
@@ -152,7 +149,7 @@ def _refuse_early(config: QueryAsContextConfig) -> None:
     check_output(config.output, KIND)
     sets = [*config.unseen, *config.dev, *config.test]
     if config.retriever is not None:
-        check_output(config.retriever.output, bi_encoder.KIND)
+        check_output(config.retriever.output, DENSE_KIND)
         sets += [*config.retriever.train, *config.retriever.dev, *config.retriever.unseen]
     files = [corpus.queries for corpus in config.corpora if config.asks and corpus.queries is not None]
     for path in [corpus.path for corpus in config.corpora] + files + [one.path for one in sets]:
@@ -234,7 +231,7 @@ def rehearse(config: QueryAsContextConfig) -> list[Step]:
         )
         steps = run(small)
         if config.retriever is not None:
-            bi_encoder.rehearse(replace(config.retriever, start=str(output)))
+            rehearse_dense(replace(config.retriever, start=str(output)))
             steps.append(Step("retrievers", config.retriever.output))
         return steps
 

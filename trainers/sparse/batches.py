@@ -8,15 +8,98 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from trainers.common.training_model import Batch
+from trainers.data.candidates import Drawn, KnownPositives
 from trainers.data.examples import TrainingData
+from trainers.data.retrieval_batches import token_caches
+from trainers.data.teacher_ensemble import TeacherEnsemble
 from trainers.data.teachers import Teacher
 from trainers.data.texts import TextStore
-from trainers.dense import PART_OVERHEAD, Drawn, RetrievalCollate, unique_documents
+from trainers.data.tokenized import PART_OVERHEAD, padded_parts, padding_id
+from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.settings import SparseConfig
-from trainers.sparse.student import Lexicon, SparseStudent
-from trainers.sparse.tiled_head import sample_columns
+from trainers.sparse.student import DocumentPart, SparseBatch, SparseStudent, SparseTargets
+from trainers.sparse.tiled_head import Columns, sample_columns
+
+
+class SparseCollate:
+    """Drawn examples to a batch. The columns are those of the batch's query tokens and a sample of the others, or all."""
+
+    whole_batch = True
+
+    def __init__(
+        self,
+        sets: Sequence[TrainingData],
+        student: SparseStudent,
+        *,
+        lexicons: Sequence[Lexicon],
+        teachers: Sequence[Sequence[Teacher]],
+        chunk_size: int | None,
+        overhead: int,
+        seed: int,
+    ) -> None:
+        """chunk_size: rows of a part at most; overhead: what one more part costs, in tokens."""
+        objective = student.objective
+        self.sets, self.lexicons, self.seed = list(sets), list(lexicons), seed
+        self.chunk_size, self.overhead = chunk_size, overhead
+        self.ensemble: TeacherEnsemble | None = None
+        if objective.distils and not student.to_impacts:
+            self.ensemble = TeacherEnsemble(sets, teachers, objective)
+        self.all_pairs = objective.all_pairs
+        self.padding = padding_id(student.tokenizers["document"])
+        self.tokens = [token_caches(data, student) for data in sets]
+        self.known = [KnownPositives(data) for data in sets]
+        self.all_columns, self.size = student.columns, len(student.head.weight)
+        self.settings, self.to_impacts = student.student, student.to_impacts
+        self.impacts = [_ImpactRows(lexicon, data.documents) for lexicon, data in zip(lexicons, sets, strict=True)]
+
+    def __call__(self, items: list[Drawn], rank: int = 0, world: int = 1) -> SparseBatch:
+        at = items[0].at
+        data, tokens, idf = self.sets[at], self.tokens[at], self.lexicons[at].idf
+        drawn = self.known[at].candidates(items, rank, world)
+        everyone = [np.unique(ids) for ids in tokens["query"].rows([item.query for item in items])]
+        share = len(drawn.own)
+        own_queries = everyone[rank * share : (rank + 1) * share]
+        pieces = [np.unique(ids) for ids in tokens["document"].rows(drawn.documents)]
+        columns, shares = self._columns(items, [ids[idf[ids] > 0] for ids in everyone], pieces)
+        targets = SparseTargets(
+            query=torch.from_numpy(_at_columns(own_queries, columns, idf)),
+            candidates=torch.from_numpy(drawn.columns),
+            excluded=torch.from_numpy(drawn.excluded),
+            present=torch.from_numpy(_at_columns(pieces, columns, np.ones(len(idf), dtype=bool))),
+            shares=torch.from_numpy(shares),
+        )
+        if self.settings.residual or self.to_impacts:
+            targets.impacts = torch.from_numpy(self.impacts[at].dense(drawn.documents, columns))
+        if self.ensemble is not None and self.all_pairs:
+            names = data.documents.ids
+            targets.teacher = self.ensemble.of_documents(drawn.own, [names[row] for row in drawn.documents])
+            # Other known positives, and second copies, are no candidates.
+            targets.teacher.known &= ~targets.excluded
+        elif self.ensemble is not None:
+            targets.teacher = self.ensemble.of_candidates(drawn.own)
+        computed = torch.from_numpy(columns) if len(columns) < self.size else None
+        return SparseBatch(
+            ids=[f"{data.name}/{data.queries.ids[item.query]}" for item in drawn.own],
+            parts={"document": self._parts(tokens["document"].rows(drawn.own_documents), computed)},
+            targets=targets,
+        )
+
+    def _parts(self, documents: Sequence[npt.NDArray[np.int32]], columns: Tensor | None) -> list[DocumentPart]:
+        parts = padded_parts(documents, padding=self.padding, overhead=self.overhead, largest=self.chunk_size)
+        return [DocumentPart(part.input_ids, part.attention_mask, part.position, columns) for part in parts]
+
+    def _columns(
+        self, items: Sequence[Drawn], queries: Sequence[npt.NDArray[Any]], pieces: Sequence[npt.NDArray[Any]]
+    ) -> Columns:
+        if self.settings.head == "full":
+            return Columns(np.arange(self.size), np.ones(self.size, dtype=np.float32))
+        wanted = np.concatenate([*queries, *pieces]) if self.to_impacts else np.concatenate(queries)
+        wanted = np.intersect1d(wanted, self.all_columns)
+        # The same in every process, and in a run that goes on: the batch is the seed.
+        rng = np.random.default_rng([self.seed, items[0].at, *(item.query for item in items)])
+        return sample_columns(wanted, self.all_columns, self.settings.columns, rng)
 
 
 class _ImpactRows:
@@ -30,10 +113,10 @@ class _ImpactRows:
         """(rows, columns); columns ascend."""
         missing = [row for row in dict.fromkeys(rows) if row not in self._rows]
         if missing:
-            found = self.lexicon.impacts([self.documents.text_at(row) for row in missing])
+            impacts = self.lexicon.impacts([self.documents.text_at(row) for row in missing])
             for at, row in enumerate(missing):
-                span = slice(found.indptr[at], found.indptr[at + 1])
-                self._rows[row] = (found.indices[span], found.data[span])
+                span = slice(impacts.indptr[at], impacts.indptr[at + 1])
+                self._rows[row] = (impacts.indices[span], impacts.data[span])
         result = np.zeros((len(rows), len(columns)), dtype=np.float32)
         for at, row in enumerate(rows):
             ids, weights = self._rows[row]
@@ -42,86 +125,23 @@ class _ImpactRows:
         return result
 
 
+def _at_columns(
+    texts: Sequence[npt.NDArray[Any]], columns: npt.NDArray[np.int64], values: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
+    """(texts, columns): for each token id of a text its value, where there is a column of it, else 0."""
+    result = np.zeros((len(texts), len(columns)), dtype=values.dtype)
+    for row, ids in enumerate(texts):
+        place, there = _places(columns, ids)
+        result[row, place[there]] = values[ids[there]]
+    return result
+
+
 def _places(
     columns: npt.NDArray[np.int64], ids: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Where each of `ids` stands among ascending `columns`, and whether it does."""
     place = np.minimum(np.searchsorted(columns, ids), len(columns) - 1)
     return place, columns[place] == ids
-
-
-class SparseCollate(RetrievalCollate):
-    """A bi-encoder's batches with queries as weighted columns: those of the batch's query tokens and a sample, or all."""
-
-    def __init__(
-        self,
-        sets: Sequence[TrainingData],
-        model: SparseStudent,
-        *,
-        lexicons: Sequence[Lexicon],
-        teachers: Sequence[Sequence[Teacher]],
-        chunk_size: int | None,
-        overhead: int,
-        seed: int,
-    ) -> None:
-        super().__init__(sets, model, model.objective, chunk_size=chunk_size, overhead=overhead, teachers=teachers)
-        self.lexicons, self.seed = list(lexicons), seed
-        self.all_columns, self.size = model.columns, len(model.head.weight)
-        self.student, self.to_impacts = model.student, model.to_impacts
-        self.all_pairs = model.objective.all_pairs and model.objective.distils and not model.to_impacts
-        self.impacts = [_ImpactRows(lexicon, one.documents) for lexicon, one in zip(lexicons, sets, strict=True)]
-
-    def __call__(self, items: list[Drawn], rank: int = 0, world: int = 1) -> Batch:
-        batch = super().__call__(items, rank, world)
-        at, share = items[0].at, len(items) // world
-        queries = [np.unique(ids) for ids in self.tokens[at]["query"].rows([one.query for one in items])]
-        idf = self.lexicons[at].idf
-        documents = [row for r in range(world) for row in unique_documents(items[r * share : (r + 1) * share])]
-        pieces = [np.unique(ids) for ids in self.tokens[at]["document"].rows(documents)]
-        columns, shares = self._columns(items, [ids[idf[ids] > 0] for ids in queries], pieces)
-        query = np.zeros((share, len(columns)), dtype=np.float32)
-        for row, ids in enumerate(queries[rank * share : (rank + 1) * share]):
-            place, there = _places(columns, ids)
-            query[row, place[there]] = idf[ids[there]]
-        present = np.zeros((len(documents), len(columns)), dtype=bool)
-        for row, ids in enumerate(pieces):
-            place, there = _places(columns, ids)
-            present[row, place[there]] = True
-        targets = batch["targets"]
-        targets |= {
-            "query": torch.from_numpy(query),
-            "present": torch.from_numpy(present),
-            "shares": torch.from_numpy(shares),
-        }
-        if self.student.residual or self.to_impacts:
-            targets["impacts"] = torch.from_numpy(self.impacts[at].dense(documents, columns))
-        if self.all_pairs:
-            names = self.sets[at].documents.ids
-            own = items[rank * share : (rank + 1) * share]
-            teacher, known = self.ensemble(at, own, [names[row] for row in documents])
-            # Other known positives, and second copies, are no candidates.
-            targets |= {"teacher": teacher, "known": known & ~targets["excluded"]}
-        batch["parts"].pop("query")
-        if len(columns) < self.size:
-            for part in batch["parts"]["document"]:
-                part["columns"] = torch.from_numpy(columns)
-        return batch
-
-    def _columns(
-        self, items: Sequence[Drawn], queries: Sequence[npt.NDArray[Any]], pieces: Sequence[npt.NDArray[Any]]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        if self.student.head == "full":
-            return np.arange(self.size), np.ones(self.size, dtype=np.float32)
-        wanted = np.concatenate([*queries, *pieces]) if self.to_impacts else np.concatenate(queries)
-        wanted = np.intersect1d(wanted, self.all_columns)
-        # The same in every process, and in a run that goes on: the batch is the seed.
-        rng = np.random.default_rng([self.seed, items[0].at, *(one.query for one in items)])
-        return sample_columns(wanted, self.all_columns, self.student.columns, rng)
-
-    def _teacher_scores(self, at: int, own: Sequence[Drawn]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-        if self.all_pairs or self.to_impacts:
-            return np.zeros((len(own), 1), np.float32), np.ones((len(own), 1), bool)
-        return super()._teacher_scores(at, own)
 
 
 def collate(
@@ -134,15 +154,14 @@ def collate(
     """Batches for `student`, whose IDF is the student's, or each set's own."""
     size, tokenizer = len(student.head.weight), student.tokenizers["document"]
     own = config.student.idf == "own"
-    cuda = torch.cuda.is_available() and config.training.device == "auto"
     return SparseCollate(
         sets,
         student,
         lexicons=[
-            Lexicon.of([one.documents], tokenizer, size, config.student) if own else student.lexicon for one in sets
+            Lexicon.of([data.documents], tokenizer, size, config.student) if own else student.lexicon for data in sets
         ],
         teachers=teachers,
         chunk_size=config.training.chunk_size,
-        overhead=PART_OVERHEAD["cuda" if cuda else "cpu"],
+        overhead=PART_OVERHEAD[config.training.device_type],
         seed=config.training.seed,
     )

@@ -13,7 +13,8 @@ from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
 from trainers.common.dev_measures import DEPTH, DevSet, dev_measures
-from trainers.sparse.student import Lexicon, SparseStudent
+from trainers.sparse.lexicon import Lexicon
+from trainers.sparse.student import SparseStudent
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +31,9 @@ class DevRetrieval:
     def __init__(self, student: SparseStudent, sets: Sequence[DevSet]) -> None:
         settings, tokenizer = student.student, student.tokenizers["document"]
         self.lexicons: dict[int, Lexicon] = {}
-        for one in sets:
-            self.lexicons[id(one.documents)] = (
-                Lexicon.of([one.documents], tokenizer, len(student.head.weight), settings)
+        for dev in sets:
+            self.lexicons[id(dev.documents)] = (
+                Lexicon.of([dev.documents], tokenizer, len(student.head.weight), settings)
                 if settings.idf == "own"
                 else student.lexicon
             )
@@ -44,14 +45,14 @@ class DevRetrieval:
         """nDCG@10 and so on of the student, its sparsity, and nDCG@10 of what needs no training."""
         if not self.baselines:
             for name in BASELINES:
-                found = dev_measures(self.sets, partial(self._lexical, name))
-                self.baselines |= {f"{name} {key}": value for key, value in found.items() if "nDCG@10" in key}
+                measures = dev_measures(self.sets, partial(self._lexical, name))
+                self.baselines |= {f"{name} {key}": value for key, value in measures.items() if "nDCG@10" in key}
             shown = ", ".join(f"{name} {value:.4f}" for name, value in self.baselines.items())
             logger.info("dev, without training: %s", shown)
         self.sparsity = []
-        found = dev_measures(self.sets, lambda queries, texts: self._retrieve(student, queries, texts))
-        means = {name: float(np.mean([one[name] for one in self.sparsity])) for name in self.sparsity[0]}
-        return found | means | self.baselines
+        measures = dev_measures(self.sets, lambda queries, texts: self._retrieve(student, queries, texts))
+        means = {name: float(np.mean([sparsity[name] for sparsity in self.sparsity])) for name in self.sparsity[0]}
+        return measures | means | self.baselines
 
     def _retrieve(self, student: SparseStudent, queries: Mapping[str, str], texts: Mapping[str, str]) -> Run:
         lexicon = self.lexicons[id(texts)]

@@ -8,46 +8,43 @@ from pathlib import Path
 from typing import Literal
 
 from opensearch_neural.models.lexical import K1, B
-from trainers.common.loop import TrainingSettings
+from trainers.common.objective import ObjectiveSettings
 from trainers.common.schedules import FOLDER, quadratic_ramp
-from trainers.dense import DevSettings, ObjectiveSettings, QuestionSet
+from trainers.common.settings import TrainingSettings
+from trainers.data.sets import DevSettings, QuestionSet
 
 STUDENT = "student"
 """As a miner: the student of the fine-tuning stage, trained without pre-training (section 4.2)."""
 
 
 @dataclass(slots=True)
-class SparseSet(QuestionSet):
-    """osn teach's folders may stand as `teachers`; without them the stage's own are asked, and kept."""
-
-
-@dataclass(slots=True)
 class StudentSettings:
-    """What documents become.
-
-    activation: log(1 + ReLU(x)), or log(1 + log(1 + ReLU(x))). residual: the learned weights are added to BM25 impacts
-    of the whole text, with k1 and b. idf: what weighs a query's tokens, in training and in the model: "train", from the
-    documents of all train sets; "own", in training each set's from its own documents (for models whose table is made
-    anew for each corpus they are used on); "none", every token 1; or an idf.json. revive: the share of the gradient that
-    reaches a silenced term where that would raise it, beyond the paper; at 0 what is silenced stays silent. head: "full",
-    or "sampled", which computes the queries' columns and `columns` others. document_length: tokens read of a document
-    when the model is used; query_length: of a query in training (in use the tokenizer's own limit holds). dropout:
-    replaces the backbone's own where given. frozen_layers: so many of the backbone's first layers, and the word embeddings
-    with the output layer's weights, stay as they are: cheaper steps; 0 trains everything.
-    """
+    """What documents become, and what weighs a query's tokens."""
 
     activation: Literal["log", "double-log"] = "log"
+    """log(1 + ReLU(x)), or log(1 + log(1 + ReLU(x)))"""
     residual: bool = False
+    """add the learned weights to BM25 impacts of the whole text"""
     k1: float = K1
+    """of BM25's impacts"""
     b: float = B
+    """of BM25's impacts"""
     idf: str = "train"
+    """from "train" documents, each set's "own" in training, "none" (every token 1), or an idf.json"""
     revive: float = 0.0
+    """the share of the gradient that reaches a silenced term where that would raise it; at 0 silence is for ever"""
     head: Literal["full", "sampled"] = "sampled"
+    """sampled computes the queries' columns and `columns` others"""
     columns: int = 1024
+    """vocabulary entries drawn beside the queries'"""
     document_length: int = 256
+    """tokens read of a document when the model is used"""
     query_length: int = 64
+    """tokens read of a query in training; in use the tokenizer's own limit holds"""
     dropout: float | None = None
+    """in the place of the backbone's own; null keeps that"""
     frozen_layers: int = 0
+    """so many first layers, the embeddings and the output layer's weights stay as they are: cheaper steps"""
 
     def __post_init__(self) -> None:
         if self.columns < 1 or min(self.document_length, self.query_length) < 3:
@@ -64,23 +61,26 @@ class StudentSettings:
 
 @dataclass(slots=True)
 class WarmUpSettings:
-    """How a backbone without a masked-LM head becomes a student.
-
-    masked_lm_steps: of masked language modelling on `corpus` (the train sets' where it names none).
-    impact_steps: of regression to the BM25 impacts of the tokens that a document holds. expansions: how many terms
-    that are not in a document are active before training, on average; None leaves the bias as it is. weight: the
-    largest expansion's mean weight at the start; None leaves the head's scale as it is.
-    """
+    """How a backbone without a masked-LM head becomes a student."""
 
     masked_lm_steps: int = 0
+    """of masked language modelling"""
     masked_lm_learning_rate: float = 1e-4
+    """of masked language modelling"""
     impact_steps: int = 0
+    """of regression to the BM25 impacts of the tokens that a document holds"""
     impact_learning_rate: float = 1e-4
+    """of the regression"""
     batch_size: int = 32
+    """documents a step"""
     length: int = 128
+    """tokens of a document"""
     corpus: list[Path] = field(default_factory=list)
+    """what masked language modelling reads; none takes the train sets' corpora"""
     expansions: float | None = 50
+    """active terms that a document does not hold, on average, before training; null leaves the bias as it is"""
     weight: float | None = None
+    """the largest expansion's mean weight at the start; null leaves the head's scale as it is"""
 
     def __post_init__(self) -> None:
         if min(self.masked_lm_steps, self.impact_steps) < 0 or min(self.batch_size, self.length) < 1:
@@ -89,13 +89,14 @@ class WarmUpSettings:
 
 @dataclass(slots=True)
 class SparseObjective(ObjectiveSettings):
-    """The terms of `osn train dense`. teachers: models that `osn teach` takes ("lexical" too), each set's scores by them
-    computed and kept; for the terms that distil, kl or margin_mse. all_pairs: kl compares all documents of the batch,
-    which siamese teachers can score, and not the query's own candidates alone."""
+    """The terms of `osn train dense`, and who teaches."""
 
     temperature: float | None = 1.0
+    """divides scores in the contrastive term"""
     teachers: list[str] = field(default_factory=list)
+    """models that `osn teach` takes ("lexical" too): each set's scores by them are computed and kept"""
     all_pairs: bool = False
+    """kl compares all documents of the batch, which siamese teachers can score, not the query's candidates alone"""
 
     def __post_init__(self) -> None:
         ObjectiveSettings.__post_init__(self)
@@ -107,15 +108,16 @@ class SparseObjective(ObjectiveSettings):
 
 @dataclass(slots=True)
 class RegularizationSettings:
-    """λ · FLOPS of the learned weights. flops: "batch", the mean over all documents at once, as in
-    sentence-transformers; "slot", of each candidate slot over the queries, summed, as in the paper's code: λ does not
-    carry over. λ is 0 for the share `delay` of the steps, then grows quadratically over the share `ramp`; until then no
-    state is kept as the best on dev."""
+    """λ · FLOPS of the learned weights."""
 
     weight: float = 1e-3
+    """λ; it does not carry over between the two kinds of FLOPS"""
     flops: Literal["batch", "slot"] = "batch"
+    """over all documents at once, as in sentence-transformers, or of each candidate slot, summed, as in the paper's code"""
     delay: float = 0.0
+    """the share of the steps with λ 0"""
     ramp: float = 1 / 3
+    """the share of the steps over which λ then grows quadratically; until then no state is kept as the best on dev"""
 
     def __post_init__(self) -> None:
         if self.weight < 0 or not 0 <= self.delay <= 1 or not 0 <= self.ramp <= 1:
@@ -136,15 +138,16 @@ class RegularizationSettings:
 
 @dataclass(slots=True)
 class SparseCandidates:
-    """`negatives` hard ones beside the positive, drawn out of the first `depth`. mine: what finds more where a query of
-    the data has fewer: "bm25", "student" (trained without pre-training, for a run that has it), another name that `osn
-    mine` knows, or null, which fills up at random. consistency: queries without a positive in the miner's top so many are
-    left out."""
+    """What a query is compared with beside its positive."""
 
     negatives: int = 1
+    """hard ones, drawn at each visit"""
     depth: int = 100
+    """of how many of the hardest they are drawn"""
     mine: str | None = "bm25"
+    """who finds more where there are too few: "bm25", "student" (without pre-training), what `osn mine` knows, or null"""
     consistency: int | None = None
+    """queries without a positive in the miner's top so many are left out"""
 
     def __post_init__(self) -> None:
         if self.negatives < 0 or self.depth < 1:
@@ -155,13 +158,15 @@ class SparseCandidates:
 
 @dataclass(slots=True)
 class StageSettings:
-    """A stage of training: its data, loss, and length of documents in tokens."""
+    """A stage of training: its data, loss, and length of documents."""
 
-    train: list[SparseSet]
+    train: list[QuestionSet]
+    """what is trained on; each batch is out of one set"""
     objective: SparseObjective = field(default_factory=SparseObjective)
     candidates: SparseCandidates = field(default_factory=SparseCandidates)
     regularization: RegularizationSettings = field(default_factory=RegularizationSettings)
     document_length: int = 128
+    """tokens read of a document in this stage"""
     training: TrainingSettings = field(default_factory=lambda: TrainingSettings(learning_rate=5e-5))
 
     def __post_init__(self) -> None:
@@ -175,19 +180,23 @@ class StageSettings:
 
 @dataclass(slots=True)
 class SparseConfig(StageSettings):
-    """Everything that `osn train sparse` can be told. What StageSettings has is the last stage, fine-tuning;
-    pretraining: an earlier one. cache: where generated questions, teachers' scores, mined negatives and warm-ups lie, which
-    other configurations may share; by default in the output, hidden. unseen: sets whose questions are left out of train."""
+    """Everything that `osn train sparse` can be told. What StageSettings has is the last stage, fine-tuning."""
 
     output: Path = Path("models/sparse")
+    """where the model directory is written"""
     start: str = "sentence-transformers/all-MiniLM-L6-v2"
+    """directory or hub id of a backbone or a sparse model"""
     student: StudentSettings = field(default_factory=StudentSettings)
     warm_up: WarmUpSettings = field(default_factory=WarmUpSettings)
     pretraining: StageSettings | None = None
-    dev: list[SparseSet] = field(default_factory=list)
-    unseen: list[SparseSet] = field(default_factory=list)
+    """an earlier stage"""
+    dev: list[QuestionSet] = field(default_factory=list)
+    """what is measured on while training"""
+    unseen: list[QuestionSet] = field(default_factory=list)
+    """sets whose questions are left out of train"""
     selection: DevSettings = field(default_factory=DevSettings)
     cache: Path | None = None
+    """made questions, teachers' scores, mined negatives, warm-ups: may be shared; null hides it in the output"""
 
     def __post_init__(self) -> None:
         StageSettings.__post_init__(self)

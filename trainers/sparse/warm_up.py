@@ -23,14 +23,20 @@ from opensearch_neural.evaluation.results import sha256
 from opensearch_neural.models import sparse as sparse_models
 from opensearch_neural.models.directory import hash_files, locate
 from trainers.common.config import fingerprint
-from trainers.common.loop import TrainingSettings, Visit, main_process_first, train
+from trainers.common.loop import train
+from trainers.common.processes import main_process_first
+from trainers.common.sampling import Visit
+from trainers.common.settings import TrainingSettings
+from trainers.data.candidates import Drawn, RetrievalData
 from trainers.data.examples import TrainingData
-from trainers.dense import Drawn, Prepared, RetrievalData
+from trainers.data.sets import Prepared
 from trainers.encoders import backbones
 from trainers.masked_lm import train as masked_lm
 from trainers.sparse.batches import collate
+from trainers.sparse.calibration import calibrate
 from trainers.sparse.settings import SparseConfig
-from trainers.sparse.student import KIND, build, calibrate, load_start
+from trainers.sparse.start import build, load_start
+from trainers.sparse.student import KIND
 
 logger = logging.getLogger(__name__)
 
@@ -46,11 +52,11 @@ class _Documents:
     def __init__(self, sets: Sequence[TrainingData]) -> None:
         self.data = RetrievalData(sets, negatives=0, depth=1)
         self.sets = tuple(
-            one._replace(start=start, stop=start + len(of.documents))
-            for one, of, start in zip(
+            part._replace(start=start, stop=start + len(data.documents))
+            for part, data, start in zip(
                 self.data.sets,
                 sets,
-                np.cumsum([0, *(len(of.documents) for of in sets)])[:-1].tolist(),
+                np.cumsum([0, *(len(data.documents) for data in sets)])[:-1].tolist(),
                 strict=True,
             )
         )
@@ -59,7 +65,7 @@ class _Documents:
         return self.sets[-1].stop
 
     def __getitem__(self, visit: Visit) -> Drawn:
-        at = next(at for at, one in enumerate(self.sets) if visit.index < one.stop)
+        at = next(at for at, part in enumerate(self.sets) if visit.index < part.stop)
         return Drawn(at, 0, 0, visit.index - self.sets[at].start, [])
 
 
@@ -76,8 +82,8 @@ def warmed_up(config: SparseConfig, prepared: Prepared) -> str:
         hash_files(locate(config.start)),
         (training.seed, training.precision),
         config.document_length if settings.expansions is not None else None,
-        [_content(one) for one in settings.corpus] if settings.masked_lm_steps else [],
-        [one.hash for one in prepared.train],
+        [_content(corpus) for corpus in settings.corpus] if settings.masked_lm_steps else [],
+        [data.hash for data in prepared.train],
     )
     folder = folder.with_name(f"warm-up-{made_by[:8]}")
     ready = folder / "ready"
@@ -121,8 +127,11 @@ def _masked_lm(config: SparseConfig, start: Path, output: Path) -> Path:
 
 def _corpora(config: SparseConfig) -> list[Path]:
     """What the masked language model reads: a BEIR folder, a set's own corpus, or one that questions are made of."""
-    found = [one.corpus or (one.path if one.path.is_dir() or one.questions else None) for one in config.train]
-    return config.warm_up.corpus or [one for one in found if one is not None]
+    corpora = [
+        settings.corpus or (settings.path if settings.path.is_dir() or settings.questions else None)
+        for settings in config.train
+    ]
+    return config.warm_up.corpus or [corpus for corpus in corpora if corpus is not None]
 
 
 def _content(corpus: Path) -> str:
@@ -132,10 +141,10 @@ def _content(corpus: Path) -> str:
 
 def _calibrated(config: SparseConfig, prepared: Prepared, output: Path) -> None:
     settings = config.warm_up
-    student = build(config, [one.documents for one in prepared.train]).eval()
+    student = build(config, [data.documents for data in prepared.train]).eval()
     if settings.expansions is not None:
         rng = np.random.default_rng([config.training.seed, 64])
-        stores = [one.documents for one in prepared.train]
+        stores = [data.documents for data in prepared.train]
         chosen = [stores[at % len(stores)] for at in range(CALIBRATION)]
         texts = [store.text_at(int(rng.integers(len(store)))) for store in chosen]
         calibrate(student, texts, expansions=settings.expansions, weight=settings.weight)
@@ -146,17 +155,17 @@ def _calibrated(config: SparseConfig, prepared: Prepared, output: Path) -> None:
 def _to_impacts(config: SparseConfig, prepared: Prepared, output: Path) -> Path:
     settings = config.warm_up
     student = build(
-        replace(config, document_length=settings.length), [one.documents for one in prepared.train], to_impacts=True
+        replace(config, document_length=settings.length), [data.documents for data in prepared.train], to_impacts=True
     )
     train(
         student,
         _Documents(prepared.train),
-        collate(config, prepared.train, student, teachers=[[] for _ in prepared.train]),
+        collate(config, prepared.train, student, teachers=[]),
         settings=_warming(config, settings.impact_steps, settings.impact_learning_rate),
         output=output,
         kind=KIND,
         config=settings,
-        data_hash=fingerprint([one.hash for one in prepared.train]),
+        data_hash=fingerprint([data.hash for data in prepared.train]),
     )
     return output
 

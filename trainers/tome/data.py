@@ -16,11 +16,12 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.models.generative import GenerativeSettings, UrlTokenizer
 from opensearch_neural.models.url_trie import CorpusUrls
 from trainers.common.config import fingerprint
-from trainers.common.loop import main_process_first
-from trainers.data.examples import TrainingData, format_of, read_documents
+from trainers.common.processes import main_process_first
+from trainers.data.examples import TrainingData
 from trainers.data.leaks import find_leaks, without_leaks
+from trainers.data.loading import format_of, read_documents
+from trainers.data.sets import SetSettings
 from trainers.data.texts import TextStore
-from trainers.dense import SetSettings
 from trainers.doc2query.generate import generate_queries
 from trainers.doc2query.sampling import sampling_for
 from trainers.tome.settings import TomeConfig

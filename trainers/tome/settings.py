@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from opensearch_neural.models.generative import GenerativeSettings
-from trainers.common.loop import LAST, TrainingSettings
-from trainers.dense import SetSettings
+from trainers.common.settings import LAST, TrainingSettings
+from trainers.data.sets import SetSettings
 from trainers.doc2query.sampling import SamplingSettings
 
 

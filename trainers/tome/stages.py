@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.models.generative import GenerativeSettings, UrlTokenizer
-from trainers.common.loop import Visit
-from trainers.common.training_model import Batch
+from trainers.common.sampling import Visit
 from trainers.data.texts import TextStore
 from trainers.data.tokenized import TokenCache
-from trainers.encoders.sequence_to_sequence import Row, collate_rows
+from trainers.encoders.sequence_to_sequence import LabelledBatch, Row, collate_rows
 from trainers.tome.data import Corpus, Queries
 
 SPAN_WORDS = (4, 24)
@@ -52,7 +51,7 @@ class ToPassage:
         ids: list[int] = self.passage_tokens.rows([document])[0].tolist()
         return ids
 
-    def collate(self, items: Sequence[Row]) -> Batch:
+    def collate(self, items: Sequence[Row]) -> LabelledBatch:
         return collate_rows(items, self.tokenizer.pad_token_id)
 
 

@@ -27,15 +27,10 @@ from opensearch_neural.models.generative import (
     write_settings,
 )
 from trainers.common.config import backbone_option, config_options, fingerprint, save_config, to_dict
-from trainers.common.loop import (
-    Trained,
-    TrainingSettings,
-    check_output,
-    differing,
-    is_main_process,
-    main_process_first,
-    train,
-)
+from trainers.common.loop import train
+from trainers.common.processes import is_main_process, main_process_first
+from trainers.common.run_folder import Trained, check_output, differing
+from trainers.common.settings import TrainingSettings
 from trainers.common.training_model import TrainingModel
 from trainers.data.texts import TextStore
 from trainers.encoders import backbones

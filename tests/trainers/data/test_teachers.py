@@ -12,10 +12,13 @@ from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.lexical import build_lexical
 from opensearch_neural.models.word_pieces import train_word_pieces
-from trainers.data import teachers
+from trainers.data import teach as teaching
 from trainers.data.embedding_cache import dense_vectors
-from trainers.data.examples import TrainingData, load_training
-from trainers.data.teachers import detect, open_teacher, teach, teach_command
+from trainers.data.examples import TrainingData
+from trainers.data.loading import load_training
+from trainers.data.teach import teach, teach_command
+from trainers.data.teacher_models import detect
+from trainers.data.teachers import open_teacher
 from trainers.encoders.backbones import NewBackbone, new_backbone, save, train_tokenizer
 
 TEXTS = ["cats purr softly", "dogs bark at night", "birds sing songs", "fish swim in water", "snakes hiss"]
@@ -246,10 +249,10 @@ def test_a_cache_of_another_model_or_of_other_settings_is_refused(
 def test_an_interrupted_cross_encoder_goes_on_and_ends_in_the_same_scores(
     cross_encoder: Path, data: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(teachers, "QUERIES_A_CHUNK", 1)
+    monkeypatch.setattr(teaching, "QUERIES_A_CHUNK", 1)
     undisturbed = teach(cross_encoder, data, output=tmp_path / "whole")
     calls: list[int] = []
-    original = teachers._cross_encoder
+    original = teaching.cross_encoder
 
     def interrupted(*arguments: object) -> object:
         predict = original(*arguments)  # type: ignore[arg-type]
@@ -262,7 +265,7 @@ def test_an_interrupted_cross_encoder_goes_on_and_ends_in_the_same_scores(
 
         return stopping
 
-    monkeypatch.setattr(teachers, "_cross_encoder", interrupted)
+    monkeypatch.setattr(teaching, "cross_encoder", interrupted)
     with pytest.raises(KeyboardInterrupt):
         teach(cross_encoder, data, output=tmp_path / "t")
     with pytest.raises(ModelError, match="is not finished"):

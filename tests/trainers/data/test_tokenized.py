@@ -28,12 +28,12 @@ def texts(lengths: list[int]) -> list[np.ndarray]:
 )
 def test_every_text_is_in_one_part_as_it_was(lengths: list[int], overhead: int, largest: int | None) -> None:
     parts = padded_parts(texts(lengths), padding=0, overhead=overhead, largest=largest)
-    positions = [row for part in parts for row in part["position"].tolist()]
+    positions = [row for part in parts for row in part.position.tolist()]
     assert sorted(positions) == list(range(len(lengths)))
     for part in parts:
-        assert largest is None or len(part["position"]) <= largest
-        assert part["input_ids"].shape[1] % 8 == 0
-        for ids, mask, row in zip(part["input_ids"], part["attention_mask"], part["position"].tolist(), strict=True):
+        assert largest is None or len(part.position) <= largest
+        assert part.input_ids.shape[1] % 8 == 0
+        for ids, mask, row in zip(part.input_ids, part.attention_mask, part.position.tolist(), strict=True):
             assert ids[mask == 1].tolist() == [row + 1] * lengths[row]
             assert (ids[mask == 0] == 0).all()
 
@@ -42,7 +42,7 @@ def test_every_text_is_in_one_part_as_it_was(lengths: list[int], overhead: int, 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=8), st.sampled_from([0, 20, 100]))
 def test_no_other_cut_costs_less(lengths: list[int], overhead: int) -> None:
     parts = padded_parts(texts(lengths), padding=0, overhead=overhead)
-    cost = sum(part["input_ids"].numel() + overhead for part in parts)
+    cost = sum(part.input_ids.numel() + overhead for part in parts)
     rounded = sorted((-(-length // 8) * 8 for length in lengths), reverse=True)
     places = range(1, len(rounded))
     cuts = [cut for count in range(len(rounded)) for cut in combinations(places, count)]

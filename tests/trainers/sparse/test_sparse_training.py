@@ -24,30 +24,39 @@ from opensearch_neural.models.lexical import build_lexical  # noqa: E402
 from opensearch_neural.models.sparse import load_sparse  # noqa: E402
 from trainers.common.config import load_config, to_yaml  # noqa: E402
 from trainers.common.grad_cache import cached_backward  # noqa: E402
-from trainers.common.loop import TrainingSettings, Visit  # noqa: E402
-from trainers.common.training_model import Progress  # noqa: E402
+from trainers.common.sampling import Visit  # noqa: E402
+from trainers.common.settings import TrainingSettings  # noqa: E402
+from trainers.common.training_model import TrainingProgress  # noqa: E402
+from trainers.data.candidates import RetrievalData, unique_documents  # noqa: E402
 from trainers.data.examples import TrainingData  # noqa: E402
 from trainers.data.formats import read_header  # noqa: E402
-from trainers.data.negatives import NEGATIVES, open_retriever  # noqa: E402
-from trainers.data.teachers import PairTeacher, teach  # noqa: E402
+from trainers.data.negatives import open_retriever  # noqa: E402
+from trainers.data.negatives_file import NEGATIVES  # noqa: E402
+from trainers.data.sets import (  # noqa: E402
+    DevSettings,
+    QuestionSet,
+)
+from trainers.data.teach import teach  # noqa: E402
+from trainers.data.teachers import PairTeacher  # noqa: E402
 from trainers.data.unlabelled_questions import unlabelled  # noqa: E402
-from trainers.dense import DevSettings, RetrievalData, prepare, unique_documents  # noqa: E402
 from trainers.sparse import train as sparse  # noqa: E402
 from trainers.sparse.batches import collate  # noqa: E402
+from trainers.sparse.calibration import calibrate  # noqa: E402
 from trainers.sparse.dev_measures import measured_flops  # noqa: E402
 from trainers.sparse.settings import (  # noqa: E402
     RegularizationSettings,
     SparseCandidates,
     SparseConfig,
     SparseObjective,
-    SparseSet,
     StageSettings,
     StudentSettings,
     WarmUpSettings,
 )
-from trainers.sparse.student import KIND, SparseStudent, build, calibrate  # noqa: E402
+from trainers.sparse.stage_data import check_known, mined, teachers  # noqa: E402
+from trainers.sparse.start import build  # noqa: E402
+from trainers.sparse.student import KIND, SparseBatch, SparseStudent  # noqa: E402
 from trainers.sparse.tiled_head import sample_columns  # noqa: E402
-from trainers.sparse.train import _as_dense, check_known, mined, teachers, train_sparse  # noqa: E402
+from trainers.sparse.train import prepared_sets, train_sparse  # noqa: E402
 from trainers.sparse.warm_up import _content, _corpora, warmed_up  # noqa: E402
 
 SMALL = StudentSettings(document_length=32, query_length=16, columns=16)
@@ -68,7 +77,7 @@ def configuration(backbone: Path, beir: Path, output: Path, **changes: Any) -> S
     plain: dict[str, Any] = {
         "output": output,
         "start": str(backbone),
-        "train": [SparseSet(beir)],
+        "train": [QuestionSet(beir)],
         "student": StudentSettings(document_length=32, query_length=16, columns=16),
         "warm_up": WarmUpSettings(expansions=5),
         "objective": SparseObjective(info_nce=1.0, kl=0.0),
@@ -92,7 +101,7 @@ def student(config: SparseConfig, *, moved: bool = True) -> SparseStudent:
     return model
 
 
-def batch_of(config: SparseConfig, model: SparseStudent, size: int = 6) -> dict[str, Any]:
+def batch_of(config: SparseConfig, model: SparseStudent, size: int = 6) -> SparseBatch:
     sets = [config.train[0].load()]
     data = RetrievalData(sets, negatives=config.candidates.negatives, depth=10)
     made = collate(config, sets, model, teachers=teachers(config, sets))
@@ -188,15 +197,15 @@ def test_a_querys_score_is_the_sum_of_idf_times_weight_over_its_distinct_tokens(
     config = configuration(backbone, beir, tmp_path)
     model = student(config)
     batch = batch_of(config, model)
-    part = batch["parts"]["document"][0]
+    part = batch.parts["document"][0]
     vectors = model.encode("document", part).vectors
-    scores = batch["targets"]["query"] @ vectors.T
+    scores = batch.targets.query @ vectors.T
     data = config.train[0].load()
     idf = model.lexicon.encoder.query
     example = data.example(0)
     whole = model.vectors([data.documents[example.positives[0]]]).row(0)
     expected = sum(weight * whole.get(token, 0.0) for token, weight in idf.encode(example.query).items())
-    row = int((part["position"] == batch["targets"]["candidates"][0, 0]).nonzero())
+    row = int((part.position == batch.targets.candidates[0, 0]).nonzero())
     assert scores[0, row].item() == pytest.approx(expected, rel=1e-4)
 
 
@@ -208,7 +217,7 @@ def test_sampled_and_full_heads_agree_on_scores_and_a_sample_of_everything_on_fl
         settings = StudentSettings(document_length=32, query_length=16, head=head, columns=columns)  # type: ignore[arg-type]
         config = configuration(backbone, beir, tmp_path, student=settings)
         model = student(config)
-        model.progress = Progress(4, 4)
+        model.progress = TrainingProgress(4, 4)
         losses = model(batch_of(config, model))
         found[head] = {name: value.item() for name, value in {**losses.terms, **losses.measures}.items()}
     assert found["full"] == pytest.approx(found["sampled"], rel=1e-4)
@@ -277,19 +286,19 @@ def test_estimated_flops_are_those_of_all_columns_on_average(tmp_path: Path, bac
     config = configuration(backbone, beir, tmp_path, student=replace(SMALL, head="full"))
     model = student(config)
     batch = batch_of(config, model)
-    targets, (part,) = batch["targets"], batch["parts"]["document"]
+    targets, (part,) = batch.targets, batch.parts["document"]
     learned = model.encode("document", part).vectors.detach()
-    order = part["position"].argsort()
-    full = float(model._flops(learned[order], targets["candidates"], targets["shares"]))
+    order = part.position.argsort()
+    full = float(model._flops(learned[order], targets.candidates, targets.shares))
     rng = np.random.default_rng(3)
     wanted = model.columns[:4]
     estimates = []
     for _ in range(400):
         drawn = sample_columns(wanted, model.columns, 12, rng)
         some = learned[order][:, torch.from_numpy(drawn.ids)]
-        estimates.append(float(model._flops(some, targets["candidates"], torch.from_numpy(drawn.shares))))
+        estimates.append(float(model._flops(some, targets.candidates, torch.from_numpy(drawn.shares))))
     assert np.mean(estimates) == pytest.approx(full, rel=0.1)
-    assert np.mean(estimates) > 2 * float(model._flops(some, targets["candidates"], torch.ones(len(drawn.ids))))
+    assert np.mean(estimates) > 2 * float(model._flops(some, targets.candidates, torch.ones(len(drawn.ids))))
 
 
 def test_a_residual_students_scores_are_bm25s_while_nothing_is_learned(
@@ -299,8 +308,8 @@ def test_a_residual_students_scores_are_bm25s_while_nothing_is_learned(
     model = student(config)
     batch = batch_of(config, model)
     data = config.train[0].load()
-    targets = batch["targets"]
-    silent = torch.zeros(targets["present"].shape)
+    targets = batch.targets
+    silent = torch.zeros(targets.present.shape)
     found = model.losses({"document": silent}, targets).terms["info_nce"]
 
     bm25 = build_lexical(data.documents.values(), tokenizer=model.lexicon.encoder.query.tokenizer)
@@ -314,8 +323,8 @@ def test_a_residual_students_scores_are_bm25s_while_nothing_is_learned(
             for one in (data.example(index) for index in range(6))
         ]
     )
-    scores = scores.masked_fill(targets["excluded"], -torch.inf)
-    expected = torch.nn.functional.cross_entropy(scores, targets["candidates"][:, 0])
+    scores = scores.masked_fill(targets.excluded, -torch.inf)
+    expected = torch.nn.functional.cross_entropy(scores, targets.candidates[:, 0])
     assert float(found) == pytest.approx(float(expected), rel=1e-4)
     assert float(scores[scores.isfinite()].max()) > 0
 
@@ -325,7 +334,7 @@ def test_special_tokens_are_silent_in_training(tmp_path: Path, backbone: Path, b
     model = build(config, [config.train[0].load().documents])
     with torch.no_grad():
         model.head.bias += 20.0  # Every word is active.
-    (part,) = batch_of(config, model)["parts"]["document"]
+    (part,) = batch_of(config, model).parts["document"]
     weights = model.encode("document", part).vectors
     assert not weights[:, :5].any()
     assert bool((weights[:, 5:] > 0).all())
@@ -338,7 +347,7 @@ def test_idf_is_of_all_sets_of_each_or_of_none(tmp_path: Path, backbone: Path, b
     seen = {}
     for source in ("train", "own", "none", str(table)):
         config = configuration(
-            backbone, beir, tmp_path, student=replace(SMALL, idf=source), train=[SparseSet(beir), SparseSet(other)]
+            backbone, beir, tmp_path, student=replace(SMALL, idf=source), train=[QuestionSet(beir), QuestionSet(other)]
         )
         sets = [one.load() for one in config.train]
         model = build(config, [one.documents for one in sets])
@@ -354,7 +363,7 @@ def test_idf_is_of_all_sets_of_each_or_of_none(tmp_path: Path, backbone: Path, b
 
 
 def test_teachers_of_a_batch_are_normalized_weighed_and_added(tmp_path: Path, backbone: Path, beir: Path) -> None:
-    data = SparseSet(beir).load()
+    data = QuestionSet(beir).load()
     presence = tmp_path / "presence"
     build_lexical(data.documents.values(), k1=0.0).save(presence)
     config = configuration(
@@ -373,7 +382,7 @@ def test_teachers_of_a_batch_are_normalized_weighed_and_added(tmp_path: Path, ba
             candidates = [data.documents.ids[at] for at in (one.positive, *one.negatives)]
             scores = teacher.scores([data.queries.ids[one.query]], candidates)[0]
             expected[row] += 8.0 * weight * (scores - scores.min()) / np.ptp(scores)
-    np.testing.assert_allclose(batch_of(config, model)["targets"]["teacher"], expected, rtol=1e-5)
+    np.testing.assert_allclose(batch_of(config, model).targets.teacher.scores, expected, rtol=1e-5)
 
 
 # ------------------------------------------------ negatives, and what is left out
@@ -382,7 +391,7 @@ def test_teachers_of_a_batch_are_normalized_weighed_and_added(tmp_path: Path, ba
 def test_queries_whose_positive_the_miner_does_not_find_are_left_out(
     tmp_path: Path, backbone: Path, beir: Path
 ) -> None:
-    data = SparseSet(beir).load()
+    data = QuestionSet(beir).load()
     run = open_retriever("bm25", data.documents).retrieve(data.query_texts(), 1)
     lost = {one.query_id for one in data.examples if next(iter(run[one.query_id]), None) not in one.positives}
     assert 0 < len(lost) < len(data)
@@ -395,7 +404,7 @@ def test_queries_whose_positive_the_miner_does_not_find_are_left_out(
 
 def test_one_judged_negative_does_not_end_mining_for_the_others(tmp_path: Path, backbone: Path, beir: Path) -> None:
     config = configuration(backbone, beir, tmp_path, candidates=SparseCandidates(negatives=3, depth=10, mine="bm25"))
-    (alone,) = mined(config, [SparseSet(beir).load()])
+    (alone,) = mined(config, [QuestionSet(beir).load()])
     found_for = {one.query_id: set(one.negatives) for one in alone.examples}
     # One that the miner does not find.
     judged = next(one for one in alone.documents if one not in found_for["q1"] | {"d1"})
@@ -403,7 +412,7 @@ def test_one_judged_negative_does_not_end_mining_for_the_others(tmp_path: Path, 
     shutil.copytree(beir, folder)
     with (folder / "qrels" / "train.tsv").open("a") as qrels:
         qrels.write(f"q1\t{judged}\t0\n")
-    (found,) = mined(config, [SparseSet(folder).load()])
+    (found,) = mined(config, [QuestionSet(folder).load()])
     assert set(found.examples[0].negatives) == found_for["q1"] | {judged}
     assert [one.negatives for one in found.examples[1:]] == [one.negatives for one in alone.examples[1:]]
     assert min(len(one.negatives) for one in alone.examples) >= 3
@@ -411,7 +420,7 @@ def test_one_judged_negative_does_not_end_mining_for_the_others(tmp_path: Path, 
 
 def test_a_cross_encoder_that_scored_other_negatives_is_refused(tmp_path: Path, backbone: Path, beir: Path) -> None:
     config = configuration(backbone, beir, tmp_path, candidates=SparseCandidates(negatives=2, depth=4, mine="bm25"))
-    (data,) = mined(config, [SparseSet(beir).load()])
+    (data,) = mined(config, [QuestionSet(beir).load()])
     pairs = [(data.queries.row(one.query_id), data.documents.row(one.negatives[0])) for one in data.examples]
     indptr = np.zeros(len(data.queries) + 1, dtype=np.int64)
     for query, _ in pairs:
@@ -443,7 +452,7 @@ def test_what_cannot_be_trained_is_said_before_it_begins(
 def test_one_set_may_stand_in_both_stages(tmp_path: Path, backbone: Path, worded: Path) -> None:
     def stage(questions: str) -> dict[str, Any]:
         return {
-            "train": [SparseSet(worded, questions=questions, name="corpus")],
+            "train": [QuestionSet(worded, questions=questions, name="corpus")],
             "objective": SparseObjective(info_nce=0.0, kl=1.0, teachers=["lexical"]),
             "candidates": SparseCandidates(negatives=1),
             "document_length": 16,
@@ -466,7 +475,7 @@ def test_a_dry_run_reads_few_documents_and_leaves_nothing(
         taught.append(len(data.documents))
         return teach(model, data, **options)
 
-    monkeypatch.setattr(sparse, "teach", teach_few)
+    monkeypatch.setattr("trainers.sparse.stage_data.teach", teach_few)
     monkeypatch.setattr(sparse, "DRY_RUN_DOCUMENTS", 10)
     config = configuration(
         backbone, many, tmp_path / "model", objective=SparseObjective(info_nce=0.0, kl=1.0, teachers=["lexical"])
@@ -490,7 +499,7 @@ def test_a_judged_corpus_without_text_is_called_that(tmp_path: Path, beir: Path)
     lines = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
     (folder / "corpus.jsonl").write_text("".join(json.dumps({**line, "text": " "}) + "\n" for line in lines))
     with pytest.raises(InputError, match="the corpus holds no document with text"):
-        SparseSet(folder).load()
+        QuestionSet(folder).load()
 
 
 # ------------------------------------------------ the start
@@ -530,7 +539,7 @@ def test_training_learns_names_that_documents_do_not_hold_and_logs_what_it_costs
         beir,
         tmp_path / "model",
         student=StudentSettings(document_length=32, query_length=16, residual=True),
-        dev=[SparseSet(beir, split="dev", name="dev")],
+        dev=[QuestionSet(beir, split="dev", name="dev")],
         training=TrainingSettings(
             steps=60, batch_size=15, learning_rate=1e-2, warmup=0.1, evaluate_every=20, log_every=20
         ),
@@ -559,7 +568,7 @@ def test_a_warm_up_teaches_impacts_where_nothing_else_adds_them(tmp_path: Path, 
         present = impacts > 0
         return float(np.square(learned - impacts[:, : learned.shape[1]])[present[:, : learned.shape[1]]].mean())
 
-    assert error(warmed_up(config, prepare(_as_dense(config)))) < 0.7 * error(config.start)
+    assert error(warmed_up(config, prepared_sets(config, config))) < 0.7 * error(config.start)
     with pytest.raises(ValueError, match="BM25 would count twice"):
         replace(config, student=replace(config.student, residual=True))
     with pytest.raises(ValueError, match=r"name it in candidates\.mine"):
@@ -573,7 +582,7 @@ def test_a_corpus_without_judgements_is_what_a_masked_language_model_warms_up_on
     corpus.write_text(
         "".join(f'{{"_id": "{at}", "title": "{WORDS[at]}", "text": "{WORDS[at + 1]}"}}\n' for at in range(12))
     )
-    config = configuration(backbone, beir, tmp_path / "model", train=[SparseSet(corpus, questions="title")])
+    config = configuration(backbone, beir, tmp_path / "model", train=[QuestionSet(corpus, questions="title")])
     assert _corpora(config) == [corpus]
     assert _corpora(replace(config, warm_up=WarmUpSettings(corpus=[beir]))) == [beir]
     # Another content under the same name is another warm-up.
@@ -584,19 +593,19 @@ def test_a_corpus_without_judgements_is_what_a_masked_language_model_warms_up_on
 
 def test_questions_that_are_held_back_are_in_no_earlier_stage(tmp_path: Path, backbone: Path, beir: Path) -> None:
     config = configuration(backbone, beir, tmp_path / "model", selection=DevSettings(hold_back=4))
-    last = prepare(_as_dense(config))
-    whole = _as_dense(replace(config, selection=DevSettings()))
-    before = prepare(whole, held=last.held)
+    last = prepared_sets(config, config)
+    whole = replace(config, selection=DevSettings())
+    before = prepared_sets(whole, whole, held=last.held)
     held = {text for one in last.held for text in one.query_texts().values()}
     assert held and not held & {text for one in before.train for text in one.query_texts().values()}
-    assert held & {text for one in prepare(whole).train for text in one.query_texts().values()}
+    assert held & {text for one in prepared_sets(whole, whole).train for text in one.query_texts().values()}
 
 
 def test_warm_up_pre_training_and_fine_tuning_run_from_one_file_and_run_again_do_nothing(
     tmp_path: Path, backbone: Path, beir: Path
 ) -> None:
     stage = StageSettings(
-        train=[SparseSet(beir, name="pairs"), SparseSet(beir, questions="first-sentence", name="corpus")],
+        train=[QuestionSet(beir, name="pairs"), QuestionSet(beir, questions="first-sentence", name="corpus")],
         objective=SparseObjective(info_nce=0.0, kl=1.0, teachers=["lexical"]),
         candidates=SparseCandidates(negatives=2, mine="student", consistency=50),
         document_length=16,
@@ -649,8 +658,9 @@ def test_all_pairs_of_the_batch_can_teach(tmp_path: Path, backbone: Path, beir: 
     )  # fmt: skip
     model = student(config)
     batch = batch_of(config, model)
-    targets = batch["targets"]
-    assert targets["teacher"].shape == targets["known"].shape == targets["excluded"].shape
+    targets = batch.targets
+    assert targets.teacher is not None
+    assert targets.teacher.scores.shape == targets.teacher.known.shape == targets.excluded.shape
     assert bool(model(batch).total.isfinite())
 
 
@@ -709,9 +719,9 @@ def test_a_corpus_that_gives_no_question_is_refused(tmp_path: Path) -> None:
 
 def test_questions_that_are_no_kind_and_no_model_are_named(titled: Path) -> None:
     with pytest.raises(InputError, match="'titel' is neither title nor first-sentence"):
-        SparseSet(titled, questions="titel").load(titled.parent)
+        QuestionSet(titled, questions="titel").load(titled.parent)
     with pytest.raises(InputError, match="a document, where a question and what answers it were expected") as failure:
-        SparseSet(titled).load()
+        QuestionSet(titled).load()
     assert "questions: title" in str(failure.value)
 
 
@@ -734,7 +744,7 @@ def test_a_generators_questions_are_kept_beside_the_model_and_made_once(
     corpus = tmp_path / "docs.jsonl"
     shutil.copy(beir / "corpus.jsonl", corpus)
     before = sorted(path for path in tmp_path.iterdir())
-    config = configuration(backbone, corpus, tmp_path / "model", train=[SparseSet(corpus, questions=str(generator))])
+    config = configuration(backbone, corpus, tmp_path / "model", train=[QuestionSet(corpus, questions=str(generator))])
     assert train_sparse(config).steps == 4
     (queries,) = (tmp_path / "model" / ".stages").glob("*.queries.jsonl")
     assert sorted(set(tmp_path.iterdir()) - set(before)) == [tmp_path / "model"]
@@ -771,7 +781,7 @@ def test_the_commands_of_the_documentation_need_no_other_settings(
 def test_the_command_says_what_it_reached(tmp_path: Path, backbone: Path, beir: Path) -> None:
     from opensearch_neural.cli import osn
 
-    config = configuration(backbone, beir, tmp_path / "model", dev=[SparseSet(beir, split="dev", name="dev")])
+    config = configuration(backbone, beir, tmp_path / "model", dev=[QuestionSet(beir, split="dev", name="dev")])
     path = tmp_path / "sparse.yaml"
     path.write_text(to_yaml(config))
     result = CliRunner().invoke(osn, ["train", "sparse", "--config", str(path)], catch_exceptions=False)

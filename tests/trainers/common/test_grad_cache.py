@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,19 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 from trainers.common import losses  # noqa: E402
-from trainers.common.grad_cache import CachedModel, Encoded, Part, RandomState, cached_backward, gather  # noqa: E402
-from trainers.common.training_model import Batch, Losses  # noqa: E402
+from trainers.common.batches import CachedBatch, Part  # noqa: E402
+from trainers.common.grad_cache import CachedModel, Encoded, RandomState, cached_backward, gather  # noqa: E402
+from trainers.common.training_model import Losses  # noqa: E402
+
+
+@dataclass
+class LabelledPart(Part):
+    labels: Tensor
+
+
+@dataclass
+class Targets:
+    positives: Tensor
 
 
 class TwoTowers(CachedModel):
@@ -24,15 +36,15 @@ class TwoTowers(CachedModel):
         self.layer = nn.TransformerEncoderLayer(dimension, 2, 32, dropout=dropout, batch_first=True)
         self.sharpness = nn.Parameter(torch.tensor(1.5))
 
-    def encode(self, role: str, part: Part) -> Encoded:
-        hidden = self.layer(self.words(part["input_ids"]), src_key_padding_mask=part["attention_mask"] == 0)
-        total, count = losses.masked_lm(hidden @ self.words.weight.T, part["labels"])
+    def encode(self, role: str, part: LabelledPart) -> Encoded:
+        hidden = self.layer(self.words(part.input_ids), src_key_padding_mask=part.attention_mask == 0)
+        total, count = losses.masked_lm(hidden @ self.words.weight.T, part.labels)
         # Queries and documents have a term of their own, with its own count.
         return Encoded(hidden[:, 0], {f"{role}_mlm": 0.3 * total}, {f"{role}_mlm": count})
 
-    def losses(self, vectors: dict[str, Tensor], targets: dict[str, Tensor]) -> Losses:
+    def losses(self, vectors: dict[str, Tensor], targets: Targets) -> Losses:
         scores = self.sharpness * vectors["query"] @ gather(vectors["document"]).T
-        return Losses({"contrastive": losses.info_nce(scores, targets["positives"])}, {"largest": scores.max()})
+        return Losses({"contrastive": losses.info_nce(scores, targets.positives)}, {"largest": scores.max()})
 
 
 def rows(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -45,7 +57,7 @@ def rows(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     return ids, mask, torch.where(masked & (mask == 1), ids, -100)
 
 
-def parts(count: int, seed: int, size: int) -> list[Part]:
+def parts(count: int, seed: int, size: int) -> list[LabelledPart]:
     ids, mask, labels = rows(count, seed)
     # Not in order, and padded no further than each part needs: as `collate` makes them.
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).split(size)
@@ -53,22 +65,22 @@ def parts(count: int, seed: int, size: int) -> list[Part]:
     for at in order:
         longest = int(mask[at].sum(1).max())
         made.append(
-            {
-                "input_ids": ids[at, :longest],
-                "attention_mask": mask[at, :longest],
-                "labels": labels[at, :longest],
-                "position": at,
-            }
+            LabelledPart(
+                input_ids=ids[at, :longest],
+                attention_mask=mask[at, :longest],
+                labels=labels[at, :longest],
+                position=at,
+            )
         )
     return made
 
 
-def batch(size: int, *, queries: int = 6) -> Batch:
-    return {
-        "ids": [f"q{at}" for at in range(queries)],
-        "parts": {"query": parts(queries, 1, size), "document": parts(2 * queries, 2, size)},
-        "targets": {"positives": torch.arange(queries)},
-    }
+def batch(size: int, *, queries: int = 6) -> CachedBatch:
+    return CachedBatch(
+        ids=[f"q{at}" for at in range(queries)],
+        parts={"query": parts(queries, 1, size), "document": parts(2 * queries, 2, size)},
+        targets=Targets(positives=torch.arange(queries)),
+    )
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
@@ -104,7 +116,7 @@ def test_chunks_give_the_gradient_and_the_terms_of_the_whole_batch(model: TwoTow
 
 def test_the_language_model_term_is_over_the_batch_and_not_the_mean_of_the_chunks(model: TwoTowers) -> None:
     chunked = cached_backward(model, batch(2)).terms["document_mlm"].item()
-    each = [model.encode("document", part) for part in batch(2)["parts"]["document"]]
+    each = [model.encode("document", part) for part in batch(2).parts["document"]]
     mean_of_means = sum(
         float((one.sums["document_mlm"] / one.counts["document_mlm"].clamp(min=1)).detach()) for one in each
     ) / len(each)
@@ -115,9 +127,9 @@ def test_the_language_model_term_is_over_the_batch_and_not_the_mean_of_the_chunk
 
 def test_a_batch_without_a_masked_token_has_a_language_model_loss_of_zero(model: TwoTowers) -> None:
     empty = batch(3)
-    for of_role in empty["parts"].values():
+    for of_role in empty.parts.values():
         for part in of_role:
-            part["labels"] = torch.full_like(part["labels"], -100)
+            part.labels = torch.full_like(part.labels, -100)
     assert cached_backward(model, empty).terms["query_mlm"].item() == 0
     assert all(gradient.isfinite().all() for gradient in gradients(model).values())
 
@@ -185,7 +197,7 @@ def _process(rank: int, world: int, folder: str) -> None:
     share = _rows_of(range(3 * rank, 3 * rank + 3), documents)
     for chunked in (False, True):
         if chunked:
-            share["parts"] = {role: _split(of_role[0], 2) for role, of_role in share["parts"].items()}
+            share.parts = {role: _split(of_role[0], 2) for role, of_role in share.parts.items()}
             cached_backward(model, share)
         else:
             model(share).total.backward()
@@ -196,20 +208,21 @@ def _process(rank: int, world: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def _rows_of(queries: range, documents: range) -> Batch:
+def _rows_of(queries: range, documents: range) -> CachedBatch:
     """These of the 6 queries and 12 documents; query i's positive is document i of all that are gathered."""
     taken = {}
     for role, wanted in (("query", queries), ("document", documents)):
         ids, mask, labels = rows(6 if role == "query" else 12, 1 if role == "query" else 2)
         at = torch.tensor(list(wanted))
         position = torch.arange(len(at))
-        taken[role] = [{"input_ids": ids[at], "attention_mask": mask[at], "labels": labels[at], "position": position}]
-    return {"ids": [], "parts": taken, "targets": {"positives": torch.arange(6)[list(queries)]}}
+        taken[role] = [LabelledPart(ids[at], mask[at], position, labels[at])]
+    return CachedBatch(ids=[], parts=taken, targets=Targets(torch.arange(6)[list(queries)]))
 
 
-def _split(part: Part, size: int) -> list[Part]:
+def _split(part: LabelledPart, size: int) -> list[LabelledPart]:
     return [
-        {name: tensor[at : at + size] for name, tensor in part.items()} for at in range(0, len(part["position"]), size)
+        LabelledPart(**{name: tensor[at : at + size] for name, tensor in vars(part).items()})
+        for at in range(0, len(part.position), size)
     ]
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,13 @@ from transformers import BertModel  # noqa: E402
 
 from opensearch_neural.errors import InputError, OsnError  # noqa: E402
 from trainers.common import losses  # noqa: E402
-from trainers.common.grad_cache import CachedModel, Encoded, Part, gather  # noqa: E402
-from trainers.common.loop import Batches, Trained, TrainingSettings, Visit, total_steps, train  # noqa: E402
-from trainers.common.training_model import Batch, Losses, TrainingModel  # noqa: E402
+from trainers.common.batches import Batch, CachedBatch, Part  # noqa: E402
+from trainers.common.grad_cache import CachedModel, Encoded, gather  # noqa: E402
+from trainers.common.loop import train  # noqa: E402
+from trainers.common.run_folder import Trained  # noqa: E402
+from trainers.common.sampling import EpochBatches, Visit, total_steps  # noqa: E402
+from trainers.common.settings import TrainingSettings  # noqa: E402
+from trainers.common.training_model import Losses, TrainingModel  # noqa: E402
 from trainers.data.examples import SetRange  # noqa: E402
 
 
@@ -42,9 +47,15 @@ class Numbers:
         return visit.index, visit.random().random()
 
 
-def collate(items: list[tuple[int, float]]) -> Batch:
+@dataclass
+class NumberBatch(Batch):
+    values: Tensor
+    """(batch, 2) float32, each index and draw"""
+
+
+def collate(items: list[tuple[int, float]]) -> NumberBatch:
     values = torch.tensor([[index / 10, drawn] for index, drawn in items])
-    return {"ids": [f"n{index}" for index, _ in items], "values": values}
+    return NumberBatch(ids=[f"n{index}" for index, _ in items], values=values)
 
 
 class Regression(TrainingModel):
@@ -57,9 +68,9 @@ class Regression(TrainingModel):
         self.seen: list[list[str]] = []
         self.fail_at: Callable[[Batch], Tensor | None] = lambda batch: None
 
-    def forward(self, batch: Batch) -> Losses:
-        self.seen.append(batch["ids"])
-        values = batch["values"]
+    def forward(self, batch: NumberBatch) -> Losses:
+        self.seen.append(batch.ids)
+        values = batch.values
         error = (self.net(values)[:, 0] - values.sum(dim=1)).square().mean()
         if (failure := self.fail_at(batch)) is not None:
             error = error * failure
@@ -189,6 +200,17 @@ def test_the_same_command_after_the_end_returns_at_once(tmp_path: Path) -> None:
     second = run(tmp_path / "model", again, evaluate=lambda model: {"nDCG@10": 0.9})
     assert again.seen == []
     assert (second.steps, second.measures) == (first.steps, first.measures)
+
+
+def test_a_run_with_a_setting_that_is_gone_since_then_is_still_the_same_run(tmp_path: Path) -> None:
+    first = run(tmp_path / "model")
+    saved = tmp_path / "model" / "training.yaml"
+    saved.write_text(saved.read_text() + "kl_temperature: 1.0\n")
+    identity = tmp_path / "model" / ".training" / "run.json"
+    identity.write_text(identity.read_text().replace('"configuration": "', '"configuration": "0'))
+    again = Regression()
+    assert run(tmp_path / "model", again).steps == first.steps
+    assert again.seen == []
 
 
 def test_an_output_of_another_configuration_or_other_data_is_refused(tmp_path: Path) -> None:
@@ -345,7 +367,7 @@ class OfWords(TrainingModel):
         self.model = BertModel.from_pretrained(tiny_backbone(folder), add_pooling_layer=False)
         self.above, self.groups = nn.Linear(32, 1, bias=False), groups
 
-    def forward(self, batch: Batch) -> Losses:
+    def forward(self, batch: NumberBatch) -> Losses:
         every = torch.stack([one.square().sum() for one in self.parameters()]).sum()
         return Losses({"size": every})
 
@@ -390,10 +412,10 @@ def test_a_loss_that_is_not_finite_stops_with_step_term_and_batch_before_the_wei
 
 def test_a_gradient_that_is_not_finite_stops_too(tmp_path: Path) -> None:
     class Root(Regression):
-        def forward(self, batch: Batch) -> Losses:
-            self.seen.append(batch["ids"])
+        def forward(self, batch: NumberBatch) -> Losses:
+            self.seen.append(batch.ids)
             # The root has the value 0 and an infinite slope.
-            return Losses({"root": (self.net(batch["values"]).sum() * 0.0).sqrt()})
+            return Losses({"root": (self.net(batch.values).sum() * 0.0).sqrt()})
 
     with pytest.raises(OsnError, match="step 1: the gradient is not finite though the loss is"):
         run(tmp_path, Root())
@@ -465,7 +487,7 @@ def test_settings_without_meaning_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def drawn(data: Numbers, chosen: TrainingSettings, *, epoch: int = 0, **share: Any) -> list[list[int]]:
-    batches = Batches(data, chosen, whole=share.pop("whole", False), **share)
+    batches = EpochBatches(data, chosen, whole=share.pop("whole", False), **share)
     batches.set_epoch(epoch)
     return [[visit.index for visit in batch] for batch in batches]
 
@@ -487,7 +509,7 @@ def test_a_set_smaller_than_a_batch_is_shared_evenly() -> None:
     tiny = Numbers(3, sets=(SetRange("tiny", 0, 3, 0, 0),))
     assert [len(batch) for batch in drawn(tiny, settings(), rank=0, world=2)] == [1]
     with pytest.raises(InputError, match="tiny has fewer examples than the 4 processes"):
-        Batches(tiny, settings(), rank=0, world=4, whole=False)
+        EpochBatches(tiny, settings(), rank=0, world=4, whole=False)
 
 
 def test_each_batch_is_out_of_one_set() -> None:
@@ -511,7 +533,7 @@ def test_buckets_bring_like_lengths_together_and_still_visit_all() -> None:
 
 def test_a_batch_that_the_processes_cannot_share_is_refused() -> None:
     with pytest.raises(InputError, match="4 cannot be shared evenly by 3"):
-        Batches(Numbers(), settings(), rank=0, world=3, whole=False)
+        EpochBatches(Numbers(), settings(), rank=0, world=3, whole=False)
 
 
 def test_a_visit_draws_the_same_again_and_each_visit_something_else() -> None:
@@ -547,6 +569,11 @@ def test_accumulated_batches_train_the_weights_of_one_large_batch(tmp_path: Path
 # ------------------------------------------------ several processes
 
 
+@dataclass
+class PairTargets:
+    positives: Tensor
+
+
 class Pairs(CachedModel):
     """Number i and its image are a pair; the other pairs of the batch are negatives."""
 
@@ -557,11 +584,11 @@ class Pairs(CachedModel):
         self.towers = nn.ModuleDict({role: nn.Linear(2, 4, bias=False) for role in ("query", "document")})
 
     def encode(self, role: str, part: Part) -> Encoded:
-        return Encoded(self.towers[role](part["input_ids"]))
+        return Encoded(self.towers[role](part.input_ids))
 
-    def losses(self, vectors: dict[str, Tensor], targets: dict[str, Tensor]) -> Losses:
+    def losses(self, vectors: dict[str, Tensor], targets: PairTargets) -> Losses:
         scores = vectors["query"] @ gather(vectors["document"]).T
-        return Losses({"contrastive": losses.info_nce(scores, targets["positives"])})
+        return Losses({"contrastive": losses.info_nce(scores, targets.positives)})
 
     def export(self, folder: Path) -> None:
         torch.save(self.state_dict(), folder / "weights.pt")
@@ -570,16 +597,16 @@ class Pairs(CachedModel):
 class CollatePairs:
     whole_batch = True
 
-    def __call__(self, items: list[tuple[int, float]], rank: int, world: int) -> Batch:
+    def __call__(self, items: list[tuple[int, float]], rank: int, world: int) -> CachedBatch:
         share = len(items) // world
         own = slice(rank * share, (rank + 1) * share)
         values = torch.tensor([[index / 10, drawn] for index, drawn in items])[own]
-        part = {"input_ids": values, "position": torch.arange(share)}
-        return {
-            "ids": [f"n{index}" for index, _ in items[own]],
-            "parts": {"query": [part], "document": [{**part, "input_ids": values.flip(1)}]},
-            "targets": {"positives": torch.arange(len(items))[own]},
-        }
+        query = Part(values, torch.ones_like(values), torch.arange(share))
+        return CachedBatch(
+            ids=[f"n{index}" for index, _ in items[own]],
+            parts={"query": [query], "document": [replace(query, input_ids=values.flip(1))]},
+            targets=PairTargets(torch.arange(len(items))[own]),
+        )
 
 
 def train_pairs(output: Path, chunk_size: int | None) -> None:

@@ -20,7 +20,8 @@ from opensearch_neural.models.dense_encoder import finite
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.vectors import SparseVectors
 from trainers.data.embedding_cache import dense_vectors, sparse_vectors
-from trainers.data.examples import TrainingData, load_training
+from trainers.data.examples import TrainingData
+from trainers.data.loading import load_training
 from trainers.data.negatives import RunRetriever, mine, mine_command, open_retriever
 from trainers.data.texts import TextStore
 
@@ -173,7 +174,7 @@ import sys, time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
 from test_negatives import Fixed
-from trainers.data.examples import load_training
+from trainers.data.loading import load_training
 from trainers.data.negatives import mine
 class Slow(Fixed):
     def retrieve(self, queries, k):

@@ -19,29 +19,23 @@ from transformers import BertModel  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.dense import load_dense  # noqa: E402
-from trainers import dense as bi_encoder  # noqa: E402
+from trainers import dense  # noqa: E402
 from trainers.common import attention, precision  # noqa: E402
+from trainers.common.batches import CachedBatch  # noqa: E402
 from trainers.common.grad_cache import cached_backward  # noqa: E402
-from trainers.common.loop import TrainingSettings, Visit  # noqa: E402
+from trainers.common.objective import ObjectiveSettings  # noqa: E402
 from trainers.common.precision import Precision  # noqa: E402
+from trainers.common.sampling import Visit  # noqa: E402
 from trainers.common.schedules import TwoStageSettings  # noqa: E402
-from trainers.common.training_model import Batch  # noqa: E402
-from trainers.data.examples import TrainingData, load_training  # noqa: E402
-from trainers.dense import (  # noqa: E402
-    BiEncoder,
-    CandidateSettings,
-    DenseConfig,
-    DevSettings,
-    Drawn,
-    ObjectiveSettings,
-    RetrievalCollate,
-    RetrievalData,
-    SetSettings,
-    build,
-    rehearse,
-    train_dense,
-)
-from trainers.encoders import backbones  # noqa: E402
+from trainers.common.settings import TrainingSettings  # noqa: E402
+from trainers.data.candidates import CandidateSettings, Drawn, RetrievalData  # noqa: E402
+from trainers.data.examples import TrainingData  # noqa: E402
+from trainers.data.loading import load_training  # noqa: E402
+from trainers.data.retrieval_batches import RetrievalCollate  # noqa: E402
+from trainers.data.sets import DevSettings, SetSettings  # noqa: E402
+from trainers.dense import DenseConfig, build, rehearse, train_dense  # noqa: E402
+from trainers.encoders import backbones, bi_encoder  # noqa: E402
+from trainers.encoders.bi_encoder import BiEncoder  # noqa: E402
 from trainers.encoders.tower import EncoderSettings, load_towers, read_start  # noqa: E402
 
 TEXTS = ["bab dek", "fin gol kuz lab mek nin pol ruz", "sab", " ".join(WORDS[:50])]
@@ -205,37 +199,27 @@ def test_other_answers_and_second_copies_are_no_negatives(answers: TrainingData,
     ]
     batch = collate_of(answers, backbone)(items)
     # Columns: the positives d1, d2, then the negatives d5, d3, d4; d1 is encoded once for q1 and q2.
-    assert [len(part["position"]) for part in batch["parts"]["document"]] == [5]
-    assert batch["targets"]["candidates"].tolist() == [[0, 2], [0, 3], [1, 4]]
-    assert batch["targets"]["excluded"].int().tolist() == [
+    assert [len(part.position) for part in batch.parts["document"]] == [5]
+    assert batch.targets.candidates.tolist() == [[0, 2], [0, 3], [1, 4]]
+    assert batch.targets.excluded.int().tolist() == [
         [0, 0, 0, 0, 1],  # q1: d4 says what its answer says
         [0, 0, 0, 0, 1],
         [0, 0, 0, 1, 1],  # q3: d3 answers it too; d4 is the second copy of d1, which counts as its negative once
     ]
-    assert batch["ids"] == ["answers/q1", "answers/q2", "answers/q3"]
+    assert batch.ids == ["answers/q1", "answers/q2", "answers/q3"]
 
 
-def test_a_query_is_no_negative_for_a_document_that_answers_it(answers: TrainingData, backbone: Path) -> None:
-    items = [drawn(answers, 0, "d1"), drawn(answers, 1, "d1"), drawn(answers, 2, "d2")]
-    targets = collate_of(answers, backbone, symmetric=True)(items)["targets"]
-    assert targets["own_query"].tolist() == [0, 1, 2]
-    assert targets["queries_excluded"].int().tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
-
-
-def joined(batch: Batch, model: BiEncoder, role: str) -> torch.Tensor:
-    parts = batch["parts"][role]
+def joined(batch: CachedBatch, model: BiEncoder, role: str) -> torch.Tensor:
+    parts = batch.parts[role]
     vectors = torch.cat([model.encode(role, part).vectors for part in parts])
-    return vectors[torch.argsort(torch.cat([part["position"] for part in parts]))]
+    return vectors[torch.argsort(torch.cat([part.position for part in parts]))]
 
 
-@pytest.mark.parametrize("objective", [{}, {"symmetric": True}], ids=["to documents", "symmetric"])
-def test_two_processes_see_the_loss_of_one(
-    backbone: Path, beir: Path, monkeypatch: pytest.MonkeyPatch, objective: dict[str, Any]
-) -> None:
+def test_two_processes_see_the_loss_of_one(backbone: Path, beir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = RetrievalData([load_training(beir)], negatives=2, depth=5)
     # The same example in both halves: its documents are columns of both processes, and must count once.
     items = [data[Visit(index, 0, 0, 1)] for index in (0, 1, 2, 3, 1, 5)]
-    config = configuration(backbone, beir, Path("unused"), objective=ObjectiveSettings(**objective))
+    config = configuration(backbone, beir, Path("unused"))
     model = build(config).eval()
     collate = RetrievalCollate(data.parts, model, config.objective, chunk_size=None, overhead=0)
     alone = model(collate(items, 0, 1)).total
@@ -248,7 +232,7 @@ def test_two_processes_see_the_loss_of_one(
 
     monkeypatch.setattr(bi_encoder, "gather", gather)
     each = [
-        model.losses({role: joined(share, model, role) for role in ("query", "document")}, share["targets"]).total
+        model.losses({role: joined(share, model, role) for role in ("query", "document")}, share.targets).total
         for share in shares
     ]
     assert ((each[0] + each[1]) / 2).item() == pytest.approx(alone.item(), rel=1e-5)
@@ -265,7 +249,7 @@ def test_chunks_have_the_gradient_of_the_whole_batch(backbone: Path, beir: Path)
         if chunk_size is None:
             model(batch).total.backward()
         else:
-            assert all(len(part["position"]) <= 3 for parts in batch["parts"].values() for part in parts)
+            assert all(len(part.position) <= 3 for parts in batch.parts.values() for part in parts)
             cached_backward(model, batch)
         gradients.append({name: one.grad for name, one in model.named_parameters() if one.grad is not None})
     assert gradients[0].keys() == gradients[1].keys()
@@ -413,10 +397,9 @@ def test_bfloat16_trains_and_keeps_float32_weights(
     ("objective", "terms"),
     [
         ({"info_nce": 0.0, "kl": 1.0}, {"kl"}),
-        ({"info_nce": 0.5, "margin_mse": 0.1, "symmetric": True}, {"info_nce", "margin_mse"}),
-        ({"in_batch": False}, {"info_nce"}),
+        ({"info_nce": 0.5, "margin_mse": 0.1}, {"info_nce", "margin_mse"}),
     ],
-    ids=["kl", "contrastive and margin-MSE", "own candidates alone"],
+    ids=["kl", "contrastive and margin-MSE"],
 )
 def test_distillation_from_scores_in_the_data(
     tmp_path: Path, backbone: Path, objective: dict[str, Any], terms: set[str]
@@ -465,7 +448,7 @@ def test_held_back_questions_and_unseen_ones_are_not_trained_on(tmp_path: Path, 
         unseen=[SetSettings(beir, limit=5, name="unseen")],
         selection=DevSettings(hold_back=0.25, documents=30),
     )
-    prepared = bi_encoder.prepare(config)
+    prepared = dense.prepared_sets(config)
     trained = set(prepared.train[0].query_texts())
     assert len(trained) == 30
     assert not trained & {"q1", "q2", "q3", "q5", "q6"}

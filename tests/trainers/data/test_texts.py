@@ -1,0 +1,27 @@
+"""Texts by id, and what counts as the same text."""
+
+from __future__ import annotations
+
+import pytest
+
+from opensearch_neural.errors import InputError
+from trainers.data.texts import TextStore, normalised
+
+
+def test_a_text_store_keeps_every_text_and_refuses_a_second_one_under_an_id() -> None:
+    texts = {"a": "", "b": "naïve ☂", "c": "x" * 1000, "d": "lone \ud800 surrogate"}
+    store = TextStore(texts.items())
+    assert dict(store) == texts
+    assert store.row("c") == 2
+    assert store.add("b", "naïve ☂") == 1
+    with pytest.raises(InputError, match="'b' occurs twice"):
+        store.add("b", "other")
+    with pytest.raises(InputError, match="no document 'z'"):
+        store.row("z")
+
+
+def test_normalised_text_ignores_case_punctuation_and_width_but_not_words() -> None:
+    assert normalised("  What’s NEW?\t") == normalised("what's new")
+    assert normalised("ﬁle") == normalised("File")
+    assert normalised("list files") != normalised("list file")
+    assert normalised("??") != normalised("!!")

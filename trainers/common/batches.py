@@ -1,0 +1,77 @@
+"""What a collator hands to a model: dataclasses, whose fields say what they hold and in what shape.
+
+A method whose loss is a sum over rows subclasses `Batch`. One whose loss compares rows (`grad_cache.CachedModel`)
+subclasses `CachedBatch`, and has a dataclass of its own for `targets`, and one derived from `Part` where it encodes more
+than token ids:
+
+    @dataclass
+    class PairTargets:
+        keys: Tensor  # (pairs,) int64, the article of each
+
+    @dataclass
+    class PairBatch(CachedBatch):
+        targets: PairTargets
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+B = TypeVar("B", bound="Batch")
+
+
+@dataclass
+class Batch:
+    """Examples that meet in one loss; a subclass adds their tensors."""
+
+    ids: list[str]
+    """names of the examples, for messages: (batch,)"""
+
+    def to(self: B, device: torch.device) -> B:
+        """The same batch with every tensor on `device`."""
+        moved: B = _changed(self, lambda tensor: tensor.to(device))
+        return moved
+
+    def pin_memory(self: B) -> B:
+        """The same batch in memory that a GPU reads directly; the data loader asks for it."""
+        pinned: B = _changed(self, Tensor.pin_memory)
+        return pinned
+
+
+@dataclass
+class Part:
+    """Rows that are encoded together, padded to the longest of them."""
+
+    input_ids: Tensor
+    """(rows, length) int64"""
+    attention_mask: Tensor
+    """(rows, length) int64, 1 at tokens and 0 at padding"""
+    position: Tensor
+    """(rows,) int64, where each row belongs among the rows of its role"""
+
+
+@dataclass
+class CachedBatch(Batch):
+    """Rows of several roles, which are encoded part by part and then compared."""
+
+    parts: Mapping[str, Sequence[Part]]
+    """{role: parts}; how rows are split into parts changes nothing but padding and memory"""
+    targets: Any
+    """what the loss needs beside the vectors: a dataclass of the method"""
+
+
+def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: _changed(getattr(value, field.name), change) for field in fields(value)})
+    if isinstance(value, Mapping):
+        return {key: _changed(held, change) for key, held in value.items()}
+    if isinstance(value, list):
+        return [_changed(held, change) for held in value]
+    return value

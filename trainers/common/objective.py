@@ -1,0 +1,70 @@
+"""The loss of retrieval: which terms, and each from the scores of a batch. Dense and sparse models share it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trainers.common import losses
+
+
+@dataclass(slots=True)
+class ObjectiveSettings:
+    """The loss: a sum of terms, each with its weight, 0 leaves it out."""
+
+    info_nce: float = 1.0
+    """contrastive, over all documents of the batch"""
+    margin_mse: float = 0.0
+    """distillation over the query's own candidates, from teachers or from scores that stand in the data"""
+    kl: float = 0.0
+    """the same by Kullback-Leibler divergence, at temperature 1"""
+    temperature: float | None = None
+    """divides scores in the contrastive term; null is 0.05 for normalized vectors and 1 for others"""
+    teacher_weights: list[float] | None = None
+    """of the teachers in their order; null weighs them alike"""
+    teacher_scale: float = 10.0
+    """the ensemble's S"""
+    normalize_teachers: bool = True
+    """each teacher's scores of a query from 0 to 1 before they are added"""
+
+    def __post_init__(self) -> None:
+        if max(self.info_nce, self.margin_mse, self.kl) <= 0 or min(self.info_nce, self.margin_mse, self.kl) < 0:
+            raise ValueError("info_nce, margin_mse and kl are weights: none below 0, one at least above")
+        if self.temperature is not None and self.temperature <= 0:
+            raise ValueError(f"temperature must be above 0, not {self.temperature}")
+
+    @property
+    def distils(self) -> bool:
+        return self.margin_mse > 0 or self.kl > 0
+
+
+@dataclass
+class TeacherScores:
+    """What the teachers say together of each query's candidates."""
+
+    scores: Tensor
+    """(queries, candidates) float32, 0 where they say nothing"""
+    known: Tensor
+    """(queries, candidates) bool, where all of them say something"""
+
+
+def distillation(
+    objective: ObjectiveSettings, scores: Tensor, teacher: TeacherScores | None, terms: dict[str, Tensor]
+) -> None:
+    """Adds the terms that compare scores, (queries, candidates), with the teachers'."""
+    if not objective.distils:
+        return
+    if teacher is None:
+        raise ValueError("the objective distils, but the batch has no teacher scores")
+    if objective.margin_mse:
+        terms["margin_mse"] = objective.margin_mse * losses.margin_mse(scores, teacher.scores, known=teacher.known)
+    if objective.kl:
+        terms["kl"] = objective.kl * losses.kl_distillation(scores, teacher.scores, known=teacher.known)
+
+
+def in_batch_accuracy(scores: Tensor, candidates: Tensor, excluded: Tensor) -> Tensor:
+    """The share of queries whose positive scores highest of all documents of the batch: a scalar."""
+    best = scores.masked_fill(excluded, -torch.inf).argmax(dim=1)
+    return (best == candidates[:, 0]).float().mean()

@@ -1,0 +1,243 @@
+"""The output directory of a training: what it holds while it runs, how it goes on, and what is left at the end.
+
+model files, osn.json (written last: its presence says that training ended), training.yaml
+.training/   run.json, checkpoints/, best/, logs/ (TensorBoard), history.jsonl
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from safetensors.torch import save_model
+
+from opensearch_neural.errors import InputError
+from opensearch_neural.files import share, write_json
+from opensearch_neural.models.directory import read_osn_json, write_osn_json
+from trainers.common.config import fingerprint, save_config, to_dict
+from trainers.common.processes import is_main_process
+from trainers.common.training_model import TrainingModel
+
+WITHOUT_EFFECT = (
+    "log_every",
+    "save_every",
+    "keep",
+    "workers",
+    "device",
+    "chunk_size",
+    "activation_checkpointing",
+    "output",
+    "cache",
+)
+"""Settings that may change between a run and its continuation: they do not change the weights, but for rounding."""
+YAML = (".yaml", ".yml")
+
+
+@dataclass(slots=True)
+class Trained:
+    """What training came to."""
+
+    steps: int
+    """optimizer steps that were taken"""
+    best_step: int | None
+    """after which step the state that is kept stood; None without dev measures"""
+    measures: dict[str, float]
+    """dev measures of the state that is kept, and "start …", those before the first step"""
+    history: list[dict[str, float]] = field(default_factory=list)
+    """the lines of the log"""
+
+
+@dataclass(slots=True)
+class BestState:
+    """The best state on dev so far; its weights lie beside it."""
+
+    start: dict[str, float] = field(default_factory=dict)
+    """measures before the first step"""
+    step: int | None = None
+    """after which it stood; None as long as no state counts"""
+    measures: dict[str, float] = field(default_factory=dict)
+    """of that state"""
+
+    def to_json(self) -> dict[str, Any]:
+        return (
+            {"start": self.start}
+            if self.step is None
+            else {"start": self.start, "step": self.step, "measures": self.measures}
+        )
+
+
+def check_output(output: Path, kind: str, parts: Collection[str] = ()) -> None:
+    """Raises InputError where a training that makes a model of `kind` would write among what is not its own: another
+    kind of model, a file, or a folder of something else (YAML files may lie there, and the folders `parts`). Called before
+    anything is written."""
+    if not output.exists():
+        return
+    if not output.is_dir():
+        raise InputError(f"{output} is a file", "name a folder as --output")
+    run = output / ".training" / "run.json"
+    made = read_osn_json(output) or (json.loads(run.read_text(encoding="utf-8")) if run.exists() else None)
+    if made is not None:
+        if made["kind"] != kind:
+            raise InputError(f"{output} holds another kind of model ({made['kind']})", "choose another --output")
+        return
+    names = [path.name for path in output.iterdir() if not path.name.startswith(".") and path.suffix not in YAML]
+    others = [name for name in names if name not in parts]
+    if others:
+        raise InputError(f"{output} holds something else ({sorted(others)[0]})", "choose another --output")
+
+
+class RunFolder:
+    """The files of one training run in its output directory."""
+
+    def __init__(self, output: Path, kind: str, config: Any, data_hash: str) -> None:
+        self.output, self.kind, self.config, self.data_hash = output, kind, config, data_hash
+        self.folder = output / ".training"
+        self._saved = output / "training.yaml"
+        self.checkpoints = self.folder / "checkpoints"
+        self.best = self.folder / "best"
+        self.logs = self.folder / "logs"
+        self.identity = {
+            "kind": kind,
+            "data_hash": data_hash,
+            "configuration": fingerprint(_with_effect(to_dict(config))),
+        }
+
+    # ------------------------------------------------ whose run it is
+
+    def ended(self) -> Trained | None:
+        """What the run came to where it ended. Raises InputError where the directory is another run's."""
+        check_output(self.output, self.kind)
+        content = read_osn_json(self.output) if self.output.is_dir() else None
+        identity = self.folder / "run.json"
+        if identity.exists():
+            other = json.loads(identity.read_text(encoding="utf-8"))
+            changed = [name for name in self.identity if other.get(name) != self.identity[name]]
+            if "configuration" in changed and not (fields := self._other_fields()) and self._saved.exists():
+                changed.remove("configuration")  # Settings that came later, not given.
+            if "configuration" in changed:
+                shown = "; ".join(fields[:5]) + (f"; and {len(fields) - 5} more" if len(fields) > 5 else "")
+                raise InputError(
+                    f"{self.output} holds a training run with another configuration"
+                    + (f" ({shown})" if fields else ""),
+                    f"choose another --output, or remove {self.output}",
+                )
+            if changed:
+                raise InputError(
+                    f"{self.output} holds a training run on other data, or from another start",
+                    f"choose another --output, or remove {self.output}",
+                )
+        elif content is not None:
+            raise InputError(f"{self.output} holds a model that was not trained there", "choose another --output")
+        if content is None:
+            return None
+        outcome = json.loads((self.folder / "outcome.json").read_text(encoding="utf-8"))
+        return Trained(outcome["steps"], outcome["best_step"], dict(content["measures"]))
+
+    def _other_fields(self) -> list[str]:
+        """The fields of the configuration beside the model that differ from this one's."""
+        there = yaml.safe_load(self._saved.read_text(encoding="utf-8")) if self._saved.exists() else {}
+        now = _with_effect(to_dict(self.config))
+        return differing(_known(_with_effect(there), now), now)
+
+    def start(self) -> None:
+        if is_main_process():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(self.folder / "run.json", self.identity)
+            save_config(self.config, self.output)
+
+    # ------------------------------------------------ while it runs
+
+    def last_checkpoint(self) -> Path | None:
+        """The newest checkpoint that was completely written."""
+        complete = [path.parent for path in self.checkpoints.glob("checkpoint-*/complete")]
+        return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+    def mark_complete(self, step: int) -> None:
+        (self.checkpoints / f"checkpoint-{step}" / "complete").touch()
+
+    def mark_trained(self) -> None:
+        """All steps are done, or training was stopped for want of gain: what remains is to write the model."""
+        if is_main_process():
+            (self.folder / "trained").touch()
+
+    def is_trained(self, checkpoint: Path, steps: int) -> bool:
+        return (self.folder / "trained").exists() or int(checkpoint.name.rpartition("-")[2]) >= steps
+
+    def read_best(self) -> BestState:
+        path = self.best / "best.json"
+        return BestState(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else BestState()
+
+    def write_best(self, model: TrainingModel | None, best: BestState) -> None:
+        """model: None where no state counts yet."""
+        self.best.mkdir(parents=True, exist_ok=True)
+        if model is not None:
+            beside = self.best / ".model.safetensors"
+            save_model(model, str(beside))
+            beside.replace(self.best / "model.safetensors")
+        write_json(self.best / "best.json", best.to_json())
+
+    def note(self, entry: Mapping[str, Any]) -> None:
+        """Add a line to the history."""
+        with (self.folder / "history.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    # ------------------------------------------------ what is left
+
+    def publish(self, model: TrainingModel, trained: Trained) -> None:
+        """The model's files beside, then into place; osn.json last. Checkpoints have served their purpose then."""
+        staging = self.folder / "export"
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir(parents=True)
+        model.export(staging)
+        share(staging)
+        for path in sorted(staging.iterdir()):
+            target = self.output / path.name
+            if target.is_dir():
+                shutil.rmtree(target)
+            path.replace(target)
+        staging.rmdir()
+        write_json(self.folder / "outcome.json", {"steps": trained.steps, "best_step": trained.best_step})
+        write_osn_json(
+            self.output,
+            self.kind,
+            training=to_dict(self.config),
+            data_hash=self.data_hash,
+            measures=trained.measures,
+        )
+        for folder in (self.checkpoints, self.best):
+            shutil.rmtree(folder, ignore_errors=True)
+        (self.folder / "trained").unlink(missing_ok=True)
+
+
+def _with_effect(config: Any) -> Any:
+    """`config` (plain values) without what does not change the result: where it is written, how often it is saved."""
+    if not isinstance(config, dict):
+        return config
+    return {name: _with_effect(value) for name, value in config.items() if name not in WITHOUT_EFFECT}
+
+
+def _known(there: Any, now: Any) -> Any:
+    """`there` without the fields that there are no longer: what was trained with them stays trained."""
+    if isinstance(there, dict) and isinstance(now, dict):
+        return {name: _known(value, now[name]) for name, value in there.items() if name in now}
+    return there
+
+
+def differing(there: Any, now: Any, name: str = "") -> list[str]:
+    """The fields of plain values (`to_dict`) that are not the same, each with both."""
+    if isinstance(there, dict) and isinstance(now, dict):
+        names = [*there, *(key for key in now if key not in there)]
+        return [
+            line for key in names for line in differing(there.get(key), now.get(key), f"{name}.{key}" if name else key)
+        ]
+    return [] if there == now else [f"{name}: {_brief(there)} there, {_brief(now)} now"]
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:59] + "…"

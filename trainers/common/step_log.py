@@ -1,0 +1,68 @@
+"""What one sees of a training while it runs: lines on stderr, a bar on a terminal, TensorBoard."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState
+
+logger = logging.getLogger(__name__)
+
+
+class StepLines(TrainerCallback):
+    """Every line of the log on stderr, and on a terminal a bar."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.bar: Any = None
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if sys.stderr.isatty():
+            from tqdm.auto import tqdm
+
+            self.bar = tqdm(
+                total=state.max_steps, initial=state.global_step, desc=self.name, unit="step", file=sys.stderr
+            )
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self.bar is not None:
+            self.bar.update(state.global_step - self.bar.n)
+
+    def on_log(
+        self, args: Any, state: TrainerState, control: TrainerControl, logs: dict[str, float] | None = None, **_: Any
+    ) -> None:
+        logs = logs or {}
+        measured = {name: value for name, value in logs.items() if isinstance(value, (int, float))}
+        if "train_runtime" in measured:
+            return
+        if self.bar is not None and "loss" in measured:
+            self.bar.set_postfix(loss=f"{measured['loss']:.4g}")
+        if state.max_steps and "steps_per_second" in measured:
+            measured["minutes_left"] = (state.max_steps - state.global_step) / measured["steps_per_second"] / 60
+        shown = "  ".join(f"{name.removeprefix('eval_')} {value:.4g}" for name, value in measured.items())
+        of = f"/{state.max_steps}" if state.max_steps else ""
+        line = f"{self.name}  step {state.global_step}{of}  {shown}"
+        if self.bar is not None:
+            self.bar.write(line, file=sys.stderr)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self.bar is not None:
+            self.bar.close()
+            self.bar = None
+
+
+def tensorboard(folder: Path) -> TrainerCallback | None:
+    """What writes TensorBoard logs into `folder`; None, with a warning, where TensorBoard is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        logger.warning('no TensorBoard logs: pip install "opensearch-neural[train]"')
+        return None
+    from transformers.integrations import TensorBoardCallback
+
+    return TensorBoardCallback(SummaryWriter(log_dir=str(folder)))

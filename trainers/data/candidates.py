@@ -1,0 +1,178 @@
+"""What a query of a batch is compared with: its positive, hard negatives, and the other documents of the batch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from opensearch_neural.errors import InputError
+from trainers.common.config import fingerprint
+from trainers.common.sampling import Visit
+from trainers.data.examples import SetRange, TrainingData
+from trainers.data.texts import normalised
+
+
+@dataclass(slots=True)
+class CandidateSettings:
+    """What a query is compared with beside its positive."""
+
+    negatives: int = 0
+    """hard ones, drawn at each visit, filled up at random where there are fewer"""
+    depth: int = 200
+    """of how many of the hardest they are drawn"""
+    mine: Literal["bm25"] | None = None
+    """where they come from when the data has none"""
+
+    def __post_init__(self) -> None:
+        if self.negatives < 0 or self.depth < 1:
+            raise ValueError(f"negatives {self.negatives} and depth {self.depth}: expected at least 0 and 1")
+
+
+class Drawn(NamedTuple):
+    """What one example became at one visit: rows in the stores of its set."""
+
+    at: int  # which set
+    example: int
+    query: int
+    positive: int
+    negatives: list[int]
+
+
+class RetrievalData:
+    """Examples of several sets by number; at each visit a positive and negatives are drawn.
+
+    Sets stay apart: each batch is out of one, so nothing of another set can be a negative, and each keeps the ids and
+    hashes that its teachers know.
+    """
+
+    def __init__(self, sets: Sequence[TrainingData], *, negatives: int, depth: int) -> None:
+        self.parts, self.negatives, self.depth = list(sets), negatives, depth
+        starts = np.cumsum([0, *(len(data) for data in sets)]).tolist()
+        self.sets = tuple(
+            SetRange(data.name, start, stop, 0, len(data.documents))
+            for data, start, stop in zip(sets, starts, starts[1:], strict=False)
+        )
+
+    def __len__(self) -> int:
+        return sum(len(data) for data in self.parts)
+
+    def __getitem__(self, visit: Visit) -> Drawn:
+        at = next(at for at, part in enumerate(self.sets) if visit.index < part.stop)
+        data, index = self.parts[at], visit.index - self.sets[at].start
+        positive, negatives = sample_candidates(data, index, self.negatives, rng=visit.random(), depth=self.depth)
+        row = data.documents.row
+        return Drawn(at, index, int(data.query_rows[index]), row(positive), [row(document) for document in negatives])
+
+    @property
+    def hash(self) -> str:
+        return fingerprint([[data.name, data.hash] for data in self.parts])
+
+
+def sample_candidates(
+    data: TrainingData, index: int, count: int, *, rng: random.Random, depth: int | None = None
+) -> tuple[str, list[str]]:
+    """(positive, `count` negatives) of the example at `index`, as document ids.
+
+    The negatives are drawn from the first `depth` hard ones; where these are fewer, the rest are random documents of
+    the same set that are not known to be relevant. Raises InputError where even those do not suffice.
+    """
+    ids, documents = data.documents.ids, data.documents
+    positives = data.positives[index]
+    chosen = int(positives[rng.randrange(len(positives))])
+    hard = data.negatives[index][:depth].tolist()
+    rows = rng.sample(hard, min(count, len(hard)))
+    if len(rows) < count:
+        part = next(part for part in data.sets if part.start <= index < part.stop)
+        known = set(data.judged[int(data.query_rows[index])].tolist()) | set(hard)
+        texts = {normalised(documents.text_at(row)) for row in known}
+        tries = 0
+        while len(rows) < count:
+            row = rng.randrange(part.document_start, part.document_stop)
+            tries += 1
+            if row not in known and normalised(documents.text_at(row)) not in texts:
+                rows.append(row)
+                known.add(row)
+                texts.add(normalised(documents.text_at(row)))
+            elif tries > 100 * (count + len(known)):
+                raise InputError(
+                    f"{part.name} has too few documents for {count} negatives a query "
+                    f"(query {data.queries.ids[int(data.query_rows[index])]!r})"
+                )
+    return ids[chosen], [ids[row] for row in rows]
+
+
+def unique_documents(items: Sequence[Drawn]) -> list[int]:
+    """Positives, then negatives, each document once: encoding it twice would give the same vector."""
+    drawn = [item.positive for item in items] + [row for item in items for row in item.negatives]
+    return list(dict.fromkeys(drawn))
+
+
+@dataclass
+class Candidates:
+    """The documents of a batch, and which of them each query of this process is compared with.
+
+    "documents" are those of all processes, process by process, as `gather` brings their vectors together.
+    """
+
+    own: list[Drawn]
+    """this process's examples"""
+    own_documents: list[int]
+    """rows of the documents that this process encodes"""
+    documents: list[int]
+    """rows of the documents of all processes"""
+    columns: npt.NDArray[np.int64]
+    """(queries, 1 + negatives), which of `documents` are a query's own, the positive first"""
+    excluded: npt.NDArray[np.bool_]
+    """(queries, documents), what is no negative of a query"""
+
+
+class KnownPositives:
+    """Which documents are known to be relevant to which queries of a set, compared by normalised text."""
+
+    def __init__(self, data: TrainingData) -> None:
+        self.document_keys = np.asarray(data.documents.canonical())
+        self.query_keys = np.asarray(data.queries.canonical())
+        self._data = data
+        self._known: dict[int, npt.NDArray[np.int64]] = {}
+        self._same_query: dict[int, list[int]] = {}
+        for row, key in enumerate(self.query_keys.tolist()):
+            self._same_query.setdefault(key, []).append(row)
+
+    def candidates(self, items: Sequence[Drawn], rank: int = 0, world: int = 1) -> Candidates:
+        """Of the batch `items`, for the process `rank` of `world`, which have a share of it each."""
+        share = len(items) // world
+        # Each process encodes its documents once; together they are the columns that queries are scored against.
+        by_process = [unique_documents(items[process * share : (process + 1) * share]) for process in range(world)]
+        documents = [row for rows in by_process for row in rows]
+        offset = sum(len(rows) for rows in by_process[:rank])
+        own = list(items[rank * share : (rank + 1) * share])
+        position = {row: offset + place for place, row in enumerate(by_process[rank])}
+        columns = np.array([[position[row] for row in (item.positive, *item.negatives)] for item in own])
+        excluded = self._excluded(own, np.array(documents, dtype=np.int64), columns[:, 0])
+        return Candidates(own, by_process[rank], documents, columns, excluded)
+
+    def known(self, query: int) -> npt.NDArray[np.int64]:
+        """Keys of the documents that are relevant to the query, or to another one of the same text."""
+        key = int(self.query_keys[query])
+        if key not in self._known:
+            judged = [self._data.judged[row] for row in self._same_query[key]]
+            self._known[key] = np.unique(self.document_keys[np.concatenate(judged)])
+        return self._known[key]
+
+    def _excluded(
+        self, own: Sequence[Drawn], documents: npt.NDArray[np.int64], positives: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_]:
+        """(queries, documents): other relevant documents, and second copies, are no negatives; a positive is its own."""
+        keys = self.document_keys[documents]
+        first = np.zeros(len(keys), dtype=bool)
+        first[np.unique(keys, return_index=True)[1]] = True
+        excluded = np.stack([np.isin(keys, self.known(item.query)) for item in own]) | ~first
+        # The same text as the positive is the positive, judged or not.
+        excluded |= keys[None, :] == keys[positives][:, None]
+        excluded[np.arange(len(own)), positives] = False
+        return excluded

@@ -1,0 +1,267 @@
+"""Training data from files: what a path holds, read into `TrainingData`.
+
+data = load_training("squad-mix")                         a BEIR folder's train split
+data = load_training("nq-train.json")                     DPR's json
+data = load_training("triples.train.small.tsv.gz")        MS MARCO triples
+data = load_training("pairs.jsonl")                       sentence-transformers pairs, triples, scored lists
+data = load_training("squad-mix", negatives="mined.jsonl")    with what `osn mine` found
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from opensearch_neural.corpus.documents import Document, Rejected
+from opensearch_neural.corpus.judgements import BeirData, read_queries
+from opensearch_neural.corpus.reader import read_corpus
+from opensearch_neural.errors import InputError
+from trainers.data import formats
+from trainers.data.examples import TrainingData
+from trainers.data.formats import Passage, Record
+from trainers.data.negatives_file import NEGATIVES, with_negatives
+from trainers.data.texts import Ragged, TextStore, text_id
+
+logger = logging.getLogger(__name__)
+FORMATS = ("beir", "dpr", "triples", "pairs", "generated")
+GENERATED = "generated-queries"
+
+
+def load_training(
+    path: str | Path,
+    *,
+    split: str = "train",
+    negatives: str | Path | None = None,
+    corpus: str | Path | None = None,
+    queries: str | Path | None = None,
+    format: str | None = None,
+    limit: int | None = None,
+    name: str | None = None,
+) -> TrainingData:
+    """The training data in `path`.
+
+    format: one of FORMATS; by default what the path says: a folder is BEIR, .json DPR, .tsv triples, .jsonl
+    sentence-transformers or the output of `osn generate-queries`. corpus: the documents of triples by id and of
+    generated queries (a BEIR folder, or any corpus, or MS MARCO's collection.tsv); the queries of triples by id.
+    negatives: a file that `osn mine` made of the same texts; its negatives take the place of the data's own.
+    limit: the first so many examples.
+
+    Raises InputError with file, line and field for what is not as it should be, for judgements most of which name
+    unknown documents, and for data that ends up without an example.
+    """
+    path = Path(path)
+    format = format or format_of(path)
+    name = name or path.resolve().name.partition(".")[0]
+    data = _load_beir(path, split, name) if format == "beir" else _load_records(path, format, corpus, queries, name)
+    if negatives is not None:
+        data = with_negatives(data, negatives)
+    if limit is not None:
+        data = data.take(range(min(limit, len(data))))
+    if not len(data):
+        raise InputError(f"{path} gives no training example", "; ".join(data.notes) or None)
+    for note in data.notes:
+        logger.warning("%s", note)
+    logger.info("%s: %d examples over %d documents, hash %s", name, len(data), len(data.documents), data.hash)
+    return data
+
+
+def format_of(path: Path) -> str:
+    """Which of FORMATS a path holds, by its name and, of JSON lines, its first. Raises InputError where none."""
+    if path.is_dir():
+        return "beir"
+    if not path.exists():
+        raise InputError(f"{path} does not exist", "check the path of the training data")
+    stem = path.name.lower().removesuffix(".gz").removesuffix(".zst")
+    if stem.endswith(".json"):
+        return "dpr"
+    if stem.endswith((".tsv", ".txt")):
+        return "triples"
+    if stem.endswith((".jsonl", ".ndjson")):
+        _, first = next(formats.read_json_lines(path), (0, None))
+        if isinstance(first, dict) and first.get("osn") == NEGATIVES:
+            raise InputError(
+                f"{path} holds mined negatives, no texts", "give the data they were mined for, and this as negatives"
+            )
+        if isinstance(first, dict) and (first.get("osn") == GENERATED or {"_id", "queries"} <= first.keys()):
+            return "generated"
+        return "pairs"
+    raise InputError(
+        f"{path}: the name does not say what kind of training data it is",
+        "expected a BEIR folder, DPR's .json, triples .tsv, or .jsonl (also with .gz or .zst)",
+    )
+
+
+class _Builder:
+    """Examples under construction: one for each query id, in the order of their first record."""
+
+    def __init__(self, name: str, queries: TextStore | None = None, documents: TextStore | None = None) -> None:
+        self.name = name
+        # Stores that were given are complete: a record may only name what they hold.
+        self.closed_queries, self.closed_documents = queries is not None, documents is not None
+        self.queries = TextStore(what="query") if queries is None else queries
+        self.documents = TextStore() if documents is None else documents
+        self.examples: dict[int, tuple[array[int], array[int], dict[int, float]]] = {}
+        self.unknown_queries: dict[str, int] = {}
+        self.unknown_documents: dict[str, int] = {}
+        self.references = {"query": 0, "document": 0}
+        self.notes: list[str] = []
+
+    def add(self, record: Record) -> None:
+        query = self._query(record)
+        positives = [self._document(passage, record) for passage in record.positives]
+        negatives = [self._document(passage, record) for passage in record.negatives]
+        if query is None or not any(row is not None for row in positives):
+            return
+        known, wrong, scores = self.examples.setdefault(query, (array("i"), array("i"), {}))
+        known.extend(row for row in positives if row is not None and row not in known)
+        wrong.extend(row for row in negatives if row is not None)
+        for row, score in zip([*positives, *negatives], record.scores or [], strict=False):
+            if row is not None:
+                scores[row] = score
+
+    def _query(self, record: Record) -> int | None:
+        self.references["query"] += 1
+        if self.closed_queries:
+            return self._known(self.queries, record.query_id or "", self.unknown_queries)
+        text = (record.query or "").strip()
+        if not text:
+            raise InputError(f"{record.where}: the query is empty")
+        return self.queries.add(record.query_id or text_id(text), text)
+
+    def _document(self, passage: Passage, record: Record) -> int | None:
+        self.references["document"] += 1
+        if self.closed_documents:
+            return self._known(self.documents, passage.id or "", self.unknown_documents)
+        text = (passage.text or "").strip()
+        if not text:
+            raise InputError(f"{record.where}: a document is empty")
+        return self.documents.add(passage.id or text_id(text), text)
+
+    @staticmethod
+    def _known(store: TextStore, identifier: str, unknown: dict[str, int]) -> int | None:
+        if identifier in store:
+            return store.row(identifier)
+        unknown[identifier] = unknown.get(identifier, 0) + 1
+        return None
+
+    def build(self, source: str) -> TrainingData:
+        """`source`: the file whose references are reported where they name what is unknown."""
+        for what, unknown in (("query", self.unknown_queries), ("document", self.unknown_documents)):
+            if not unknown:
+                continue
+            plural = {"query": "queries", "document": "documents"}[what]
+            times, shown = sum(unknown.values()), ", ".join(repr(identifier) for identifier in islice(unknown, 3))
+            message = (
+                f"{source}: {times} references name {len(unknown)} {plural} that the data does not hold "
+                f"({'first: ' if len(unknown) > 3 else ''}{shown})"
+            )
+            if what == "document" and not len(self.documents):
+                raise InputError(f"{self.name}: the corpus holds no document with text", f"{source} names {times}")
+            if times * 2 > self.references[what]:
+                raise InputError(message, f"is this the right {'corpus' if what == 'document' else 'query file'}?")
+            self.notes.append(message + "; left out")
+        positives, negatives, scored, values = [], [], [], array("f")
+        judged: list[list[int]] = [[] for _ in range(len(self.queries))]
+        for query, (known, wrong, scores) in self.examples.items():
+            known_rows = known.tolist()
+            positives.append(known_rows)
+            # A document that is a positive elsewhere in the file, or comes again, is no further negative.
+            seen = set(known_rows)
+            negatives.append([row for row in wrong if not (row in seen or seen.add(row))])  # type: ignore[func-returns-value]
+            judged[query] = known_rows
+            scored.append(list(scores))
+            values.extend(scores.values())
+        return TrainingData(
+            self.name,
+            self.queries,
+            self.documents,
+            np.array(list(self.examples), dtype=np.int32),
+            Ragged(positives),
+            Ragged(negatives),
+            Ragged(judged),
+            Ragged(scored),
+            np.array(values, dtype=np.float32),
+            notes=self.notes,
+        )
+
+
+def _load_beir(folder: Path, split: str, name: str) -> TrainingData:
+    beir = BeirData.load(folder, split)
+    builder = _Builder(
+        name,
+        TextStore(beir.queries.items(), what="query"),
+        TextStore((document.id, document.contents) for document in read_documents(beir.corpus_path)),
+    )
+    irrelevant = without = 0
+    for query, judgements in beir.qrels.items():
+        relevant = [Passage(document) for document, grade in judgements.items() if grade > 0]
+        others = [Passage(document) for document, grade in judgements.items() if grade <= 0]
+        irrelevant += len(others)
+        without += not relevant
+        builder.add(Record(query, None, relevant, others, None, query))
+    if irrelevant:
+        builder.notes.append(f"{name}: {irrelevant} documents judged not relevant are taken as hard negatives")
+    if without:
+        builder.notes.append(f"{name}: {without} queries without a relevant document left out")
+    return builder.build(str(folder / "qrels" / f"{split}.tsv"))
+
+
+def _load_records(
+    path: Path, format: str, corpus: str | Path | None, queries: str | Path | None, name: str
+) -> TrainingData:
+    if format == "generated":
+        if corpus is None:
+            raise InputError(f"{path}: generated queries name their passages by id", "give the corpus they came from")
+        builder = _Builder(name, None, _read_documents(Path(corpus)))
+        records = formats.read_generated(path)
+    elif format == "triples" and (corpus is not None or queries is not None):
+        if corpus is None or queries is None:
+            raise InputError(f"{path}: triples by id need both the corpus and the queries")
+        builder = _Builder(name, TextStore(read_queries(queries).items(), what="query"), _read_documents(Path(corpus)))
+        records = formats.read_triples(path, by_id=True)
+    else:
+        builder = _Builder(name)
+        if format == "dpr":
+            records = formats.read_dpr(path)
+        elif format == "triples":
+            records = formats.read_triples(path, by_id=False)
+        elif format == "pairs":
+            records = formats.read_pairs(path)
+        else:
+            raise InputError(f"unknown format of training data {format!r}", f"known: {', '.join(FORMATS)}")
+    for record in records:
+        builder.add(record)
+    return builder.build(str(path))
+
+
+def _read_documents(path: Path) -> TextStore:
+    """A corpus of any kind; two columns without a header, as MS MARCO's collection.tsv has them, included."""
+    if path.is_file() and ".tsv" in path.suffixes:
+        _, first = next(formats.read_lines(path), (0, ""))
+        if first.count("\t") == 1 and first.split("\t")[0] not in ("id", "_id", "docid", "doc_id", "docno"):
+            return TextStore(formats.read_id_texts(path))
+    return TextStore((document.id, document.contents) for document in read_documents(path))
+
+
+def read_documents(path: str | Path, *, limit: int | None = None) -> Iterator[Document]:
+    """The documents of a corpus that can be read; how many cannot is logged, with the first of them.
+
+    A record without text has nothing to train on: it is no reason to refuse the corpus, as it is for an ingest.
+    """
+    rejected: list[str] = []
+    count = 0
+
+    def note(reject: Rejected) -> None:
+        nonlocal count
+        count += 1
+        if len(rejected) < 3:
+            rejected.append(str(reject))
+
+    yield from read_corpus(path, limit=limit, on_reject=note)
+    if count:
+        logger.warning("%s: %d records left out (%s%s)", path, count, "; ".join(rejected), "; …" * (count > 3))

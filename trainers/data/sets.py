@@ -1,0 +1,157 @@
+"""The data of a run: its train sets, without what is unseen or held back, and its dev sets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from opensearch_neural.errors import InputError
+from trainers.common.dev_measures import DevSet, dev_set
+from trainers.data.examples import TrainingData
+from trainers.data.leaks import find_leaks, without_leaks
+from trainers.data.loading import load_training
+from trainers.data.splits import fewer_documents, hold_back
+from trainers.data.unlabelled_questions import unlabelled
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class SetSettings:
+    """A data set: what `load_training` takes."""
+
+    path: Path
+    """a BEIR folder, DPR's .json, triples .tsv, or .jsonl"""
+    split: str = "train"
+    """which judgements of a BEIR folder"""
+    name: str | None = None
+    """null takes the path's"""
+    format: str | None = None
+    """null takes what the path says"""
+    corpus: Path | None = None
+    """the documents of triples by id and of generated queries"""
+    queries: Path | None = None
+    """the queries of triples by id"""
+    negatives: Path | None = None
+    """what `osn mine` found for these texts"""
+    limit: int | None = None
+    """the first so many examples"""
+    teachers: list[Path] = field(default_factory=list)
+    """folders of `osn teach` for this set, in the order of objective.teacher_weights"""
+
+    def load(self, folder: Path | None = None) -> TrainingData:
+        """folder: where what has to be computed for it is kept, if anything has."""
+        return load_training(
+            self.path,
+            split=self.split,
+            negatives=self.negatives,
+            corpus=self.corpus,
+            queries=self.queries,
+            format=self.format,
+            limit=self.limit,
+            name=self.name,
+        )
+
+
+@dataclass(slots=True)
+class QuestionSet(SetSettings):
+    """A data set, or a corpus without judgements whose `questions` are made."""
+
+    questions: str | None = None
+    """ "title", "first-sentence", or a query generator (directory or hub id); null where the data has questions"""
+
+    def load(self, folder: Path | None = None) -> TrainingData:
+        if self.questions is None:
+            # super() knows no class that dataclass(slots=True) has made anew.
+            return SetSettings.load(self)
+        name = self.name or self.path.resolve().name.partition(".")[0]
+        return unlabelled(self.path, self.questions, name=name, limit=self.limit, folder=folder)
+
+
+@dataclass(slots=True)
+class DevSettings:
+    """What is measured on while a model trains."""
+
+    hold_back: float | int | None = None
+    """the share (or number) of each train set's examples that is measured on and not trained on"""
+    queries: int = 500
+    """at most so many are encoded at a time"""
+    documents: int = 2000
+    """at most so many are encoded at a time"""
+
+
+@dataclass(slots=True)
+class Prepared:
+    """The data of a run."""
+
+    train: list[TrainingData]
+    """without what is held back or unseen"""
+    dev: list[DevSet]
+    """what is measured on"""
+    held: list[TrainingData]
+    """all questions that the dev sets are drawn from"""
+
+
+def load_sets(
+    train: Sequence[SetSettings],
+    unseen: Sequence[SetSettings],
+    dev: Sequence[SetSettings],
+    *,
+    folder: Path,
+    documents: int | None = None,
+) -> tuple[list[TrainingData], list[TrainingData]]:
+    """(train, dev), questions of `unseen` left out of train. documents: of each corpus so many, beside those that its
+    questions need; all by default. Generated questions are kept in `folder`. Raises InputError as `load_training` does."""
+
+    def load(settings: SetSettings) -> TrainingData:
+        data = settings.load(folder)
+        return data if documents is None else fewer_documents(data, documents)
+
+    sets = [load(settings) for settings in train]
+    for settings in unseen:
+        other = settings.load(folder)
+        sets = [without_leaks(data, find_leaks(data, other)) for data in sets]
+    return sets, [load(settings) for settings in dev]
+
+
+def prepare(
+    train: Sequence[SetSettings],
+    *,
+    dev: Sequence[SetSettings],
+    unseen: Sequence[SetSettings],
+    selection: DevSettings,
+    seed: int,
+    folder: Path,
+    documents: int | None = None,
+    held: Sequence[TrainingData] = (),
+) -> Prepared:
+    """Load the data, leave out of train what `unseen` asks, hold back dev where none is named, check for leaks.
+
+    folder: where generated questions are kept. documents: of each corpus so many, beside those that its questions need;
+    all by default. held: questions of another stage's dev sets, which are left out of train, too.
+
+    Raises InputError as `load_training` does, and where two train sets have the same name.
+    """
+    sets, measured = load_sets(train, unseen, dev, folder=folder, documents=documents)
+    names = [data.name for data in sets]
+    if len(set(names)) < len(names):
+        raise InputError(f"two train sets have the same name: {', '.join(names)}", "give each its own: train[…].name")
+    if selection.hold_back is not None:
+        parted = [hold_back(data, selection.hold_back, seed=seed) for data in sets]
+        sets = [part for part, _ in parted]
+        measured += [part for _, part in parted]
+    for other in (*measured, *held):
+        sets = [without_leaks(data, find_leaks(data, other)) for data in sets]
+    for data in sets:
+        logger.info("train: %s, %d examples%s", data.name, len(data), "".join(f"; {note}" for note in data.notes))
+    drawn = [dev_set(data, queries=selection.queries, documents=selection.documents, seed=seed) for data in measured]
+    return Prepared(sets, drawn, measured)
+
+
+def rehearsed(hold_back: float | int | None, rows: int) -> float | int | None:
+    """As much of `rows` as a dry run can hold back: of few, a small share is none."""
+    if hold_back is None:
+        return None
+    return min(hold_back, rows // 4) if isinstance(hold_back, int) else max(hold_back, 0.1)

@@ -1,0 +1,195 @@
+"""Several sets as one, and parts of one: `merge`, `hold_back`, `fewer_documents`.
+
+train, dev = hold_back(data, share=0.05)                  dev shares no document with train
+data = merge([a, b])                                      several sets; a batch is out of one
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterable, Sequence
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from opensearch_neural.errors import InputError
+from trainers.data.examples import SetRange, TrainingData
+from trainers.data.texts import Ragged, TextStore
+
+Apart = Literal["documents", "questions"]
+
+
+def fewer_documents(data: TrainingData, count: int) -> TrainingData:
+    """`data`, as it was read, over those documents that its examples name and the first `count` of its corpus."""
+    asked = np.unique(data.query_rows)
+    named = [data.positives.values, data.negatives.values, data.scored.values, *(data.judged[row] for row in asked)]
+    kept = np.unique(np.concatenate([*named, np.arange(min(count, len(data.documents)))])).astype(np.int64)
+    place = np.full(len(data.documents), -1, dtype=np.int64)
+    place[kept] = np.arange(len(kept))
+
+    def moved(rows: Iterable[npt.NDArray[np.int32]]) -> Ragged:
+        return Ragged([at for at in place[row].tolist() if at >= 0] for row in rows)
+
+    return TrainingData(
+        data.name,
+        data.queries,
+        TextStore((data.documents.ids[row], data.documents.text_at(row)) for row in kept.tolist()),
+        data.query_rows,
+        moved(data.positives),
+        moved(data.negatives),
+        moved(data.judged),
+        moved(data.scored),
+        data.score_values,
+        notes=list(data.notes),
+    )
+
+
+def merge(sets: Sequence[TrainingData], *, name: str | None = None) -> TrainingData:
+    """The examples of several sets as one, every id prefixed by its set's name and a slash. Sets over the same documents
+    share them, under the first one's name.
+
+    Raises InputError where two sets have the same name.
+    """
+    names = [data.name for data in sets]
+    if len(set(names)) != len(names):
+        raise InputError(f"two data sets have the same name: {', '.join(names)}", "give each its own name")
+    queries, documents = TextStore(what="query"), TextStore()
+    ranges: list[SetRange] = []
+    notes: list[str] = []
+    query_rows: list[npt.NDArray[np.int32]] = []
+    rows: dict[str, list[list[int]]] = {"positives": [], "negatives": [], "judged": [], "scored": []}
+    start = 0
+    merged: dict[str, int] = {}  # where the documents of a hash begin
+    for data in sets:
+        query_base, document_base = len(queries), merged.setdefault(data.documents.hash, len(documents))
+        new = [(data.queries, queries)]
+        if document_base == len(documents):
+            new.append((data.documents, documents))
+        for source, target in new:
+            for row, identifier in enumerate(source.ids):
+                target.add(f"{data.name}/{identifier}", source.text_at(row))
+        query_rows.append(data.query_rows + query_base)
+        for part, target_rows in rows.items():
+            target_rows.extend((documents_of_one + document_base).tolist() for documents_of_one in getattr(data, part))
+        document_stop = document_base + len(data.documents)
+        ranges.append(SetRange(data.name, start, start + len(data), document_base, document_stop))
+        start += len(data)
+        notes += data.notes
+    return TrainingData(
+        name or "+".join(names),
+        queries,
+        documents,
+        np.concatenate(query_rows).astype(np.int32),
+        Ragged(rows["positives"]),
+        Ragged(rows["negatives"]),
+        Ragged(rows["judged"]),
+        Ragged(rows["scored"]),
+        np.concatenate([data.score_values for data in sets]),
+        tuple(ranges),
+        notes,
+    )
+
+
+def hold_back(
+    data: TrainingData,
+    share: float | int = 0.1,
+    *,
+    seed: int = 0,
+    name: str | None = None,
+    apart: Apart = "documents",
+    sets: Collection[str] | None = None,
+) -> tuple[TrainingData, TrainingData]:
+    """(train, dev), with no query and no document, by id or normalised text, in both.
+
+    share: the part of the examples that dev gets, or their number, of each set as many. Examples that share a query text
+    or a positive's text stay together, whichever part they fall into. A negative that the other part has as a positive,
+    or that train still has as a negative, is taken out (counted in the notes). Mine negatives after splitting to lose
+    none.
+    apart: with "questions", only queries are in one part alone, and nothing is taken out: dev is then new questions to
+    documents some of which train has asked about. sets: the names of those that examples are held back of, all by default.
+
+    Raises InputError where the examples hang together so much that no part can be held back.
+    """
+    chosen = [each for each in data.sets if each.stop > each.start and (sets is None or each.name in sets)]
+    part = np.full(len(data), -1)  # of which of the `parts` an example is
+    for number, chosen_set in enumerate(chosen):
+        part[chosen_set.start : chosen_set.stop] = 0 if isinstance(share, float) else number
+    parts = [int(count) for count in np.bincount(part[part >= 0], minlength=1)]
+    room = np.array([round(share * count) if isinstance(share, float) else share for count in parts])
+    for count, target, named in zip(parts, room.tolist(), chosen, strict=False):
+        if not 0 < target < count:
+            what = data.name if isinstance(share, float) else named.name
+            raise InputError(f"{what}: cannot hold back {target} of {count} examples")
+    component = _components(data, with_documents=apart == "documents")
+    groups: dict[int, list[int]] = {}
+    for index, root in enumerate(component):
+        groups.setdefault(root, []).append(index)
+    order = list(groups)
+    random.Random(f"{seed} hold back").shuffle(order)
+    held: set[int] = set()
+    for root in order:
+        inside = part[groups[root]]
+        taken = np.bincount(inside[inside >= 0], minlength=len(room))
+        if taken.any() and (taken <= room).all():
+            held.update(groups[root])
+            room -= taken
+        if not room.any():
+            break
+    if not held:
+        smallest = min(len(group) for group in groups.values())
+        raise InputError(
+            f"{data.name}: the smallest part that shares no {apart.removesuffix('s')} with the rest has {smallest} "
+            "examples, more than are to be held back",
+            "raise the share, or use another set as dev",
+        )
+    # What hangs together with held-back examples, and is of none of `sets`, is in neither part.
+    dev = sorted(index for index in held if part[index] >= 0)
+    train = [index for index in range(len(data)) if index not in held]
+    dev_name = name or f"{data.name}-dev"
+    if apart == "questions":
+        return data.take(train), data.take(dev, name=dev_name)
+    return _disjoint(data, train, dev, dev_name)
+
+
+def _components(data: TrainingData, *, with_documents: bool) -> list[int]:
+    """For each example the root of its connected component over normalised query and, if asked, positive texts."""
+    parent = list(range(len(data)))
+
+    def find(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = parent[parent[index]]
+            index = parent[index]
+        return index
+
+    queries, documents = data.queries.canonical(), data.documents.canonical()
+    first: dict[tuple[str, int], int] = {}
+    for index, query in enumerate(data.query_rows.tolist()):
+        nodes = [("query", int(queries[query]))]
+        if with_documents:
+            nodes += [("document", int(documents[row])) for row in data.positives[index]]
+        for node in nodes:
+            parent[find(index)] = find(first.setdefault(node, index))
+    return [find(index) for index in range(len(data))]
+
+
+def _disjoint(data: TrainingData, train: list[int], dev: list[int], dev_name: str) -> tuple[TrainingData, TrainingData]:
+    canonical = data.documents.canonical()
+
+    def texts(ragged: Ragged, indices: list[int]) -> set[int]:
+        return {int(canonical[row]) for index in indices for row in ragged[index]}
+
+    def without(indices: list[int], taken: set[int]) -> list[list[int]]:
+        return [[row for row in data.negatives[i].tolist() if int(canonical[row]) not in taken] for i in indices]
+
+    train_negatives = without(train, texts(data.positives, dev))
+    of_train = texts(data.positives, train) | {int(canonical[row]) for rows in train_negatives for row in rows}
+    dev_negatives = without(dev, of_train)
+    parts = (
+        data.selected(train, [data.positives[i].tolist() for i in train], train_negatives),
+        data.selected(dev, [data.positives[i].tolist() for i in dev], dev_negatives, dev_name),
+    )
+    for part, indices, other in zip(parts, (train, dev), ("dev", "train"), strict=True):
+        if lost := sum(len(data.negatives[i]) for i in indices) - len(part.negatives.values):
+            part.notes.append(f"{part.name}: {lost} hard negatives left out because {other} has them")
+    return parts

@@ -1,0 +1,295 @@
+"""`osn teach`: what a teacher says of training data, computed once.
+
+    osn teach sentence-transformers/all-MiniLM-L6-v2 squad-mix --output teachers/dense
+    osn teach lexical squad-mix --output teachers/lexical
+    osn teach models/cross-encoder squad-mix --negatives negatives.jsonl --depth 100 --output teachers/cross
+
+A siamese teacher (dense, sparse) is cached as the vectors of all queries and documents, a cross-encoder as the scores of
+the pairs it was shown. `teachers.open_teacher` reads both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+import numpy.typing as npt
+
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.files import read_json_object, write_json
+from opensearch_neural.models import directory
+from opensearch_neural.models.directory import ModelInfo
+from trainers.common.config import fingerprint
+from trainers.common.resumable_chunks import progress
+from trainers.data.embedding_cache import (
+    FORMAT,
+    Precision,
+    check,
+    dense_vectors,
+    sparse_vectors,
+)
+from trainers.data.examples import TrainingData
+from trainers.data.loading import load_training
+
+if TYPE_CHECKING:
+    pass
+from trainers.data.teacher_models import SparseSides, cross_encoder, detect, query_vectors, sparse_sides
+from trainers.data.teachers import KINDS, LEXICAL, Kind
+
+logger = logging.getLogger(__name__)
+DEPTH = 100
+QUERIES_A_CHUNK = 64
+"""Queries whose pairs a cross-encoder scores between two writes."""
+
+
+def cache_name(model: str | Path, data: TrainingData, *, depth: int = DEPTH) -> str:
+    """A folder's name for what `model` teaches of `data`: another where `teach` would refuse to share it."""
+    made_by = [str(model), data.queries.hash, data.documents.hash]
+    if str(model) != LEXICAL and detect(directory.locate(model)) == "cross-encoder":
+        made_by.append(_pairs(data, depth).hash)
+    return f"{Path(model).name}-{fingerprint(*made_by)[:8]}"
+
+
+def teach(
+    model: str | Path,
+    data: TrainingData,
+    *,
+    output: Path,
+    kind: Kind | None = None,
+    depth: int = DEPTH,
+    precision: Precision = "float16",
+    device: str | None = None,
+    batch_size: int = 32,
+    max_length: int | None = None,
+) -> Path:
+    """Cache what the teacher `model` says of `data` in the folder `output`; `open_teacher` reads it.
+
+    model: a directory or hub id of a dense encoder, a sparse encoder or a cross-encoder with one output, told apart by
+    its files unless `kind` says it; or "lexical", BM25 over word pieces with the statistics of the data's documents.
+    depth: how many hard negatives of a query a cross-encoder is shown, beside all positives. precision: of dense vectors.
+
+    Interrupted, the same call goes on; complete, it returns at once. Raises ModelError where `output` holds a cache of
+    another model, of other data, or of other settings.
+    """
+    if str(model) == LEXICAL:
+        return _teach_lexical(data, output)
+    folder = directory.locate(model)
+    kind = kind or detect(folder)
+    info = directory.model_info(folder, name=model, kind=kind)
+    settings: dict[str, Any] = {"max_length": max_length}
+    if kind == "dense":
+        settings["precision"] = precision
+    elif kind == "cross-encoder":
+        pairs = _pairs(data, depth)
+        settings["pairs"] = pairs.hash
+    if _is_complete(output, info, data, settings):
+        return output
+    if kind == "dense":
+        more = _teach_dense(model, info, data, output, precision, device, batch_size, max_length)
+    elif kind == "sparse":
+        more = _teach_sparse(sparse_sides(model, folder, device, batch_size, max_length), info, data, output)
+    else:
+        more = _teach_pairs(folder, info, data, pairs, output, device, batch_size, max_length)
+    return _complete(output, info, data, {**settings, **more})
+
+
+def _record(info: ModelInfo, data: TrainingData, settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "kind": info.kind,
+        "model": {"name": info.name, "hash": info.hash},
+        "queries": {"hash": data.queries.hash, "rows": len(data.queries)},
+        "documents": {"hash": data.documents.hash, "rows": len(data.documents)},
+        **settings,
+    }
+
+
+def _is_complete(output: Path, info: ModelInfo, data: TrainingData, settings: Mapping[str, Any]) -> bool:
+    """Whether the cache is there; where it is not, note what is begun, so that it is gone on with the same way only."""
+    record, file, begun = _record(info, data, settings), output / "teacher.json", output / "begun.json"
+    for noted in (file, begun):
+        if noted.exists():
+            check(noted, read_json_object(noted), record)
+    if file.exists():
+        logger.info("%s is complete already", output)
+        return True
+    write_json(begun, record)
+    return False
+
+
+def _complete(output: Path, info: ModelInfo, data: TrainingData, settings: Mapping[str, Any]) -> Path:
+    write_json(output / "teacher.json", _record(info, data, settings))
+    (output / "begun.json").unlink(missing_ok=True)
+    return output
+
+
+def _teach_dense(
+    model: str | Path,
+    info: ModelInfo,
+    data: TrainingData,
+    output: Path,
+    precision: Precision,
+    device: str | None,
+    batch_size: int,
+    max_length: int | None,
+) -> dict[str, Any]:
+    from opensearch_neural.models.dense import load_dense
+
+    encoder = load_dense(model, device=device, max_length=max_length)
+    for what, store, encode in (
+        ("queries", data.queries, partial(encoder.encode_queries, batch_size=batch_size)),
+        ("documents", data.documents, partial(encoder.encode_documents, batch_size=batch_size)),
+    ):
+        dense_vectors(encode, store, output / what, model=info, dimension=encoder.dimension, precision=precision)
+    return {"dimension": encoder.dimension}
+
+
+def _teach_sparse(sides: SparseSides, info: ModelInfo, data: TrainingData, output: Path) -> dict[str, Any]:
+    for what, store, encode in (
+        ("queries", data.queries, sides.queries),
+        ("documents", data.documents, sides.documents),
+    ):
+        sparse_vectors(encode, store, output / what, model=info, vocabulary=sides.vocabulary)
+    return {"dimension": len(sides.vocabulary)}
+
+
+def _teach_lexical(data: TrainingData, output: Path) -> Path:
+    from opensearch_neural.models.lexical import build_lexical
+
+    encoder = build_lexical(data.documents.values())
+    info = ModelInfo(LEXICAL, output, "sparse", encoder.info.hash)
+    if _is_complete(output, info, data, {}):
+        return output
+    sides = SparseSides(
+        encoder.encode_documents, lambda texts: query_vectors(encoder.query.encode, texts, encoder.vocabulary),
+        encoder.vocabulary,
+    )  # fmt: skip
+    return _complete(output, info, data, _teach_sparse(sides, info, data, output))
+
+
+@dataclass
+class _Pairs:
+    """Which documents a cross-encoder is shown for each query row: ascending document rows."""
+
+    indptr: npt.NDArray[np.int64]
+    documents: npt.NDArray[np.int32]
+
+    @property
+    def hash(self) -> str:
+        return hashlib.sha256(self.indptr.tobytes() + self.documents.tobytes()).hexdigest()[:16]
+
+
+def _pairs(data: TrainingData, depth: int) -> _Pairs:
+    rows: list[list[int]] = [[] for _ in range(len(data.queries))]
+    for index, query in enumerate(data.query_rows.tolist()):
+        rows[query] = sorted({*data.positives[index].tolist(), *data.negatives[index][:depth].tolist()})
+    if not len(data.negatives.values):
+        raise InputError(
+            f"{data.name} has no hard negatives: a cross-encoder would see nothing to compare positives with",
+            "mine first (osn mine), and give the file as --negatives",
+        )
+    return _Pairs(
+        np.cumsum([0, *map(len, rows)], dtype=np.int64), np.array([d for row in rows for d in row], dtype=np.int32)
+    )
+
+
+def _teach_pairs(
+    folder: Path,
+    info: ModelInfo,
+    data: TrainingData,
+    pairs: _Pairs,
+    output: Path,
+    device: str | None,
+    batch_size: int,
+    max_length: int | None,
+) -> dict[str, Any]:
+    parts = output / "pairs.parts"
+    parts.mkdir(parents=True, exist_ok=True)
+    predict = cross_encoder(folder, device, batch_size, max_length)
+    starts = list(range(0, len(data.queries), QUERIES_A_CHUNK))
+    files = {start: parts / f"{start:010d}.npy" for start in starts}
+    done = {start for start, file in files.items() if file.exists()}
+    for start in progress(starts, unit=f"× {QUERIES_A_CHUNK} queries", skip=done):
+        stop = min(start + QUERIES_A_CHUNK, len(data.queries))
+        texts = [
+            (data.queries.text_at(query), data.documents.text_at(int(document)))
+            for query in range(start, stop)
+            for document in pairs.documents[pairs.indptr[query] : pairs.indptr[query + 1]]
+        ]
+        scores = predict(texts) if texts else np.empty(0, dtype=np.float32)
+        if not np.isfinite(scores).all():
+            query, document = texts[int(np.flatnonzero(~np.isfinite(scores))[0])]
+            raise ModelError(f"{info.name}: the score of {query[:60]!r} with {document[:60]!r} is not finite")
+        beside = files[start].with_suffix(".writing.npy")
+        np.save(beside, scores)
+        beside.replace(files[start])
+    scores = np.concatenate([np.load(files[start], allow_pickle=False) for start in starts])
+    beside = output / ".pairs.writing.npz"
+    np.savez(beside, indptr=pairs.indptr, documents=pairs.documents, scores=scores)
+    beside.replace(output / "pairs.npz")
+    shutil.rmtree(parts)
+    return {"count": len(scores)}
+
+
+@click.command("teach")
+@click.argument("model")
+@click.argument("data", type=click.Path(path_type=Path))
+@click.option("--output", required=True, type=click.Path(path_type=Path), help="The folder of the cache.")
+@click.option("--split", default="train", show_default=True, help="Which judgements of a BEIR folder.")
+@click.option("--corpus", type=click.Path(path_type=Path), help="The documents of triples by id, or generated queries.")
+@click.option("--queries", type=click.Path(path_type=Path), help="The queries of triples by id.")
+@click.option("--negatives", type=click.Path(path_type=Path), help="What `osn mine` found: a cross-encoder scores it.")
+@click.option("--kind", type=click.Choice(KINDS), help="What MODEL is.  [default: as its files say]")
+@click.option(
+    "--depth", default=DEPTH, show_default=True, help="Hard negatives of a query that a cross-encoder scores."
+)
+@click.option("--precision", type=click.Choice(["float16", "float32"]), default="float16", show_default=True)
+@click.option("--device", help="cpu, cuda, …  [default: a GPU where there is one]")
+@click.option("--batch-size", default=32, show_default=True, help="Texts or pairs encoded at once.")
+@click.option("--max-length", type=int, help="Tokens read of a text.  [default: the model's]")
+def teach_command(
+    model: str,
+    data: Path,
+    output: Path,
+    split: str,
+    corpus: Path | None,
+    queries: Path | None,
+    negatives: Path | None,
+    kind: Kind | None,
+    depth: int,
+    precision: Precision,
+    device: str | None,
+    batch_size: int,
+    max_length: int | None,
+) -> None:
+    """Cache a teacher's vectors or scores of training data, for distillation.
+
+    MODEL is a dense encoder, a sparse encoder, a cross-encoder, or `lexical` (BM25 over word pieces). An interrupted
+    run is continued by the same command.
+
+    \b
+    osn teach sentence-transformers/all-MiniLM-L6-v2 squad-mix --output teachers/dense
+    osn teach lexical squad-mix --output teachers/lexical
+    osn teach models/cross-encoder squad-mix --negatives negatives.jsonl --output teachers/cross
+    """
+    training = load_training(data, split=split, negatives=negatives, corpus=corpus, queries=queries)
+    teach(
+        model,
+        training,
+        output=output,
+        kind=kind,
+        depth=depth,
+        precision=precision,
+        device=device,
+        batch_size=batch_size,
+        max_length=max_length,
+    )
+    click.echo(output)

@@ -1,0 +1,74 @@
+"""What several teachers say together of a batch (`inference-free-sparse`, section 4.2, eq. 8 and 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from opensearch_neural.errors import InputError
+from trainers.common import losses
+from trainers.common.objective import ObjectiveSettings, TeacherScores
+from trainers.data.candidates import Drawn
+from trainers.data.examples import TrainingData
+from trainers.data.teachers import Documents, Teacher, open_teacher
+
+
+class TeacherEnsemble:
+    """Each set's teachers, or the scores that stand in its data, as the distillation terms compare with them."""
+
+    def __init__(
+        self, sets: Sequence[TrainingData], teachers: Sequence[Sequence[Teacher]], objective: ObjectiveSettings
+    ) -> None:
+        """teachers: of each set, in the order of objective.teacher_weights; none: the scores in its data."""
+        self.sets, self.objective = list(sets), objective
+        self.teachers = [list(of_set) for of_set in teachers] or [[] for _ in sets]
+
+    def of_candidates(self, own: Sequence[Drawn]) -> TeacherScores:
+        """Of the queries with their own candidates: (queries, 1 + negatives)."""
+        data = self.sets[own[0].at]
+        documents = data.documents.ids
+        ids = [[documents[row] for row in (item.positive, *item.negatives)] for item in own]
+        if self.teachers[own[0].at]:
+            return self.of_documents(own, ids)
+        scores = [data.example(item.example).scores for item in own]
+        values = np.array(
+            [
+                [by_document.get(document, np.nan) for document in candidates]
+                for by_document, candidates in zip(scores, ids, strict=True)
+            ],
+            np.float32,
+        )
+        known = np.isfinite(values)
+        if not known[:, 1:].any():
+            raise InputError(
+                f"{data.name}: there is no teacher score for any negative of this batch "
+                f"(query {data.queries.ids[own[0].query]!r} among others)",
+                "name the folders of `osn teach` as this set's teachers, or give data with scores",
+            )
+        return TeacherScores(torch.from_numpy(np.nan_to_num(values)), torch.from_numpy(known))
+
+    def of_documents(self, own: Sequence[Drawn], documents: Documents) -> TeacherScores:
+        """Of the queries with `documents` (see `Teacher.scores`): (queries, documents)."""
+        at = own[0].at
+        queries = [self.sets[at].queries.ids[item.query] for item in own]
+        each = [torch.from_numpy(np.asarray(teacher.scores(queries, documents))) for teacher in self.teachers[at]]
+        known = torch.stack([scores.isfinite() for scores in each]).all(dim=0)
+        together = losses.normalized_ensemble(
+            [scores.nan_to_num() for scores in each],
+            self.objective.teacher_weights,
+            scale=self.objective.teacher_scale,
+            normalize=self.objective.normalize_teachers,
+            known=known,
+        )
+        return TeacherScores(together, known)
+
+
+def open_teachers(folders: Sequence[Path], data: TrainingData, objective: ObjectiveSettings) -> list[Teacher]:
+    """The teachers that `osn teach` cached for `data`. Raises InputError where there are more or fewer than weights."""
+    weights = objective.teacher_weights
+    if weights is not None and folders and len(folders) != len(weights):
+        raise InputError(f"{data.name} has {len(folders)} teachers, objective.teacher_weights {len(weights)} weights")
+    return [open_teacher(folder, data, missing="nan") for folder in folders]

@@ -1,0 +1,149 @@
+"""The models that teach, as functions from texts: told apart by their files, loaded, called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from opensearch_neural.errors import MissingExtra, ModelError
+from opensearch_neural.files import read_json_object
+from opensearch_neural.models import directory
+from opensearch_neural.models.safety import refuse_unsafe
+from opensearch_neural.models.vectors import SparseVectors
+
+if TYPE_CHECKING:
+    pass
+from trainers.data.teachers import LEXICAL, Kind, Scores
+
+
+def detect(folder: Path) -> Kind:
+    """What kind of teacher the files of a model directory make."""
+    config_file = folder / "config.json"
+    config = read_json_object(config_file) if config_file.exists() else {}
+    if any(str(name).endswith("ForSequenceClassification") for name in config.get("architectures") or []):
+        return "cross-encoder"
+    written = directory.read_osn_json(folder) or {}
+    modules = {module.type for route in directory.routes(folder).values() for module in route}
+    sparse = (
+        config.get("kind") == LEXICAL
+        or written.get("kind") == "sparse"
+        or (folder / "idf.json").exists()
+        or bool(modules & {"SpladePooling", "SparseStaticEmbedding"})
+    )
+    return "sparse" if sparse else "dense"
+
+
+@dataclass
+class SparseSides:
+    """A sparse model's two encoders over one vocabulary."""
+
+    documents: Callable[[Sequence[str]], SparseVectors]
+    queries: Callable[[Sequence[str]], SparseVectors]
+    vocabulary: list[str]
+
+
+def sparse_sides(
+    model: str | Path, folder: Path, device: str | None, batch_size: int, max_length: int | None
+) -> SparseSides:
+    """The encoders of a sparse model: inference-free queries, or the same network on both sides (SPLADE)."""
+    modules = directory.routes(folder)
+    if set(modules) == {""} and not (folder / "idf.json").exists():
+        return _siamese_network(folder, device, batch_size, max_length)
+    from opensearch_neural.models.sparse import load_sparse
+
+    encoder = load_sparse(model, device=device, max_length=max_length)
+    return SparseSides(
+        lambda texts: encoder.encode_documents(texts, batch_size=batch_size),
+        lambda texts: query_vectors(encoder.query.encode, texts, encoder.vocabulary),
+        encoder.vocabulary,
+    )
+
+
+def query_vectors(
+    encode: Callable[[str], Mapping[str, float]], texts: Sequence[str], vocabulary: Sequence[str]
+) -> SparseVectors:
+    """{token: weight} queries as rows over `vocabulary`; tokens outside it score nothing and are left out."""
+    token_ids = {token: at for at, token in enumerate(vocabulary)}
+    rows = [{token_ids[t]: weight for t, weight in encode(text).items() if t in token_ids} for text in texts]
+    return SparseVectors(
+        np.cumsum([0, *map(len, rows)], dtype=np.int64),
+        np.array([token for row in rows for token in row], dtype=np.int32),
+        np.array([weight for row in rows for weight in row.values()], dtype=np.float32),
+        list(vocabulary),
+    )
+
+
+def _siamese_network(folder: Path, device: str | None, batch_size: int, max_length: int | None) -> SparseSides:
+    try:
+        from sentence_transformers import SparseEncoder
+    except ModuleNotFoundError:
+        raise MissingExtra("a sparse teacher that encodes queries too", "encode") from None
+    from opensearch_neural.models.pretrained import quiet_loading
+
+    refuse_unsafe(folder)
+    with quiet_loading():
+        model = SparseEncoder(
+            str(folder), device=device, local_files_only=True, model_kwargs={"use_safetensors": True}
+        ).eval()
+    if max_length is not None:
+        model.max_seq_length = min(max_length, model.max_seq_length or max_length)
+    # The vectors' width is asked of a vector: what the model says of itself may be its hidden size.
+    width = int(model.encode_query(["text"], show_progress_bar=False).shape[1])
+    tokens = model.tokenizer.convert_ids_to_tokens(list(range(min(width, len(model.tokenizer)))))
+    vocabulary = [*tokens, *(f"[extra {number}]" for number in range(len(tokens), width))]
+
+    def rows(vectors: Any) -> SparseVectors:
+        matrix = vectors.coalesce()
+        counts = np.bincount(matrix.indices()[0].cpu().numpy(), minlength=matrix.shape[0])
+        return SparseVectors(
+            np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            matrix.indices()[1].cpu().numpy().astype(np.int32),
+            matrix.values().float().cpu().numpy(),
+            vocabulary,
+        )
+
+    options: dict[str, Any] = {"batch_size": batch_size, "show_progress_bar": False, "save_to_cpu": True}
+    return SparseSides(
+        lambda texts: rows(model.encode_document(list(texts), **options)),
+        lambda texts: rows(model.encode_query(list(texts), **options)),
+        vocabulary,
+    )
+
+
+def cross_encoder(
+    folder: Path, device: str | None, batch_size: int, max_length: int | None
+) -> Callable[[list[tuple[str, str]]], Scores]:
+    """Pairs of texts to scores, before any activation: (pairs,)."""
+    try:
+        from sentence_transformers import CrossEncoder
+        from torch import nn
+    except ModuleNotFoundError:
+        raise MissingExtra("a cross-encoder teacher", "encode") from None
+    from opensearch_neural.models.pretrained import quiet_loading
+
+    refuse_unsafe(folder)
+    labels = read_json_object(folder / "config.json").get("id2label")
+    if isinstance(labels, Mapping) and len(labels) != 1:
+        raise ModelError(
+            f"{folder} is a classifier with {len(labels)} outputs, no cross-encoder with one score",
+            "expected a model of one label, such as cross-encoder/ms-marco-MiniLM-L-6-v2",
+        )
+    with quiet_loading():
+        model = CrossEncoder(
+            str(folder),
+            device=device,
+            local_files_only=True,
+            max_length=max_length,
+            model_kwargs={"use_safetensors": True},
+        )
+    model.eval()
+
+    def predict(pairs: list[tuple[str, str]]) -> Scores:
+        scores = model.predict(pairs, batch_size=batch_size, show_progress_bar=False, activation_fn=nn.Identity())
+        return np.asarray(scores, dtype=np.float32).reshape(-1)
+
+    return predict

@@ -1,0 +1,129 @@
+"""The bi-encoder: one vector for a query, one for a document, their inner product the score."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from opensearch_neural.retrievers import Run
+from trainers.common import losses
+from trainers.common.batches import Part
+from trainers.common.dev_measures import DEPTH
+from trainers.common.grad_cache import CachedModel, Encoded, gather
+from trainers.common.objective import ObjectiveSettings, distillation, in_batch_accuracy
+from trainers.common.training_model import Losses
+from trainers.data.retrieval_batches import RetrievalTargets
+from trainers.data.tokenized import TokenCache, padded_parts, padding_id
+from trainers.encoders.tower import (
+    Encoder,
+    EncoderSettings,
+    Role,
+    write_sentence_transformer,
+)
+
+KIND = "dense"
+COSINE_TEMPERATURE = 0.05
+
+
+class BiEncoder(CachedModel):
+    """Two towers, or one for both, under a sum of contrastive and distillation terms."""
+
+    def __init__(
+        self,
+        encoders: Mapping[Role, Encoder],
+        tokenizers: Mapping[Role, PreTrainedTokenizerBase],
+        settings: EncoderSettings,
+        objective: ObjectiveSettings,
+        *,
+        onnx: bool = False,
+    ) -> None:
+        super().__init__()
+        self.document, self.query = encoders["document"], encoders["query"]
+        self.tokenizers, self.settings, self.objective, self.onnx = dict(tokenizers), settings, objective, onnx
+        cosine = self.document.normalize
+        self.temperature = objective.temperature or (COSINE_TEMPERATURE if cosine else 1.0)
+
+    @property
+    def kind(self) -> str:
+        """Of the model directory that `export` writes."""
+        return KIND
+
+    def tower(self, role: str) -> Encoder:
+        return self.query if role == "query" else self.document
+
+    def encode(self, role: str, part: Part) -> Encoded:
+        return Encoded(self.tower(role)(part.input_ids, part.attention_mask))
+
+    def losses(self, vectors: dict[str, Tensor], targets: RetrievalTargets) -> Losses:
+        """vectors: "query" (queries, dimension), "document" (documents, dimension), both of this process."""
+        queries, documents = vectors["query"], gather(vectors["document"])
+        scores = self.scores(queries, documents, targets)
+        candidates, excluded, objective = targets.candidates, targets.excluded, self.objective
+        terms: dict[str, Tensor] = {}
+        if objective.info_nce:
+            terms["info_nce"] = objective.info_nce * losses.info_nce(
+                scores, candidates[:, 0], temperature=self.temperature, excluded=excluded
+            )
+        distillation(objective, scores.gather(1, candidates), targets.teacher, terms)
+        return Losses(terms, {"in_batch_accuracy": in_batch_accuracy(scores, candidates, excluded)})
+
+    def scores(self, queries: Tensor, documents: Tensor, targets: RetrievalTargets) -> Tensor:
+        """(queries, gathered documents) that the terms of the loss compare."""
+        return queries @ documents.T
+
+    def export(self, folder: Path) -> None:
+        towers: dict[Role, Encoder] = {"query": self.query, "document": self.document}
+        write_sentence_transformer(towers, self.tokenizers, self.settings, folder)
+        if self.onnx:
+            from opensearch_neural.models.dense_onnx import export_onnx
+
+            export_onnx(folder)
+
+    def vectors(self, role: Role, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """The vectors of `texts` as the model stands: (texts, dimension)."""
+        result = np.empty((len(texts), self.tower(role).dimension), dtype=np.float32)
+        for rows, vectors, _ in self.encoded(role, texts):
+            result[rows] = vectors
+        return result
+
+    @torch.inference_mode()
+    def encoded(
+        self, role: Role, texts: Sequence[str], *, tokens: int = 8192
+    ) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.float32], npt.NDArray[np.int64]]]:
+        """(rows of `texts`, their vectors (rows, …), their lengths in tokens), batch by batch. tokens: of one batch,
+        padding included."""
+        tower = self.tower(role)
+        device = next(tower.parameters()).device
+        cache = TokenCache(
+            self.tokenizers[role],
+            texts.__getitem__,
+            max_length=self.settings.length(role),
+            prompt=self.settings.prompt(role),
+        )
+        for start in range(0, len(texts), 4096):
+            block = cache.rows(range(start, min(start + 4096, len(texts))))
+            longest = max(len(ids) for ids in block)
+            parts = padded_parts(
+                block,
+                padding=padding_id(self.tokenizers[role]),
+                overhead=0,
+                largest=max(1, tokens // longest),
+            )
+            for part in parts:
+                vectors = tower(part.input_ids.to(device), part.attention_mask.to(device))
+                lengths = part.attention_mask.sum(dim=1).numpy()
+                yield start + part.position.numpy(), vectors.float().cpu().numpy(), lengths
+
+    def retrieve(self, queries: Mapping[str, str], documents: Mapping[str, str]) -> Run:
+        """The best documents of each query by exact search over the vectors of all (see `dev.Retrieve`)."""
+        from opensearch_neural.retrievers.faiss import FaissRetriever
+
+        vectors = self.vectors("document", list(documents.values()))
+        retriever = FaissRetriever(list(documents), vectors, lambda texts: self.vectors("query", texts))
+        return retriever.retrieve(queries, DEPTH)

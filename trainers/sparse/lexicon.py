@@ -1,0 +1,58 @@
+"""What word pieces say without a model: the IDF of a corpus, and the BM25 impacts of texts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from scipy.sparse import csr_matrix
+from transformers import PreTrainedTokenizerBase
+
+from opensearch_neural.idf import load_idf
+from opensearch_neural.models.lexical import LexicalEncoder, build_lexical
+from opensearch_neural.query_encoder import QueryEncoder, special_tokens, vocabulary_of
+from trainers.sparse.settings import StudentSettings
+
+
+class Lexicon:
+    """What word pieces say without a model: the IDF of a corpus, and the BM25 impacts of texts.
+
+    idf: (vocabulary,), 0 for special tokens and ids that no token has. Raises InputError for a corpus without text.
+    """
+
+    def __init__(self, encoder: LexicalEncoder, size: int) -> None:
+        self.encoder = encoder
+        self.idf = np.zeros(size, dtype=np.float32)
+        weights = list(encoder.query.weights.values())
+        self.idf[: len(weights)] = weights
+
+    @classmethod
+    def of(
+        cls,
+        stores: Sequence[Mapping[str, str]],
+        tokenizer: PreTrainedTokenizerBase,
+        size: int,
+        settings: StudentSettings,
+    ) -> Lexicon:
+        """The statistics of some texts by id; the weights of queries are what `settings.idf` says of them."""
+        texts = (text for store in stores for text in store.values())
+        # A copy: truncation, which batches set, is a tokenizer's state, and statistics are of whole texts.
+        whole = copy.deepcopy(tokenizer.backend_tokenizer)
+        whole.no_truncation()
+        whole.no_padding()
+        encoder = build_lexical(texts, tokenizer=whole, k1=settings.k1, b=settings.b)
+        if settings.idf in ("train", "own"):
+            return cls(encoder, size)
+        words = encoder.query.tokenizer
+        special = special_tokens(words)
+        listed = dict.fromkeys(vocabulary_of(words), 1.0) if settings.idf == "none" else load_idf(settings.idf)
+        table = {**listed, **dict.fromkeys(special, 0.0)}
+        return cls(replace(encoder, query=QueryEncoder(words, table, name=encoder.name)), size)
+
+    def impacts(self, texts: Sequence[str]) -> csr_matrix:
+        """(texts, vocabulary)."""
+        vectors = self.encoder.encode_documents(texts)
+        shape = (len(texts), len(self.idf))
+        return csr_matrix((vectors.weights, vectors.token_ids, vectors.indptr), shape=shape)

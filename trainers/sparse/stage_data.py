@@ -1,0 +1,127 @@
+"""What a stage learns from: hard negatives, mined where there are too few, and teachers' scores."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from opensearch_neural.errors import InputError
+from opensearch_neural.models.directory import hash_files, locate
+from trainers.common.config import fingerprint
+from trainers.common.processes import main_process_first
+from trainers.common.schedules import with_mined
+from trainers.data.examples import TrainingData
+from trainers.data.negatives import check_spec
+from trainers.data.teach import cache_name, teach
+from trainers.data.teacher_ensemble import open_teachers
+from trainers.data.teachers import LEXICAL, PairTeacher, Teacher
+from trainers.sparse.settings import STUDENT, SparseCandidates, SparseConfig, StageSettings
+
+logger = logging.getLogger(__name__)
+LEAST_KNOWN = 0.5
+"""Of the hard negatives that are drawn, the share that a cross-encoder must have scored."""
+
+
+def mined(config: SparseConfig, sets: Sequence[TrainingData], miner: Path | None = None) -> list[TrainingData]:
+    """The sets with hard negatives, mined where queries have too few; left out is what the consistency filter says.
+
+    miner: the model that "student" means.
+    """
+    candidates, spec = config.candidates, config.candidates.mine
+    if spec is None:
+        return list(sets)
+    name, made_by = spec, spec
+    if spec == STUDENT:
+        assert miner is not None
+        name, made_by = f"sparse:{miner}", hash_files(miner)
+    slug = f"{spec.partition(':')[0]}-{fingerprint(made_by, candidates.depth, candidates.consistency)[:6]}"
+    result: list[TrainingData] = []
+    for data in sets:
+        fewest = int(np.diff(data.negatives.offsets).min(initial=candidates.negatives))
+        if fewest >= candidates.negatives and candidates.consistency is None:
+            result.append(data)
+            continue
+        vectors = config.folder / "negatives" / f"{data.name}.{slug}-{data.documents.hash}.vectors"
+        more = with_mined(
+            data,
+            name,
+            config.folder / "negatives" / f"{data.name}.{slug}-{data.hash}.jsonl",
+            depth=candidates.depth,
+            cache=None if spec == "bm25" else vectors,
+            add=len(data.negatives.values) > 0,
+            consistency=candidates.consistency,
+        )
+        for note in more.notes[len(data.notes) :]:
+            logger.info("%s: %s", data.name, note)
+        result.append(more)
+    if not any(len(data) for data in result):
+        raise InputError(
+            f"the consistency filter leaves no query: {spec} finds no positive in its top {candidates.consistency}",
+            "raise candidates.consistency, or mine with a better retriever",
+        )
+    return result
+
+
+def teachers(config: SparseConfig, sets: Sequence[TrainingData]) -> list[list[Teacher]]:
+    """Each set's teachers: the folders it names, or the stage's models, whose scores are computed where they are not."""
+    objective = config.objective
+    if not objective.distils:
+        return []
+    settings_of = {
+        (settings.name or settings.path.resolve().name.partition(".")[0]): settings for settings in config.train
+    }
+    result: list[list[Teacher]] = []
+    for data in sets:
+        folders = list(settings_of[data.name].teachers) if data.name in settings_of else []
+        if not folders:
+            for name in objective.teachers:
+                depth = config.candidates.depth
+                folder = config.folder / "teachers" / data.name / cache_name(name, data, depth=depth)
+                with main_process_first():
+                    teach(name, data, output=folder, depth=depth)
+                folders.append(folder)
+        if not folders and objective.all_pairs:
+            raise InputError(
+                f"{data.name} has no teacher that could score all pairs of a batch",
+                "name objective.teachers, or set objective.all_pairs to false",
+            )
+        if not folders and not len(data.score_values):
+            raise InputError(
+                f"{data.name} has no teacher and no scores to distil",
+                "name objective.teachers, or train on the labels alone: objective.kl 0 and objective.info_nce 1",
+            )
+        result.append(open_teachers(folders, data, objective))
+        for teacher in result[-1]:
+            check_known(teacher, data, config.candidates)
+    return result
+
+
+def check_known(teacher: Teacher, data: TrainingData, candidates: SparseCandidates) -> None:
+    """Raises InputError where a cross-encoder scored hardly any of the negatives that are drawn."""
+    if not isinstance(teacher, PairTeacher):
+        return
+    known = drawn = 0
+    for example in data.examples[:: max(1, len(data) // 1000)]:
+        negatives = example.negatives[: candidates.depth]
+        known += int(np.isfinite(teacher.scores([example.query_id], [list(negatives)])).sum()) if negatives else 0
+        drawn += len(negatives)
+    logger.info("%s scored %d of %d hard negatives looked at of %s", teacher.name, known, drawn, data.name)
+    if known < LEAST_KNOWN * drawn:
+        raise InputError(
+            f"{teacher.name} scored {known} of the {drawn} hard negatives that {data.name} draws from: its cache is of "
+            "other negatives",
+            "osn teach with the same --negatives and --depth, or name it in objective.teachers to have it done",
+        )
+
+
+def check_names(stage: StageSettings) -> None:
+    """Raises InputError and ModelError for a miner or teacher that cannot be had, before anything is computed."""
+    mine = stage.candidates.mine
+    if mine is not None and mine != STUDENT:
+        check_spec(mine)
+    for name in stage.objective.teachers:
+        if name != LEXICAL:
+            locate(name)
