@@ -477,8 +477,8 @@ def test_the_decoder_cannot_see_the_masked_words_of_the_context(
         tokens._ids[row] = words.astype(np.int32)
         (before,), (after,) = (pairs.collate([one]).parts["passage"] for one in (item, other))
         assert (after.context_labels != before.context_labels).any()
-        for name in before.keys() - {"context_labels"}:
-            assert torch.equal(after[name], before[name]), name
+        for name in vars(before).keys() - {"context_labels"}:
+            assert torch.equal(getattr(after, name), getattr(before, name)), name
         assert context_loss(cot_mae, after) != context_loss(cot_mae, before), "other words are asked for"
         assert torch.equal(decoded[-1], decoded[-2]), "and the decoder has not read them"
 

@@ -22,7 +22,8 @@ from opensearch_neural.errors import InputError
 QUERY_FIELDS = ("query", "anchor", "question", "sentence1")
 POSITIVE_FIELDS = ("positive", "pos", "positives", "answer", "sentence2", "passage", "document")
 NEGATIVE_FIELDS = ("negative", "neg", "negatives", "hard_negatives", "sentence3")
-SCORE_FIELDS = ("scores", "score", "label", "labels")
+SCORE_FIELDS = ("scores", "score")
+LABEL_FIELDS = ("labels", "label")
 
 _BETWEEN = re.compile(r"[\s,]*")
 
@@ -165,6 +166,7 @@ def read_pairs(path: Path) -> Iterator[Record]:
 
     A line is an object (`query`|`anchor`|`question`, `positive`|`pos`|…, `negative`|`neg`|`negative_1`…, each a text or
     a list of texts, and `scores`, one number a document, positives first) or a list [query, positive, negative, …].
+    `labels`, one integer a document, say which documents are relevant: those above 0, whatever field they stand in.
     """
     for number, value in read_json_lines(path):
         where = f"{path}, line {number}"
@@ -190,7 +192,14 @@ def read_pairs(path: Path) -> Iterator[Record]:
             )
             for _, field in numbered:
                 negatives += _texts(value[field], where, field)
-            scores = _scores(_first(value, SCORE_FIELDS), len(positives) + len(negatives), where)
+            documents = positives + negatives
+            scores = _numbers(_first(value, SCORE_FIELDS), len(documents), where, SCORE_FIELDS)
+            labels = _labels(_first(value, LABEL_FIELDS), len(documents), where)
+            if labels is not None:
+                order = sorted(range(len(documents)), key=lambda at: labels[at] == 0)
+                positives = [documents[at] for at in order if labels[at]]
+                negatives = [documents[at] for at in order if not labels[at]]
+                scores = None if scores is None else [scores[at] for at in order]
         yield Record(
             None, query, [Passage(None, text) for text in positives], [Passage(None, text) for text in negatives],
             scores, where,
@@ -208,15 +217,30 @@ def _texts(value: Any, where: str, field: str) -> list[str]:
     return list(texts)
 
 
-def _scores(value: Any, documents: int, where: str) -> list[float] | None:
+def _numbers(value: Any, documents: int, where: str, fields: tuple[str, ...]) -> list[float] | None:
+    """One number a document. Raises InputError where there are more, fewer, or something else."""
     if value is None:
         return None
     values = value if isinstance(value, list) else [value]
-    if not all(isinstance(score, (int, float)) and not isinstance(score, bool) for score in values):
-        raise InputError(f"{where}: expected numbers in one of {', '.join(SCORE_FIELDS)}")
+    if not all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in values):
+        raise InputError(f"{where}: expected numbers in one of {', '.join(fields)}")
     if len(values) != documents:
-        raise InputError(f"{where}: {len(values)} scores for {documents} documents (positives, then negatives)")
-    return [float(score) for score in values]
+        raise InputError(f"{where}: {len(values)} {fields[0]} for {documents} documents (positives, then negatives)")
+    return [float(number) for number in values]
+
+
+def _labels(value: Any, documents: int, where: str) -> list[int] | None:
+    """Whether each document is relevant: an integer, 0 for no. Raises InputError for any other number."""
+    labels = _numbers(value, documents, where, LABEL_FIELDS)
+    if labels is None:
+        return None
+    values = value if isinstance(value, list) else [value]
+    if not all(isinstance(label, int) and label >= 0 for label in values):
+        raise InputError(
+            f"{where}: a label is an integer, 0 for a document that is not relevant and 1 for one that is",
+            "a teacher's numbers belong into `scores`",
+        )
+    return values
 
 
 def read_generated(path: Path) -> Iterator[Record]:

@@ -115,7 +115,8 @@ class _Builder:
         query = self._query(record)
         positives = [self._document(passage, record) for passage in record.positives]
         negatives = [self._document(passage, record) for passage in record.negatives]
-        if query is None or not any(row is not None for row in positives):
+        # Labels may give a query its positives in another record.
+        if query is None or (record.positives and not any(row is not None for row in positives)):
             return
         known, wrong, scores = self.examples.setdefault(query, (array("i"), array("i"), {}))
         known.extend(row for row in positives if row is not None and row not in known)
@@ -165,6 +166,11 @@ class _Builder:
             if times * 2 > self.references[what]:
                 raise InputError(message, f"is this the right {'corpus' if what == 'document' else 'query file'}?")
             self.notes.append(message + "; left out")
+        without = [query for query, (known, _, _) in self.examples.items() if not known]
+        for query in without:
+            del self.examples[query]
+        if without:
+            self.notes.append(f"{self.name}: {len(without)} queries without a relevant document left out")
         positives, negatives, scored, values = [], [], [], array("f")
         judged: list[list[int]] = [[] for _ in range(len(self.queries))]
         for query, (known, wrong, scores) in self.examples.items():
@@ -197,17 +203,14 @@ def _load_beir(folder: Path, split: str, name: str) -> TrainingData:
         TextStore(beir.queries.items(), what="query"),
         TextStore((document.id, document.contents) for document in read_documents(beir.corpus_path)),
     )
-    irrelevant = without = 0
+    irrelevant = 0
     for query, judgements in beir.qrels.items():
         relevant = [Passage(document) for document, grade in judgements.items() if grade > 0]
         others = [Passage(document) for document, grade in judgements.items() if grade <= 0]
         irrelevant += len(others)
-        without += not relevant
         builder.add(Record(query, None, relevant, others, None, query))
     if irrelevant:
         builder.notes.append(f"{name}: {irrelevant} documents judged not relevant are taken as hard negatives")
-    if without:
-        builder.notes.append(f"{name}: {without} queries without a relevant document left out")
     return builder.build(str(folder / "qrels" / f"{split}.tsv"))
 
 

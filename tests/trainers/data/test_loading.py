@@ -193,6 +193,42 @@ def test_a_bad_line_is_named_with_file_line_and_field(tmp_path: Path, value: obj
     assert f"{path}, line 2" in str(caught.value)
 
 
+def test_labels_decide_which_documents_are_relevant(tmp_path: Path) -> None:
+    path = write_lines(
+        tmp_path / "labelled.jsonl",
+        [
+            {"query": "cats", "positive": "purr", "label": 1},
+            {"query": "cats", "document": "bark", "label": 0},
+            {
+                "query": "dogs",
+                "positive": ["meow", "bark"],
+                "negative": "wag",
+                "labels": [0, 1, 2],
+                "scores": [1, 2, 3],
+            },
+            {"query": "fish", "positive": "purr", "label": 0},
+        ],
+    )
+    data = load_training(path)
+    texts = {
+        example.query: tuple(
+            [data.documents[document] for document in of] for of in (example.positives, example.negatives)
+        )
+        for example in data.examples
+    }
+    assert texts == {"cats": (["purr"], ["bark"]), "dogs": (["bark", "wag"], ["meow"])}
+    scores = {data.documents[document]: score for document, score in data.example(1).scores.items()}
+    assert scores == {"meow": 1.0, "bark": 2.0, "wag": 3.0}
+    assert data.notes == ["labelled: 1 queries without a relevant document left out"]
+
+
+@pytest.mark.parametrize("label", [0.7, -1, "1", True, [1, 0]])
+def test_a_label_that_is_no_integer_is_refused(tmp_path: Path, label: object) -> None:
+    path = write_lines(tmp_path / "bad.jsonl", [{"query": "cats", "positive": "purr", "label": label}])
+    with pytest.raises(InputError, match=r"bad\.jsonl, line 1: "):
+        load_training(path)
+
+
 def test_invalid_json_and_unknown_kinds_of_files_are_named(tmp_path: Path) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text('["q", "p"]\n{"query": \n')
