@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from ingest.job import Job
     from opensearch_neural.corpus.judgements import BeirData
-    from opensearch_neural.evaluation.evaluate import Measured
+    from opensearch_neural.evaluation.measures import Measured
     from opensearch_neural.evaluation.results import Goal
 
 DENSE = "all-MiniLM-L6-v2"
@@ -49,7 +49,8 @@ def published(connection: ConnectionSettings, data: Path, record: Path | None, w
     from ingest.encode_corpus import EncodeJob, run_encode
     from ingest.job import Job
     from opensearch_neural.corpus.judgements import BeirData
-    from opensearch_neural.evaluation.evaluate import label, rows
+    from opensearch_neural.evaluation.measures import label
+    from opensearch_neural.evaluation.result_rows import rows
 
     judged = BeirData.load(data, "test")
     client = connect(settings=connection)
@@ -78,7 +79,7 @@ def published(connection: ConnectionSettings, data: Path, record: Path | None, w
 def measure(client: OpenSearch, judged: BeirData, job: Job, engines: dict[str, str]) -> dict[str, Measured]:
     """Ingest the corpus as `job` says and measure some engines ({engine: name in the result}); the index is deleted."""
     from opensearch_neural.engines import engine_bodies
-    from opensearch_neural.evaluation.side_by_side import run_engine
+    from opensearch_neural.evaluation.engine_comparison import run_engine
 
     with ingested(client, job) as index:
         return {

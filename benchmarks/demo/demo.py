@@ -228,7 +228,7 @@ def measure_engines(client: OpenSearch, served: dict[str, tuple[Engines, str]], 
 
     served: the name in the table → an index's engines, and which of them.
     """
-    from opensearch_neural.evaluation import side_by_side as experiment
+    from opensearch_neural.evaluation import engine_comparison as experiment
 
     questions = {id: data.queries[id] for id in data.qrels if id in data.queries}
     if not questions:
@@ -248,7 +248,7 @@ def measure_engines(client: OpenSearch, served: dict[str, tuple[Engines, str]], 
     texts = list(questions.values()) * max(1, TIMED_REQUESTS // len(questions))
     with tqdm(total=len(served) * len(texts), unit="request", desc="latency") as bar:
         times = experiment.time_engines(client, indexes, bodies, texts, progress=bar.update)
-    return experiment.outcome_rows(
+    return experiment.engine_rows(
         data.corpus_path.parent.name,
         [replace(each, latency=times[each.engine][0], encode_ms=times[each.engine][1]) for each in outcomes],
     )

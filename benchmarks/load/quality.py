@@ -20,8 +20,8 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines import Engines
 from opensearch_neural.engines.catalogue import dense_vector
 from opensearch_neural.errors import ClusterError
-from opensearch_neural.evaluation import evaluate
-from opensearch_neural.evaluation.evaluate import Qrels
+from opensearch_neural.evaluation import comparison, measures, result_rows
+from opensearch_neural.evaluation.measures import Qrels
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.queries import Body
 from opensearch_neural.retrievers import Run
@@ -68,15 +68,15 @@ def judged_rows(
         page = retrieve(client, workload, variant, judged.queries, PAGE, advance)
         deep = retrieve(client, workload, variant, judged.queries, DEEP, advance)
         parts = [
-            evaluate.measure(page, judged.qrels, MEASURES),
-            evaluate.measure(deep, judged.qrels, DEEP_MEASURES),
+            measures.measure(page, judged.qrels, MEASURES),
+            measures.measure(deep, judged.qrels, DEEP_MEASURES),
         ]
         measured[variant.name] = replace(
             parts[0],
             per_query={**parts[0].per_query, **parts[1].per_query},
             mean={**parts[0].mean, **parts[1].mean},
         )
-    return evaluate.rows(set_, measured, baseline=baseline, seed=seed)
+    return result_rows.rows(set_, measured, baseline=baseline, seed=seed)
 
 
 def overlap_rows(
@@ -100,7 +100,7 @@ def overlap_rows(
         run = retrieve(client, workload, variant, queries, PAGE, advance)
         values = [overlap(run[query], hits) for query, hits in exact[engine].items() if hits]
         if values:
-            low, high = evaluate.interval(values, seed=seed) or (None, None)
+            low, high = comparison.interval(values, seed=seed) or (None, None)
             rows.append(Row(set_, variant.name, OVERLAP, sum(values) / len(values), low, high, len(values)))
     return rows
 
@@ -110,10 +110,10 @@ def overlap(hits: Mapping[str, float], exact: Mapping[str, float], depth: int = 
 
     Documents that tie with the last of `exact` count as well as it does: which of them is shown is chance.
     """
-    best = evaluate.rank(exact)
+    best = measures.rank(exact)
     last = best[min(depth, len(best)) - 1][1]
     tied = {document for document, score in best if score >= last - 1e-6 * abs(last)}
-    found = {document for document, _ in evaluate.rank(hits)[:depth]}
+    found = {document for document, _ in measures.rank(hits)[:depth]}
     return min(1.0, len(found & tied) / min(depth, len(best)))
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from opensearchpy import OpenSearch
 
-    from opensearch_neural.evaluation.evaluate import Qrels
+    from opensearch_neural.evaluation.measures import Qrels
     from opensearch_neural.models.dense_encoder import Backend, DenseEncoder
 
 RARE = (
@@ -114,10 +114,10 @@ class Questions:
     def quality(self, run: Run, exact: Run) -> dict[str, float]:
         """{query: nDCG@10, or overlap@10 with `exact`}, of the queries that can be judged."""
         if self.qrels is not None:
-            from opensearch_neural.evaluation import evaluate
+            from opensearch_neural.evaluation import measures
 
             judged = {query: self.qrels[query] for query in self.texts if query in self.qrels}
-            return evaluate.measure(run, judged, ["nDCG@10"]).per_query["nDCG@10"]
+            return measures.measure(run, judged, ["nDCG@10"]).per_query["nDCG@10"]
         return {query: quality.overlap(run[query], hits) for query, hits in exact.items() if hits}
 
 
@@ -268,7 +268,7 @@ def share(
 
 
 def _first(hits: dict[str, float]) -> dict[str, float]:
-    from opensearch_neural.evaluation.evaluate import rank
+    from opensearch_neural.evaluation.measures import rank
 
     return dict(rank(hits)[:PAGE])
 

@@ -58,7 +58,7 @@ class ClusterBM25:
         self, train: TrainingData, grid: tuple[Sequence[float], Sequence[float]], measure: str = "nDCG@10"
     ) -> dict[Bm25Settings, float]:
         """The measure of every analyzer, k1 and b on judged questions; grid: the values of k1, and of b."""
-        from opensearch_neural.evaluation.evaluate import measure as measured
+        from opensearch_neural.evaluation.measures import measure as measured
 
         found = {}
         for analyzer, k1, b in itertools.product(self.indexes, *grid):

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import torch
     from opensearchpy import OpenSearch
 
-    from opensearch_neural.evaluation.evaluate import Measured
+    from opensearch_neural.evaluation.measures import Measured
     from opensearch_neural.evaluation.results import Goal, Row
     from opensearch_neural.models.lexical import LexicalEncoder
     from opensearch_neural.models.sparse import SparseDocumentEncoder
@@ -185,7 +185,7 @@ class Test:
         return with_saturation(encoder, saturation or Saturation(encoder.k1, encoder.b))
 
     def measured(self, run: Run) -> Measured:
-        from opensearch_neural.evaluation.evaluate import measure
+        from opensearch_neural.evaluation.measures import measure
 
         return measure(run, self.qrels, MEASURES)
 
@@ -258,7 +258,7 @@ def tuned_bm25(client: OpenSearch, data: Path, work: Path) -> dict[str, Bm25Sett
 
 def tuned_pieces(data: Path, work: Path, pieces: Any) -> dict[str, Saturation]:
     """k1 and b of the impacts over word pieces, chosen as those of the rival are."""
-    from opensearch_neural.evaluation.evaluate import measure
+    from opensearch_neural.evaluation.measures import measure
     from opensearch_neural.models.lexical import build_lexical
 
     def scores(name: str) -> dict[Saturation, float]:
@@ -341,7 +341,7 @@ def compared(
     student: Any, test: Test, bm25: Callable[[Mapping[str, str], int], Run], saturation: Saturation
 ) -> list[Row]:
     """Rows of the student, the rival and the baselines on a test set."""
-    from opensearch_neural.evaluation.evaluate import rows
+    from opensearch_neural.evaluation.result_rows import rows
     from trainers.data.negatives import open_retriever
 
     lexicon = test.lexicon(student.query.tokenizer, saturation)
@@ -400,7 +400,7 @@ def quality_goals(rows: Sequence[Row]) -> list[Goal]:
 
 def head(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Goal]]:
     """The sampled head and the full one: the same steps timed in turns, then quality after equal time."""
-    from opensearch_neural.evaluation.evaluate import mean_row
+    from opensearch_neural.evaluation.result_rows import mean_row
     from opensearch_neural.evaluation.results import Goal
 
     precisions: tuple[Literal["bfloat16", "float32"], ...] = ("bfloat16", "float32")
@@ -483,7 +483,7 @@ def head_seconds(rounds: int = 7, documents: int = 32, length: int = 128, size: 
 
 
 def head_rows(seconds: Mapping[str, Sequence[float]]) -> list[Row]:
-    from opensearch_neural.evaluation.evaluate import mean_row
+    from opensearch_neural.evaluation.result_rows import mean_row
 
     found = []
     head_alone = f"head alone, 32 documents of 128 tokens, {VOCABULARY:,} columns"
@@ -564,7 +564,7 @@ def tested(
 
     pairs: {engine: engine with the same model and its own IDF}, which are compared besides.
     """
-    from opensearch_neural.evaluation.evaluate import only_differences, rows
+    from opensearch_neural.evaluation.result_rows import only_differences, rows
 
     found: list[Row] = []
     pieces = next(iter({**models, **targeted}.values())).query.tokenizer
@@ -767,7 +767,7 @@ def trained_dense(data: Path, work: Path) -> str:
 
 def high_idf_first(data: Path, work: Path, steps: int) -> tuple[list[Row], list[Goal]]:
     """The student of part "quality", its rare tokens first: the best 100 by these, scored again with all."""
-    from opensearch_neural.evaluation.evaluate import rows
+    from opensearch_neural.evaluation.result_rows import rows
     from opensearch_neural.queries import Rare
 
     student = trained(configuration(data, work, "student", steps=steps))

@@ -37,7 +37,7 @@ from opensearch_neural.errors import InputError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from opensearch_neural.evaluation.evaluate import Measured
+    from opensearch_neural.evaluation.measures import Measured
     from opensearch_neural.evaluation.results import Goal, Row
     from opensearch_neural.models.quantized import Codes, Quantizer
     from opensearch_neural.retrievers import Retriever
@@ -157,7 +157,7 @@ class Ground:
     def run(self, build: Callable[[Callable[[Sequence[str]], Any]], Retriever], queries: Any = None) -> Measured:
         """An engine on the test questions: `build` makes it of what encodes them; queries: their vectors, the start
         model's by default."""
-        from opensearch_neural.evaluation.evaluate import measure
+        from opensearch_neural.evaluation.measures import measure
 
         rows = self.queries if queries is None else queries
         run = build(lambda texts: rows).retrieve(self.data.query_texts(), DEPTH)
@@ -190,7 +190,7 @@ class Ground:
 
     def nearest(self, index: Any) -> Measured:
         """A faiss index whose scores are distances; it gives -1 for what a graph does not reach."""
-        from opensearch_neural.evaluation.evaluate import measure
+        from opensearch_neural.evaluation.measures import measure
 
         distances, rows = index.search(self.queries, min(DEPTH, len(self.vectors)))
         ids = self.data.documents.ids
@@ -268,7 +268,7 @@ class Kept:
 
     def outcome(self, name: str, made_by: str, compute: Callable[[], Outcome]) -> Outcome:
         """made_by: a fingerprint of all that decides it beside what the name says."""
-        from opensearch_neural.evaluation.evaluate import Measured
+        from opensearch_neural.evaluation.measures import Measured
         from opensearch_neural.files import write_json
 
         file = self.folder / f"{slug(name)}-{made_by}.json"
@@ -285,7 +285,7 @@ class Kept:
 
 def mean_of(measured: Sequence[Measured]) -> Measured:
     """The mean of several seeds, query by query."""
-    from opensearch_neural.evaluation.evaluate import Measured
+    from opensearch_neural.evaluation.measures import Measured
 
     first = measured[0]
     per_query = {
@@ -303,7 +303,7 @@ def quality(
     data: Path, work: Path, name: str, *, sizes: Sequence[int], steps: int, keep_models: bool
 ) -> tuple[list[Row], list[Goal]]:
     """Every engine at every M on the set `name`, as rows of the set "NAME, M bytes"."""
-    from opensearch_neural.evaluation.evaluate import only_differences, rows
+    from opensearch_neural.evaluation.result_rows import only_differences, rows
 
     found: list[Row] = []
     arms = Arms(data, work, name, steps, keep_models)
@@ -406,7 +406,7 @@ class Arms:
 
     def scan_rows(self, name: str, m: int) -> list[Row]:
         """How much of what all codes would give is found where a scan chooses the codes that are scored; of OPQ's."""
-        from opensearch_neural.evaluation.evaluate import mean_row
+        from opensearch_neural.evaluation.result_rows import mean_row
         from opensearch_neural.retrievers.faiss import quantized_index
 
         quantizer, queries = self._untrained(OPQ, m, SEEDS[0]), self.ground.queries
@@ -434,7 +434,7 @@ class Arms:
 def parted_rows(name: str, measured: Mapping[str, Measured], on_asked: Mapping[str, bool]) -> list[Row]:
     """nDCG@10 of test questions about documents that train asks about, and about others, and JPQ's gains: a query encoder
     may learn the former by heart."""
-    from opensearch_neural.evaluation.evaluate import only_differences, rows
+    from opensearch_neural.evaluation.result_rows import only_differences, rows
 
     found: list[Row] = []
     for part, asked in ((ASKED, True), (NEW, False)):
@@ -549,7 +549,7 @@ def cost_rows(work: Path, size: int, dimension: int, *, hnsw: bool) -> list[Row]
     """Rows of one collection size, the engines timed in turns."""
     import faiss
 
-    from opensearch_neural.evaluation.evaluate import mean_row
+    from opensearch_neural.evaluation.result_rows import mean_row
     from opensearch_neural.evaluation.results import Row
     from opensearch_neural.retrievers.faiss import quantized_index
 

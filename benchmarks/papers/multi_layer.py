@@ -45,7 +45,7 @@ from benchmarks.papers.jobs import share_stage, shared
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import InputError, MissingExtra
-from opensearch_neural.evaluation import evaluate
+from opensearch_neural.evaluation import measures, result_rows
 from opensearch_neural.evaluation.results import Engine
 from opensearch_neural.models.pooling import Pooling
 from trainers.common.precision import PRECISIONS, Computed, Precision, computed_in, computing_in
@@ -53,7 +53,7 @@ from trainers.common.precision import PRECISIONS, Computed, Precision, computed_
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from opensearch_neural.evaluation.evaluate import Measured
+    from opensearch_neural.evaluation.measures import Measured
     from opensearch_neural.evaluation.results import Goal, Row
     from trainers.data.examples import TrainingData
     from trainers.data.sets import SetSettings
@@ -537,7 +537,7 @@ def searched_everywhere(outcome: Outcome, ground: Ground) -> Outcome:
 def searched(spec: str, name: str, ground: Ground) -> Measured:
     """A model (as `open_retriever` names it) on a test set: exact search over the whole corpus; kept, query by query. Sets
     of the same documents are searched together."""
-    from opensearch_neural.evaluation.evaluate import Measured
+    from opensearch_neural.evaluation.measures import Measured
     from opensearch_neural.files import read_json_object
 
     file, documents = ground.measured_file(spec, name), ground.test(name).documents
@@ -550,7 +550,7 @@ def searched(spec: str, name: str, ground: Ground) -> Measured:
 
 
 def _search(spec: str, tests: Sequence[str], ground: Ground) -> None:
-    from opensearch_neural.evaluation.evaluate import measure
+    from opensearch_neural.evaluation.measures import measure
     from opensearch_neural.files import write_json
     from trainers.data.negatives import open_retriever
 
@@ -582,7 +582,7 @@ def compared(outcomes: Sequence[Outcome], ground: Ground) -> list[Row]:
     starts = starts_as_they_are(ground)
     found: list[Row] = []
     for name in TESTS:
-        rows = partial(evaluate.rows, name, clusters=ground.clusters(name))
+        rows = partial(result_rows.rows, name, clusters=ground.clusters(name))
         measured = {outcome.engine: searched(outcome.spec, name, ground) for outcome in outcomes}
         as_published = {Engine(label): searched(spec, name, ground) for label, spec in starts.items()}
         for seed, baseline in baselines.items():
@@ -591,7 +591,7 @@ def compared(outcomes: Sequence[Outcome], ground: Ground) -> list[Row]:
         if len(judging) > 1:
             repeated = list(dict.fromkeys(one.arm.name for one in outcomes if one.seed in judging))
             means = {
-                Engine(arm, variant=of_seeds(judging)): evaluate.averaged(
+                Engine(arm, variant=of_seeds(judging)): measures.averaged(
                     [measured[Engine(arm, seed)] for seed in judging if Engine(arm, seed) in measured]
                 )
                 for arm in repeated
@@ -639,8 +639,8 @@ def against_others(outcomes: Sequence[Outcome], arm: Arm, ground: Ground) -> lis
             for other in first:
                 if other is not own:
                     pair = {one.engine: measured[one.engine] for one in (other, own)}
-                    rows = evaluate.rows(name, pair, baseline=other.engine, clusters=ground.clusters(name))
-                    found += evaluate.only_differences(rows)
+                    rows = result_rows.rows(name, pair, baseline=other.engine, clusters=ground.clusters(name))
+                    found += result_rows.only_differences(rows)
     return found
 
 
@@ -720,7 +720,7 @@ class Winners:
 
 def winners(outcome: Outcome, name: str, ground: Ground) -> Winners:
     """Of a multi-vector arm over layers on a test set; kept as measures are."""
-    from opensearch_neural.evaluation.evaluate import Measured
+    from opensearch_neural.evaluation.measures import Measured
     from opensearch_neural.files import read_json_object, write_json
 
     file = ground.measured_file(outcome.spec, name, "-winners")
@@ -731,7 +731,7 @@ def winners(outcome: Outcome, name: str, ground: Ground) -> Winners:
 
 
 def _winners(outcome: Outcome, name: str, ground: Ground) -> Winners:
-    from opensearch_neural.evaluation.evaluate import measure
+    from opensearch_neural.evaluation.measures import measure
     from opensearch_neural.models.multi_layer import load_multi_layer
     from opensearch_neural.retrievers.faiss import FaissRetriever
     from trainers.data.embedding_cache import several_vectors
@@ -794,7 +794,7 @@ def winner_rows(outcomes: Iterable[Outcome], ground: Ground) -> list[Row]:
                 ]
             alone = outcome.engine._replace(variant="the last layer's vectors alone")
             measured = {alone: won.last_alone, outcome.engine: searched(outcome.spec, name, ground)}
-            rows = evaluate.rows(name, measured, baseline=alone, clusters=ground.clusters(name))
+            rows = result_rows.rows(name, measured, baseline=alone, clusters=ground.clusters(name))
             found += [row for row in rows if row.variant == alone.variant or row.kind != "value"]
     return found
 

@@ -45,7 +45,7 @@ from benchmarks.papers.multi_layer import (
 )
 from opensearch_neural import multi_vector
 from opensearch_neural.cluster.settings import ConnectionSettings
-from opensearch_neural.evaluation import evaluate
+from opensearch_neural.evaluation import measures, result_rows
 from opensearch_neural.models.multi_layer import KIND, MultiVectors
 from opensearch_neural.queries import knn
 from trainers.common.precision import computing_in
@@ -53,7 +53,7 @@ from trainers.common.precision import computing_in
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from opensearch_neural.evaluation.evaluate import Qrels
+    from opensearch_neural.evaluation.measures import Qrels
     from opensearch_neural.evaluation.results import Goal, Row
     from opensearch_neural.queries import Body
     from opensearch_neural.retrievers import Retriever, Run
@@ -328,12 +328,12 @@ def encoding_rows(models: Sequence[Model], documents: Sequence[str], queries: Se
             start = time.perf_counter()
             model.encode_queries([query])
             times[model.name].append((time.perf_counter() - start) * 1000)
-    rows = [evaluate.mean_row(SQUAD, name, ENCODING, of_model) for name, of_model in rates.items()]
+    rows = [result_rows.mean_row(SQUAD, name, ENCODING, of_model) for name, of_model in rates.items()]
     # Of the same documents each, in the same round: what a slower minute does to both is no difference.
     for name, of_model in rates.items():
         if name != DUAL.name and DUAL.name in rates:
             paired = [one / single for one, single in zip(of_model, rates[DUAL.name], strict=True)]
-            rows.append(evaluate.mean_row(SQUAD, name, ENCODING, paired, kind="ratio", baseline=DUAL.name))
+            rows.append(result_rows.mean_row(SQUAD, name, ENCODING, paired, kind="ratio", baseline=DUAL.name))
     rows += [
         Row(SQUAD, name, ONE_QUERY, float(np.percentile(of_model, 50)), None, None, len(of_model))
         for name, of_model in times.items()
@@ -386,8 +386,8 @@ def described(name: str, run: Run, qrels: Qrels, ground: Ground, size: int, time
     """Rows of one way to search: quality with intervals, bytes, milliseconds."""
     from opensearch_neural.evaluation.results import Row
 
-    measured = evaluate.measure(run, qrels, MEASURES)
-    found = evaluate.rows(SQUAD, {name: measured}, baseline=None, clusters=ground.clusters(SQUAD))
+    measured = measures.measure(run, qrels, MEASURES)
+    found = result_rows.rows(SQUAD, {name: measured}, baseline=None, clusters=ground.clusters(SQUAD))
     found.append(Row(SQUAD, name, SIZE, size / 2**20, None, None, len(ground.test(SQUAD).documents)))
     for p in (50, 99):
         found.append(Row(SQUAD, name, f"P{p} ms", float(np.percentile(times, p)), None, None, len(times)))
@@ -406,8 +406,8 @@ def opensearch_rows(
     from contextlib import ExitStack
 
     from benchmarks.load.server import index_facts
+    from opensearch_neural.evaluation.engine_comparison import time_engines
     from opensearch_neural.evaluation.results import Row
-    from opensearch_neural.evaluation.side_by_side import time_engines
     from opensearch_neural.index.segments import merge_segments
     from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 

@@ -43,10 +43,10 @@ import numpy as np
 
 from benchmarks.beir_parts import articles, by_article, check_data, evenly, judgements, write_judged
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation import evaluate
+from opensearch_neural.evaluation import result_rows
 
 if TYPE_CHECKING:
-    from opensearch_neural.evaluation.evaluate import Measured
+    from opensearch_neural.evaluation.measures import Measured
     from opensearch_neural.evaluation.results import Goal, Row
     from trainers.data.examples import TrainingData
     from trainers.data.sets import SetSettings
@@ -405,7 +405,7 @@ class Ground:
 
     def measured(self, model: Path, test: TrainingData) -> Measured:
         """A dense model on a test split; kept, query by query."""
-        from opensearch_neural.evaluation.evaluate import Measured
+        from opensearch_neural.evaluation.measures import Measured
         from opensearch_neural.files import read_json_object, write_json
         from opensearch_neural.models.directory import hash_files
         from trainers.common.dev_measures import corpus_measures
@@ -479,7 +479,7 @@ def zero_shot(ground: Ground) -> list[Row]:
 
     Apart from these: one candidate against five, and people's questions, which not every passage has.
     """
-    from opensearch_neural.evaluation.evaluate import only_differences
+    from opensearch_neural.evaluation.result_rows import only_differences
     from opensearch_neural.evaluation.results import Row
     from trainers.query_as_context.train import steps_per_second
 
@@ -488,7 +488,7 @@ def zero_shot(ground: Ground) -> list[Row]:
     models = {arm: ground.pretrained(arm) for arm in arms()}
     for name in TESTED:
         test, of_set = ground.test(name), f"{name}, {STAGES[0]}"
-        rows = partial(evaluate.rows, clusters=ground.clusters(test))
+        rows = partial(result_rows.rows, clusters=ground.clusters(test))
         start = {START: ground.measured(ground.start, test)}
         found += rows(of_set, start, baseline=None)
         for variant in VARIANTS:
@@ -518,7 +518,7 @@ def seed_rows(
     ground: Ground, variant: Variant, test: TrainingData, rows: Callable[..., list[Row]], of_set: str
 ) -> list[Row]:
     """Query against random passage with every other seed, and of each question the mean over all."""
-    from opensearch_neural.evaluation.evaluate import averaged
+    from opensearch_neural.evaluation.measures import averaged
 
     seeds = ground.scale.seeds
     measured = {
@@ -562,7 +562,7 @@ def dev_rows(arm: Arm, model: Path) -> list[Row]:
 
 def fine_tuning(ground: Ground) -> list[Row]:
     """Retrievers 1 and 2 of the arms that the paper compares, and of what all of them start from."""
-    from opensearch_neural.evaluation.evaluate import only_differences
+    from opensearch_neural.evaluation.result_rows import only_differences
 
     compared = [arm for arm in arms() if arm.label in ("none", RANDOM, QUERY)]
     models = {START: ground.fine_tuned(START, ground.start)}
@@ -570,7 +570,7 @@ def fine_tuning(ground: Ground) -> list[Row]:
     found: list[Row] = []
     for name in TESTED:
         test = ground.test(name)
-        rows = partial(evaluate.rows, clusters=ground.clusters(test))
+        rows = partial(result_rows.rows, clusters=ground.clusters(test))
         for stage in STAGES[1:]:
             of_set = f"{name}, {stage}"
             measured = {engine: ground.measured(model[stage], test) for engine, model in models.items()}
@@ -658,7 +658,7 @@ def sparse(ground: Ground) -> list[Row]:
     """The inference-free sparse student from the start, and from coCondenser's checkpoints. All at one weight of the FLOPS
     loss, after heads calibrated to as many expansions: how many terms each has stands beside."""
     from benchmarks.papers.inference_free_sparse import Test, on_target, student_run, trained
-    from opensearch_neural.evaluation.evaluate import only_differences
+    from opensearch_neural.evaluation.result_rows import only_differences
     from opensearch_neural.evaluation.results import Row
 
     starts = {f"sparse student from the {START}": ground.start}
@@ -669,7 +669,7 @@ def sparse(ground: Ground) -> list[Row]:
     found: list[Row] = []
     for name in TESTED:
         test = Test.load(ground.data, name, ground.work)
-        rows = partial(evaluate.rows, clusters=ground.clusters(ground.test(name)))
+        rows = partial(result_rows.rows, clusters=ground.clusters(ground.test(name)))
         measured: dict[str, Measured] = {}
         for engine, student in students.items():
             run, sparsity = student_run(on_target(student, test.lexicon(student.query.tokenizer)), test)

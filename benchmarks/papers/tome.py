@@ -45,11 +45,11 @@ from benchmarks.papers.jobs import share_stage, shared
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation import evaluate
+from opensearch_neural.evaluation import result_rows
 from trainers.common.precision import PRECISIONS, Precision
 
 if TYPE_CHECKING:
-    from opensearch_neural.evaluation.evaluate import Measured
+    from opensearch_neural.evaluation.measures import Measured
     from opensearch_neural.evaluation.results import Goal, Row
     from opensearch_neural.models.generative import GenerativeModel
     from opensearch_neural.models.url_trie import CorpusUrls
@@ -414,7 +414,7 @@ class Decoded:
 
 def hits(run: Run, test: TrainingData) -> Measured:
     """Hits@1 and Hits@10, which ir-measures calls Success."""
-    from opensearch_neural.evaluation.evaluate import measure
+    from opensearch_neural.evaluation.measures import measure
 
     found = measure(run, test.qrels(), list(MEASURES))
     return replace(
@@ -426,7 +426,7 @@ def hits(run: Run, test: TrainingData) -> Measured:
 
 def fused(*runs: Run) -> Run:
     """Reciprocal rank fusion: Σ 1 / (60 + rank) (Cormack, Clarke & Büttcher, SIGIR 2009)."""
-    from opensearch_neural.evaluation.evaluate import rank
+    from opensearch_neural.evaluation.measures import rank
 
     result: Run = {}
     for run in runs:
@@ -563,7 +563,8 @@ def one_set(
     seeds: int = 1,
 ) -> list[Row]:
     """All rows of the set in `data`. work: the folder of its trainings; start: of backbones; searched: by `bm25_run`."""
-    from opensearch_neural.evaluation.evaluate import averaged, only_differences
+    from opensearch_neural.evaluation.measures import averaged
+    from opensearch_neural.evaluation.result_rows import only_differences
     from opensearch_neural.evaluation.results import Row
     from opensearch_neural.retrievers.generative import GenerativeRetriever
     from trainers.data.loading import load_training
@@ -573,7 +574,7 @@ def one_set(
     test = load_training(data, split="test", name=name)
     queries = test.query_texts()
     # Questions that ask for the same document are not independent.
-    rows = partial(evaluate.rows, clusters=by_article(test.qrels(), {one: one for one in test.documents.ids}))
+    rows = partial(result_rows.rows, clusters=by_article(test.qrels(), {one: one for one in test.documents.ids}))
     found: list[Row] = []
     dense = open_retriever(f"dense:{DENSE}", test.documents, cache=work / "dense")
     (of_dense,) = shared({work / "dense": partial(dense.retrieve, queries, DEPTH)})

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from opensearch_neural.evaluation.evaluate import Measured
+    from opensearch_neural.evaluation.measures import Measured
     from opensearch_neural.evaluation.results import Goal, Row
     from trainers.dense import DenseConfig
 
@@ -124,7 +124,7 @@ def training_ground(
 
 def quality(one: Set, data: Path, work: Path) -> list[Row]:
     """Train on the set where that is not done yet; rows of both models on its test split."""
-    from opensearch_neural.evaluation.evaluate import rows
+    from opensearch_neural.evaluation.result_rows import rows
     from trainers.common.dev_measures import corpus_measures
     from trainers.data.loading import load_training
     from trainers.dense import train_dense
@@ -158,7 +158,8 @@ def speed(data: Path, work: Path, *, steps: int, pairs: int, precision: str) -> 
 
 def speed_rows(name: str, seconds: Mapping[str, Sequence[float]], memory: Mapping[str, Sequence[float]]) -> list[Row]:
     """seconds: of each timed step, memory: of each process (MiB), the same ones in the same order for both trainers."""
-    from opensearch_neural.evaluation.evaluate import interval, mean_row
+    from opensearch_neural.evaluation.comparison import interval
+    from opensearch_neural.evaluation.result_rows import mean_row
     from opensearch_neural.evaluation.results import Row
 
     rows = []

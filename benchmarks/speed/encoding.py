@@ -322,7 +322,7 @@ def _widened(matrix: csr_matrix, width: int) -> csr_matrix:
 
 def measure_quality(model: str, arm: str, documents: Sequence[Document], judged: BeirData) -> Quality:
     """nDCG@10 of exact search over the whole corpus, with the model's own query encoder."""
-    from opensearch_neural.evaluation.evaluate import measure as measured
+    from opensearch_neural.evaluation.measures import measure as measured
     from opensearch_neural.models.sparse import load_sparse
     from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
 

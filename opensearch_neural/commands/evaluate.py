@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,15 +18,16 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.engine_options import engine_options
-from opensearch_neural.engines import ENGINES, BodyOf, Engines, open_engines
+from opensearch_neural.engines import ENGINES, Engines, open_engines
 from opensearch_neural.errors import InputError
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from opensearch_neural.corpus.judgements import BeirData
-    from opensearch_neural.evaluation.results import Goal, Row, Summary
-    from opensearch_neural.evaluation.side_by_side import CommonOnly, Outcome
+    from opensearch_neural.evaluation.engine_comparison import CommonOnly, EngineResult
+    from opensearch_neural.evaluation.expectations import Expectation
+    from opensearch_neural.evaluation.results import Summary
 
 BASELINE = "bm25"
 MEASURES = "nDCG@10,RR@10,R@100,R@1000"
@@ -94,8 +94,9 @@ def evaluate(
     osn eval --index scifact --data data/scifact --engines bm25 --expect bm25:nDCG@10=0.66..0.70 --record results/scifact
     """
     from opensearch_neural.corpus.judgements import BeirData
-    from opensearch_neural.evaluation import side_by_side as experiment
-    from opensearch_neural.evaluation.evaluate import parse_measures
+    from opensearch_neural.evaluation import engine_comparison, engine_report
+    from opensearch_neural.evaluation.expectations import parse_expectation
+    from opensearch_neural.evaluation.measures import parse_measures
 
     if per_query and as_json:
         raise click.UsageError("--per-query shows text; for programs, --out writes per-query.tsv")
@@ -107,39 +108,23 @@ def evaluate(
         opened = open_engines(client, index, **how)
         chosen = chosen or available_engines(opened)
         against = chosen_baseline(baseline, chosen)
-        goals = [parse_goal(text, chosen, names) for text in expect]
-        warn_of(judged, *experiment.absent_documents(client, index, judged.qrels), index)
-        bodies = {engine: opened.body_of(engine) for engine in chosen}
-        needs_sparse = "high-idf-first" in chosen and "sparse" not in chosen
-        steps = len(judged.queries) * (
-            len(chosen) * len(experiment.sizes_of(names)) + ("high-idf-first" in chosen) + needs_sparse
-        )
-        with progress_bar(steps + len(chosen) * min(timed, len(judged.queries))) as advance:
-            outcomes = [
-                experiment.run_engine(
-                    client, index, engine, body_of, judged.queries, judged.qrels, names, progress=advance
-                )
-                for engine, body_of in bodies.items()
-            ]
-            if timed:
-                texts = list(judged.queries.values())[:timed]
-                times = experiment.time_engines(client, index, bodies, texts, progress=advance)
-                outcomes = [
-                    replace(outcome, latency=times[outcome.engine][0], encode_ms=times[outcome.engine][1])
-                    for outcome in outcomes
-                ]
-            lost = common_only(client, opened, judged, outcomes, advance)
-        summary = summarize(client, opened, judged, data, outcomes, against, lost, goals, seed)
-    if out is not None:
-        write_runs(out, judged, outcomes)
+        expectations = [parse_expectation(text, chosen, names) for text in expect]
+        warn_of_absent(*engine_comparison.absent_documents(client, index, judged.qrels), index)
+        warn_of_queries(judged)
+        own = engine_comparison.own_documents(client, index, judged.queries, judged.qrels)
+        warn_of_own_documents(own)
+        results, lost = searched(client, opened, judged, chosen, names, own, timed)
+        summary = summarize(client, opened, judged, data, results, against, lost, expectations, seed)
     if record is not None:
         print(f"wrote {summary.write(record)}", file=sys.stderr)
     if as_json:
         print(json.dumps(summary.to_json(), ensure_ascii=False, indent=1))
     else:
-        print_tables(summary, judged, outcomes, against, lost)
+        engine_report.print_tables(summary, results, against, lost)
         if per_query:
-            print_per_query(judged, outcomes, names[0], against)
+            engine_report.print_per_query(judged.queries, results, names[0], against, SHOWN)
+    if out is not None:
+        engine_report.write_runs(out, results)
     if not all(goal.met for goal in summary.goals):
         sys.exit(1)
 
@@ -175,56 +160,73 @@ def limited(judged: BeirData, limit: int | None) -> BeirData:
     return replace(judged, queries=queries, qrels={query: judged.qrels[query] for query in queries})
 
 
-@dataclass(frozen=True)
-class Expectation:
-    """A goal of the command line: `engine`'s `measure` is to lie between `low` and `high`."""
-
-    engine: str
-    measure: str
-    low: float
-    high: float
-
-    def goal(self, value: float) -> Goal:
-        from opensearch_neural.evaluation.evaluate import label
-        from opensearch_neural.evaluation.results import Goal
-
-        words = f"{self.engine} {label(self.measure)} between {self.low:g} and {self.high:g}"
-        return Goal(words, f"{self.low:g} to {self.high:g}", value, self.low <= value <= self.high)
-
-
-def parse_goal(text: str, engines: Sequence[str], measures: Sequence[str]) -> Expectation:
-    """`Expectation` from "bm25:nDCG@10=0.66..0.70". Raises InputError naming what is wrong with it."""
-    from opensearch_neural.evaluation.evaluate import parse_measures
-
-    found = re.fullmatch(r"(?P<engine>[\w-]+):(?P<measure>.+)=(?P<low>[\d.]+?)\.\.(?P<high>[\d.]+)", text)
-    try:
-        if found is None:
-            raise ValueError
-        low, high = float(found["low"]), float(found["high"])
-    except ValueError:
-        raise InputError(
-            f"--expect {text!r}", "expected ENGINE:MEASURE=LOW..HIGH, like bm25:nDCG@10=0.66..0.70"
-        ) from None
-    (measure,) = parse_measures([found["measure"]])
-    if found["engine"] not in engines or measure not in measures:
-        raise InputError(
-            f"--expect {text!r}: {found['engine']} {measure} is not measured",
-            f"measured are {', '.join(measures)} of {', '.join(engines)}",
-        )
-    return Expectation(found["engine"], measure, low, high)
-
-
-def warn_of(judged: BeirData, absent: int, relevant: int, index: str) -> None:
-    """Say on stderr what the numbers leave out."""
+def warn_of_absent(absent: int, relevant: int, index: str) -> None:
     if absent:
         print(
             f"warning: {absent:,} of the {relevant:,} documents judged relevant are not in the index {index!r}; "
             "no engine can find these",
             file=sys.stderr,
         )
-    useless = sum(1 for grades in judged.qrels.values() if not any(grade > 0 for grade in grades.values()))
-    if useless:
-        print(f"warning: {useless:,} judged queries have no relevant document and are left out", file=sys.stderr)
+
+
+def warn_of_queries(judged: BeirData) -> None:
+    """Say on stderr which judged queries the numbers leave out."""
+    without_relevant = sum(1 for grades in judged.qrels.values() if not any(grade > 0 for grade in grades.values()))
+    if without_relevant:
+        print(
+            f"warning: {without_relevant:,} judged queries have no relevant document and are left out", file=sys.stderr
+        )
+
+
+def warn_of_own_documents(own: Collection[str]) -> None:
+    if own:
+        print(
+            f"warning: {len(own):,} queries are documents of the index themselves, of the same id and text; "
+            "each is left out of its own hits, as in BEIR",
+            file=sys.stderr,
+        )
+
+
+def searched(
+    client: OpenSearch,
+    opened: Engines,
+    judged: BeirData,
+    chosen: Sequence[str],
+    measures: Sequence[str],
+    own_documents: Collection[str],
+    timed: int,
+) -> tuple[list[EngineResult], CommonOnly | None]:
+    """(what each engine did with the queries, what high-IDF-first cannot find; None if it is not measured)."""
+    from opensearch_neural.evaluation import engine_comparison
+    from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
+
+    queries, qrels, index = judged.queries, judged.qrels, opened.index
+    bodies = {engine: opened.body_of(engine) for engine in chosen}
+    fast = bodies.get("high-idf-first")
+    passes = len(chosen) * len(engine_comparison.sizes_of(measures))
+    passes += 0 if fast is None else 1 + ("sparse" not in chosen)
+    with progress_bar(len(queries) * passes + len(chosen) * min(timed, len(queries))) as advance:
+        results = [
+            engine_comparison.run_engine(
+                client, index, engine, body_of, queries, qrels, measures, own_documents=own_documents, progress=advance
+            )
+            for engine, body_of in bodies.items()
+        ]
+        if timed:
+            texts = list(queries.values())[:timed]
+            times = engine_comparison.time_engines(client, index, bodies, texts, progress=advance)
+            results = [
+                replace(result, latency=times[result.engine][0], encode_ms=times[result.engine][1])
+                for result in results
+            ]
+        if fast is None:
+            return results, None
+        size = engine_comparison.PAGE
+        pages = next((result.runs.get(size) for result in results if result.engine == "sparse"), None)
+        if pages is None:
+            sparse = OpenSearchRetriever(client, index, "sparse", opened.body_of("sparse"), progress=advance)
+            pages = sparse.retrieve(queries, size)
+        return results, engine_comparison.common_only(client, index, fast, queries, pages, qrels, progress=advance)
 
 
 @contextmanager
@@ -243,46 +245,24 @@ def progress_bar(total: int) -> Iterator[Callable[[int], object]]:
         yield bar.update
 
 
-def common_only(
-    client: OpenSearch,
-    opened: Engines,
-    judged: BeirData,
-    outcomes: Sequence[Outcome],
-    advance: Callable[[int], object],
-) -> CommonOnly | None:
-    """What high-IDF-first cannot find of the full sparse query's pages; None where it is not measured."""
-    from opensearch_neural.evaluation import side_by_side as experiment
-    from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
-
-    if not any(outcome.engine == "high-idf-first" for outcome in outcomes):
-        return None
-    pages = next((outcome.runs.get(experiment.PAGE) for outcome in outcomes if outcome.engine == "sparse"), None)
-    if pages is None:
-        full: BodyOf = opened.body_of("sparse")
-        retriever = OpenSearchRetriever(client, opened.index, "sparse", full, progress=advance)
-        pages = retriever.retrieve(judged.queries, experiment.PAGE)
-    first = opened.body_of("high-idf-first")
-    return experiment.common_only(client, opened.index, first, judged.queries, pages, judged.qrels, progress=advance)
-
-
 def summarize(
     client: OpenSearch,
     opened: Engines,
     judged: BeirData,
     folder: Path,
-    outcomes: Sequence[Outcome],
+    results: Sequence[EngineResult],
     baseline: str | None,
     lost: CommonOnly | None,
     expectations: Sequence[Expectation],
     seed: int,
 ) -> Summary:
     """The result file of this evaluation."""
-    from opensearch_neural.evaluation import side_by_side as experiment
+    from opensearch_neural.evaluation import engine_comparison
     from opensearch_neural.evaluation.results import Summary, code_commit, command_line, data_facts, machine_facts
 
-    rows = experiment.outcome_rows(judged.name, outcomes, baseline=baseline, seed=seed)
+    rows = engine_comparison.engine_rows(judged.name, results, baseline=baseline, seed=seed)
     if lost is not None:
-        rows += experiment.common_only_rows(judged.name, lost)
+        rows += engine_comparison.common_only_rows(judged.name, lost)
     files = [
         judged.corpus_path,
         *sorted(folder.glob("queries.jsonl*")),
@@ -294,8 +274,8 @@ def summarize(
         if (meta := getattr(opened.meta, kind)) is not None
     ]
     documents = client.count(index=opened.index)["count"]
-    means = {(outcome.engine, name): value for outcome in outcomes for name, value in outcome.measured.mean.items()}
-    title = f"{judged.name} ({judged.split}): {documents:,} documents, {outcomes[0].measured.queries:,} queries"
+    means = {(result.engine, name): value for result in results for name, value in result.measured.mean.items()}
+    title = f"{judged.name} ({judged.split}): {documents:,} documents, {results[0].measured.queries:,} queries"
     return Summary(
         command=command_line(),
         code=code_commit(),
@@ -303,90 +283,6 @@ def summarize(
         data=[data_facts(folder, [path.relative_to(folder).as_posix() for path in files])],
         seeds=[seed],
         rows=rows,
-        goals=[each.goal(means[each.engine, each.measure]) for each in expectations],
+        goals=[expectation.goal(means[expectation.engine, expectation.measure]) for expectation in expectations],
         title=title + (f"; {', '.join(models)}" if models else ""),
     )
-
-
-def write_runs(folder: Path, judged: BeirData, outcomes: Sequence[Outcome]) -> None:
-    """ENGINE.top10.trec and, where deeper measures were taken, ENGINE.top1000.trec; and per-query.tsv."""
-    from opensearch_neural.evaluation.evaluate import write_run
-    from opensearch_neural.files import write_text
-
-    lines = ["query\tengine\tmeasure\tvalue\n"]
-    for outcome in outcomes:
-        for size, run in outcome.runs.items():
-            write_run(folder / f"{outcome.engine}.top{size}.trec", run, outcome.engine)
-        for measure, values in outcome.measured.per_query.items():
-            lines += [f"{query}\t{outcome.engine}\t{measure}\t{value!r}\n" for query, value in values.items()]
-    write_text(folder / "per-query.tsv", "".join(lines))
-    print(f"wrote {len(outcomes)} engines' runs to {folder}", file=sys.stderr)
-
-
-def print_tables(
-    summary: Summary, judged: BeirData, outcomes: Sequence[Outcome], baseline: str | None, lost: CommonOnly | None
-) -> None:
-    """Means and latencies, differences to the baseline, what high-IDF-first loses, and the goals."""
-    from opensearch_neural.evaluation.evaluate import label
-    from opensearch_neural.evaluation.results import Key
-    from opensearch_neural.evaluation.tables import result_table, table
-
-    measures = list(outcomes[0].measured.mean)
-    timed = ["P50 ms", "P99 ms", "encode P50 ms"] if outcomes[0].latency is not None else []
-    print(f"{summary.title}\n")
-    print(result_table(summary.rows, [*map(label, measures), *timed]))
-    others = [outcome.engine for outcome in outcomes if outcome.engine != baseline]
-    if baseline is not None and others:
-        by_key = {row.key: row for row in summary.rows}
-
-        def compared(engine: str, measure: str) -> str:
-            key = Key(summary.rows[0].set, engine, label(measure), "difference", baseline or "")
-            return difference(by_key[key], by_key[key._replace(kind="p-value")])
-
-        print(f"\ndifference to {baseline} [95% interval], p\n")
-        print(
-            table(
-                ["engine", *map(label, measures)],
-                [[engine, *(compared(engine, measure) for measure in measures)] for engine in others],
-            )
-        )
-    for outcome in outcomes:
-        if outcome.measured.unanswered:
-            print(f"\n{outcome.engine} found nothing for {outcome.measured.unanswered:,} queries; each counts as 0")
-    if lost is not None:
-        print(
-            "\nhigh-idf-first cannot find documents that hold only common tokens of a query: "
-            f"{lost.lost:,} of the {lost.documents:,} in the full sparse query's top 10 "
-            f"({lost.lost_relevant:,} judged relevant), in {lost.affected_queries:,} of {lost.queries:,} queries "
-            f"({lost.affected_queries / lost.queries:.1%})"
-        )
-    for goal in summary.goals:
-        print(f"\n{'met' if goal.met else 'MISSED'}: {goal.goal}: {goal.value:.4f}")
-
-
-def difference(row: Row, p: Row) -> str:
-    """ "+0.012 [-0.003, +0.028] p=0.12"."""
-    spread = f" [{row.low:+.3f}, {row.high:+.3f}]" if row.low is not None and row.high is not None else ""
-    return f"{row.value:+.3f}{spread} " + ("p<0.001" if p.value < 0.001 else f"p={p.value:.3f}")
-
-
-def print_per_query(judged: BeirData, outcomes: Sequence[Outcome], measure: str, baseline: str | None) -> None:
-    """The queries on which each engine gains and loses most against the baseline, by `measure`."""
-    from opensearch_neural.evaluation.evaluate import label
-
-    if baseline is None:
-        print("\n--per-query: no baseline was measured", file=sys.stderr)
-        return
-    base = next(outcome for outcome in outcomes if outcome.engine == baseline).measured.per_query[measure]
-    for outcome in outcomes:
-        if outcome.engine == baseline:
-            continue
-        values = outcome.measured.per_query[measure]
-        change = sorted(
-            ((values[query] - base[query], query) for query in values), key=lambda pair: (-pair[0], pair[1])
-        )
-        wins, losses = [pair for pair in change if pair[0] > 0], [pair for pair in change[::-1] if pair[0] < 0]
-        print(f"\n{outcome.engine} against {baseline}, {label(measure)}: {len(wins):,} wins, {len(losses):,} losses")
-        for gain, query in wins[:SHOWN] + losses[:SHOWN]:
-            text = " ".join(judged.queries[query].split())
-            print(f"  {gain:+.3f}  {base[query]:.3f} → {values[query]:.3f}  {query}  {text[:100]}")

@@ -5,6 +5,7 @@ data = BeirData.load("scifact", "test")
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from opensearch_neural.corpus.reader import COMPRESSIONS, format_of, is_folder
 from opensearch_neural.corpus.separated_values import read_separated
 from opensearch_neural.corpus.text_files import BadLine, open_binary, read_lines
 from opensearch_neural.errors import InputError
+
+log = logging.getLogger(__name__)
 
 QUERY_NAMES = FieldNames(
     id=("_id", "id", "qid", "query_id", "query-id"), title=(), text=("text", "query", "question", "title"), url=()
@@ -34,10 +37,12 @@ class BeirData:
     qrels: dict[str, dict[str, int]]
     """{query id: {document id: grade}}"""
     corpus_path: Path
+    without_text: int = 0
+    """Judged queries that the file of queries does not hold, or holds without text: left out."""
 
     @classmethod
     def load(cls, folder: str | Path, split: str = "test") -> BeirData:
-        """Raises InputError if a file is missing, broken, or judges a query that is not there."""
+        """Raises InputError if a file is missing or broken, or if no judged query has a text."""
         folder = Path(folder)
         if not is_folder(folder):
             raise InputError(f"{folder} is not a folder", "expected a folder in BEIR layout")
@@ -55,13 +60,21 @@ class BeirData:
             )
         qrels = read_qrels(splits[split])
         texts = read_queries(folder)
-        missing = [query for query in qrels if query not in texts]
-        if missing:
-            raise InputError(
-                f"{splits[split]} judges {len(missing)} queries that {_query_file(folder).name} does not hold, "
-                f"{missing[0]!r} first",
-            )
-        return cls(folder.resolve().name, split, {query: texts[query] for query in qrels}, qrels, corpus_path)
+        judged = {query: grades for query, grades in qrels.items() if query in texts}
+        without_text = len(qrels) - len(judged)
+        if without_text:
+            first = next(query for query in qrels if query not in texts)
+            if not judged:
+                raise InputError(
+                    f"{splits[split]} judges {without_text:,} queries, and {_query_file(folder)} has the text of none of "
+                    f"them, {first!r} first"
+                )
+            log.warning(
+                "%s: %s judged queries are left out, %r first: %s has no text of them",
+                splits[split], f"{without_text:,}", first, _query_file(folder).name,
+            )  # fmt: skip
+        queries = {query: texts[query] for query in judged}
+        return cls(folder.resolve().name, split, queries, judged, corpus_path, without_text)
 
 
 def read_queries(path: str | Path) -> dict[str, str]:
@@ -87,6 +100,7 @@ def read_queries(path: str | Path) -> dict[str, str]:
 
 
 def _json_queries(stream: BufferedReader, file: str) -> Iterator[tuple[int, str, str]]:
+    empty = 0
     for number, line in read_lines(stream, file):
         try:
             if isinstance(line, BadLine):
@@ -97,10 +111,13 @@ def _json_queries(stream: BufferedReader, file: str) -> Iterator[tuple[int, str,
                 raise Defect(f"expected a query with _id and text; {fields_of(record)}")
             text = string(record, text_name)
             if not text.strip():
-                raise Defect("the query is empty")
+                empty += 1
+                continue
             yield number, identifier(record[id_name], id_name), text
         except Defect as defect:
             raise InputError(f"{file}, line {number}: {defect}") from None
+    if empty:
+        log.warning("%s: %s queries are empty and left out", file, f"{empty:,}")
 
 
 def _query_file(folder: Path) -> Path:
@@ -115,21 +132,27 @@ def _query_file(folder: Path) -> Path:
 def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
     """{query id: {document id: grade}} of a BEIR tsv (with header) or a TREC file (query, 0, document, grade).
 
-    Raises InputError with file and line at the first line that is neither, or that contradicts an earlier one.
+    As trec_eval reads them: blanks at the end of a line say nothing, and a fraction of a grade is cut off. Lines that begin
+    with # are comments. What is cut or left out is counted, and a warning says so.
+    Raises InputError with file and line at the first line that is no judgement, or that contradicts an earlier one.
     """
     stream, file = open_binary(str(path))
     qrels: dict[str, dict[str, int]] = {}
     order: tuple[int, int, int] | None = None
+    comments = fractions = 0
     for number, line in read_lines(stream, file):
         if isinstance(line, BadLine):
             raise InputError(f"{file}, line {number}: {line.reason}")
         try:
-            text = line.decode("utf-8")
+            text = line.decode("utf-8").rstrip()
         except UnicodeDecodeError as error:
             raise InputError(f"{file}, line {number}: invalid UTF-8 at byte {error.start + 1} of the line") from None
         cells = [cell.strip() for cell in text.split("\t")]
         if len(cells) < 3:
             cells = text.split()
+        if text.startswith("#") and not (len(cells) in (3, 4) and _GRADE.fullmatch(cells[-1])):
+            comments += 1
+            continue
         if order is None:
             header = {cell.lower().replace("_", "-"): index for index, cell in enumerate(cells)}
             if "query-id" in header:
@@ -144,9 +167,18 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
                 "expected query-id, corpus-id, score (tabs; BEIR), or query, 0, document, grade (TREC)",
             )
         query, document, grade = (cells[index] for index in order)
-        if not re.fullmatch(r"[+-]?\d{1,9}(\.0*)?", grade):
-            raise InputError(f"{file}, line {number}: the grade must be an integer, found {grade[:40]!r}")
-        value = int(grade.partition(".")[0])
+        match = _GRADE.fullmatch(grade)
+        if match is None:
+            raise InputError(f"{file}, line {number}: the grade must be a number, found {grade[:40]!r}")
+        fractions += bool((match["fraction"] or "").strip("0"))
+        value = int(match["whole"])
         if qrels.setdefault(query, {}).setdefault(document, value) != value:
             raise InputError(f"{file}, line {number}: {query!r} and {document!r} were judged otherwise before")
+    if comments:
+        log.warning("%s: %s comments are left out", file, f"{comments:,}")
+    if fractions:
+        log.warning("%s: %s grades have a fraction, which is cut off as trec_eval does", file, f"{fractions:,}")
     return qrels
+
+
+_GRADE = re.compile(r"(?P<whole>[+-]?\d{1,9})(\.(?P<fraction>\d*))?")

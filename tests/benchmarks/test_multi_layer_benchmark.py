@@ -70,7 +70,7 @@ from benchmarks.papers.multi_layer_storage import (  # noqa: E402
 )
 from opensearch_neural.cluster.settings import ConnectionSettings  # noqa: E402
 from opensearch_neural.errors import ClusterError, InputError, ModelError  # noqa: E402
-from opensearch_neural.evaluation import evaluate  # noqa: E402
+from opensearch_neural.evaluation import comparison  # noqa: E402
 from opensearch_neural.evaluation.results import Row, Summary, read  # noqa: E402
 from trainers import dense  # noqa: E402
 from trainers import multi_layer as trainer  # noqa: E402
@@ -234,9 +234,9 @@ def test_intervals_resample_articles(tmp_path: Path, data: Path, start: Path) ->
         assert len(set(of_question.values())) < len(of_question), "the data would show nothing"
         values = bench.searched(outcome.spec, name, ground).per_query["nDCG@10"]
         (row,) = (one for one in summary.rows if (one.set, one.line, one.column) == (name, engine, "nDCG@10"))
-        clustered = evaluate.interval(values.values(), clusters=[of_question[question] for question in values])
+        clustered = comparison.interval(values.values(), clusters=[of_question[question] for question in values])
         assert (row.low, row.high) == clustered
-        others += clustered != evaluate.interval(values.values())
+        others += clustered != comparison.interval(values.values())
     assert others
 
 

@@ -35,7 +35,6 @@ def test_queries(name: str, data: bytes, tmp_path: Path) -> None:
             b'{"_id": "1", "text": "a"}\n{"_id": "1", "text": "b"}',
             "line 2: the query id '1' occurs twice with different",
         ),
-        (b'{"_id": "1", "text": " "}', "line 1: the query is empty"),
         (b'{"_id": "1"}', "line 1: expected a query with _id and text; the record has: _id"),
         (b"\n\n[]", "line 3: expected a JSON object"),
     ],
@@ -68,8 +67,8 @@ def test_judgements_of_trec_are_separated_by_any_blanks(tmp_path: Path) -> None:
     [
         (b"query-id\tcorpus-id\tscore\nq1\td1\n", "line 2: not a judgement: 'q1\\td1'"),
         (b"query-id\tdocument\nq1\td1\n", "line 1: expected the header query-id, corpus-id, score"),
-        (b"q1\td1\tgood\n", "line 1: the grade must be an integer, found 'good'"),
-        (b"q1 0 d1 0.5\n", "line 1: the grade must be an integer, found '0.5'"),
+        (b"q1\td1\tgood\n", "line 1: the grade must be a number, found 'good'"),
+        (b"q1 0 d1 1e2\n", "line 1: the grade must be a number, found '1e2'"),
         (b"q1\td1\t1\nq1\td1\t1\nq1\td1\t2\n", "line 3: 'q1' and 'd1' were judged otherwise before"),
         (b"q1\t\xff\t1\n", "line 1: invalid UTF-8"),
     ],
@@ -98,6 +97,31 @@ def test_a_split_that_is_missing_names_those_that_are_there(tmp_path: Path) -> N
     folder = beir_folder(tmp_path / "set")
     with pytest.raises(InputError, match=r"no judgements for the split 'dev' .*\n  available: test, train"):
         BeirData.load(folder, "dev")
-    (folder / "queries.jsonl").write_text('{"_id": "1", "text": "one"}')
-    with pytest.raises(InputError, match=r"judges 1 queries that queries\.jsonl does not hold, '2' first"):
-        BeirData.load(folder, "test")
+
+
+def test_judged_queries_without_a_text_are_left_out_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = beir_folder(tmp_path / "set")
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n2\tb\t1\n3\ta\t1\n4\ta\t1\n")
+    (folder / "queries.jsonl").write_text('{"_id": "2", "text": "two"}\n{"_id": "3", "text": " "}\n')
+    data = BeirData.load(folder, "test")
+    assert (data.queries, data.qrels, data.without_text) == ({"2": "two"}, {"2": {"b": 1}}, 2)
+    assert "2 judged queries are left out, '3' first: queries.jsonl has no text of them" in caplog.text
+    assert "1 queries are empty" in caplog.text
+    with pytest.raises(
+        InputError, match=r"judges 1 queries, and .*queries\.jsonl has the text of none of them, '1' first"
+    ):
+        BeirData.load(folder, "train")
+
+
+def test_qrels_are_read_as_trec_eval_reads_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = b"# judged in May\n#\nq1 0 d1 1  \nq1\t0\td2\t0.9\t\t\n\nq2 Q0 d1 -1.5\n#3 0 d1 2\n"
+    assert read_qrels(written(tmp_path / "q", data)) == {"q1": {"d1": 1, "d2": 0}, "q2": {"d1": -1}, "#3": {"d1": 2}}
+    assert "2 comments are left out" in caplog.text
+    assert "2 grades have a fraction, which is cut off as trec_eval does" in caplog.text
+
+
+def test_blanks_behind_a_judgement_of_beir_say_nothing(tmp_path: Path) -> None:
+    data = b"query-id\tcorpus-id\tscore\t\nq1\td1\t1\t\nq1\td2\t2 \n"
+    assert read_qrels(written(tmp_path / "q.tsv", data)) == {"q1": {"d1": 1, "d2": 2}}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -17,11 +19,14 @@ from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
 from opensearch_neural import queries
 from opensearch_neural.cluster.connect import connect
-from opensearch_neural.commands.evaluate import chosen_baseline, chosen_engines, difference, evaluate, parse_goal
+from opensearch_neural.commands.evaluate import chosen_baseline, chosen_engines, evaluate
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation import side_by_side as experiment
-from opensearch_neural.evaluation.evaluate import measure, read_run
+from opensearch_neural.evaluation import engine_comparison as experiment
+from opensearch_neural.evaluation.engine_report import difference
+from opensearch_neural.evaluation.expectations import parse_expectation
+from opensearch_neural.evaluation.measures import measure
 from opensearch_neural.evaluation.results import Row, read
+from opensearch_neural.evaluation.run_files import read_run
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -87,8 +92,8 @@ Osn = Callable[..., Result]
 @pytest.fixture
 def osn_eval(toy: Toy) -> Osn:
     def run(*options: str, **arguments: Any) -> Result:
-        given = ["--index", toy.index, "--data", str(toy.data), "--url", toy.url, *options]
-        return CliRunner().invoke(evaluate, given, **arguments)
+        arguments_ = ["--index", toy.index, "--data", str(toy.data), "--url", toy.url, *options]
+        return CliRunner().invoke(evaluate, arguments_, **arguments)
 
     return run
 
@@ -102,16 +107,16 @@ def test_the_measures_are_those_worked_out_by_hand(osn_eval: Osn, toy: Toy) -> N
     result = osn_eval("--json", "--timed", "3", "--measures", "RR@10,R@100", catch_exceptions=False)
     assert result.exit_code == 0
     summary = json.loads(result.stdout)
-    found = values(summary)
+    measured = values(summary)
     # q1 finds z first; q2 finds m (both words) before l; q3 finds nothing; "empty" has no relevant document.
     for engine in ("bm25", "sparse", "high-idf-first"):
-        assert found[engine, "MRR@10"] == pytest.approx((1 + 1 / 2 + 0) / 3)
+        assert measured[engine, "MRR@10"] == pytest.approx((1 + 1 / 2 + 0) / 3)
     # r3 holds the common token of q1 only: high-idf-first cannot find it.
-    assert found["bm25", "R@100"] == found["sparse", "R@100"] == pytest.approx((1 + 1 + 0) / 3)
-    assert found["high-idf-first", "R@100"] == pytest.approx((0.5 + 1 + 0) / 3)
-    assert found["high-idf-first", "R@100 - bm25"] == pytest.approx(-0.5 / 3)
-    assert found["sparse", "p(R@100 - bm25)"] == 1.0
-    assert all(found[engine, "P50 ms"] > 0 for engine in ("bm25", "sparse", "high-idf-first"))
+    assert measured["bm25", "R@100"] == measured["sparse", "R@100"] == pytest.approx((1 + 1 + 0) / 3)
+    assert measured["high-idf-first", "R@100"] == pytest.approx((0.5 + 1 + 0) / 3)
+    assert measured["high-idf-first", "R@100 - bm25"] == pytest.approx(-0.5 / 3)
+    assert measured["sparse", "p(R@100 - bm25)"] == 1.0
+    assert all(measured[engine, "P50 ms"] > 0 for engine in ("bm25", "sparse", "high-idf-first"))
     assert {row["n"] for row in summary["rows"] if row["measure"] == "MRR@10"} == {3}
     assert summary["title"].startswith(f"{toy.data.name} (test): 20 documents, 3 queries; sparse lexical")
     assert [data["name"] for data in summary["data"]] == [toy.data.name]
@@ -124,12 +129,14 @@ def test_documents_of_common_tokens_only_are_counted_exactly(osn_eval: Osn) -> N
     # tokens; q3 finds nothing. Of the 8, r3 is judged relevant.
     for engines in ("high-idf-first", "sparse,high-idf-first"):
         result = osn_eval("--engines", engines, "--timed", "0", "--json", catch_exceptions=False)
-        found = values(json.loads(result.stdout))
-        of_queries = found["high-idf-first", "queries with a common-only document in the full top 10"]
+        measured = values(json.loads(result.stdout))
+        of_queries = measured["high-idf-first", "queries with a common-only document in the full top 10"]
         assert of_queries == pytest.approx(1 / 4), "q1 of q1, q2, q3 and the judged query without a relevant document"
         pages = 9 + 2 + 2  # q1, q2, and "lion" of the fourth query
-        assert found["high-idf-first", "common-only documents in the full top 10"] == pytest.approx(8 / pages)
-        assert found["high-idf-first", "relevant common-only documents in the full top 10"] == pytest.approx(1 / pages)
+        assert measured["high-idf-first", "common-only documents in the full top 10"] == pytest.approx(8 / pages)
+        assert measured["high-idf-first", "relevant common-only documents in the full top 10"] == pytest.approx(
+            1 / pages
+        )
 
 
 def test_with_every_token_rare_nothing_is_lost(osn_eval: Osn) -> None:
@@ -241,11 +248,47 @@ def test_each_measure_comes_from_a_request_as_deep_as_it_looks(client: OpenSearc
         sizes.append(size)
         return queries.bm25(text, size=size)
 
-    outcome = experiment.run_engine(
+    result = experiment.run_engine(
         client, toy.index, "bm25", body, {"q1": "river"}, {"q1": {"z": 1}}, ["R@100", "RR@10"]
     )
     assert sorted(sizes) == [10, 100]
-    assert list(outcome.measured.mean) == ["R@100", "RR@10"], "in the order asked for"
+    assert list(result.measured.mean) == ["R@100", "RR@10"], "in the order asked for"
+
+
+def test_a_query_that_is_a_document_itself_is_left_out_of_its_own_hits(toy: Toy, osn_eval: Osn) -> None:
+    """As in BEIR's ArguAna and Quora. A number that is an id of both by chance, or a known item, is not left out."""
+    data = toy.data.parent / "arguana"
+    data.mkdir()
+    (data / "corpus.jsonl").write_text((toy.data / "corpus.jsonl").read_text())
+    write_jsonl(
+        data / "queries.jsonl",
+        [
+            {"_id": "m", "text": "moon over a  lion"},
+            {"_id": "r1", "text": "lion"},
+            {"_id": "z", "text": "zebra by the river"},
+        ],
+    )
+    write_qrels(data, "test", [("m", "l", 1), ("r1", "l", 1), ("z", "z", 1)])
+    options = ["--data", str(data), "--engines", "bm25", "--timed", "0", "--measures", "RR@10,R@100", "--json"]
+    result = osn_eval(*options, "--out", str(data / "out"), catch_exceptions=False)
+    assert values(json.loads(result.stdout))["bm25", "MRR@10"] == 1.0
+    assert "1 queries are documents of the index themselves" in result.stderr
+    run = read_run(data / "out" / "bm25.top10.trec")
+    assert "m" not in run["m"] and "l" in run["m"] and "z" in run["z"]
+
+
+def test_an_id_with_a_blank_does_not_lose_the_evaluation(toy: Toy, osn_eval: Osn, tmp_path: Path) -> None:
+    data = tmp_path / "blanks"
+    data.mkdir()
+    (data / "corpus.jsonl").write_text((toy.data / "corpus.jsonl").read_text())
+    write_jsonl(data / "queries.jsonl", [{"_id": "q 1", "text": "lion"}])
+    write_qrels(data, "test", [("q 1", "l", 1)])
+    out = tmp_path / "out"
+    options = ["--data", str(data), "--engines", "bm25", "--timed", "0", "--measures", "RR@10", "--out", str(out)]
+    result = osn_eval(*options, "--record", str(out), catch_exceptions=False)
+    assert result.exit_code == 0 and "1.000" in result.stdout
+    assert [path.name for path in sorted(out.iterdir())] == ["per-query.tsv", "summary.json"]
+    assert "bm25.top10.trec is not written: the query id 'q 1'" in result.stderr
 
 
 def test_engines_are_timed_on_the_same_queries_in_turns(client: OpenSearch, toy: Toy) -> None:
@@ -300,11 +343,21 @@ def test_the_baseline_is_bm25_where_it_is_measured() -> None:
 )
 def test_a_goal_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(InputError):
-        parse_goal(text, ["bm25"], ["RR@10"])
-    assert parse_goal("bm25:MRR@10=0.5..0.7", ["bm25"], ["RR@10"]).goal(0.5).met
+        parse_expectation(text, ["bm25"], ["RR@10"])
+    assert parse_expectation("bm25:MRR@10=0.5..0.7", ["bm25"], ["RR@10"]).goal(0.5).met
 
 
 def test_a_difference_shows_sign_interval_and_p() -> None:
     row = Row("s", "e", "m", 0.0123, -0.0031, 0.0279, 10)
     assert difference(row, replace(row, value=0.1204)) == "+0.012 [-0.003, +0.028] p=0.120"
     assert difference(replace(row, low=None, high=None), replace(row, value=0.0002)) == "+0.012 p<0.001"
+
+
+def test_the_command_loads_nothing_heavy_until_it_runs() -> None:
+    code = (
+        "import sys, opensearch_neural.commands.evaluate, opensearch_neural.evaluation.engine_comparison; "
+        "heavy = ('torch', 'transformers', 'scipy', 'ir_measures', 'bm25s', 'faiss'); "
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

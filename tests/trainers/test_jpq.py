@@ -467,7 +467,7 @@ def test_training_improves_the_quantized_ranking_and_writes_a_directory_that_giv
 
 
 def test_what_the_directory_retrieves_is_what_was_measured_on_dev(config: JpqConfig) -> None:
-    from opensearch_neural.evaluation.evaluate import measure
+    from opensearch_neural.evaluation.measures import measure
     from trainers.data.negatives import open_retriever
 
     trained = train_jpq(replace(config, training=replace(config.training, steps=20)))

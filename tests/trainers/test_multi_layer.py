@@ -19,7 +19,7 @@ pytest.importorskip("sentence_transformers")
 from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
-from opensearch_neural.evaluation.evaluate import rank  # noqa: E402
+from opensearch_neural.evaluation.measures import rank  # noqa: E402
 from opensearch_neural.models.dense import load_dense  # noqa: E402
 from opensearch_neural.models.dense_onnx import OnnxDenseEncoder, export_onnx  # noqa: E402
 from opensearch_neural.models.directory import write_osn_json  # noqa: E402

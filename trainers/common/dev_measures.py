@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.evaluate import Measured, measure
+from opensearch_neural.evaluation.measures import Measured, measure
 from opensearch_neural.retrievers import Run
 from trainers.data.examples import TrainingData
 from trainers.data.negatives import open_retriever

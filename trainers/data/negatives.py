@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.evaluate import rank, read_run
+from opensearch_neural.evaluation.measures import rank
+from opensearch_neural.evaluation.run_files import read_run
 from opensearch_neural.models.directory import locate, model_info
 from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.retrievers import Retriever, Run

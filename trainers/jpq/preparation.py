@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from transformers import set_seed
 
-from opensearch_neural.evaluation.evaluate import measure
+from opensearch_neural.evaluation.measures import measure
 from opensearch_neural.models.dense import TorchDenseEncoder, load_dense
 from opensearch_neural.models.dense_encoder import DenseEncoder
 from trainers.common.config import fingerprint

@@ -8,18 +8,19 @@ request for 1,000 hits would flatter.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines import BodyOf
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.evaluate import Measured, Qrels, cutoff, measure, parse_measures, rank, rows
+from opensearch_neural.evaluation.measures import Measured, Qrels, cutoff, measure, parse_measures, rank
+from opensearch_neural.evaluation.result_rows import rows
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.queries import Body
 from opensearch_neural.retrievers import Run
-from opensearch_neural.retrievers.opensearch import Latencies, OpenSearchRetriever, search, time_queries
+from opensearch_neural.retrievers.opensearch import MOST_HITS, Latencies, OpenSearchRetriever, search, time_queries
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -33,33 +34,31 @@ Progress = Callable[[int], object]
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What an engine did with the judged queries.
-
-    runs: {hits asked for: run}; latency: of page requests one at a time, encoding left out; encode_ms: how long making
-    each of these bodies took, which for dense engines is dominated by the model, in milliseconds.
-    """
+class EngineResult:
+    """What an engine did with the judged queries."""
 
     engine: str
     measured: Measured
     runs: dict[int, Run]
+    """{hits asked for: run}"""
     latency: Latencies | None = None
+    """Of page requests one at a time, encoding left out."""
     encode_ms: Latencies | None = None
+    """How long making each of these bodies took; for dense engines mostly the model's time."""
 
 
 @dataclass(frozen=True)
 class CommonOnly:
-    """Documents of the full sparse query's page that hold none of its rare tokens, which high-IDF-first cannot find.
-
-    Counts: queries asked, those affected; documents on the pages of all queries, those lost; and of the lost ones those
-    judged relevant.
-    """
+    """Documents of the full sparse query's page that hold none of its rare tokens, which high-IDF-first cannot find."""
 
     queries: int
     affected_queries: int
     documents: int
+    """On the pages of all queries."""
     lost: int
+    """Of these, how many hold none of the query's rare tokens."""
     lost_relevant: int
+    """Of the lost ones, those judged relevant."""
 
 
 def sizes_of(measures: Iterable[str]) -> dict[int, list[str]]:
@@ -83,10 +82,13 @@ def run_engine(
     qrels: Qrels,
     measures: Iterable[str],
     *,
+    own_documents: Collection[str] = (),
     progress: Progress | None = None,
-) -> Outcome:
+) -> EngineResult:
     """Search every query, and measure.
 
+    own_documents: queries that are documents of the index themselves; each is left out of its own hits, and one more hit is
+    asked for in its place.
     Raises ClusterError for an incomplete answer, InputError for what `measure` refuses.
     """
     retriever = OpenSearchRetriever(client, index, engine, body_of, progress=progress)
@@ -94,14 +96,24 @@ def run_engine(
     runs: dict[int, Run] = {}
     parts: list[Measured] = []
     for size, of_size in sizes_of(names).items():
-        runs[size] = retriever.retrieve(queries, size)
+        run = retriever.retrieve(queries, min(size + bool(own_documents), MOST_HITS))
+        runs[size] = without_own_documents(run, own_documents, size) if own_documents else run
         parts.append(measure(runs[size], qrels, of_size))
     per_query = {name: values for part in parts for name, values in part.per_query.items()}
     mean = {name: value for part in parts for name, value in part.mean.items()}
     measured = replace(
         parts[0], per_query={name: per_query[name] for name in names}, mean={name: mean[name] for name in names}
     )
-    return Outcome(engine, measured, runs)
+    return EngineResult(engine, measured, runs)
+
+
+def without_own_documents(run: Run, own_documents: Collection[str], size: int) -> Run:
+    """The run without each query's own document, cut to `size` hits a query."""
+    cut: Run = {}
+    for query, hits in run.items():
+        own = query if query in own_documents else None
+        cut[query] = dict(rank({document: score for document, score in hits.items() if document != own})[:size])
+    return cut
 
 
 def time_engines(
@@ -163,8 +175,8 @@ def common_only(
         return {"size": size, "query": {"bool": {"must": [high_idf_first(text, size)["query"]], "filter": [page]}}}
 
     asked = {query: queries[query] for query, hits in full.items() if hits}
-    found = OpenSearchRetriever(client, index, "phase one", among_page, progress=progress).retrieve(asked, PAGE)
-    lost = {query: [document for document in pages[asked[query]] if document not in found[query]] for query in asked}
+    kept = OpenSearchRetriever(client, index, "phase one", among_page, progress=progress).retrieve(asked, PAGE)
+    lost = {query: [document for document in pages[asked[query]] if document not in kept[query]] for query in asked}
     return CommonOnly(
         queries=len(full),
         affected_queries=sum(1 for documents in lost.values() if documents),
@@ -179,14 +191,10 @@ def common_only(
 def absent_documents(client: OpenSearch, index: str, qrels: Qrels) -> tuple[int, int]:
     """(relevant documents that the index does not hold, relevant documents), each counted once.
 
-    Raises InputError where it holds none of them: these judgements are about another corpus.
+    Raises InputError if it holds none of them: these judgements are about another corpus.
     """
     relevant = sorted({document for judged in qrels.values() for document, grade in judged.items() if grade > 0})
-    absent = 0
-    for start in range(0, len(relevant), 1000):
-        with translate_errors():
-            answer = client.mget(index=index, body={"ids": relevant[start : start + 1000]}, _source=False)
-        absent += sum(not document.get("found") for document in answer["docs"])
+    absent = len(relevant) - sum(1 for _ in _documents(client, index, relevant, source=False))
     if relevant and absent == len(relevant):
         raise InputError(
             f"none of the {len(relevant):,} documents judged relevant is in the index {index!r}",
@@ -195,33 +203,62 @@ def absent_documents(client: OpenSearch, index: str, qrels: Qrels) -> tuple[int,
     return absent, len(relevant)
 
 
-def outcome_rows(data: str, outcomes: Iterable[Outcome], *, baseline: str | None = "bm25", seed: int = 0) -> list[Row]:
+def own_documents(client: OpenSearch, index: str, queries: Mapping[str, str], qrels: Qrels) -> set[str]:
+    """The queries that are documents of the index themselves, as ArguAna's and Quora's are: same id, same text.
+
+    Such a query finds itself first. A query that is judged relevant to itself is none of these.
+    """
+
+    def same(text: Any, other: str) -> bool:
+        return isinstance(text, str) and text.split() == other.split()
+
+    own = set()
+    candidates = [query for query in queries if qrels.get(query, {}).get(query, 0) <= 0]
+    for document in _documents(client, index, candidates, source=["title", "text"]):
+        query, held = document["_id"], document["_source"]
+        title, text = held.get("title") or "", held.get("text") or ""
+        if any(same(part, queries[query]) for part in (text, title, f"{title} {text}")):
+            own.add(query)
+    return own
+
+
+def _documents(client: OpenSearch, index: str, ids: Sequence[str], source: Any) -> Iterator[dict[str, Any]]:
+    """Those of the documents that the index holds."""
+    for start in range(0, len(ids), 1000):
+        with translate_errors():
+            answer = client.mget(index=index, body={"ids": ids[start : start + 1000]}, _source=source)
+        yield from (document for document in answer["docs"] if document.get("found"))
+
+
+def engine_rows(
+    data: str, results: Iterable[EngineResult], *, baseline: str | None = "bm25", seed: int = 0
+) -> list[Row]:
     """The result rows of several engines on one set: measures, differences to `baseline`, latencies in milliseconds."""
-    outcomes = list(outcomes)
-    result = rows(data, {each.engine: each.measured for each in outcomes}, baseline=baseline, seed=seed)
-    for each in outcomes:
-        for what, times in (("", each.latency), ("encode ", each.encode_ms)):
+    results = list(results)
+    made = rows(data, {result.engine: result.measured for result in results}, baseline=baseline, seed=seed)
+    for result in results:
+        for what, times in (("", result.latency), ("encode ", result.encode_ms)):
             if times is not None:
                 for name, value in (("P50 ms", times.p50), ("P99 ms", times.p99)):
-                    result.append(Row(data, each.engine, what + name, value, None, None, len(times.ms)))
-    return result
+                    made.append(Row(data, result.engine, what + name, value, None, None, len(times.ms)))
+    return made
 
 
-def common_only_rows(data: str, found: CommonOnly) -> list[Row]:
+def common_only_rows(data: str, lost: CommonOnly) -> list[Row]:
     """What high-IDF-first loses, as result rows of the engine "high-idf-first" (see `CommonOnly`)."""
     return [
         Row(data, "high-idf-first", name, value, None, None, n)
         for name, value, n in (
             (
                 "queries with a common-only document in the full top 10",
-                found.affected_queries / found.queries,
-                found.queries,
+                lost.affected_queries / lost.queries,
+                lost.queries,
             ),
-            ("common-only documents in the full top 10", found.lost / max(1, found.documents), found.documents),
+            ("common-only documents in the full top 10", lost.lost / max(1, lost.documents), lost.documents),
             (
                 "relevant common-only documents in the full top 10",
-                found.lost_relevant / max(1, found.documents),
-                found.documents,
+                lost.lost_relevant / max(1, lost.documents),
+                lost.documents,
             ),
         )
     ]

@@ -1,0 +1,191 @@
+"""Intervals of a mean, and paired comparisons of two engines.
+
+Comparisons are paired by query: a percentile bootstrap interval of the mean difference (Sakai, SIGIR 2006) and a
+randomization test that flips the sign of each query's difference (Smucker, Allan & Carterette, CIKM 2007). Where many
+queries ask for the same article they are not independent: with `clusters`, whole clusters are resampled, and flipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from opensearch_neural.errors import InputError, MissingExtra
+
+RESAMPLES = 10_000
+MANY = 2_000
+"""Queries from which on resampling counts equal values instead of drawing queries one by one."""
+# Resampled values held at once: 32 MB of float64.
+_BATCH_VALUES = 4_000_000
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A paired difference of means, with its 95% interval and the two-sided p-value of "there is none".
+
+    low and high are None for a single query, which says nothing about the spread.
+    """
+
+    difference: float
+    low: float | None
+    high: float | None
+    p: float
+    wins: int
+    losses: int
+    ties: int
+
+
+def interval(
+    values: Iterable[float],
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    level: float = 0.95,
+    clusters: Iterable[str] | None = None,
+) -> tuple[float, float] | None:
+    """Percentile bootstrap interval of the mean of `values`, queries resampled; None for fewer than two values.
+
+    clusters: one for each value. Clusters are then resampled as a whole, and there must be two.
+    """
+    array = np.fromiter(values, dtype=np.float64)
+    numbers = None if clusters is None else _numbered(clusters)
+    if len(array if numbers is None else np.unique(numbers)) < 2:
+        return None
+    means: npt.NDArray[np.float64] | None = None
+    if numbers is not None:
+        means = _clustered_means(array, numbers, resamples, seed)
+    elif _repeats(array):
+        means = _resampled_means(array, resamples, seed)
+    if means is not None:
+        tail = 50 * (1 - level)
+        low, high = np.percentile(means, [tail, 100 - tail])
+        return float(low), float(high)
+    bootstrap = _scipy_stats().bootstrap(
+        (array,),
+        np.mean,
+        n_resamples=resamples,
+        confidence_level=level,
+        method="percentile",
+        vectorized=True,
+        batch=_batch(array),
+        rng=np.random.default_rng(seed),
+    )
+    return float(bootstrap.confidence_interval.low), float(bootstrap.confidence_interval.high)
+
+
+def compare(
+    values: Mapping[str, float],
+    baseline: Mapping[str, float],
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    clusters: Mapping[str, str] | None = None,
+) -> Comparison:
+    """How `values` differ from `baseline`, both {query id: value} of one measure over the same queries.
+
+    The p-value comes from `resamples` random assignments of signs, or from all of them where there are fewer. clusters:
+    {query id: what it shares with others}, as the article that answers it; whole clusters are resampled, and change signs.
+    Raises InputError where the two do not hold the same queries, or hold none.
+    """
+    if values.keys() != baseline.keys():
+        missing = sorted(values.keys() ^ baseline.keys())
+        raise InputError(
+            f"a paired comparison needs the same queries on both sides; {missing[0]!r} is on one side only"
+        )
+    if not values:
+        raise InputError("a comparison needs at least one query")
+    differences = np.array([values[query] - baseline[query] for query in values], dtype=np.float64)
+    of_queries = None if clusters is None else [clusters[query] for query in values]
+    spread = interval(differences.tolist(), resamples=resamples, seed=seed, clusters=of_queries)
+    flipped = differences
+    if of_queries is not None:
+        flipped = np.bincount(_numbered(of_queries), weights=differences).astype(np.float64)
+    return Comparison(
+        difference=float(differences.mean()),
+        low=spread[0] if spread else None,
+        high=spread[1] if spread else None,
+        p=_sign_flip_p(flipped, resamples, seed),
+        wins=int((differences > 0).sum()),
+        losses=int((differences < 0).sum()),
+        ties=int((differences == 0).sum()),
+    )
+
+
+def _repeats(values: npt.NDArray[np.float64]) -> bool:
+    """Whether there are many values and few different ones: a success is 0 or 1, and its rank decides a query's nDCG@10."""
+    return len(values) >= MANY and len(np.unique(values)) * 8 <= len(values)
+
+
+def _numbered(clusters: Iterable[str]) -> npt.NDArray[np.int64]:
+    """A number from 0 for each cluster."""
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(cluster, len(numbers)) for cluster in clusters], dtype=np.int64)
+
+
+def _clustered_means(
+    values: npt.NDArray[np.float64], numbers: npt.NDArray[np.int64], resamples: int, seed: int
+) -> npt.NDArray[np.float64]:
+    """The mean of each bootstrap sample of whole clusters, (resamples,): samples may hold different numbers of values."""
+    sums, sizes = np.bincount(numbers, weights=values), np.bincount(numbers)
+    generator = np.random.default_rng(seed)
+    at_once = max(1, _BATCH_VALUES // len(sums))
+    means: list[npt.NDArray[np.float64]] = []
+    for start in range(0, resamples, at_once):
+        drawn = generator.multinomial(
+            len(sums), np.full(len(sums), 1 / len(sums)), size=min(at_once, resamples - start)
+        )
+        means.append((drawn @ sums) / (drawn @ sizes))
+    return np.concatenate(means)
+
+
+def _resampled_means(values: npt.NDArray[np.float64], resamples: int, seed: int) -> npt.NDArray[np.float64]:
+    """The mean of each bootstrap sample, (resamples,). How often each value occurs in a sample is drawn, which comes to the
+    same as drawing queries, and takes time by the different values instead of the queries."""
+    distinct, counts = np.unique(values, return_counts=True)
+    drawn = np.random.default_rng(seed).multinomial(len(values), counts / len(values), size=resamples)
+    means: npt.NDArray[np.float64] = drawn @ distinct / len(values)
+    return means
+
+
+def _sign_flip_p(differences: npt.NDArray[np.float64], resamples: int, seed: int) -> float:
+    if len(differences) < 2 or not differences.any():
+        return 1.0  # of one difference, the other sign is as extreme
+    if _repeats(differences):
+        return _sign_flip_p_of_many(differences, resamples, seed)
+    test = _scipy_stats().permutation_test(
+        (differences,),
+        np.mean,
+        # Of one sample, "samples" means: flip the sign of each value.
+        permutation_type="samples",
+        n_resamples=resamples,
+        vectorized=True,
+        batch=_batch(differences),
+        rng=np.random.default_rng(seed),
+    )
+    return float(test.pvalue)
+
+
+def _sign_flip_p_of_many(differences: npt.NDArray[np.float64], resamples: int, seed: int) -> float:
+    """As the permutation test has it, by how many of each size are positive."""
+    sizes, counts = np.unique(np.abs(differences), return_counts=True)
+    positive = np.random.default_rng(seed).binomial(counts, 0.5, size=(resamples, len(sizes)))
+    sums, observed = (2 * positive - counts) @ sizes, differences.sum()
+    near = 1e-9 * max(1.0, abs(observed))  # sums in another order differ in their last digits
+    beyond = min(np.count_nonzero(sums >= observed - near), np.count_nonzero(sums <= observed + near))
+    return float(min(1.0, 2 * (beyond + 1) / (resamples + 1)))
+
+
+def _batch(values: npt.NDArray[np.float64]) -> int:
+    return max(1, _BATCH_VALUES // len(values))
+
+
+def _scipy_stats() -> Any:
+    try:
+        import scipy.stats
+    except ModuleNotFoundError as error:
+        raise MissingExtra("comparing runs", "eval") from error
+    return scipy.stats

@@ -1,0 +1,99 @@
+"""What `osn eval` shows and writes of the engines that it measured."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.engine_comparison import CommonOnly, EngineResult
+from opensearch_neural.evaluation.measures import label
+from opensearch_neural.evaluation.results import Key, Row, Summary
+from opensearch_neural.evaluation.run_files import write_run
+from opensearch_neural.evaluation.tables import result_table, table
+from opensearch_neural.files import write_text
+
+
+def write_runs(folder: Path, results: Sequence[EngineResult]) -> None:
+    """ENGINE.top10.trec and, if deeper measures were taken, ENGINE.top1000.trec; and per-query.tsv.
+
+    A run that its format cannot hold (an id with a blank) is left out, with a warning: what was measured is not lost for it.
+    """
+    lines = ["query\tengine\tmeasure\tvalue\n"]
+    for result in results:
+        for size, run in result.runs.items():
+            path = folder / f"{result.engine}.top{size}.trec"
+            try:
+                write_run(path, run, result.engine)
+            except InputError as error:
+                print(f"warning: {path} is not written: {error.message}", file=sys.stderr)
+        for measure, values in result.measured.per_query.items():
+            lines += [f"{query}\t{result.engine}\t{measure}\t{value!r}\n" for query, value in values.items()]
+    write_text(folder / "per-query.tsv", "".join(lines))
+    print(f"wrote {len(results)} engines' runs to {folder}", file=sys.stderr)
+
+
+def print_tables(
+    summary: Summary, results: Sequence[EngineResult], baseline: str | None, lost: CommonOnly | None
+) -> None:
+    """Means and latencies, differences to the baseline, what high-IDF-first loses, and the goals."""
+    measures = list(results[0].measured.mean)
+    timed = ["P50 ms", "P99 ms", "encode P50 ms"] if results[0].latency is not None else []
+    print(f"{summary.title}\n")
+    print(result_table(summary.rows, [*map(label, measures), *timed]))
+    others = [result.engine for result in results if result.engine != baseline]
+    if baseline is not None and others:
+        by_key = {row.key: row for row in summary.rows}
+
+        def compared(engine: str, measure: str) -> str:
+            key = Key(summary.rows[0].set, engine, label(measure), "difference", baseline or "")
+            return difference(by_key[key], by_key[key._replace(kind="p-value")])
+
+        print(f"\ndifference to {baseline} [95% interval], p\n")
+        print(
+            table(
+                ["engine", *map(label, measures)],
+                [[engine, *(compared(engine, measure) for measure in measures)] for engine in others],
+            )
+        )
+    for result in results:
+        if result.measured.unanswered:
+            print(f"\n{result.engine} found nothing for {result.measured.unanswered:,} queries; each counts as 0")
+    if lost is not None:
+        print(
+            "\nhigh-idf-first cannot find documents that hold only common tokens of a query: "
+            f"{lost.lost:,} of the {lost.documents:,} in the full sparse query's top 10 "
+            f"({lost.lost_relevant:,} judged relevant), in {lost.affected_queries:,} of {lost.queries:,} queries "
+            f"({lost.affected_queries / lost.queries:.1%})"
+        )
+    for goal in summary.goals:
+        print(f"\n{'met' if goal.met else 'MISSED'}: {goal.goal}: {goal.value:.4f}")
+
+
+def difference(row: Row, p: Row) -> str:
+    """ "+0.012 [-0.003, +0.028] p=0.12"."""
+    spread = f" [{row.low:+.3f}, {row.high:+.3f}]" if row.low is not None and row.high is not None else ""
+    return f"{row.value:+.3f}{spread} " + ("p<0.001" if p.value < 0.001 else f"p={p.value:.3f}")
+
+
+def print_per_query(
+    queries: Mapping[str, str], results: Sequence[EngineResult], measure: str, baseline: str | None, shown: int
+) -> None:
+    """The `shown` queries on which each engine gains, and loses, most against the baseline."""
+    if baseline is None:
+        print("\n--per-query: no baseline was measured", file=sys.stderr)
+        return
+    base = next(result for result in results if result.engine == baseline).measured.per_query[measure]
+    for result in results:
+        if result.engine == baseline:
+            continue
+        values = result.measured.per_query[measure]
+        change = sorted(
+            ((values[query] - base[query], query) for query in values), key=lambda pair: (-pair[0], pair[1])
+        )
+        wins, losses = [pair for pair in change if pair[0] > 0], [pair for pair in change[::-1] if pair[0] < 0]
+        print(f"\n{result.engine} against {baseline}, {label(measure)}: {len(wins):,} wins, {len(losses):,} losses")
+        for gain, query in wins[:shown] + losses[:shown]:
+            text = " ".join(queries[query].split())
+            print(f"  {gain:+.3f}  {base[query]:.3f} → {values[query]:.3f}  {query}  {text[:100]}")

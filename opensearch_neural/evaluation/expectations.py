@@ -1,0 +1,45 @@
+"""Goals of the command line: ENGINE:MEASURE=LOW..HIGH, as `osn eval --expect` takes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.measures import label, parse_measures
+from opensearch_neural.evaluation.results import Goal
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """`engine`'s `measure` is to lie between `low` and `high`."""
+
+    engine: str
+    measure: str
+    low: float
+    high: float
+
+    def goal(self, value: float) -> Goal:
+        words = f"{self.engine} {label(self.measure)} between {self.low:g} and {self.high:g}"
+        return Goal(words, f"{self.low:g} to {self.high:g}", value, self.low <= value <= self.high)
+
+
+def parse_expectation(text: str, engines: Sequence[str], measures: Sequence[str]) -> Expectation:
+    """`Expectation` from "bm25:nDCG@10=0.66..0.70". Raises InputError naming what is wrong with it."""
+    match = re.fullmatch(r"(?P<engine>[\w-]+):(?P<measure>.+)=(?P<low>[\d.]+?)\.\.(?P<high>[\d.]+)", text)
+    try:
+        if match is None:
+            raise ValueError
+        low, high = float(match["low"]), float(match["high"])
+    except ValueError:
+        raise InputError(
+            f"--expect {text!r}", "expected ENGINE:MEASURE=LOW..HIGH, like bm25:nDCG@10=0.66..0.70"
+        ) from None
+    (measure,) = parse_measures([match["measure"]])
+    if match["engine"] not in engines or measure not in measures:
+        raise InputError(
+            f"--expect {text!r}: {match['engine']} {measure} is not measured",
+            f"measured are {', '.join(measures)} of {', '.join(engines)}",
+        )
+    return Expectation(match["engine"], measure, low, high)

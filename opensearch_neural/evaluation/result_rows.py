@@ -1,0 +1,82 @@
+"""Measured values as rows of a result file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from opensearch_neural.evaluation.comparison import Comparison, compare, interval
+from opensearch_neural.evaluation.measures import Measured, label
+from opensearch_neural.evaluation.results import Engine, Row
+
+
+def rows(
+    data: str,
+    measured: Mapping[str, Measured] | Mapping[Engine, Measured],
+    *,
+    baseline: str | Engine | None = "bm25",
+    seed: int = 0,
+    clusters: Mapping[str, str] | None = None,
+) -> list[Row]:
+    """Result rows of several engines on the set `data`: each mean with its interval, and its difference to `baseline`.
+
+    measured: {engine: Measured}. For an engine other than the baseline, and each measure, three rows: the value, the
+    difference with the interval of the paired difference, and its p-value. clusters: as in `compare`.
+    """
+    of_engine = {_engine(name): each for name, each in measured.items()}
+    against = None if baseline is None else _engine(baseline)
+    result: list[Row] = []
+    for engine, each in of_engine.items():
+        for name, values in each.per_query.items():
+            of_queries = None if clusters is None else [clusters[query] for query in values]
+            low, high = interval(values.values(), seed=seed, clusters=of_queries) or (None, None)
+            row = Row(
+                data,
+                engine.name,
+                label(name),
+                each.mean[name],
+                low,
+                high,
+                len(values),
+                seed=engine.seed,
+                variant=engine.variant,
+            )
+            result.append(row)
+            if against in of_engine and engine != against:
+                comparison = compare(values, of_engine[against].per_query[name], seed=seed, clusters=clusters)
+                result += _compared(row, against, comparison)
+    return result
+
+
+def _compared(row: Row, baseline: Engine, comparison: Comparison) -> list[Row]:
+    """The rows of a comparison: of the seed of either, if one of the two engines has none."""
+    seed = baseline.seed if row.seed is None else row.seed
+    compared = replace(
+        row,
+        value=comparison.difference,
+        low=comparison.low,
+        high=comparison.high,
+        kind="difference",
+        baseline=baseline.name,
+        baseline_variant=baseline.variant,
+        seed=seed,
+        engine_label=row.line if seed != row.seed else "",
+    )
+    return [compared, replace(compared, value=comparison.p, low=None, high=None, kind="p-value")]
+
+
+def _engine(name: str | Engine) -> Engine:
+    return name if isinstance(name, Engine) else Engine(name)
+
+
+def mean_row(name: str, engine: str, measure: str, values: Collection[float], **how: Any) -> Row:
+    """The mean of measured values with its interval, as a row of the set `name`; how: the row's other fields."""
+    low, high = interval(values) or (None, None)
+    return Row(name, engine, measure, math.fsum(values) / len(values), low, high, len(values), **how)
+
+
+def only_differences(rows: Iterable[Row]) -> list[Row]:
+    """Of the result of `rows`, what compares with the baseline: for a second comparison of engines that stand there."""
+    return [row for row in rows if row.kind != "value"]

@@ -1,0 +1,153 @@
+"""Measures against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from opensearch_neural.errors import InputError, MissingExtra
+from opensearch_neural.evaluation.comparison import compare
+from opensearch_neural.evaluation.measures import Measured, averaged, cutoff, label, measure, parse_measures
+from opensearch_neural.retrievers.bm25 import BM25Retriever
+from opensearch_neural.retrievers.faiss import FaissRetriever
+
+QRELS = {"q1": {"d1": 1, "d2": 1}, "q2": {"d3": 1}}
+
+
+def test_measures_are_those_worked_out_by_hand() -> None:
+    run = {"q1": {"x": 9.0, "d1": 8.0, "y": 7.0, "d2": 6.0}, "q2": {"d3": 1.0}}
+    measured = measure(run, QRELS)
+    # q1: relevant at ranks 2 and 4; the ideal has them at 1 and 2.
+    ndcg = (1 / math.log2(3) + 1 / math.log2(5)) / (1 + 1 / math.log2(3))
+    assert measured.per_query["nDCG@10"] == pytest.approx({"q1": ndcg, "q2": 1.0})
+    assert measured.per_query["RR@10"] == {"q1": 0.5, "q2": 1.0}
+    assert measured.mean["RR@10"] == 0.75
+    assert measured.mean["R@100"] == 1.0
+    assert (measured.queries, measured.unanswered, measured.unjudged, measured.without_relevant) == (2, 0, 0, 0)
+
+
+def test_grades_count_in_ndcg() -> None:
+    qrels = {"q": {"good": 1, "best": 3, "bad": 0}}
+    measured = measure({"q": {"good": 3.0, "bad": 2.0, "best": 1.0}}, qrels, ["nDCG@10"])
+    # Gains are the grades: 1 at rank 1 and 3 at rank 3, against 3 at rank 1 and 1 at rank 2.
+    assert measured.mean["nDCG@10"] == pytest.approx((1 + 3 / 2) / (3 + 1 / math.log2(3)))
+
+
+@pytest.mark.parametrize("run", [{"q1": {"d1": 1.0, "d2": 0.5}}, {"q1": {"d1": 1.0, "d2": 0.5}, "q2": {}}])
+def test_a_judged_query_without_hits_counts_as_zero(run: dict[str, dict[str, float]]) -> None:
+    measured = measure(run, QRELS, ["nDCG@10", "RR@10", "R@100", "AP"])
+    assert measured.mean == {"nDCG@10": 0.5, "RR@10": 0.5, "R@100": 0.5, "AP": 0.5}
+    assert all(values["q2"] == 0.0 for values in measured.per_query.values())
+    assert (measured.queries, measured.unanswered) == (2, 1)
+
+
+def test_an_empty_run_measures_zero() -> None:
+    measured = measure({}, QRELS)
+    assert set(measured.mean.values()) == {0.0}
+    assert measured.unanswered == 2
+
+
+def test_queries_without_judgements_are_left_out_and_counted() -> None:
+    run = {"q1": {"d1": 1.0}, "q2": {"d3": 1.0}, "q9": {"d1": 1.0}, "q8": {}}
+    measured = measure(run, QRELS, ["RR@10"])
+    assert measured.unjudged == 2
+    assert measured.per_query["RR@10"].keys() == {"q1", "q2"}
+    assert measured.mean["RR@10"] == 1.0
+
+
+def test_queries_judged_without_a_relevant_document_are_left_out_and_counted() -> None:
+    measured = measure(
+        {"q1": {"d1": 1.0}, "none": {"d1": 1.0}}, {"q1": {"d1": 1}, "none": {"d1": 0, "d2": -2}}, ["RR@10"]
+    )
+    assert measured.per_query["RR@10"] == {"q1": 1.0}
+    assert (measured.queries, measured.without_relevant, measured.unjudged) == (1, 1, 0)
+
+
+def test_negative_grades_are_not_relevant() -> None:
+    qrels = {"q": {"spam": -2, "good": 2}}
+    measured = measure({"q": {"spam": 2.0, "good": 1.0}}, qrels, ["nDCG@10", "RR@10", "R@100"])
+    assert measured.mean == pytest.approx({"nDCG@10": 1 / math.log2(3), "RR@10": 0.5, "R@100": 1.0})
+
+
+@pytest.mark.parametrize("name", ["nDCG@1", "RR@10", "AP"])
+def test_ties_are_broken_by_id_for_every_provider_of_measures(name: str) -> None:
+    # trec_eval itself would put "b" first. The order in which the documents stand in the run makes no difference.
+    for hits in ({"a": 1.0, "b": 1.0}, {"b": 1.0, "a": 1.0}):
+        assert measure({"q": hits}, {"q": {"a": 1}}, [name]).mean[name] == 1.0
+        assert measure({"q": hits}, {"q": {"b": 1}}, [name]).mean[name] < 1.0
+
+
+def test_scores_that_differ_beyond_single_precision_are_no_ties() -> None:
+    hits = {"a": 1.0, "b": 1.0 + 1e-12}
+    assert measure({"q": hits}, {"q": {"b": 1}}, ["RR@10"]).mean["RR@10"] == 1.0
+
+
+def test_a_score_that_is_not_a_number_is_refused_with_query_and_document() -> None:
+    with pytest.raises(InputError, match=r"query q1.*document d7"):
+        measure({"q1": {"d1": 1.0, "d7": math.nan}}, QRELS)
+    with pytest.raises(InputError, match="query unjudged"):
+        measure({"unjudged": {"d7": math.nan}}, QRELS)
+
+
+@pytest.mark.parametrize("qrels", [{}, {"q1": {}}, {"q1": {"d1": 0}}])
+def test_judgements_without_a_relevant_document_are_refused(qrels: dict[str, dict[str, int]]) -> None:
+    with pytest.raises(InputError, match="no relevant document"):
+        measure({"q1": {"d1": 1.0}}, qrels)
+
+
+def test_any_measure_of_ir_measures_is_taken_and_usual_spellings_too() -> None:
+    assert list(parse_measures(["MRR@10", "recall@100", " P(rel=2)@5", "NDCG@20", "AP"])) == [
+        "RR@10",
+        "R@100",
+        "P(rel=2)@5",
+        "nDCG@20",
+        "AP",
+    ]
+    assert label("RR@10") == "MRR@10"
+    assert label("R@100") == "R@100"
+    assert (cutoff("nDCG@10"), cutoff("P(rel=2)@5"), cutoff("AP")) == (10, 5, None)
+
+
+@pytest.mark.parametrize("name", ["bogus@10", "nDCG@", "nDCG@ten", "", "nDCG@10 + 1", "__import__('os')"])
+def test_an_unknown_measure_is_refused_by_name(name: str) -> None:
+    with pytest.raises(InputError) as raised:
+        parse_measures([name])
+    assert repr(name) in raised.value.message
+    assert "nDCG@10" in str(raised.value.remedy)
+
+
+def test_no_measures_are_refused() -> None:
+    with pytest.raises(InputError, match="no measure"):
+        parse_measures([])
+
+
+def test_the_mean_of_several_runs_is_taken_query_by_query() -> None:
+    one, other = (Measured({"RR@10": {"q": value, "r": 0.0}}, {"RR@10": value / 2}, 2, 0, 0, 0) for value in (1.0, 0.5))
+    mean = averaged([one, other])
+    assert mean.per_query == {"RR@10": {"q": 0.75, "r": 0.0}} and mean.mean == {"RR@10": 0.375}
+
+
+@pytest.mark.parametrize(
+    ("module", "use"),
+    [
+        ("ir_measures", lambda: measure({}, QRELS)),
+        ("scipy.stats", lambda: compare({"a": 1.0, "b": 0.5}, {"a": 0.0, "b": 0.0})),
+        ("bm25s", lambda: BM25Retriever(["a"], ["word"])),
+        ("Stemmer", lambda: BM25Retriever(["a"], ["word"])),
+        (
+            "faiss",
+            lambda: FaissRetriever(["a"], np.ones((1, 2), np.float32), lambda texts: np.ones((1, 2), np.float32)),
+        ),
+    ],
+)
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(
+    module: str, use: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtra) as raised:
+        use()
+    assert raised.value.remedy == 'pip install "opensearch-neural[eval]"'

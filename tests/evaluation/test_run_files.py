@@ -1,0 +1,73 @@
+"""Run files: written, read, refused."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.measures import rank
+from opensearch_neural.evaluation.run_files import read_run, write_run
+
+IDS = st.text(st.characters(exclude_categories=("Z", "C")), min_size=1, max_size=8).filter(
+    lambda text: text.split() == [text]
+)
+RUNS = st.dictionaries(
+    IDS, st.dictionaries(IDS, st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=6), max_size=4
+)
+
+
+def test_a_run_file_is_ranked_by_score_and_then_by_id(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "bm25.trec"
+    write_run(path, {"q2": {"b": 1.0, "a": 1.0, "c": 2.5}, "q1": {"x": 0.1}, "nothing": {}}, "bm25")
+    assert path.read_text() == ("q2 Q0 c 1 2.5 bm25\nq2 Q0 a 2 1.0 bm25\nq2 Q0 b 3 1.0 bm25\nq1 Q0 x 1 0.1 bm25\n")
+
+
+@given(RUNS)
+def test_a_run_survives_its_file_with_every_digit(
+    tmp_path_factory: pytest.TempPathFactory, run: dict[str, dict[str, float]]
+) -> None:
+    path = tmp_path_factory.mktemp("run") / "run.trec"
+    write_run(path, run, "tag")
+    again = read_run(path)
+    assert again == run
+    assert all(list(again[query]) == [document for document, _ in rank(run[query])] for query in run)
+
+
+def test_a_gzipped_run_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.trec.gz"
+    path.write_bytes(gzip.compress(b"q Q0 d 1 2.0 tag\n"))
+    assert read_run(path) == {"q": {"d": 2.0}}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("q Q0 d 1 2.0", "line 2: 5 fields"),
+        ("q Q0 d 1 high tag", "line 2: the score 'high'"),
+        ("q Q0 d 1 nan tag", "line 2: the score 'nan'"),
+        ("q Q0 d0 2 1.0 tag", "line 2: query q has the document d0 twice"),
+    ],
+)
+def test_a_broken_run_file_is_refused_with_its_line(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "run.trec"
+    path.write_text(f"q Q0 d0 1 3.0 tag\n{line}\n")
+    with pytest.raises(InputError, match=message):
+        read_run(path)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_run(tmp_path / "absent.trec")
+
+
+def test_ids_that_a_run_file_cannot_hold_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "run.trec"
+    for run in ({"q": {"two words": 1.0}}, {"q q": {"d": 1.0}}, {"q": {"": 1.0}}, {"q": {"d": math.nan}}):
+        with pytest.raises(InputError):
+            write_run(path, run, "tag")
+    with pytest.raises(InputError, match="tag"):
+        write_run(path, {"q": {"d": 1.0}}, "two words")
+    assert list(tmp_path.iterdir()) == []
