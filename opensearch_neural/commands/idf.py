@@ -12,7 +12,9 @@ import click
 @click.option("--corpus", help="Folder, file or data set of any kind that `osn ingest` reads; streamed.")
 @click.option("--merge", multiple=True, type=click.Path(path_type=Path), help="Counts of a shard; repeatable.")
 @click.option("--tokenizer", help="Hub id, model directory or tokenizer.json; default: BERT's word pieces.")
-@click.option("--model", help="A sparse model: write it to --out with this corpus's statistics, its weights unchanged.")
+@click.option(
+    "--model", help="A sparse model, a SPLADE too: write it to --out with this corpus's table, its weights unchanged."
+)
 @click.option(
     "--out", type=click.Path(path_type=Path), help="The table to write, {token: weight}; a folder with --model."
 )
@@ -42,6 +44,7 @@ def idf(
     osn idf --corpus shard-1.jsonl.gz --counts counts-1.json
     osn idf --merge counts-1.json --merge counts-2.json --out idf.json
     osn idf --corpus docs.jsonl.gz --model models/sparse --out models/sparse-docs
+    osn idf --corpus docs.jsonl.gz --model my-splade --out models/splade-docs
     osn idf --corpus docs.jsonl.gz --model models/residual --k1 0.9 --b 0.4 --out models/residual-docs
 
     idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5)); a token that no document holds weighs 1, special tokens 0.
@@ -49,10 +52,10 @@ def idf(
     from opensearch_neural.commands.reading import reading
     from opensearch_neural.errors import InputError
     from opensearch_neural.idf import DocumentFrequencies, save_idf
-    from opensearch_neural.models.corpus_statistics import write_with_statistics
+    from opensearch_neural.models.corpus_statistics import tokenizer_of, write_with_statistics
     from opensearch_neural.models.directory import minilm_directory
     from opensearch_neural.models.lexical import count_documents, idf_table
-    from opensearch_neural.query_encoder import QueryEncoder, load_tokenizer, vocabulary_of
+    from opensearch_neural.query_encoder import load_tokenizer, vocabulary_of
 
     if (corpus is None) == (not merge):
         what = "nothing to count" if corpus is None else "--corpus and --merge exclude each other"
@@ -70,7 +73,7 @@ def idf(
     source = model or tokenizer or minilm_directory()
     if source is None:
         raise InputError("which word pieces are to be counted?", "give --tokenizer, the model's own directory")
-    pieces = load_tokenizer(source) if model is None else QueryEncoder.load(source).tokenizer
+    pieces = load_tokenizer(source) if model is None else tokenizer_of(model)
     vocabulary = vocabulary_of(pieces)
     left_out = 0
     if corpus is not None:

@@ -8,13 +8,18 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, share, write_json
 from opensearch_neural.idf import DocumentFrequencies, save_idf
 from opensearch_neural.models import directory
-from opensearch_neural.models.sparse import RESIDUAL
-from opensearch_neural.query_encoder import QueryEncoder, special_tokens, vocabulary_of
+from opensearch_neural.models.inference_free import write_inference_free
+from opensearch_neural.models.sparse import RESIDUAL, document_modules, load_masked_lm
+from opensearch_neural.query_encoder import QueryEncoder, load_tokenizer, special_tokens, vocabulary_of
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 
 def write_with_statistics(
@@ -28,6 +33,9 @@ def write_with_statistics(
     """Write the sparse model directory `out`: that of `model` with the IDF of a corpus and, where its documents' weights
     hold BM25 impacts (a residual model), that corpus's average length, and k1 and b where they are given.
 
+    A model without a table for queries (a SPLADE that encodes both sides by its network, or a plain masked language
+    model) becomes an inference-free one: its network encodes documents, the table weighs the tokens of queries.
+
     frequencies: of the corpus, over the model's own tokenizer. Raises InputError where `out` is there already and for k1 or
     b of a model without impacts, ModelError where the model has no such query side.
     """
@@ -39,14 +47,26 @@ def write_with_statistics(
         raise InputError(
             f"{folder} adds no BM25 impacts: {' and '.join(saturation)} would change nothing", "leave them out"
         )
-    query = QueryEncoder.load(folder)
-    vocabulary = vocabulary_of(query.tokenizer)
+    tokenizer = tokenizer_of(folder)
+    vocabulary = vocabulary_of(tokenizer)
     if len(frequencies.counts) != len(vocabulary):
         raise ModelError(f"{folder}: {len(vocabulary)} tokens, but {len(frequencies.counts)} were counted")
-    table = frequencies.idf_table(vocabulary, special=special_tokens(query.tokenizer))
+    table = frequencies.idf_table(vocabulary, special=special_tokens(tokenizer))
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as temporary:
         written = Path(temporary) / "model"
+        if not has_query_table(folder):
+            network, pooling = document_modules(folder)
+            write_inference_free(
+                network.path,
+                written,
+                table,
+                strategy=pooling.strategy,
+                activation="log1p_relu" if pooling.double_log else "relu",
+                max_active=pooling.max_active,
+            )
+            written.rename(out)
+            return
         shutil.copytree(folder, written, ignore=shutil.ignore_patterns(".*"))
         save_idf(written / "idf.json", table)
         for module in (module for modules in directory.routes(written).values() for module in modules):
@@ -56,6 +76,25 @@ def write_with_statistics(
             length = {"average_length": frequencies.length / frequencies.n, "documents": frequencies.n}
             write_json(residual, {**read_json_object(residual), **length, **saturation})
         written.rename(out)
+
+
+def tokenizer_of(model: str | Path) -> Tokenizer:
+    """The tokenizer of a sparse model, whose tokens its table weighs; of one without a table, that of its network.
+
+    Raises ModelError where such a network cannot encode documents: better said before a corpus is read.
+    """
+    folder = directory.locate(model)
+    if has_query_table(folder):
+        return QueryEncoder.load(folder).tokenizer
+    network, _ = document_modules(folder)
+    load_masked_lm(network.path, "cpu")
+    return load_tokenizer(network.path if (network.path / "tokenizer.json").exists() else folder)
+
+
+def has_query_table(folder: Path) -> bool:
+    """Whether queries of a sparse model are weighed by a table that the model brings along."""
+    modules = directory.routes(folder).get("query", [])
+    return (folder / "idf.json").exists() or any(module.type == "SparseStaticEmbedding" for module in modules)
 
 
 def _write_static_weights(module: Path, table: dict[str, float], vocabulary: list[str]) -> None:

@@ -83,7 +83,7 @@ def load_sparse(
         return LexicalEncoder.load(name_or_path)
     if osn is not None and osn["kind"] != KIND:
         raise ModelError(f"{folder} is a model of kind {osn['kind']!r}; expected a sparse one")
-    transformer, pooling = _document_modules(folder)
+    transformer, pooling = document_modules(folder)
     if not (transformer.path / "config.json").exists():
         raise ModelError(
             f"{transformer.path}: no config.json, so documents cannot be encoded",
@@ -92,7 +92,7 @@ def load_sparse(
     info = directory.model_info(folder, name=name_or_path, kind=KIND)
     query = QueryEncoder.load(folder)
     source = transformer.path if (transformer.path / "tokenizer.json").exists() else folder
-    encoder = _load_masked_lm(transformer.path, device)
+    encoder = load_masked_lm(transformer.path, device)
     tokenizer = load_tokenizer(source)
     vocabulary = vocabulary_of(tokenizer)
     if len(encoder.weight) < len(vocabulary):
@@ -228,7 +228,7 @@ class TorchSparseEncoder:
         return sparse_head.activated(logits, double_log=double_log)
 
 
-def _document_modules(folder: Path) -> tuple[Module, Pooling]:
+def document_modules(folder: Path) -> tuple[Module, Pooling]:
     """Where the masked language model of a sparse directory lies, and how its logits are pooled."""
     if (folder / RESIDUAL).exists():
         activation = read_json_object(folder / RESIDUAL).get("activation_function")
@@ -263,7 +263,8 @@ def _lexical_part(folder: Path, query: QueryEncoder) -> LexicalEncoder | None:
     return LexicalEncoder.from_statistics(query, read_json_object(file), source=file)
 
 
-def _load_masked_lm(folder: Path, device: str | None) -> MaskedLanguageModel:
+def load_masked_lm(folder: Path, device: str | None) -> MaskedLanguageModel:
+    """The network that encodes documents. Raises ModelError where its head is missing or holds no numbers."""
     try:
         import torch
         from transformers import AutoModelForMaskedLM

@@ -1,0 +1,62 @@
+"""Write a sparse model as sentence-transformers has it: a Router with a table for queries and a network for documents.
+
+`SparseEncoder(folder)` loads it, `load_sparse(folder)` too, and `osn export ml-commons` takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from opensearch_neural.errors import MissingExtra
+from opensearch_neural.idf import UNLISTED, save_idf
+from opensearch_neural.query_encoder import load_tokenizer, vocabulary_of
+
+Activation = Literal["relu", "log1p_relu"]
+"""As SpladePooling names it: log(1 + relu(x)), and the logarithm of that once more (log1p_relu)."""
+
+
+def write_inference_free(
+    masked_lm: Path,
+    folder: Path,
+    table: Mapping[str, float],
+    *,
+    strategy: Literal["max", "sum"] = "max",
+    activation: Activation = "relu",
+    max_active: int | None = None,
+    max_length: int | None = None,
+) -> None:
+    """Write the Router directory `folder`, and `idf.json` in it.
+
+    masked_lm: a folder with the network and its tokenizer, whose weights encode documents
+    table: {token: weight in a query}; a token that it does not list weighs 1.0
+    max_active: terms kept of a document, the heaviest; None keeps all
+    max_length: tokens read of a document; None reads as many as the network has positions
+
+    Raises MissingExtra where sentence-transformers is not installed.
+    """
+    try:
+        import torch
+        from sentence_transformers import SparseEncoder
+        from sentence_transformers.base.modules import Router, Transformer
+        from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
+    except ModuleNotFoundError:
+        raise MissingExtra("writing a sparse model", "encode") from None
+    from opensearch_neural.models.pretrained import quiet_loading
+
+    vocabulary = vocabulary_of(load_tokenizer(masked_lm))
+    weights = {token: table.get(token, UNLISTED) for token in vocabulary}
+    with quiet_loading():
+        document = Transformer(str(masked_lm), transformer_task="fill-mask", max_seq_length=max_length)
+        size = len(document.tokenizer)
+        weight = torch.from_numpy(np.array([weights[token] for token in vocabulary[:size]], dtype=np.float32))
+        router = Router.for_query_document(
+            [SparseStaticEmbedding(tokenizer=document.tokenizer, weight=weight, frozen=True)],
+            [document, SpladePooling(strategy, activation_function=activation)],
+        )
+        model = SparseEncoder(modules=[router], similarity_fn_name="dot", device="cpu", max_active_dims=max_active)
+        model.save_pretrained(str(folder), create_model_card=False)
+    save_idf(folder / "idf.json", weights)

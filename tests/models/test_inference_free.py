@@ -1,0 +1,100 @@
+"""Any SPLADE becomes an inference-free model: its network encodes documents, a corpus's table weighs queries."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch", reason="needs the extra [encode]")
+sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the extra [encode]")
+
+from opensearch_neural.cli import osn  # noqa: E402
+from opensearch_neural.errors import ModelError  # noqa: E402
+from opensearch_neural.idf import load_idf  # noqa: E402
+from opensearch_neural.models.sparse import load_sparse  # noqa: E402
+
+from .test_sparse import QUERIES, TEXTS, as_dicts, masked_lm  # noqa: E402
+
+
+def siamese(folder: Path, backbone: Path, activation: str = "relu", **options: object) -> Path:
+    """A SPLADE as sentence-transformers trains it: one network for queries and documents."""
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+    modules = [
+        Transformer(str(backbone), transformer_task="fill-mask"),
+        SpladePooling("max", activation_function=activation),
+    ]
+    sentence_transformers.SparseEncoder(modules=modules, device="cpu", **options).save_pretrained(str(folder))
+    return folder
+
+
+def with_table(model: Path, folder: Path) -> Path:
+    """`model` with the table of TEXTS, written by the command into `folder`/inference-free."""
+    corpus = folder / "docs.jsonl"
+    corpus.write_text("".join(json.dumps({"_id": f"d{at}", "text": text}) + "\n" for at, text in enumerate(TEXTS)))
+    arguments = ["idf", "--corpus", str(corpus), "--model", str(model), "--out", str(folder / "inference-free")]
+    result = CliRunner().invoke(osn, arguments, catch_exceptions=False)
+    if result.exit_code:
+        raise ModelError(result.output)
+    return folder / "inference-free"
+
+
+@pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
+def test_documents_of_a_siamese_splade_stay_and_queries_get_the_table(
+    tokenizer_folder: Path, tmp_path: Path, activation: str
+) -> None:
+    backbone = masked_lm(tmp_path / "backbone", tokenizer_folder)
+    model = siamese(tmp_path / "model", backbone, activation)
+    folder = with_table(model, tmp_path)
+
+    ours = load_sparse(folder, device="cpu")
+    theirs = sentence_transformers.SparseEncoder(str(model), device="cpu")
+    expected = as_dicts(theirs.encode_document(TEXTS), ours.vocabulary)
+    for weights, reference in zip(ours.encode_documents(TEXTS).rows(), expected, strict=True):
+        assert weights == pytest.approx(reference, rel=1e-4)
+    table = load_idf(folder / "idf.json")
+    assert ours.query.encode("what is a file?") == {
+        token: pytest.approx(table[token], rel=1e-6) for token in ours.query.encode("what is a file?")
+    }
+    assert table["file"] > 0 and len(set(table.values())) > 3, "a table of a corpus has spread"
+
+
+def test_what_is_written_is_a_model_of_sentence_transformers(tokenizer_folder: Path, tmp_path: Path) -> None:
+    folder = with_table(masked_lm(tmp_path / "model", tokenizer_folder), tmp_path)
+    ours = load_sparse(folder, device="cpu")
+    theirs = sentence_transformers.SparseEncoder(str(folder), device="cpu")
+    for query, reference in zip(QUERIES, as_dicts(theirs.encode_query(QUERIES), ours.vocabulary), strict=True):
+        assert ours.query.encode(query) == pytest.approx(reference, rel=1e-5)
+    expected = as_dicts(theirs.encode_document(TEXTS), ours.vocabulary)
+    for weights, reference in zip(ours.encode_documents(TEXTS).rows(), expected, strict=True):
+        assert weights == pytest.approx(reference, rel=1e-4)
+
+
+def test_the_number_of_terms_that_a_model_keeps_stays(tokenizer_folder: Path, tmp_path: Path) -> None:
+    model = siamese(tmp_path / "model", masked_lm(tmp_path / "backbone", tokenizer_folder), max_active_dims=5)
+    encoded = load_sparse(with_table(model, tmp_path), device="cpu").encode_documents(TEXTS).rows()
+    assert max(len(weights) for weights in encoded) == 5
+
+
+def test_a_model_without_a_table_says_how_to_get_one(tokenizer_folder: Path, tmp_path: Path) -> None:
+    backbone = masked_lm(tmp_path / "backbone", tokenizer_folder)
+    for model in (backbone, siamese(tmp_path / "model", backbone)):
+        with pytest.raises(ModelError) as refused:
+            load_sparse(model)
+        assert "osn idf --corpus" in str(refused.value)
+
+
+def test_a_network_without_its_head_is_refused_before_anything_is_written(
+    tokenizer_folder: Path, tmp_path: Path
+) -> None:
+    from transformers import AutoModel
+
+    folder = masked_lm(tmp_path / "model", tokenizer_folder)
+    AutoModel.from_pretrained(folder).save_pretrained(folder)
+    with pytest.raises(ModelError, match="no masked language model"):
+        with_table(folder, tmp_path)
+    assert not (tmp_path / "inference-free").exists()
