@@ -136,7 +136,7 @@ def _container() -> Iterator[str]:
     container = DockerContainer(image).with_exposed_ports(9200)
     for name, value in {
         "discovery.type": "single-node",
-        "cluster.routing.allocation.disk.threshold_enabled": "false",
+        **launch.DISK_WATERMARKS,
         "DISABLE_SECURITY_PLUGIN": "true",
         "DISABLE_INSTALL_DEMO_CONFIG": "true",
         "OPENSEARCH_JAVA_OPTS": "-Xms1g -Xmx1g",

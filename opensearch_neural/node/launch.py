@@ -31,11 +31,20 @@ FIXED_SETTINGS = {
     "path.logs": "osn node logs",
     "cluster.name": "--name",
     "node.name": "--name",
-    "network.host": "nothing: a local node listens on loopback only",
-    "http.host": "nothing: a local node listens on loopback only",
-    "transport.host": "nothing: a local node listens on loopback only",
+    "transport.port": "--port",
 }
 """Settings that `osn node` decides itself, and what to use instead."""
+
+# Such as network.host, http.bind_host, transport.profiles.default.publish_host.
+ADDRESS_SETTING = re.compile(r"(network|http|transport)\.(.+\.)?(host|bind_host|publish_host)(\..+)?")
+
+DISK_WATERMARKS = {
+    "cluster.routing.allocation.disk.watermark.low": "2gb",
+    "cluster.routing.allocation.disk.watermark.high": "1gb",
+    "cluster.routing.allocation.disk.watermark.flood_stage": "500mb",
+}
+"""Free space at which OpenSearch puts no new shard on a node, moves shards away, and makes indexes read-only. Its own
+limits are shares of the disk (85, 90 and 95 %), and a laptop's disk is often fuller than that."""
 
 # One plain log on stdout, which the guard writes to a file; the runner's own configuration writes six.
 LOG4J = """\
@@ -139,11 +148,27 @@ def checked_heap(heap: str) -> str:
     return heap.lower()
 
 
-def check_settings(settings: Mapping[str, Any]) -> None:
-    """Raises InputError for a setting that `osn node` decides itself."""
-    for name, instead in FIXED_SETTINGS.items():
-        if name in settings:
-            raise InputError(f"the setting {name} is decided by `osn node` itself", f"use {instead}")
+def check_settings(settings: Mapping[str, Any], prefix: str = "") -> None:
+    """Raises InputError for a name that is no setting's, and for a setting that `osn node` decides itself.
+
+    OpenSearch takes `{"network": {"host": …}}` for `network.host`, and so does this.
+    """
+    for key, value in settings.items():
+        name = f"{prefix}{key}"
+        # Names are written into a YAML file, where a line end or a colon would begin another setting.
+        if not re.fullmatch(r"[A-Za-z0-9_*-]+(\.[A-Za-z0-9_*-]+)*", name):
+            raise InputError(f"{name!r} is no name of a setting", "letters, digits, '_', '-', '*' and '.'")
+        if isinstance(value, Mapping):
+            check_settings(value, f"{name}.")
+        elif name in FIXED_SETTINGS:
+            raise InputError(
+                f"the setting {name} is decided by `osn node` itself", f"use {FIXED_SETTINGS[name]} instead"
+            )
+        elif ADDRESS_SETTING.fullmatch(name):
+            raise InputError(
+                f"the setting {name} is decided by `osn node` itself: a local node listens on loopback only",
+                "for a cluster that others can reach, with TLS and passwords, install OpenSearch or use its container",
+            )
 
 
 # ------------------------------------------------------------------------------------------------------------- ports
@@ -260,9 +285,7 @@ def write_configuration(cluster: ClusterState, node: NodeState) -> None:
         "network.host": LOOPBACK,
         "transport.port": str(node.transport_port),
         "node.attr.osn_node": str(node.index),
-        # A laptop's disk is often fuller than the 85 to 95 % at which OpenSearch stops allocating shards and turns
-        # indexes read-only: right for a fleet that can move shards elsewhere, no help where there is one disk.
-        "cluster.routing.allocation.disk.threshold_enabled": False,
+        **DISK_WATERMARKS,
     }
     if len(cluster.nodes) == 1:
         settings["discovery.type"] = "single-node"

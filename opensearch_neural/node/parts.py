@@ -17,6 +17,7 @@ from pathlib import Path
 
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.node.clusters import Report, known_clusters, locked, node_home
+from opensearch_neural.node.process import environment
 
 GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 MAIN = Path(__file__).parent / "LocalNode.java"
@@ -89,14 +90,16 @@ class Java:
     """The feature release: 17, 21, …"""
 
     def has_module(self, name: str) -> bool:
-        listed = subprocess.run([self.executable, "--list-modules"], capture_output=True, text=True, check=False)
+        command = [str(self.executable), "--list-modules"]
+        listed = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
         return any(line.split("@")[0] == name for line in listed.stdout.splitlines())
 
 
 def java_version(executable: Path) -> int | None:
     """The feature release of a java executable, or None if it does not run (as the stub of macOS)."""
     try:
-        told = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=60, check=False)
+        command = [str(executable), "-version"]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment())
     except (OSError, subprocess.TimeoutExpired):
         return None
     release = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
@@ -210,9 +213,9 @@ def prepare(profile: Profile, java: Java, report: Report) -> Path:
 
 def _fetch(maven: Path, profile: Profile, java: Java, beside: Path, report: Report) -> None:
     shutil.copy(profile.pom, beside / "pom.xml")
-    environment = dict(os.environ)
+    variables = environment()
     if java.executable != Path(shutil.which("java") or ""):
-        environment["JAVA_HOME"] = str(java.executable.resolve().parent.parent)
+        variables["JAVA_HOME"] = str(java.executable.resolve().parent.parent)
     report(f"fetching OpenSearch {profile.version} (profile {profile.name}) with Maven, once")
     log = node_home() / f"{profile.label}-maven.log"
     started = shown = time.monotonic()
@@ -221,7 +224,7 @@ def _fetch(maven: Path, profile: Profile, java: Java, beside: Path, report: Repo
     with (
         log.open("w") as kept,
         subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=beside, env=environment
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=beside, env=variables
         ) as process,
     ):
         assert process.stdout is not None
@@ -275,7 +278,7 @@ def _compile_main(java: Java, lib: Path) -> None:
     batch = "org.eclipse.jdt.internal.compiler.batch.Main"
     compile_on_17 = [str(java.executable), "-cp", str(compiler), batch, "-17", "-proc:none"]
     command = [*compile_on_17, "-cp", jars, "-d", str(lib), str(MAIN)]
-    compiled = subprocess.run(command, capture_output=True, text=True, check=False)
+    compiled = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
     if compiled.returncode != 0:
         raise ClusterError(f"{MAIN.name} could not be compiled:\n{compiled.stderr[-2000:]}", f"with {java.executable}")
     compiler.unlink()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -74,9 +75,13 @@ def end(processes: list[tuple[int, str]], *, grace: float = 20.0) -> list[int]:
     return [pid for pid, _ in stubborn]
 
 
+CREDENTIALS = re.compile(r"(OSN|AWS)_.*|HF_TOKEN|HUGGING_?FACE_.*TOKEN|OPENSEARCH_.*PASSWORD")
+"""Variables that hold what only `osn` and its libraries are to see."""
+
+
 def environment() -> dict[str, str]:
-    """The environment of a node: ours without the credentials that other `osn` commands take from it."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("OSN_", "AWS_"))}
+    """The environment of a node, of Java and of Maven: ours without the credentials that `osn` takes from it."""
+    return {name: value for name, value in os.environ.items() if not CREDENTIALS.fullmatch(name)}
 
 
 class Guard:

@@ -181,6 +181,20 @@ class TestFetchingTheParts:
         kept = {path.name for path in (tmp_path / "home" / "node").iterdir()}
         assert kept == {"full-2.19.1.lock", "full-2.19.1-maven.log"}
 
+    def test_maven_gets_no_credential_of_its_users_environment(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        executable(tmp_path / "bin" / "mvn", f"env > {tmp_path / 'seen'}; exit 1")
+        monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+        secrets = ("OSN_PASSWORD", "OSN_TOKEN", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+        for name in (*secrets, "OPENSEARCH_INITIAL_ADMIN_PASSWORD"):
+            monkeypatch.setenv(name, "not-for-maven")
+        with pytest.raises(ClusterError, match="it gave no reason"):
+            prepare(PROFILES["full"], find_java(17, "it"), lambda line: None)
+        seen = (tmp_path / "seen").read_text()
+        assert "PATH=" in seen
+        assert "not-for-maven" not in seen
+
     def test_what_a_killed_attempt_left_is_cleared_away(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         left = tmp_path / "home" / "node" / ".full-2.19.1.killed"
         left.mkdir(parents=True)
@@ -203,6 +217,12 @@ class TestWhatIsAsked:
             ({"name": "../etc"}, "cannot be the name"),
             ({"settings": {"path.data": "/tmp"}}, "path.data is decided"),
             ({"settings": {"network.host": "0.0.0.0"}}, "network.host is decided"),
+            ({"settings": {"network.bind_host": "0.0.0.0"}}, "network.bind_host is decided"),
+            ({"settings": {"http.publish_host": "10.0.0.1"}}, "http.publish_host is decided"),
+            ({"settings": {"network.host.0": "0.0.0.0"}}, "network.host.0 is decided"),
+            ({"settings": {"network": {"bind_host": ["0.0.0.0"]}}}, "network.bind_host is decided"),
+            ({"settings": {"transport.profiles.default.bind_host": "0.0.0.0"}}, "bind_host is decided"),
+            ({"settings": {"a: 1\nnetwork.host": "0.0.0.0"}}, "is no name of a setting"),
         ],
     )
     def test_a_value_that_cannot_be_used_is_named(self, options: dict[str, Any], complaint: str) -> None:
@@ -433,7 +453,8 @@ class TestOneNode:
         assert set(PROFILES["full"].plugins) <= plugins
         settings = one.client.cluster.get_settings(include_defaults=True, flat_settings=True)["defaults"]
         assert settings["indices.query.bool.max_clause_count"] == "2048"
-        assert settings["cluster.routing.allocation.disk.threshold_enabled"] == "false"
+        assert settings["cluster.routing.allocation.disk.threshold_enabled"] == "true"
+        assert {name: settings[name] for name in launch.DISK_WATERMARKS} == launch.DISK_WATERMARKS
 
     def test_the_heap_is_what_was_asked_for(self, one: Started) -> None:
         (member,) = one.client.nodes.stats(metric="jvm")["nodes"].values()
@@ -644,6 +665,8 @@ def test_the_docker_way_is_pinned_and_on_loopback() -> None:
     assert "_cluster/health" in service["healthcheck"]["test"][1]
     assert service["volumes"] == ["opensearch-data:/usr/share/opensearch/data"]
     assert service["environment"]["DISABLE_SECURITY_PLUGIN"] == "true"
+    disk = {name: value for name, value in service["environment"].items() if ".disk." in name}
+    assert disk == launch.DISK_WATERMARKS, "as the local node has them"
     assert f"image: opensearchproject/opensearch:{PROFILES['full'].version}\n" in compose
     ports = re.findall(r'^\s+- "([\d.:]+:9200)"$', compose, re.MULTILINE)
     assert ports == ["127.0.0.1:9200:9200"]
