@@ -35,12 +35,15 @@ def parse_url(url: str) -> tuple[str, str | None, str | None]:
         raise InputError(f"not a URL of a cluster: {shown!r}", expected) from None
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise InputError(f"not a URL of a cluster: {shown!r}", expected)
-    if re.search(r"[\s\x00-\x1f]", parts.netloc.rpartition("@")[2]):
+    if re.search(r"[\s\x00-\x1f\ud800-\udfff]", parts.netloc.rpartition("@")[2] + parts.path):
         raise InputError(f"not a URL of a cluster: {shown!r}", expected)
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     port = port or (443 if parts.scheme == "https" else 9200)
-    user = unquote(parts.username) if parts.username else None
-    password = unquote(parts.password) if parts.password is not None else None
+    try:
+        user = unquote(parts.username, errors="strict") if parts.username else None
+        password = unquote(parts.password, errors="strict") if parts.password is not None else None
+    except UnicodeDecodeError:
+        raise InputError(f"the user or password in {shown!r} is not in UTF-8", "write each byte of it as %XX") from None
     return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}", user, password
 
 

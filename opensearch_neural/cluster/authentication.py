@@ -6,6 +6,7 @@ import base64
 import logging
 import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from opensearch_neural.cluster.addresses import is_loopback
@@ -29,7 +30,7 @@ def authorization(settings: ConnectionSettings) -> dict[str, str]:
 
 
 def ssl_context(settings: ConnectionSettings) -> ssl.SSLContext:
-    """How TLS is checked under these settings. Raises InputError if `ca` cannot be read."""
+    """How TLS is checked under these settings, with the client's own certificate. Raises InputError for a bad file."""
     ca = settings.ca
     try:
         if ca is None:
@@ -45,6 +46,8 @@ def ssl_context(settings: ConnectionSettings) -> ssl.SSLContext:
         raise InputError(
             f"{ca} cannot be read as certificates of authorities: {error}", "it must be a file in PEM form"
         ) from error
+    if settings.client_cert is not None:
+        _load_client_certificate(context, settings.client_cert, settings.client_key)
     if not settings.verify:
         import urllib3
 
@@ -54,6 +57,17 @@ def ssl_context(settings: ConnectionSettings) -> ssl.SSLContext:
             urllib3.exceptions.InsecureRequestWarning
         )  # said once by `warn_of_risks`, not per request
     return context
+
+
+def _load_client_certificate(context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
+    try:
+        # Without a password OpenSSL would ask for one on the terminal, if there is any.
+        context.load_cert_chain(certificate, key, password="")
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise InputError(
+            f"{certificate}{f' and {key}' if key else ''} cannot be read as a client certificate and its key: {error}",
+            "both must be in PEM form, belong together, and the key must not need a password",
+        ) from error
 
 
 def aws_signer(settings: ConnectionSettings, *, asynchronous: bool) -> Callable[..., dict[str, str]]:

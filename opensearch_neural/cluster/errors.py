@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from opensearch_neural.errors import ClusterError
 
-Credentials = Literal["none", "password", "token", "aws"]
+Credentials = Literal["none", "password", "token", "aws", "certificate"]
 
 SET_CREDENTIALS = (
     "set OSN_USER and OSN_PASSWORD (or OSN_TOKEN), name a netrc file in OSN_NETRC, or have the password asked for "
@@ -200,7 +200,7 @@ def _is_other_protocol(error: BaseException) -> bool:
 def _closed(where: str) -> ClusterError:
     reason = "is the node starting or stopping, or a proxy in between?"
     if where.startswith("https:"):
-        reason += " does the server want a client certificate, which osn does not send?"
+        reason += " does the server want a client certificate (--client-cert or OSN_CLIENT_CERT)?"
     return ClusterError(
         f"{where} closed the connection without an answer",
         f"{reason} its log says more (`osn node logs` for the local node)",
@@ -275,7 +275,8 @@ def _translate_tls(text: str, where: str) -> ClusterError:
     if "CERTIFICATE_REQUIRED" in name or "HANDSHAKE_FAILURE" in name or "BAD_CERTIFICATE" in name:
         return ClusterError(
             f"{where} refused the TLS handshake: {name}",
-            "it may want a client certificate, which osn does not send: use a user and password, or a token",
+            "it may want a client certificate that it trusts: --client-cert and --client-key, or OSN_CLIENT_CERT and "
+            "OSN_CLIENT_KEY",
         )
     if "EOF occurred" in name:
         return _closed(where)
@@ -368,6 +369,11 @@ def _translate_unauthenticated(where: str, attempt: Attempt | None) -> ClusterEr
         return ClusterError(
             f"{where} rejected the signed request (401)",
             "a cluster with a user database of its own wants OSN_USER and OSN_PASSWORD and no AWS region",
+        )
+    if credentials == "certificate":
+        return ClusterError(
+            f"{where} does not know the client certificate (401)",
+            f"have its name mapped to a user of the cluster, or {SET_CREDENTIALS}",
         )
     return ClusterError(f"{where} requires authentication (401), and none was sent", SET_CREDENTIALS)
 

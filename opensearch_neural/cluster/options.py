@@ -29,6 +29,13 @@ def connection_options(command: Command) -> Command:
         ),
         click.option("--ask-password", "osn_ask", is_flag=True, help="Ask for the password."),
         click.option("--ca", "osn_ca", metavar="FILE", help="PEM file of the authorities to trust (OSN_CA)."),
+        click.option(
+            "--client-cert",
+            "osn_client_cert",
+            metavar="FILE",
+            help="PEM file of a client certificate (OSN_CLIENT_CERT).",
+        ),
+        click.option("--client-key", "osn_client_key", metavar="FILE", help="Its key, if apart (OSN_CLIENT_KEY)."),
         click.option("--insecure", "osn_insecure", is_flag=True, help="Do not check TLS certificates."),
         click.option(
             "--aws-region", "osn_aws_region", metavar="REGION", help="Sign requests for AWS (OSN_AWS_REGION)."
@@ -49,6 +56,8 @@ def connection_options(command: Command) -> Command:
         osn_user: str | None,
         osn_ask: bool,
         osn_ca: str | None,
+        osn_client_cert: str | None,
+        osn_client_key: str | None,
         osn_insecure: bool,
         osn_aws_region: str | None,
         osn_aws_service: str | None,
@@ -61,6 +70,8 @@ def connection_options(command: Command) -> Command:
             user=user,
             password=password,
             ca=osn_ca,
+            client_cert=osn_client_cert,
+            client_key=osn_client_key,
             verify=False if osn_insecure else None,
             aws_region=osn_aws_region,
             aws_service=osn_aws_service,

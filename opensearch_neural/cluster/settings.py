@@ -1,7 +1,7 @@
 """How to reach a cluster: addresses, credentials, TLS, AWS signing, timeouts.
 
-Environment: OSN_URL (several: separated by commas), OSN_CA, OSN_VERIFY, OSN_TIMEOUT, OSN_RETRIES, OSN_AWS_REGION,
-OSN_AWS_SERVICE, and the credentials (credentials.py).
+Environment: OSN_URL (several: separated by commas), OSN_CA, OSN_VERIFY, OSN_CLIENT_CERT, OSN_CLIENT_KEY, OSN_TIMEOUT,
+OSN_RETRIES, OSN_AWS_REGION, OSN_AWS_SERVICE, and the credentials (credentials.py).
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ class ConnectionSettings:
     """PEM file (or folder) of the authorities to trust instead of the system's."""
     verify: bool = True
     """False connects without checking the server's certificate."""
+    client_cert: Path | None = None
+    """PEM file of a certificate that says who the client is, for clusters that ask for one."""
+    client_key: Path | None = None
+    """PEM file of its private key, without a password; None if `client_cert` holds it too."""
     aws_region: str | None = None
     """Signs requests with AWS Signature Version 4 if set."""
     aws_service: str = "es"
@@ -60,8 +64,9 @@ class ConnectionSettings:
         parsed = [parse_url(url) for url in urls]
         self._set("urls", tuple(clean for clean, _, _ in parsed))
         self._take_url_credentials({(user, password) for _, user, password in parsed if user is not None})
-        if self.ca is not None:
-            self._set("ca", Path(self.ca).expanduser())
+        for name in ("ca", "client_cert", "client_key"):
+            if (path := getattr(self, name)) is not None:
+                self._set(name, Path(path).expanduser())
         self._validate()
 
     def _set(self, name: str, value: object) -> None:
@@ -94,6 +99,11 @@ class ConnectionSettings:
                 f"there is no password for the user {self.user!r}",
                 "set OSN_PASSWORD, name a netrc file that has it in OSN_NETRC, or give --ask-password",
             )
+        for name, value in (("user name", self.user), ("password", self.password)):
+            if value is not None and not _is_unicode(value):
+                raise InputError(
+                    f"the {name} is not in UTF-8", "set OSN_USER and OSN_PASSWORD in UTF-8, or give --ask-password"
+                )
         if self.user and ":" in self.user:
             raise InputError(f"a user name cannot hold a colon: {self.user!r}")
         if self.token is not None and (not self.token or not re.fullmatch(r"[\x21-\x7e]+", self.token)):
@@ -116,8 +126,17 @@ class ConnectionSettings:
             raise InputError(f"the number of retries is {self.retries}, and must be 0 or more")
         if self.connections < 1:
             raise InputError(f"the number of connections is {self.connections}, and must be 1 or more")
-        if self.ca is not None and not self.ca.exists():
-            raise InputError(f"the file of certificate authorities is missing: {self.ca}", "--ca or OSN_CA names it")
+        if self.client_key is not None and self.client_cert is None:
+            raise InputError("there is a client key but no client certificate", "--client-cert or OSN_CLIENT_CERT")
+        for name, what in (
+            ("ca", "certificate authorities"),
+            ("client_cert", "the client certificate"),
+            ("client_key", "the client's key"),
+        ):
+            path: Path | None = getattr(self, name)
+            if path is not None and not path.exists():
+                option = name.replace("_", "-")
+                raise InputError(f"the file of {what} is missing: {path}", f"--{option} or OSN_{name.upper()} names it")
 
     @property
     def credentials(self) -> Credentials:
@@ -126,7 +145,9 @@ class ConnectionSettings:
             return "password"
         if self.token:
             return "token"
-        return "aws" if self.aws_region else "none"
+        if self.aws_region:
+            return "aws"
+        return "certificate" if self.client_cert else "none"
 
     @classmethod
     def from_env(cls, **overrides: Any) -> ConnectionSettings:
@@ -144,6 +165,8 @@ class ConnectionSettings:
             values["urls"] = tuple(urls)
         for name, variable in {
             "ca": "OSN_CA",
+            "client_cert": "OSN_CLIENT_CERT",
+            "client_key": "OSN_CLIENT_KEY",
             "aws_region": "OSN_AWS_REGION",
             "aws_service": "OSN_AWS_SERVICE",
         }.items():
@@ -161,6 +184,15 @@ class ConnectionSettings:
                 raise InputError("an AWS service is named without a region", "set OSN_AWS_REGION, or give --aws-region")
         credentials_of_environment(values, overrides)
         return cls(**values)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it can be sent; a variable of the environment that is not in UTF-8 arrives with half surrogate pairs."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _number(variable: str, value: str, kind: type) -> Any:

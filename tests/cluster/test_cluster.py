@@ -252,6 +252,23 @@ def test_a_password_outside_latin_1_arrives_as_utf_8() -> None:
     assert (kind, base64.b64decode(sent).decode()) == ("Basic", "réader:пароль")
 
 
+@pytest.mark.parametrize("name", ["OSN_USER", "OSN_PASSWORD"])
+def test_a_user_or_password_that_is_not_utf_8_is_named_and_not_shown(name: str) -> None:
+    credentials = {"OSN_USER": "reader", "OSN_PASSWORD": "pw", name: b"latin-1-\xe9".decode("utf-8", "surrogateescape")}
+    osn = [sys.executable, "-m", "opensearch_neural.cli", "doctor", "--url", "http://127.0.0.1:1"]
+    environment = {**os.environ, "PYTHONUTF8": "1", **credentials}
+    done = subprocess.run(osn, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: the {'user name' if name == 'OSN_USER' else 'password'} is not in UTF-8")
+    assert "latin-1" not in done.stderr
+
+
+def test_a_url_whose_password_is_not_utf_8_is_refused_without_showing_it() -> None:
+    with pytest.raises(InputError, match="is not in UTF-8") as caught:
+        ConnectionSettings(urls=("https://reader:s3cret%e9@search.example",))
+    assert "s3cret" not in str(caught.value)
+
+
 def test_a_token_arrives_as_a_bearer_token() -> None:
     with http_server(says_opensearch) as server:
         connect(settings=ConnectionSettings(urls=(server.url,), token="abc.def")).close()
@@ -580,6 +597,52 @@ def test_a_server_that_wants_a_client_certificate_is_said_to(
     authority.configure_trust(context)
     with http_server(says_opensearch, context) as server:
         assert "certificate" in str(refusal(server.url, ca=ca).remedy).lower()
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_client_certificate_is_sent_to_a_server_that_wants_one(
+    authority: trustme.CA, ca: Path, tmp_path: Path, apart: bool
+) -> None:
+    context = server_context(authority.issue_cert("127.0.0.1"))
+    context.verify_mode = ssl.CERT_REQUIRED
+    authority.configure_trust(context)
+    client, certificate, key = authority.issue_cert("reader"), tmp_path / "client.pem", tmp_path / "client.key"
+    if apart:
+        client.cert_chain_pems[0].write_to_path(certificate)
+        client.private_key_pem.write_to_path(key)
+    else:
+        client.private_key_and_cert_chain_pem.write_to_path(certificate)
+    files = {"client_cert": certificate, "client_key": key if apart else None}
+    with http_server(says_opensearch, context) as server:
+        settings = ConnectionSettings(urls=(server.url,), ca=ca, **files)
+        assert settings.credentials == "certificate"
+        assert connect(settings=settings).info() == OPENSEARCH
+        options = [f"--{name.replace('_', '-')}={path}" for name, path in files.items() if path]
+        assert run("--url", server.url, f"--ca={ca}", *options, "--index", "docs").exception is None
+
+
+def test_a_client_certificate_that_cannot_be_used_is_named(authority: trustme.CA, tmp_path: Path) -> None:
+    certificate, other = tmp_path / "client.pem", tmp_path / "other.key"
+    authority.issue_cert("reader").cert_chain_pems[0].write_to_path(certificate)
+    authority.issue_cert("other").private_key_pem.write_to_path(other)
+    url = ("https://127.0.0.1:1",)
+    with pytest.raises(InputError, match=r"client\.pem and .*other\.key cannot be read as a client certificate"):
+        connect(settings=ConnectionSettings(urls=url, client_cert=certificate, client_key=other), check=False)
+    with pytest.raises(InputError, match="the file of the client certificate is missing"):
+        ConnectionSettings(urls=url, client_cert=tmp_path / "absent")
+    with pytest.raises(InputError, match="a client key but no client certificate"):
+        ConnectionSettings(urls=url, client_key=other)
+
+
+def test_a_client_key_that_needs_a_password_is_refused_and_not_asked_for(tmp_path: Path, authority: trustme.CA) -> None:
+    certificate, key = tmp_path / "client.pem", tmp_path / "client.key"
+    client = authority.issue_cert("reader")
+    client.cert_chain_pems[0].write_to_path(certificate)
+    command = ["openssl", "pkey", "-aes128", "-passout", "pass:secret", "-out", str(key)]
+    subprocess.run(command, input=client.private_key_pem.bytes(), check=True, capture_output=True)
+    with pytest.raises(InputError, match="cannot be read as a client certificate"):
+        settings = ConnectionSettings(urls=("https://127.0.0.1:1",), client_cert=certificate, client_key=key)
+        connect(settings=settings, check=False)
 
 
 def test_a_file_of_authorities_that_is_none_is_refused(tmp_path: Path) -> None:
