@@ -34,6 +34,7 @@ from opensearch_neural.corpus.passages import Passage
 from opensearch_neural.errors import ClusterError, OsnError
 from opensearch_neural.home import home
 from opensearch_neural.index import segments
+from opensearch_neural.index.names import checked_name
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -122,7 +123,9 @@ def ingest(
 
 
 def journal_path(target: Target, identity: Identity) -> Path:
-    return home() / "ingest" / f"{target.index}-{target.uuid}-{identity.hash}.journal"
+    """Raises ClusterError for a name that could lead out of the folder: both come from the server."""
+    index, uuid = checked_name(target.index), checked_name(target.uuid)
+    return home() / "ingest" / f"{index}-{uuid}-{identity.hash}.journal"
 
 
 class _Run:

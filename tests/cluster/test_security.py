@@ -31,7 +31,7 @@ from cluster_servers import Answer, Request, closed_port, forbidding_proxy, http
 
 from opensearch_neural import QueryEncoder
 from opensearch_neural.cluster.settings import ConnectionSettings
-from opensearch_neural.errors import ModelError
+from opensearch_neural.errors import ClusterError, ModelError
 from opensearch_neural.models import registry
 from opensearch_neural.models.word_pieces import train_word_pieces
 
@@ -547,6 +547,44 @@ def test_an_index_cannot_make_a_search_load_a_directory_of_its_choice(
     done = osn(tmp_path, "search", "--url", cluster_url, "--index", index_name, "rainbow")
     assert done.returncode == 1
     assert "is no hash of a model" in done.stderr
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("named", ["a folder", "a hub id"])
+def test_an_index_cannot_make_a_search_fetch_or_read_a_model_by_its_name(
+    client, cluster_url: str, index_name: str, model: Path, tmp_path: Path, named: str
+) -> None:
+    """Before: a folder was read, and a repository fetched, before any hash was compared."""
+    loaded = QueryEncoder.load(model)
+    name = str(model) if named == "a folder" else "somebody/a-model"
+    record = {"name": name, "hash": "0123456789abcdef", "query_hash": loaded.hash}
+    mapping = {
+        "_meta": {"osn": {"format": 1, "analyzer": "english", "version": "", "sparse": record}},
+        "properties": {"sparse": {"type": "rank_features"}, "contents": {"type": "text"}},
+    }
+    client.indices.create(index=index_name, body={"settings": {"number_of_replicas": 0}, "mappings": mapping})
+    with http_server(lambda _: Answer(404)) as hub:
+        variables = {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "hf")}
+        done = osn(tmp_path, "search", "--url", cluster_url, "--index", index_name, "rainbow", **variables)
+    assert hub.requests == []
+    assert done.returncode == 1
+    assert f"{name} (0123456789abcdef), is not on this machine" in done.stderr
+    assert "--sparse DIR" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["../../evil", "/etc/evil", "..", "", "a\\b", "a\0b", "a" * 256])
+def test_no_path_is_made_of_an_index_name_that_leads_elsewhere(name: str) -> None:
+    from ingest.journal import Identity
+    from ingest.pipeline import journal_path
+    from ingest.target import Target
+    from opensearch_neural.index.record import IndexMeta
+
+    identity = Identity("uuid", "corpus", None, None)
+    fine = journal_path(Target("docs-2", "X_y-z", IndexMeta(), None), identity)
+    assert fine.name == f"docs-2-X_y-z-{identity.hash}.journal"
+    for index, its_uuid in ((name, "X_y-z"), ("docs", name)):
+        with pytest.raises(ClusterError, match="which no index can have for a name"):
+            journal_path(Target(index, its_uuid, IndexMeta(), None), identity)
 
 
 def test_a_plugin_archive_writes_into_its_own_folder_only(tmp_path: Path) -> None:
