@@ -7,7 +7,6 @@ lose a document also has to survive lost connections, restarting nodes and shard
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -17,36 +16,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from opensearch_neural.cluster.errors import reason_of, translate
+from opensearch_neural.cluster.patience import RetryPolicy, may_pass_later, patience
 from opensearch_neural.errors import ClusterError
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 log = logging.getLogger(__name__)
-
-
-def may_pass_later(status: int) -> bool:
-    """Whether the status of a request, or of one item in it, says "not now" rather than "not this".
-
-    All of 5xx do: a full disk or a closing shard answers 500, proxies have numbers of their own, and a document that
-    OpenSearch will never take gets a 400.
-    """
-    return status in (408, 429) or status >= 500
-
-
-@dataclass(frozen=True)
-class RetryPolicy:
-    """Exponential backoff with full jitter: attempt n waits a random time up to base · 2ⁿ seconds, at most `cap`.
-
-    patience: seconds after which a request that still fails is given up; long enough for a node to be restarted.
-    """
-
-    patience: float = 300.0
-    base: float = 0.5
-    cap: float = 30.0
-
-    def wait(self, attempt: int) -> float:
-        return random.uniform(0, min(self.cap, self.base * 2 ** min(attempt, 16)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +86,14 @@ class BulkWriter:
         client: OpenSearch,
         index: str,
         *,
-        policy: RetryPolicy = RetryPolicy(),
+        policy: RetryPolicy | None = None,
         chunk_bytes: int = 8 << 20,
         request_timeout: float = 120.0,
         stop: threading.Event | None = None,
     ) -> None:
         self.client = client
         self.index = index
-        self.policy = policy
+        self.policy = policy or RetryPolicy()
         self.chunk_bytes = chunk_bytes
         self.request_timeout = request_timeout
         self.stop = stop or threading.Event()
@@ -186,18 +162,19 @@ class BulkWriter:
         for action in actions:
             lines += action.head() + action.source + b"\n"
         try:
-            answer = self.client.transport.perform_request(
-                "POST",
-                f"/{self.index}/_bulk",
-                params={
-                    "request_timeout": self.request_timeout,
-                    # For a shard that is not there: waiting is better done here, where it can be interrupted.
-                    "timeout": "10s",
-                    "require_alias": "false",
-                },
-                headers={"content-type": "application/x-ndjson"},
-                body=bytes(lines),
-            )
+            with patience(0):  # the policy's attempts are the only ones
+                answer = self.client.transport.perform_request(
+                    "POST",
+                    f"/{self.index}/_bulk",
+                    params={
+                        "request_timeout": self.request_timeout,
+                        # For a shard that is not there: waiting is better done here, where it can be interrupted.
+                        "timeout": "10s",
+                        "require_alias": "false",
+                    },
+                    headers={"content-type": "application/x-ndjson"},
+                    body=bytes(lines),
+                )
         except LostConnection as error:  # timeouts included
             return 0, f"connection lost: {type(error.info).__name__ if error.info else error.error}"
         except SerializationError:

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from ingest import target as targets
-from ingest.bulk import BulkWriter, RetryPolicy
+from ingest.bulk import BulkWriter
 from ingest.bulk_actions import prepare
 from ingest.models import splitting_tokenizer
 from ingest.vectorizers import Encoders
 from opensearch_neural.cluster.errors import reason_of, translate_errors
+from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.corpus.documents import Document, document_of
 from opensearch_neural.corpus.passages import Passage, split
 from opensearch_neural.errors import ClusterError, InputError

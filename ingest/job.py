@@ -19,6 +19,7 @@ from ingest.stored_vectors import StoredVectors, find_manifest
 from ingest.target import open_target
 from ingest.versions import build_record, open_build, serve
 from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.cluster.patience import patience
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import read_record
 
@@ -63,7 +64,7 @@ def run_job(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Repo
 def _write(
     client: OpenSearch, job: Job, corpus: CorpusSource, stored: StoredVectors | None, show_progress: bool
 ) -> Report:
-    with spooled(corpus.path) as place, translate_errors():
+    with spooled(corpus.path) as place, translate_errors(), patience(job.writing.retry.patience):
         letters = letters_path(job.dead_letters, job.index, corpus.path)
         wrote = read_record(client, job.index)
         content = (

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 log = logging.getLogger(__name__)
+
+GRACE_SECONDS = 5.0
+"""How long an ingest that is interrupted waits for the answers to its last requests."""
 
 
 @dataclass(frozen=True)
@@ -190,13 +193,14 @@ class _Run:
             while pending:
                 self._settle_first(pending, progress)
         except BaseException:
-            # What is on its way arrives or gives up at its next attempt; what arrived is journalled, for the next run.
+            # What is on its way arrives soon, or gives up at its next attempt, or is sent again by the next run. What
+            # arrived is journalled.
             self.stop.set()
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+            wait([future for _, future in pending], timeout=GRACE_SECONDS)
             self._settle_arrived(pending, progress)
             raise
-        finally:
-            pool.shutdown(wait=True)
+        pool.shutdown(wait=True)
 
     def _settle_first(self, pending: deque[tuple[_Encoded, Future[Outcome]]], progress: Progress) -> None:
         self._settle(*pending[0], progress)
@@ -204,7 +208,7 @@ class _Run:
 
     def _settle_arrived(self, pending: deque[tuple[_Encoded, Future[Outcome]]], progress: Progress) -> None:
         for encoded, future in pending:
-            if future.cancelled() or future.exception() is not None:
+            if not future.done() or future.cancelled() or future.exception() is not None:
                 continue  # a gap in the journal, which the next run fills
             with suppress(TooManyErrors):
                 self._settle(encoded, future, progress)

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 import click
 
-from ingest.bulk import RetryPolicy
+from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import DenseType, PassageMeta
 

@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -125,7 +126,7 @@ def main() -> None:
         status = osn(standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
     except click.exceptions.Abort:  # what click makes of Ctrl-C
-        sys.exit(130)
+        _exit_at_once(130)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -138,6 +139,16 @@ def main() -> None:
         place = f"{error.filename}: " if error.filename else ""
         print(f"error: {place}{error.strerror}", file=sys.stderr)
         sys.exit(1)
+
+
+def _exit_at_once(status: int) -> None:
+    """Exit without waiting for threads that still wait for a server's answer: Python would join them."""
+    if all(thread.daemon or thread is threading.main_thread() for thread in threading.enumerate()):
+        sys.exit(status)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

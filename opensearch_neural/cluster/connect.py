@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from opensearch_neural.cluster.addresses import as_urls
 from opensearch_neural.cluster.authentication import authorization, aws_signer, ssl_context, warn_of_risks
 from opensearch_neural.cluster.errors import Attempt, Credentials, not_opensearch, reason_of, translate_errors
+from opensearch_neural.cluster.patience import CONNECT_SECONDS, patience, transport_class
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import ClusterError, MissingExtra
 
@@ -48,15 +49,12 @@ def connect(
 
     client = OpenSearch(**_client_arguments(settings, asynchronous=False))
     if check:
-        transport = client.transport
-        transport.max_retries = len(settings.urls) - 1  # each node once: repeating a refusal only delays the message
         try:
-            with _first_answer(settings):
+            with patience(0), _first_answer(settings):  # waiting would only delay the message
                 _identify(client.info(), settings.urls[0])
         except BaseException:
             client.close()
             raise
-        transport.max_retries = settings.retries
     return client
 
 
@@ -76,14 +74,12 @@ async def connect_async(
 
     client = AsyncOpenSearch(**_client_arguments(settings, asynchronous=True))
     if check:
-        client.transport.max_retries = len(settings.urls) - 1
         try:
-            with _first_answer(settings):
+            with patience(0), _first_answer(settings):
                 _identify(await client.info(), settings.urls[0])
         except BaseException:
             await client.close()
             raise
-        client.transport.max_retries = settings.retries
     return client
 
 
@@ -102,7 +98,9 @@ def _client_arguments(settings: ConnectionSettings, *, asynchronous: bool) -> di
         "osn_credentials": settings.credentials,
         "headers": authorization(settings),
         "timeout": settings.timeout,
-        "max_retries": settings.retries,
+        "transport_class": transport_class(asynchronous=asynchronous),
+        "osn_patience": settings.patience,
+        "max_retries": len(settings.urls) - 1,  # each node once
         "retry_on_timeout": False,
         "pool_maxsize": settings.connections,
     }
@@ -129,6 +127,7 @@ def _connection_class(asynchronous: bool, signed: bool) -> type:
     configured, although the exception that follows says the same.
     """
     from opensearchpy import TransportError
+    from urllib3 import Timeout
 
     base: type = _base_connection(asynchronous, signed)
 
@@ -151,10 +150,12 @@ def _connection_class(asynchronous: bool, signed: bool) -> type:
 
     class Connection(Described):
         def perform_request(self, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
+            seconds = kwargs.pop("timeout", None) or self.timeout
+            limits = Timeout(connect=min(seconds, CONNECT_SECONDS), read=seconds)
             try:
-                return super().perform_request(method, url, *args, **kwargs)
+                return super().perform_request(method, url, *args, timeout=limits, **kwargs)
             except TransportError as error:
-                self.describe(error, method, url, kwargs.get("timeout"))
+                self.describe(error, method, url, seconds)
                 raise
 
     class AsyncConnection(Described):

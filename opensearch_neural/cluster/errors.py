@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
+from opensearch_neural.cluster.patience import CONNECT_SECONDS
 from opensearch_neural.errors import ClusterError
 
 Credentials = Literal["none", "password", "token", "aws", "certificate"]
@@ -214,9 +215,9 @@ def _translate_timeout(error: BaseException, where: str, attempt: Attempt | None
         type(cause).__name__ in ("ConnectTimeoutError", "ConnectionTimeoutError") for cause in _causes(error)
     )
     if connecting:
+        seconds = f" within {min(attempt.timeout, CONNECT_SECONDS):g} s" if attempt else ""
         return ClusterError(
-            f"no connection to {where}{seconds}",
-            "check the address and whether a firewall drops the packets; a longer time: --timeout or OSN_TIMEOUT",
+            f"no connection to {where}{seconds}", "check the address and whether a firewall drops the packets"
         )
     request = f" to {attempt.method} {attempt.path}" if attempt else ""
     return ClusterError(

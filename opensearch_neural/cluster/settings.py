@@ -1,7 +1,7 @@
 """How to reach a cluster: addresses, credentials, TLS, AWS signing, timeouts.
 
 Environment: OSN_URL (several: separated by commas), OSN_CA, OSN_VERIFY, OSN_CLIENT_CERT, OSN_CLIENT_KEY, OSN_TIMEOUT,
-OSN_RETRIES, OSN_AWS_REGION, OSN_AWS_SERVICE, and the credentials (credentials.py).
+OSN_PATIENCE, OSN_AWS_REGION, OSN_AWS_SERVICE, and the credentials (credentials.py).
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class ConnectionSettings:
     """"es" for managed domains, "aoss" for serverless collections."""
     timeout: float = 30.0
     """Seconds that one request may take."""
-    retries: int = 3
-    """How often a request is repeated, on the next node if there are several, after a broken connection or the statuses
-    502, 503 and 504. A request that timed out is not repeated: it may still be running."""
+    patience: float = 5.0
+    """Seconds for which a request is tried again, on each node in turn and after growing waits, if the connection breaks
+    or the status is 429, 502, 503 or 504. A request that timed out is not sent again: it may still be running."""
     connections: int = 32
     """Open connections kept to each node; as many requests can run at once."""
 
@@ -122,8 +122,8 @@ class ConnectionSettings:
             )
         if not self.timeout > 0:
             raise InputError(f"the timeout is {self.timeout:g} s, and must be above 0")
-        if self.retries < 0:
-            raise InputError(f"the number of retries is {self.retries}, and must be 0 or more")
+        if not self.patience >= 0:
+            raise InputError(f"the patience is {self.patience:g} s, and must be 0 or more")
         if self.connections < 1:
             raise InputError(f"the number of connections is {self.connections}, and must be 1 or more")
         if self.client_key is not None and self.client_cert is None:
@@ -172,9 +172,9 @@ class ConnectionSettings:
         }.items():
             if value := os.environ.get(variable):
                 values[name] = value
-        for name, variable, kind in (("timeout", "OSN_TIMEOUT", float), ("retries", "OSN_RETRIES", int)):
+        for name, variable in (("timeout", "OSN_TIMEOUT"), ("patience", "OSN_PATIENCE")):
             if value := os.environ.get(variable):
-                values[name] = _number(variable, value, kind)
+                values[name] = _seconds(variable, value)
         if value := os.environ.get("OSN_VERIFY"):
             values["verify"] = _truth("OSN_VERIFY", value)
         values.update(overrides)
@@ -195,12 +195,11 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _number(variable: str, value: str, kind: type) -> Any:
+def _seconds(variable: str, value: str) -> float:
     try:
-        return kind(value)
+        return float(value)
     except ValueError:
-        wanted = "a whole number" if kind is int else "a number of seconds"
-        raise InputError(f"{variable} is {value!r}, and must be {wanted}") from None
+        raise InputError(f"{variable} is {value!r}, and must be a number of seconds") from None
 
 
 def _truth(variable: str, value: str) -> bool:

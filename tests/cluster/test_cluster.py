@@ -16,6 +16,7 @@ import os
 import ssl
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -39,11 +40,13 @@ from cluster_servers import (
     tcp_server,
     unreachable,
 )
+from opensearchpy.exceptions import TransportError
 
 from opensearch_neural.cluster.addresses import DEFAULT_URL
 from opensearch_neural.cluster.connect import connect, connect_async
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.patience import patience
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import ClusterError, InputError, MissingExtra
 
@@ -104,7 +107,7 @@ def test_every_setting_can_come_from_the_environment(monkeypatch: pytest.MonkeyP
         "CA": str(ca),
         "VERIFY": "no",
         "TIMEOUT": "2.5",
-        "RETRIES": "7",
+        "PATIENCE": "7",
     }.items():
         monkeypatch.setenv(f"OSN_{name}", value)
     assert ConnectionSettings.from_env() == ConnectionSettings(
@@ -114,7 +117,7 @@ def test_every_setting_can_come_from_the_environment(monkeypatch: pytest.MonkeyP
         ca=ca,
         verify=False,
         timeout=2.5,
-        retries=7,
+        patience=7.0,
     )
 
 
@@ -153,8 +156,8 @@ def test_what_is_no_url_is_refused_by_name(url: str) -> None:
         ("OSN_TIMEOUT", "soon", "number of seconds"),
         ("OSN_TIMEOUT", "0", "above 0"),
         ("OSN_TIMEOUT", "nan", "above 0"),
-        ("OSN_RETRIES", "1.5", "whole number"),
-        ("OSN_RETRIES", "-1", "0 or more"),
+        ("OSN_PATIENCE", "long", "number of seconds"),
+        ("OSN_PATIENCE", "-1", "0 or more"),
         ("OSN_VERIFY", "maybe", "true or false"),
         ("OSN_CA", "/nowhere/ca.pem", "/nowhere/ca.pem"),
         ("OSN_AWS_SERVICE", "aoss", "without a region"),
@@ -660,7 +663,7 @@ def test_a_request_is_repeated_after_503_and_not_after_400() -> None:
         [Answer.of_json({}, 503), Answer.of_json({}, 503), Answer.of_json(OPENSEARCH), Answer.of_json({}, 400)]
     )
     with http_server(lambda _: next(answers)) as server:
-        settings = ConnectionSettings(urls=(server.url,), retries=2)
+        settings = ConnectionSettings(urls=(server.url,))
         with connect(settings=settings, check=False) as client:
             assert client.info() == OPENSEARCH
             assert len(server.requests) == 3
@@ -671,19 +674,68 @@ def test_a_request_is_repeated_after_503_and_not_after_400() -> None:
 
 def test_the_next_node_is_asked_when_one_is_down() -> None:
     with http_server(says_opensearch) as server:
-        with connect(settings=ConnectionSettings(urls=(closed_port(), server.url), retries=1)) as client:
+        with connect(settings=ConnectionSettings(urls=(closed_port(), server.url), patience=0)) as client:
             for _ in range(4):
                 assert client.info() == OPENSEARCH
         assert connect([closed_port(), server.url]).info() == OPENSEARCH
 
 
-def test_checking_the_connection_asks_each_node_once_and_leaves_the_retries_as_set() -> None:
+def test_checking_the_connection_asks_each_node_once() -> None:
     with http_server(lambda _: Answer.of_json({}, 503)) as server:
         with pytest.raises(ClusterError, match="503"):
-            connect(settings=ConnectionSettings(urls=(server.url,), retries=5))
+            connect(settings=ConnectionSettings(urls=(server.url,), patience=60))
         assert len(server.requests) == 1
-    with http_server(says_opensearch) as server:
-        assert connect(settings=ConnectionSettings(urls=(server.url,), retries=5)).transport.max_retries == 5
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_patience_is_that_of_the_client_unless_a_caller_has_another(asynchronous: bool) -> None:
+    """Before, a request was repeated three times within milliseconds, whatever the caller did about it."""
+
+    def ask(settings: ConnectionSettings) -> None:
+        if not asynchronous:
+            connect(settings=settings, check=False).info()
+            return
+
+        async def run() -> None:
+            async with await connect_async(settings=settings, check=False) as client:
+                await client.info()
+
+        asyncio.run(run())
+
+    with http_server(lambda _: Answer.of_json({}, 503)) as server:
+        settings = ConnectionSettings(urls=(server.url,), patience=30)
+        with pytest.raises(TransportError), patience(0):
+            ask(settings)
+        assert len(server.requests) == 1
+        began = time.monotonic()
+        with pytest.raises(TransportError), patience(2):
+            ask(settings)
+        assert 2 <= len(server.requests) - 1 < 20
+        assert time.monotonic() - began < 3
+    answers = iter([*([Answer.of_json({}, 429)] * 3), Answer.of_json(OPENSEARCH)])
+    with http_server(lambda _: next(answers)) as server:
+        ask(ConnectionSettings(urls=(server.url,), patience=60))
+        assert len(server.requests) == 4
+
+
+def test_what_will_not_pass_is_not_waited_for(tls: ssl.SSLContext) -> None:
+    settings = {"patience": 60.0, "timeout": 0.5}
+    began = time.monotonic()
+    with http_server(says_opensearch, tls) as server, tcp_server(silent) as mute:
+        for url in ("http://no-such-host.invalid:9200", server.url, mute.url):
+            client = connect(settings=ConnectionSettings(urls=(url,), **settings), check=False)
+            with pytest.raises(TransportError):
+                client.info()
+    assert time.monotonic() - began < 10
+
+
+def test_a_connection_that_does_not_come_about_is_given_up_before_an_answer_would_be() -> None:
+    with unreachable() as url:
+        settings = ConnectionSettings(urls=(url,), timeout=120, patience=0)
+        began = time.monotonic()
+        with pytest.raises(ClusterError, match=r"no connection to .* within 10 s"):
+            connect(settings=settings)
+        assert 9 < time.monotonic() - began < 20
 
 
 def test_many_threads_share_a_client_without_losing_connections(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -13,8 +14,9 @@ from fault_proxy import Fault, FaultProxy, Request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.bulk import Action, BulkWriter, Failure, RetryPolicy, Stopped, chunks
+from ingest.bulk import Action, BulkWriter, Failure, Stopped, chunks
 from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.errors import ClusterError
 
 QUICK = RetryPolicy(patience=30, base=0.02, cap=0.1)
@@ -136,6 +138,16 @@ def test_patience_ends_with_a_message_that_says_why(client, index_name: str, pro
     with pytest.raises(ClusterError, match=r"did not take 5 documents .* in 1 s: status 429: injected"):
         writer.write(actions(5))
     assert time.monotonic() - began < 5
+
+
+def test_a_batch_is_sent_as_often_as_the_policy_says_and_no_more(client, index_name: str, proxy: FaultProxy) -> None:
+    """Before, each attempt of the policy was four requests of opensearch-py."""
+    proxy.fault = lambda request: Fault("status", 503)
+    writer = BulkWriter(connect(proxy.url), index_name, policy=RetryPolicy(patience=1, base=0.05, cap=0.2))
+    with pytest.raises(ClusterError, match=r"tried (\d+) times") as caught:
+        writer.write(actions(5))
+    (attempts,) = re.findall(r"tried (\d+) times", caught.value.message)
+    assert proxy.faults["status"] == int(attempts)
 
 
 def test_stopping_ends_the_waiting(client, index_name: str, proxy: FaultProxy) -> None:

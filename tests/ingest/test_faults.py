@@ -19,10 +19,10 @@ import pytest
 from corpora import job, letters, records, snapshot, write_jsonl
 from fault_proxy import Fault, FaultProxy, Request
 
-from ingest.bulk import RetryPolicy
 from ingest.job import run_job
 from opensearch_neural import node
 from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.errors import ClusterError
 
 KILLS = int(os.environ.get("OSN_KILLS", "20"))

@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpora import letters, records, small_tokenizer, snapshot, write_jsonl
-from fault_proxy import Fault, FaultProxy
+from corpora import job, letters, records, small_tokenizer, snapshot, write_jsonl
+from fault_proxy import Fault, FaultProxy, Request
+
+from ingest.job import run_job
+from opensearch_neural.cluster.connect import connect
 
 Osn = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -133,6 +136,49 @@ def test_interrupted_it_says_so_exits_with_130_and_goes_on(
         assert len(proxy.written()) == 2000 and len(set(proxy.written())) == 2000
     assert json.loads(out)["skipped"] == before
     assert len(snapshot(client, index_name)) == 2000
+
+
+def test_interrupted_while_the_cluster_does_not_answer_it_ends_within_seconds_and_goes_on(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path, osn_home: Path
+) -> None:
+    """Before, it waited for answers that did not come: two minutes, four times."""
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(500))
+    with FaultProxy(cluster_url) as proxy:
+        proxy.fault = lambda request: Fault("delay", seconds=60) if request.number > 3 else None
+        process = begin(proxy.url, osn_home, small(corpus, index_name))
+        wait_for(proxy, 3)
+        time.sleep(1.0)
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+        assert time.monotonic() - began < 20
+        assert process.returncode == 130, told
+        assert "the same command again continues" in told and "Traceback" not in told
+    process = begin(cluster_url, osn_home, small(corpus, index_name))
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 0, told
+    assert len(snapshot(client, index_name)) == 500
+
+
+def test_a_cluster_that_is_away_for_a_moment_between_two_steps_ends_no_ingest(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path
+) -> None:
+    """Requests other than `_bulk`, too, are tried again. Before, three times within milliseconds."""
+    settings = job(write_jsonl(tmp_path / "d.jsonl", records(100)), index_name)
+    with FaultProxy(cluster_url, everything=True) as proxy:
+        away: dict[tuple[str, str], float] = {}
+
+        def fault(request: Request) -> Fault | None:
+            step = (request.method, request.path)
+            first = away.setdefault(step, time.monotonic())
+            kinds = (Fault("status", 503), Fault("drop"))
+            return kinds[request.number % 2] if time.monotonic() - first < 0.7 else None
+
+        connected = connect(proxy.url)
+        proxy.fault = fault
+        assert run_job(connected, settings, show_progress=False).documents == 100
+    assert len(away) > 5
+    assert len(snapshot(client, index_name)) == 100
 
 
 def test_a_second_ingest_of_the_same_is_refused_while_the_first_runs(

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ingest.bulk import RetryPolicy
 from ingest.corpus import CorpusSource
 from ingest.job import Job
 from ingest.settings import Writing
+from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.files import write_text
 
 if TYPE_CHECKING:
