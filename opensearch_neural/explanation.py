@@ -10,7 +10,7 @@ document's weights alone, by the oracle, so that a share that was read wrongly s
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -93,11 +93,6 @@ def shares(explanation: Mapping[str, Any]) -> list[Share]:
 
     visit(explanation, 1.0)
     return sorted(by_name.values(), key=lambda share: (-share.score, share.source, share.token))
-
-
-def told_apart(given: Iterable[Share], words: Collection[str]) -> list[Share]:
-    """The shares, each sparse token marked by whether it is among `words`, the tokens of the document's text."""
-    return [replace(share, literal=share.token in words) if share.source == "sparse" else share for share in given]
 
 
 def predicted(body: Body, given: Iterable[Share]) -> float:

@@ -325,7 +325,6 @@ def cascade(
     size: int = 10,
     from_: int = 0,
     field: str = "sparse",
-    codes_field: str = "pq",
     filter: Filter = None,
     source: Sequence[str] | bool = DEFAULT_SOURCE,
     track_total_hits: bool = False,
@@ -352,7 +351,7 @@ def cascade(
         highlight=highlight,
         collapse=collapse,
     )
-    return quantized_rescore(first, table, window=dense_window, weight=weight, first_weight=1.0, field=codes_field)
+    return quantized_rescore(first, table, window=dense_window, weight=weight, first_weight=1.0)
 
 
 def listed(

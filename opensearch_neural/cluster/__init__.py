@@ -5,6 +5,7 @@ credentials.py     where a user, password or token comes from: environment, netr
 settings.py        `ConnectionSettings`: all that says how to reach a cluster
 authentication.py  what a client sends (headers, AWS signatures) and which certificates it trusts
 connect.py         `connect` and `connect_async`
+patience.py        how long a request is tried again
 options.py         the options of a command that connects
 errors.py          what an error of opensearch-py means and what to do about it
 capabilities.py    what a cluster can do

@@ -11,6 +11,13 @@ Several nodes form one cluster of separate processes, so that one can be lost:
     node.start(nodes=3, port=9250, name="three")
     node.kill_node(2, "three")
     node.start(name="three")                   # restarts what died, with its data
+
+lifecycle.py  start, restart and stop; a start reads top to bottom here
+launch.py     what a start asks for, checked; ports, data, configuration and command line of a node
+parts.py      profiles, Java, and the jars that Maven fetches
+process.py    processes by pid and mark, and the pipe to the guard
+guard.py      the script that starts nodes and ends them with whoever asked
+clusters.py   the known clusters: their state, status and logs
 """
 
 from __future__ import annotations

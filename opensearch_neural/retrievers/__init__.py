@@ -2,10 +2,19 @@
 
     retriever.retrieve({"q1": "what causes a rainbow"}, k=100)  →  {"q1": {"d7": 11.2, "d3": 9.8, …}}
 
-One file per engine: `opensearch.py` (the cluster), `bm25.py` (bm25s), `faiss.py` (exact dense search) and
-`exact_sparse.py` (every document scored). Mining, teaching and evaluation take any of them. A document that does not
-match a query at all is left out of its run; every query asked is in the run, with an empty entry where nothing was
-found. Ties are broken by document id, as in run files: score descending, then id ascending.
+A file a way to retrieve:
+
+opensearch.py    a cluster, by any request body, and what it costs in milliseconds
+bm25.py          BM25 by bm25s
+exact_sparse.py  every document scored by its sparse vector
+faiss.py         exact dense search
+multi_vector.py  exact search by several vectors a document
+generative.py    the URLs that a generative model writes
+ranking.py       the best of a list of scores, ties and all
+
+Mining, teaching and evaluation take any of them. A document that does not match a query at all is left out of its run;
+every query asked is in the run, with an empty entry if nothing matches. Ties are broken by document id, as in run files:
+score descending, then id ascending.
 """
 
 from __future__ import annotations

@@ -122,26 +122,22 @@ def search(client: OpenSearch, index: str, body: Body) -> Any:
     return answer
 
 
-def time_queries(
-    client: OpenSearch, index: str, bodies: Iterable[Body], *, warmup: int = 50, repeats: int = 1
-) -> Latencies:
+def time_queries(client: OpenSearch, index: str, bodies: Iterable[Body], *, warmup: int = 50) -> Latencies:
     """Latency of each body, sent one after the other by this one thread: request out to answer parsed, in milliseconds.
 
-    The first `warmup` bodies are sent once beforehand, untimed. With `repeats`, each body is sent that many times, the
-    whole list after the other, and all times count. Bodies are sent as they are: give them the size and the `_source`
-    that the application asks for. Raises InputError for no bodies, ClusterError as `search` does.
+    The first `warmup` bodies are sent once beforehand, untimed. Bodies are sent as they are: give them the size and the
+    `_source` that the application asks for. Raises InputError for no bodies, ClusterError as `search` does.
     """
     requests: Sequence[Body] = list(bodies)
-    if not requests or repeats < 1:
+    if not requests:
         raise InputError("there is no query to time")
     for body in requests[:warmup]:
         search(client, index, body)
     times = []
-    for _ in range(repeats):
-        for body in requests:
-            start = time.perf_counter()
-            search(client, index, body)
-            times.append((time.perf_counter() - start) * 1000)
+    for body in requests:
+        start = time.perf_counter()
+        search(client, index, body)
+        times.append((time.perf_counter() - start) * 1000)
     return Latencies(times)
 
 

@@ -127,8 +127,8 @@ def test_what_the_cluster_refuses_becomes_a_message(client: OpenSearch, index_na
 
 def test_each_timed_request_gives_one_time(client: OpenSearch, index_name: str) -> None:
     create(client, index_name, {"a": {"contents": "rain"}})
-    latencies = time_queries(client, index_name, (bm25("rain", 10) for _ in range(5)), warmup=2, repeats=3)
-    assert len(latencies.ms) == 15
+    latencies = time_queries(client, index_name, (bm25("rain", 10) for _ in range(5)), warmup=2)
+    assert len(latencies.ms) == 5
     assert all(0 < ms < 60_000 for ms in latencies.ms)
     assert min(latencies.ms) <= latencies.p50 <= latencies.p99 <= max(latencies.ms)
     with pytest.raises(InputError, match="no query"):
