@@ -50,7 +50,8 @@ def inspect(connection: ConnectionSettings, name: str, sample: int, as_json: boo
     print(f"  documents   {found.documents:,}" + (f" passages of {found.parents:,} documents" if found.parents else ""))
     if found.deleted:
         print(f"  deleted     {found.deleted:,} (their bytes are freed by merges)")
-    print(f"  shards      {found.shards}, {found.replicas} replicas, {found.segments} segments, {found.health}")
+    health = found.health or "health unknown"
+    print(f"  shards      {found.shards}, {found.replicas} replicas, {found.segments} segments, {health}")
     if found.meta.passages:
         print(f"  passages    {found.meta.passages.tokens} tokens, one every {found.meta.passages.stride}")
     for model in found.models:

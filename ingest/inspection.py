@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.index.health import index_health
 from opensearch_neural.index.mapping import HNSW_M
 from opensearch_neural.index.record import DenseMeta, IndexMeta, QuantizedMeta, SparseMeta, existing_record
 from opensearch_neural.models import registry
@@ -83,7 +84,8 @@ class Inspection:
     shards: int
     replicas: int
     segments: int
-    health: str
+    health: str | None
+    """green, yellow or red; None if this user may not ask."""
     bytes: int
     sizes: dict[str, int]
     models: list[Model]
@@ -115,7 +117,7 @@ def inspect_index(client: OpenSearch, index: str, *, sample: int = 2000) -> Insp
         shards=int(settings["settings"]["index"]["number_of_shards"]),
         replicas=int(settings["settings"]["index"]["number_of_replicas"]),
         segments=stats.get("segments", {}).get("count", 0),
-        health=client.cluster.health(index=name)["status"],
+        health=(index_health(client, name) or {}).get("status"),
         bytes=stats.get("store", {}).get("size_in_bytes", 0),
         sizes=_sizes(client, name, meta, stats.get("segments", {}).get("file_sizes", {})),
         models=_models(meta),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural import __version__
+from opensearch_neural.cluster.zones import balanced_replicas, demanded_copies
 from opensearch_neural.errors import ClusterError
+from opensearch_neural.index.health import all_shards_answer, index_health
 from opensearch_neural.index.mapping import index_body
-from opensearch_neural.index.record import IndexMeta, check_unchanged_models, read_record, write_record
+from opensearch_neural.index.record import IndexMeta, check_unchanged_models, existing_record, read_record, write_record
 from opensearch_neural.index.segments import merge_segments
 
 if TYPE_CHECKING:
@@ -65,23 +67,25 @@ def open_target(
     """
     wrote = read_record(client, index)
     if wrote is None:
-        wanted_replicas = 1 if replicas is None else replicas
         restore: dict[str, Any] = {"refresh_interval": None}
-        if not keep_replicas:
-            restore |= {"number_of_replicas": wanted_replicas}
-        body = index_body(
-            replace(wanted, version=__version__).with_extra(
-                **{LOADING: {"restore": restore, "corpus": corpus_name}, **(extra or {})}
-            ),
-            shards=shards,
-            replicas=wanted_replicas if keep_replicas else 0,
-            store_vectors=store_vectors,
-            settings={"refresh_interval": "-1"},
+        meta = replace(wanted, version=__version__).with_extra(
+            **{LOADING: {"restore": restore, "corpus": corpus_name}, **(extra or {})}
         )
-        # Not waiting for its shards here: what keeps them away is told below.
-        client.indices.create(index=index, body=body, params={"wait_for_active_shards": "0"})
-        wrote = read_record(client, index)
-        assert wrote is not None
+
+        def body(final_replicas: int, loading_replicas: int) -> dict[str, Any]:
+            if not keep_replicas:
+                restore["number_of_replicas"] = final_replicas
+            return index_body(
+                meta,
+                shards=shards,
+                replicas=loading_replicas,
+                store_vectors=store_vectors,
+                settings={"refresh_interval": "-1"},
+            )
+
+        wanted_replicas = 1 if replicas is None else replicas
+        _create(client, index, body, wanted_replicas, wanted_replicas if keep_replicas else 0)
+        wrote = existing_record(client, index)
     else:
         check_unchanged_models(index, wrote, wanted)
         if replicas is not None and LOADING in wrote.extra:
@@ -89,6 +93,28 @@ def open_target(
     name, settings = _settings(client, index)
     wait_for_primaries(client, name, patience)
     return Target(name, settings["uuid"], wrote, wrote.extra.get(LOADING, {}).get("corpus"))
+
+
+def _create(
+    client: OpenSearch, index: str, body: Callable[[int, int], dict[str, Any]], replicas: int, loading_replicas: int
+) -> None:
+    """Create the index. On a cluster that balances its zones it has its replicas while it is loaded, a multiple of them.
+
+    body: makes the index's body of its replicas in the end and while it is loaded.
+    """
+    from opensearchpy.exceptions import RequestError
+
+    # Not waiting for its shards here: what keeps them away is told later.
+    params = {"wait_for_active_shards": "0"}
+    try:
+        client.indices.create(index=index, body=body(replicas, loading_replicas), params=params)
+    except RequestError as error:
+        zones = demanded_copies(error)
+        if zones is None:
+            raise
+        balanced = balanced_replicas(replicas, zones)
+        log.warning("this cluster balances %d zones: %s gets %d replicas, from the beginning", zones, index, balanced)
+        client.indices.create(index=index, body=body(balanced, balanced), params=params)
 
 
 def _with_replicas(client: OpenSearch, index: str, wrote: IndexMeta, replicas: int) -> IndexMeta:
@@ -108,15 +134,13 @@ def wait_for_primaries(client: OpenSearch, index: str, patience: float) -> None:
         seconds = max(1, min(20, int(deadline - time.monotonic())))
         # An index that stays red is answered with status 408 and its health. (Without request_timeout, opensearch-py takes
         # the server's timeout for its own.)
-        waiting = {
-            "wait_for_status": "yellow",
-            "timeout": f"{seconds}s",
-            "request_timeout": seconds + 30,
-            "ignore": 408,
-        }
-        health = client.cluster.health(index=index, params=waiting)
-        if health["status"] != "red":
+        health = index_health(
+            client, index, wait_for_status="yellow", timeout=f"{seconds}s", request_timeout=seconds + 30, ignore=408
+        )
+        if health["status"] != "red" if health is not None else all_shards_answer(client, index):
             return
+        if health is None:
+            time.sleep(1.0)
         if time.monotonic() >= deadline:
             raise ClusterError(
                 f"the index {index!r} is red: {_why_unassigned(client, index)}",
@@ -125,12 +149,20 @@ def wait_for_primaries(client: OpenSearch, index: str, patience: float) -> None:
 
 
 def _why_unassigned(client: OpenSearch, index: str) -> str:
-    shards = client.cat.shards(index=index, params={"format": "json", "h": "shard,prirep,state,unassigned.reason"})
+    from opensearchpy.exceptions import AuthorizationException
+
+    try:
+        shards = client.cat.shards(index=index, params={"format": "json", "h": "shard,prirep,state,unassigned.reason"})
+    except AuthorizationException:
+        return "a primary shard is not there, and this user may not ask why"
     missing = [int(shard["shard"]) for shard in shards if shard["prirep"] == "p" and shard["state"] != "STARTED"]
     if not missing:
         return "a primary shard is not there"
     body = {"index": index, "shard": missing[0], "primary": True}
-    told = client.cluster.allocation_explain(body=body)
+    try:
+        told = client.cluster.allocation_explain(body=body)
+    except AuthorizationException:
+        return f"shard {missing[0]} is not assigned to a node, and this user may not ask why"
     reasons = [told.get("allocate_explanation", "")]
     for node in told.get("node_allocation_decisions", ()):
         reasons.extend(decider["explanation"] for decider in node.get("deciders", ()))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ingest import target as targets
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.index.health import index_health
 from opensearch_neural.index.record import IndexMeta, existing_record, write_record
 
 if TYPE_CHECKING:
@@ -130,7 +131,9 @@ def serve(client: OpenSearch, alias: str, index: str, *, patience: float = 300.0
 def _wait_for_replicas(client: OpenSearch, index: str, patience: float) -> None:
     deadline = time.monotonic() + patience
     while True:
-        health = client.cluster.health(index=index)
+        health = index_health(client, index)
+        if health is None:
+            return  # this user may not ask
         if health["status"] == "green" or health["initializing_shards"] == health["relocating_shards"] == 0:
             break  # green, or what is missing is not on its way
         if time.monotonic() > deadline:

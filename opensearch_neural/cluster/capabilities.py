@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.cluster.errors import reason_of, translate_errors
+from opensearch_neural.cluster.zones import demanded_copies
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -331,9 +332,7 @@ class _Trial:
         refused = False
         try:
             try:
-                created = self.client.indices.create(
-                    index=name, body=body, timeout=f"{self.timeout:g}s", request_timeout=self.timeout + 1
-                )
+                created = self.create(name, body)
             except TransportError as error:
                 refused = isinstance(error.status_code, int)
                 if error.status_code == 400:
@@ -345,6 +344,20 @@ class _Trial:
         finally:
             if not refused:
                 self.delete(name)
+
+    def create(self, name: str, body: Body) -> Body:
+        """Create an index, with replicas only on a cluster that balances its zones and takes none without."""
+        from opensearchpy.exceptions import TransportError
+
+        times = {"timeout": f"{self.timeout:g}s", "request_timeout": self.timeout + 1}
+        try:
+            return self.client.indices.create(index=name, body=body, **times)
+        except TransportError as error:
+            zones = demanded_copies(error)
+            if zones is None:
+                raise
+            body["settings"]["index"]["number_of_replicas"] = zones - 1
+            return self.client.indices.create(index=name, body=body, **times)
 
     def delete(self, name: str) -> None:
         from opensearchpy.exceptions import NotFoundError, TransportError

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from opensearch_neural.cluster.addresses import as_urls
+from opensearch_neural.cluster.attempt import Attempt, Credentials, not_opensearch
 from opensearch_neural.cluster.authentication import authorization, aws_signer, ssl_context, warn_of_risks
-from opensearch_neural.cluster.errors import Attempt, Credentials, not_opensearch, reason_of, translate_errors
+from opensearch_neural.cluster.errors import reason_of, translate_errors
 from opensearch_neural.cluster.patience import CONNECT_SECONDS, patience, transport_class
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import ClusterError, MissingExtra

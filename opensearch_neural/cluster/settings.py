@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from opensearch_neural.cluster.addresses import DEFAULT_URL, as_urls, parse_url
+from opensearch_neural.cluster.attempt import SET_CREDENTIALS, Credentials
 from opensearch_neural.cluster.credentials import credentials_of_environment
-from opensearch_neural.cluster.errors import SET_CREDENTIALS, Credentials
 from opensearch_neural.errors import InputError
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,35 @@
+"""The request that failed, as far as it may be shown, and what every message about it needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from opensearch_neural.errors import ClusterError
+
+Credentials = Literal["none", "password", "token", "aws", "certificate"]
+
+SET_CREDENTIALS = (
+    "set OSN_USER and OSN_PASSWORD (or OSN_TOKEN), name a netrc file in OSN_NETRC, or have the password asked for "
+    "with --ask-password"
+)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The request that failed, as far as it may be shown."""
+
+    url: str
+    """scheme://host:port/prefix, without credentials."""
+    method: str
+    path: str
+    timeout: float
+    """Seconds."""
+    credentials: Credentials
+
+
+def not_opensearch(url: str, evidence: str) -> ClusterError:
+    return ClusterError(
+        f"what answers at {url} is not OpenSearch: {evidence}",
+        "check the host, the port and the path of the URL; OpenSearch listens on 9200 unless told otherwise",
+    )

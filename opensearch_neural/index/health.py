@@ -1,0 +1,39 @@
+"""Whether the shards of an index are there, as far as this user may ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from opensearch_neural.cluster.patience import patience
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+
+def index_health(client: OpenSearch, index: str, **params: Any) -> dict[str, Any] | None:
+    """`GET _cluster/health/INDEX`; None if this user may not ask (cluster:monitor/health), or a service does not tell."""
+    from opensearchpy.exceptions import ConnectionError as LostConnection
+    from opensearchpy.exceptions import TransportError
+
+    try:
+        return dict(client.cluster.health(index=index, params=params))
+    except LostConnection:
+        raise
+    except TransportError as error:
+        if error.status_code in (400, 403, 404, 405):
+            return None
+        raise
+
+
+def all_shards_answer(client: OpenSearch, index: str) -> bool:
+    """Whether a search reaches every shard: what shows that primaries are there if the health may not be asked."""
+    from opensearchpy.exceptions import TransportError
+
+    try:
+        with patience(0):
+            shards = client.count(index=index)["_shards"]
+    except TransportError as error:
+        if error.status_code == 503:
+            return False
+        raise
+    return int(shards["successful"]) == int(shards["total"])

@@ -1,0 +1,109 @@
+"""Ingest and search on clusters of other people: narrow roles, and zones that are balanced."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_servers import Answer, Request, forbidden, forbidding_proxy
+from corpora import job, records, snapshot, write_jsonl
+
+from ingest.inspection import inspect_index
+from ingest.job import run_job
+from ingest.versions import versions
+from opensearch_neural import node
+from opensearch_neural.cluster.capabilities import probe
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.engines import open_engines
+
+LEAST_ROLE = Path(__file__).parents[2] / "docs" / "clusters.md"
+
+
+def documented() -> list[tuple[re.Pattern[str], str, bool]]:
+    """(pattern of "METHOD /path", permission, whether osn does without) of the table of permissions."""
+    table = re.findall(r"^\| `([A-Z]+ /\S*)` \| `([^|]+)` \| (.*) \|$", LEAST_ROLE.read_text(), re.MULTILINE)
+    assert len(table) > 10
+    return [
+        (re.compile(re.escape(request).replace("INDEX", "[^/_][^/]*")), permission, "optional" in purpose)
+        for request, permission, purpose in table
+    ]
+
+
+def work(url: str, index_name: str, tmp_path: Path) -> None:
+    """An ingest with an alias, another one behind it, a search and a look at the index."""
+    client = connect(url)
+    corpus = write_jsonl(tmp_path / "corpus.jsonl", records(100))
+    for _ in range(2):
+        run_job(client, job(corpus, "", alias=index_name), show_progress=False)
+        corpus = write_jsonl(tmp_path / "corpus.jsonl", records(120))
+    engines = open_engines(client, index_name)
+    for engine in ("bm25", "sparse", "high-idf-first"):
+        assert client.search(index=index_name, body=engines.body(engine, "rain word7", size=3))["hits"]["hits"]
+    assert inspect_index(client, index_name).documents == 120
+    assert len(versions(client, index_name)) == 2
+
+
+def test_every_request_is_one_of_the_documented_role_and_no_optional_one_is_needed(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path
+) -> None:
+    """Before, a user without cluster:monitor/health could ingest nothing."""
+    role = documented()
+
+    def named(request: Request) -> str:
+        return f"{request.method} {request.path.partition('?')[0]}"
+
+    def refused_if_optional(request: Request) -> Answer | None:
+        for pattern, permission, optional in role:
+            if optional and pattern.fullmatch(named(request)):
+                return forbidden(permission)
+        return None
+
+    seen: list[Request] = []
+    with forbidding_proxy(cluster_url, refused_if_optional, seen) as url:
+        work(url, index_name, tmp_path)
+    unknown = {named(request) for request in seen if not any(p.fullmatch(named(request)) for p, _, _ in role)}
+    assert unknown == set()
+    assert len(snapshot(client, index_name)) == 120
+
+
+@pytest.fixture(scope="module")
+def zoned() -> Iterator[Any]:
+    """One node of a cluster that has two zones and balances them."""
+    awareness = "cluster.routing.allocation.awareness"
+    settings = {
+        "node.attr.zone": "a",
+        f"{awareness}.attributes": "zone",
+        f"{awareness}.force.zone.values": "a,b",
+        f"{awareness}.balance": True,
+    }
+    name = f"osn-test-zones-{os.getpid()}"
+    running = node.start(port=0, heap="512m", name=name, attached=True, settings=settings)
+    connected = connect(running.url)
+    yield connected
+    connected.close()
+    node.stop(name, purge=True)
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("replicas", "has"), [(None, 1), (0, 1), (2, 3)])
+def test_an_index_has_a_copy_in_each_zone_of_a_cluster_that_balances_them(
+    zoned: Any, tmp_path: Path, replicas: int | None, has: int
+) -> None:
+    """Before: `expected total copies needs to be a multiple of total awareness attributes [2]`, at creation."""
+    index = f"docs-{has}-{replicas or 0}"
+    settings = job(write_jsonl(tmp_path / "corpus.jsonl", records(50)), index, replicas=replicas)
+    assert run_job(zoned, settings, show_progress=False).documents == 50
+    (settings,) = zoned.indices.get_settings(index=index).values()
+    assert settings["settings"]["index"]["number_of_replicas"] == str(has)
+    assert len(snapshot(zoned, index)) == 50
+
+
+@pytest.mark.cluster
+def test_a_cluster_that_balances_zones_is_probed_like_any_other(zoned: Any) -> None:
+    assert probe(zoned).usable
+    assert not [name for name in zoned.indices.get(index="*", expand_wildcards="all") if name.startswith("osn-probe")]
