@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.mapping import byte_scale
 from opensearch_neural.index.record import DenseMeta, DenseType, IndexMeta, PassageMeta, QuantizedMeta, SparseMeta
 from opensearch_neural.models import directory, registry
+from opensearch_neural.models.corpus_statistics import has_query_table, tokenizer_of, write_with_statistics
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from opensearch_neural.models.sparse import SparseDocumentEncoder
 
 log = logging.getLogger(__name__)
+
+SPLADE = "splade"
+"""In osn.json's `training`: the hash of the SPLADE that a model with a corpus's table was made of."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,10 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
     dense = None if reconstructed else _dense(wanted, wrote)
     sparse, total = None, None
     if wanted.sparse not in (None, "none", "lexical"):
-        sparse = _load_sparse(str(wanted.sparse), wanted)
+        if has_query_table(splade := directory.locate(str(wanted.sparse))):
+            sparse = _load_sparse(str(wanted.sparse), wanted)
+        else:
+            sparse, total = _with_corpus_table(splade, wanted, wrote, records, passages, corpus_name)
     elif wanted.sparse != "none" and (wrote is None or wrote.sparse is not None):
         known = registry.link_of(wrote.sparse.hash) if wrote is not None and wrote.sparse is not None else None
         if known is not None and known.is_dir():
@@ -134,11 +142,55 @@ def _reconstructed(wanted: Models, wrote: IndexMeta | None, pq: QuantizedModel |
 
 def _load_sparse(name_or_path: str, wanted: Models, *, name: str | None = None) -> SparseDocumentEncoder:
     from opensearch_neural.models.lexical import LexicalEncoder
-    from opensearch_neural.models.sparse import load_sparse
+    from opensearch_neural.models.sparse import TorchSparseEncoder, load_sparse
 
     loaded = load_sparse(name_or_path, device=wanted.device, dtype=wanted.dtype)
-    # A lexical model is kept under its hash, which is not how anybody would call it.
-    return replace(loaded, name="lexical") if isinstance(loaded, LexicalEncoder) and name == "lexical" else loaded
+    # What is made of a corpus is kept under its hash, which is not how anybody would call it.
+    if isinstance(loaded, LexicalEncoder) and name == "lexical":
+        return replace(loaded, name="lexical")
+    if isinstance(loaded, TorchSparseEncoder) and name is not None:
+        return replace(loaded, info=replace(loaded.info, name=name))
+    return loaded
+
+
+def _with_corpus_table(
+    splade: Path,
+    wanted: Models,
+    wrote: IndexMeta | None,
+    records: Records,
+    passages: PassageMeta | None,
+    corpus_name: str,
+) -> tuple[SparseDocumentEncoder, int | None]:
+    """A SPLADE without a table for queries, with the IDF table of the corpus, saved under `home()`; and how many records
+    there are, where they were counted.
+
+    An index that was written with this SPLADE keeps the table that it has, whatever the corpus holds by now: tables of
+    two corpora weigh the tokens of queries differently.
+    """
+    from opensearch_neural.models.lexical import count_documents
+
+    name, hash = directory.display_name(str(wanted.sparse)), directory.hash_files(splade)
+    if wrote is not None and wrote.sparse is not None:
+        link = registry.link_of(wrote.sparse.hash)
+        made_of = (directory.read_osn_json(link) or {}).get("training", {}).get(SPLADE) if link.is_dir() else None
+        if made_of == hash:
+            return _load_sparse(str(link.resolve()), wanted, name=name), None
+    log.info("reading the corpus once for the table that weighs the tokens of queries")
+    tokenizer = tokenizer_of(splade)
+    counted = as_passages(records, tokenizer, passages) if passages else records
+    try:
+        frequencies = count_documents((document.contents for document in counted(ignore)), tokenizer)
+    except InputError as error:
+        raise InputError(f"no table can be made of {corpus_name}: {error.message}", error.remedy) from None
+    registry.models_folder().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".splade-", dir=registry.models_folder()) as temporary:
+        made = Path(temporary) / "model"
+        write_with_statistics(splade, made, frequencies)
+        directory.write_osn_json(made, "sparse", training={SPLADE: hash, "documents": frequencies.n})
+        folder = registry.models_folder() / f"splade-{directory.hash_files(made)}"
+        if not folder.is_dir():
+            made.rename(folder)
+    return _load_sparse(str(folder), wanted, name=name), frequencies.n
 
 
 def lexical_tokenizer(named: str | None, records: Records) -> Tokenizer:

@@ -47,7 +47,9 @@ def _refuse_pickles(path: Path) -> None:
             continue
         # pytorch_model.bin and model.safetensors are the two names of one thing; a shard's are numbered.
         stem = "model" if file.name.startswith("pytorch_model") else file.stem
-        if not any(file.parent.glob(f"{stem}*.safetensors")):
+        # Beside the network's own safetensors no loader looks for another file, but for an adapter's.
+        twins = [f"{stem}*.safetensors"] + ([] if stem.startswith("adapter") else ["model*.safetensors"])
+        if not any(twin for pattern in twins for twin in file.parent.glob(pattern)):
             raise ModelError(
                 f"{file}: pickled weights are not read, and {file.parent} holds no safetensors file of them",
                 "convert it where you trust it: AutoModel.from_pretrained(DIR).save_pretrained(DIR)",

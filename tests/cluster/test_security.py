@@ -389,10 +389,18 @@ def test_safetensors_of_something_else_do_not_let_a_pickle_through(model: Path, 
     assert not marker.exists()
 
 
-def test_a_pickle_beside_the_safetensors_is_left_alone(model: Path, marker: Path) -> None:
-    (model / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": Bomb(marker)}))
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "heads.pt"])
+def test_a_pickle_beside_the_safetensors_is_left_alone(model: Path, marker: Path, name: str) -> None:
+    (model / name).write_bytes(pickle.dumps({"weight": Bomb(marker)}))
     encoder = _loaders()["sparse"](model)
     assert encoder.encode_documents(["rainbow"]).row(0)
+    assert not marker.exists()
+
+
+def test_a_pickled_adapter_is_refused_beside_the_safetensors_of_its_network(model: Path, marker: Path) -> None:
+    (model / "adapter_model.bin").write_bytes(pickle.dumps({"weight": Bomb(marker)}))
+    with pytest.raises(ModelError, match="pickled weights are not read"):
+        _loaders()["sparse"](model)
     assert not marker.exists()
 
 

@@ -1,0 +1,103 @@
+"""A SPLADE that encodes both sides by its network is ingested as an inference-free model, with the corpus's table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from corpora import WORDS, job, records, snapshot, write_jsonl
+
+pytest.importorskip("torch", reason="needs the extra [encode]")
+
+from ingest.job import run_job
+from opensearch_neural import queries
+from opensearch_neural.errors import ModelError
+from opensearch_neural.index.record import existing_record
+from opensearch_neural.models import registry
+from opensearch_neural.query_encoder import QueryEncoder
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+
+@pytest.fixture(scope="module")
+def splade(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plain masked language model of random weights, some of whose outputs are above 0."""
+    import torch
+    from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
+
+    folder = tmp_path_factory.mktemp("model") / "my-splade"
+    folder.mkdir()
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *dict.fromkeys(WORDS)]
+    (folder / "vocab.txt").write_text("\n".join(vocabulary))
+    BertTokenizerFast(str(folder / "vocab.txt"), model_max_length=64).save_pretrained(folder)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    model = BertForMaskedLM(BertConfig(vocab_size=len(vocabulary), initializer_range=0.3, **sizes))
+    model.save_pretrained(folder)
+    return folder
+
+
+def test_documents_hold_what_the_network_says_and_queries_weigh_by_the_corpus(
+    client: OpenSearch, index_name: str, tmp_path: Path, splade: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "docs.jsonl", records(60))
+    report = run_job(client, job(corpus, index_name, sparse=str(splade)), show_progress=False)
+    assert report.documents == 60
+    record = existing_record(client, index_name)
+    assert record.sparse is not None and record.sparse.name == "my-splade"
+
+    query = QueryEncoder.load(registry.link_of(record.sparse.hash))
+    tokens = query.encode("rainbow rain bow")
+    document = snapshot(client, index_name)["doc-0-000000"]
+    assert set(document["sparse"]) - set(document["text"].split()), "the network adds words"
+    # Of two tokens, the one in fewer documents weighs more.
+    held = {word: sum(word in text["text"].split() for text in records(60)) for word in ("rain", "bow")}
+    rarer, other = sorted(held, key=lambda word: held[word])
+    assert held[rarer] == held[other] or tokens[rarer] > tokens[other]
+    hits = client.search(index=index_name, body=queries.neural_sparse(tokens, size=5, plugin=False))["hits"]["hits"]
+    scores = {
+        identifier: sum(weight * source["sparse"].get(token, 0.0) for token, weight in tokens.items())
+        for identifier, source in snapshot(client, index_name).items()
+    }
+    assert hits[0]["_id"] == max(scores, key=lambda identifier: scores[identifier])
+
+
+def test_an_index_keeps_its_table_when_more_documents_come(
+    client: OpenSearch, index_name: str, tmp_path: Path, splade: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "docs.jsonl", records(40))
+    run_job(client, job(corpus, index_name, sparse=str(splade)), show_progress=False)
+    before = existing_record(client, index_name)
+    write_jsonl(corpus, records(70))
+    run_job(client, job(corpus, index_name, sparse=str(splade)), show_progress=False)
+    assert existing_record(client, index_name) == before
+    assert client.count(index=index_name)["count"] == 70
+
+
+def test_another_corpus_makes_another_model_which_an_index_refuses(
+    client: OpenSearch, index_name: str, tmp_path: Path, splade: Path, osn_home: Path
+) -> None:
+    run_job(
+        client,
+        job(write_jsonl(tmp_path / "a.jsonl", records(30)), index_name, sparse=str(splade)),
+        show_progress=False,
+    )
+    # On a machine that does not know the index's model, the table is counted anew, and is another one.
+    for left in (osn_home / "models").iterdir():
+        left.rename(tmp_path / left.name)
+    other = write_jsonl(tmp_path / "b.jsonl", records(30, seed=5))
+    with pytest.raises(ModelError, match="my-splade"):
+        run_job(client, job(other, index_name, sparse=str(splade)), show_progress=False)
+
+
+def test_a_corpus_without_text_is_named(client: OpenSearch, index_name: str, tmp_path: Path, splade: Path) -> None:
+    from opensearch_neural.errors import InputError
+
+    corpus = tmp_path / "docs.jsonl"
+    corpus.write_text(json.dumps({"_id": "a", "text": "…"}) + "\n")
+    with pytest.raises(InputError, match=r"no table can be made of"):
+        run_job(client, job(corpus, index_name, sparse=str(splade)), show_progress=False)
+    assert not client.indices.exists(index=index_name)
