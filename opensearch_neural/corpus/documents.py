@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
@@ -85,9 +86,9 @@ class Defect(Exception):
 class FieldNames:
     """The names under which the parts of a document are looked for, first match first."""
 
-    id: tuple[str, ...] = ("_id", "id", "docid", "doc_id", "docno")
+    id: tuple[str, ...] = ("_id", "id", "pid", "docid", "doc_id", "docno")
     title: tuple[str, ...] = ("title",)
-    text: tuple[str, ...] = ("text", "contents", "content", "body", "passage")
+    text: tuple[str, ...] = ("text", "contents", "content", "body", "passage", "segment")
     url: tuple[str, ...] = ("url",)
 
     def find(self, record: Mapping[str, Any], part: str) -> str | None:
@@ -117,7 +118,7 @@ def as_document(record: Mapping[str, Any], names: FieldNames, file: str, line: i
     url_name = names.find(record, "url")
     id = identifier(record[id_name], id_name)
     text = string(record, text_name)
-    title = string(record, title_name)
+    title = "" if title_name == text_name else string(record, title_name)
     url = string(record, url_name) or None
     if not text.strip() and not title.strip():
         if text_name is None:
@@ -126,6 +127,8 @@ def as_document(record: Mapping[str, Any], names: FieldNames, file: str, line: i
     taken = (id_name, text_name, title_name, url_name)
     fields = {key: value for key, value in record.items() if key not in taken}
     for key in fields:
+        if not all(part.strip() for part in key.split(".")):
+            raise Defect(nameless(key))
         # "sparse.x" is a field x inside sparse.
         if key in RESERVED_FIELDS or key.partition(".")[0] in RESERVED_FIELDS:
             owner = "OpenSearch" if key in METADATA_FIELDS else "the index"
@@ -155,7 +158,16 @@ def document_of_row(
 
 def check_columns(columns: list[str], names: FieldNames, where: str) -> None:
     """Raises InputError if the columns of a table cannot be those of a corpus: id or text is missing, or a name repeats."""
-    twice = sorted({name for name in columns if columns.count(name) > 1})
+    for at, name in enumerate(columns, start=1):
+        if not name.strip():
+            raise InputError(
+                f"{where}: column {at} of {len(columns)} has no name, and OpenSearch takes no such field",
+                "name it; pandas writes its index so, unless told to_csv(…, index=False)",
+            )
+        if not all(part.strip() for part in name.split(".")):
+            raise InputError(f"{where}: {nameless(name)}")
+    counts = Counter(columns)
+    twice = sorted(name for name, count in counts.items() if count > 1)
     if twice:
         raise InputError(f"{where}: the column {twice[0]!r} occurs twice", "rename one of them")
     for part, choices in (("id", names.id), ("text", (*names.text, *names.title))):
@@ -164,6 +176,11 @@ def check_columns(columns: list[str], names: FieldNames, where: str) -> None:
                 f"{where}: no {part} column; its columns are: {', '.join(columns)[:300]}",
                 f"name a column {' or '.join(choices)}, or say which column it is (--{part}-field)",
             )
+
+
+def nameless(name: str) -> str:
+    """What is wrong with the name of a field that is empty, or is around a dot, which stands for an object's field."""
+    return f"the field {name!r} has a name that is empty, or empty beside a dot: rename it"
 
 
 def plain(value: Any, depth: int = 0) -> Any:

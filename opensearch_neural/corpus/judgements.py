@@ -15,7 +15,7 @@ from pathlib import Path
 from opensearch_neural.corpus.documents import Defect, FieldNames, fields_of, identifier, raise_rejected, string
 from opensearch_neural.corpus.json_lines import parse_object
 from opensearch_neural.corpus.reader import COMPRESSIONS, format_of, is_folder
-from opensearch_neural.corpus.separated_values import read_separated
+from opensearch_neural.corpus.separated_values import read_csv, read_tsv
 from opensearch_neural.corpus.text_files import BadLine, open_binary, read_lines
 from opensearch_neural.errors import InputError
 
@@ -88,8 +88,8 @@ def read_queries(path: str | Path) -> dict[str, str]:
     stream, file = open_binary(str(place))
     queries: dict[str, str] = {}
     if place.name.removesuffix(".gz").removesuffix(".zst").endswith((".tsv", ".txt", ".csv")):
-        delimiter = "," if ".csv" in place.suffixes else "\t"
-        rows = read_separated(stream, file, QUERY_NAMES, raise_rejected, delimiter)
+        read_rows = read_csv if ".csv" in place.suffixes else read_tsv
+        rows = read_rows(stream, file, QUERY_NAMES, raise_rejected)
         entries: Iterable[tuple[int, str, str]] = ((query.line or 0, query.id, query.text) for query in rows)
     else:
         entries = _json_queries(stream, file)

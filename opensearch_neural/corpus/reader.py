@@ -18,13 +18,14 @@ from pathlib import Path
 
 from opensearch_neural.corpus.data_sets import SAVED, read_data_set
 from opensearch_neural.corpus.documents import Document, FieldNames, OnReject, raise_rejected
+from opensearch_neural.corpus.first_records import FIRST_RECORDS, checked
 from opensearch_neural.corpus.json_lines import read_json_lines
 from opensearch_neural.corpus.parquet import read_parquet
-from opensearch_neural.corpus.separated_values import read_separated
+from opensearch_neural.corpus.separated_values import read_csv, read_tsv
 from opensearch_neural.corpus.text_files import open_binary, reason_of
 from opensearch_neural.errors import InputError
 
-FORMATS = ("beir", "jsonl", "parquet", "csv", "tsv", "hf")
+FORMATS = ("beir", "jsonl", "parquet", "csv", "tsv", "quoted-tsv", "hf")
 COMPRESSIONS = ("", ".gz", ".zst")
 _SUFFIXES = {
     ".jsonl": "jsonl",
@@ -47,12 +48,14 @@ def read_corpus(
     url_field: str | None = None,
     limit: int | None = None,
     on_reject: OnReject | None = None,
+    check_first: bool = True,
 ) -> Iterator[Document]:
     """Stream the documents of a corpus.
 
     `path` is a BEIR folder (with `corpus.jsonl`, `.gz` or `.zst`), a file (jsonl, csv, tsv, each also `.gz` or `.zst`;
     parquet), a data set of the `datasets` library saved to disk, "hf:NAME[[:CONFIG]:SPLIT]", or "-" for lines of JSON
-    on standard input. `format` (one of FORMATS) overrides what the name says.
+    on standard input. `format` (one of FORMATS) overrides what the name says. `check_first` looks at the first records
+    before any is given out: whether the id is an id and the text a text (see `first_records`).
 
     Raises InputError at once if there is nothing to read, at damage of unknown extent, and, without `on_reject`, at the
     first bad record.
@@ -72,10 +75,17 @@ def read_corpus(
     elif format == "parquet":
         files = sorted(Path(place).rglob("*.parquet")) if Path(place).is_dir() else [Path(place)]
         documents = (document for file in files for document in read_parquet(file, names, on_reject))
-    elif format in ("csv", "tsv"):
-        documents = read_separated(*open_binary(place), names, on_reject, "\t" if format == "tsv" else ",")
+    elif format == "csv":
+        documents = read_csv(*open_binary(place), names, on_reject)
+    elif format in ("tsv", "quoted-tsv"):
+        documents = read_tsv(*open_binary(place), names, on_reject, quoted=format == "quoted-tsv")
     else:
         documents = read_json_lines(*open_binary(place), names, on_reject)
+    if check_first and place != "-":  # what is piped in is answered line by line
+        most = FIRST_RECORDS if limit is None else min(limit, FIRST_RECORDS)
+        documents = checked(
+            documents, str(path), most=most, id_named=id_field is not None, text_named=text_field is not None
+        )
     return documents if limit is None else islice(documents, limit)
 
 
@@ -90,7 +100,7 @@ def format_of(path: str | Path, format: str | None) -> tuple[str, str]:
     if name.startswith("hf:") and format in (None, "hf"):
         return "hf", name[3:]
     if name == "-":
-        if format not in (None, "jsonl", "csv", "tsv"):
+        if format not in (None, "jsonl", "csv", "tsv", "quoted-tsv"):
             raise InputError(f"{format} cannot be read from standard input", "write it to a file first")
         return format or "jsonl", name
     place = Path(path)

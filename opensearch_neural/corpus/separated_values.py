@@ -1,4 +1,9 @@
-"""Corpora in csv and tsv: a header, then a row a document."""
+"""Corpora in csv and tsv: a header, then a row a document.
+
+A csv is quoted: a cell in quotation marks may hold commas and line ends. A tsv is not: a line is a row, and a quotation mark
+is a letter like any other. One whose header is in quotation marks is read as a csv with tabs, and so is any by the format
+"quoted-tsv".
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import csv
 import logging
 from collections.abc import Iterator
 from io import BufferedReader
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from opensearch_neural.corpus.documents import (
@@ -24,16 +29,100 @@ from opensearch_neural.errors import InputError
 
 log = logging.getLogger(__name__)
 
+FIRST_LINES = 100
+"""How many lines tell whether a tsv without a header has two columns."""
+
+NumberedLines = Iterator[tuple[int, "bytes | BadLine"]]
+
 
 class _Misshapen(Exception):
     """A row that is no row, or has other columns than the header."""
 
 
-class _Lines:
+def read_csv(stream: BufferedReader, file: str, names: FieldNames, on_reject: OnReject) -> Iterator[Document]:
+    """Rows of a csv.
+
+    Raises InputError for a header without id or text, and for a quotation mark that takes lines of other rows with it.
+    """
+    return _quoted_rows(read_lines(stream, file, blanks=True), file, names, on_reject, ",")
+
+
+def read_tsv(
+    stream: BufferedReader, file: str, names: FieldNames, on_reject: OnReject, *, quoted: bool = False
+) -> Iterator[Document]:
+    """Rows of a tsv. Without a header it has two columns, id and text, as MS MARCO's: all behind the first tab is text.
+
+    Raises InputError for a header without id or text, and for a file of more columns without a header.
+    """
+    lines = read_lines(stream, file, blanks=True)
+    first = next(((number, line) for number, line in lines if isinstance(line, BadLine) or line.strip()), None)
+    if first is None:
+        return iter(())
+    lines = chain([first], lines)
+    cells = _cells(first[1])
+    if quoted or all(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in cells):
+        return _quoted_rows(lines, file, names, on_reject, "\t")
+    part_names = {*names.text, *names.title}
+    if len(names.id) == 1 or (set(cells) & {*names.id} and set(cells) & part_names) or len(cells) < 2:
+        return _unquoted_rows(lines, file, names, on_reject)
+    ahead = list(islice(lines, FIRST_LINES))
+    if min(len(_cells(line)) for _, line in ahead if isinstance(line, BadLine) or line.strip()) > 2:
+        check_columns(cells, names, f"{file}, line {first[0]}")
+    log.warning("%s: no header with an id and a text column: id and text are taken as its two columns", file)
+    return _ids_and_texts(chain(ahead, lines), file, on_reject)
+
+
+def _cells(line: bytes | BadLine) -> list[str]:
+    text = printable(line.raw if isinstance(line, BadLine) else line)
+    return [cell.strip() for cell in text.split("\t")]
+
+
+def _unquoted_rows(lines: NumberedLines, file: str, names: FieldNames, on_reject: OnReject) -> Iterator[Document]:
+    header: list[str] = []
+    told = False
+    for number, line, cells in _split_lines(lines, file, on_reject):
+        if not header:
+            header = [cell.strip() for cell in cells]
+            check_columns(header, names, f"{file}, line {number}")
+            continue
+        if not told and any(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in cells):
+            told = True
+            log.warning(
+                "%s, line %d: a cell in quotation marks, which are taken as part of the text (told once per file); "
+                "--format quoted-tsv reads them as a csv's",
+                file,
+                number,
+            )
+        try:
+            yield _row(cells, header, names, file, number)
+        except (Defect, _Misshapen) as defect:
+            on_reject(Rejected(file, number, str(defect), printable(line)))
+
+
+def _ids_and_texts(lines: NumberedLines, file: str, on_reject: OnReject) -> Iterator[Document]:
+    for number, line, cells in _split_lines(lines, file, on_reject):
+        try:
+            if len(cells) < 2:
+                raise _Misshapen("expected an id and a text, and a tab between them")
+            yield _row([cells[0], "\t".join(cells[1:])], ["_id", "text"], FieldNames(), file, number)
+        except (Defect, _Misshapen) as defect:
+            on_reject(Rejected(file, number, str(defect), printable(line)))
+
+
+def _split_lines(lines: NumberedLines, file: str, on_reject: OnReject) -> Iterator[tuple[int, bytes, list[str]]]:
+    for number, line in lines:
+        if isinstance(line, BadLine):
+            on_reject(Rejected(file, number, line.reason, printable(line.raw)))
+        elif line.strip():
+            # Bytes that are no UTF-8 become lone surrogates, which are seen once the row is known.
+            yield number, line, line.decode("utf-8", "surrogateescape").split("\t")
+
+
+class _LinesOfRows:
     """The lines of a file as the csv module wants them, and those that its present row was made of."""
 
-    def __init__(self, stream: BufferedReader, file: str, on_reject: OnReject) -> None:
-        self.numbered = read_lines(stream, file, blanks=True)
+    def __init__(self, lines: NumberedLines, file: str, on_reject: OnReject) -> None:
+        self.lines = lines
         self.file = file
         self.on_reject = on_reject
         self.number = 0
@@ -41,12 +130,11 @@ class _Lines:
         self.of_row: list[str] = []
 
     def __iter__(self) -> Iterator[str]:
-        for number, line in self.numbered:
+        for number, line in self.lines:
             self.number = number
             if isinstance(line, BadLine):
                 self.on_reject(Rejected(self.file, number, line.reason, printable(line.raw)))
                 continue
-            # Bytes that are no UTF-8 become lone surrogates, which are seen once the row is known.
             self.of_row.append(line.decode("utf-8", "surrogateescape"))
             yield self.of_row[-1] + "\n"
 
@@ -55,73 +143,56 @@ class _Lines:
         return printable("\n".join(self.of_row).encode("utf-8", "surrogateescape"))
 
 
-def read_separated(
-    stream: BufferedReader, file: str, names: FieldNames, on_reject: OnReject, delimiter: str
+def _quoted_rows(
+    numbered: NumberedLines, file: str, names: FieldNames, on_reject: OnReject, delimiter: str
 ) -> Iterator[Document]:
-    """Rows of csv or tsv. A tsv of two columns without a header is id and text, unquoted, as MS MARCO has it.
-
-    Raises InputError for a header without id or text, and for a quotation mark that takes lines of other rows with it.
-    """
-    lines = _Lines(stream, file, on_reject)
-    text_lines = iter(lines)
-    first = next((line for line in text_lines if line.strip()), None)
-    if first is None:
-        return
     # The default limit of 128 KiB a field refuses ordinary long texts. It is a setting of the whole process.
     csv.field_size_limit(MAX_LINE_BYTES)
-    text_lines = chain([first], text_lines)
-    bare = delimiter == "\t" and first.count("\t") == 1 and len(names.id) > 1 and not _has_header(first, names)
-    if bare:
-        log.warning("%s: no header with an id and a text column: its two columns are taken as these", file)
-        rows = csv.reader(text_lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
-        header, names = ["_id", "text"], FieldNames()
-    else:
-        rows = csv.reader(text_lines, delimiter=delimiter, strict=True)
-        try:
-            header = [name.strip() for name in next(rows)]
-        except csv.Error as error:
-            raise InputError(f"{file}, line {lines.number}: the header cannot be read: {error}") from None
-        check_columns(header, names, f"{file}, line {lines.number}")
-        lines.of_row.clear()
-    known = {*names.id, *names.text, *names.title, *names.url}
-    start = lines.number if bare else lines.number + 1
+    lines = _LinesOfRows(numbered, file, on_reject)
+    rows = csv.reader(iter(lines), delimiter=delimiter, strict=True)
+    header: list[str] = []
     while True:
+        start = lines.number + 1
+        lines.of_row.clear()
         try:
             try:
                 row = next(rows, None)
             except csv.Error as error:
-                raise _Misshapen(f"not a row of {'csv' if delimiter == ',' else 'tsv'}: {error}") from None
+                raise _Misshapen(f"not a row of csv: {error}") from None
             if row is None:
                 return
-            if row:
-                if len(row) != len(header):
-                    raise _Misshapen(f"expected {len(header)} columns as in the header, found {len(row)}")
-                # csv has no null: an empty cell is no value, not an empty one (a date or number would be refused).
-                record = {name: cell for name, cell in zip(header, row, strict=True) if cell or name in known}
-                yield as_document(_plain_row(record), names, file, start)
+            if not row:
+                continue
+            if header:
+                yield _row(row, header, names, file, start)
+            else:
+                header = [name.strip() for name in row]
+                check_columns(header, names, f"{file}, line {lines.number}")
         except _Misshapen as error:
             if len(lines.of_row) > 1:
                 raise InputError(
                     f"{file}, line {start}: a quotation mark makes one row of the lines {start} to {lines.number}: {error}",
                     "close it, or double each quotation mark within a cell: how many rows it takes cannot be known",
                 ) from None
+            if not header:
+                raise InputError(f"{file}, line {start}: the header cannot be read: {error}") from None
             on_reject(Rejected(file, start, str(error), lines.raw))
         except Defect as defect:
             on_reject(Rejected(file, start, str(defect), lines.raw))
-        lines.of_row.clear()
-        start = lines.number + 1
 
 
-def _plain_row(record: dict[str, str]) -> dict[str, Any]:
-    """`plain` of a row that was decoded with surrogateescape."""
+def _row(cells: list[str], header: list[str], names: FieldNames, file: str, number: int) -> Document:
+    """The cells of a row, decoded with surrogateescape, as a Document; raises Defect or _Misshapen."""
+    if len(cells) != len(header):
+        raise _Misshapen(f"expected {len(header)} columns as in the header, found {len(cells)}")
+    known = {*names.id, *names.text, *names.title, *names.url}
     try:
-        return {name: plain(cell) for name, cell in record.items()}
+        # There is no null: an empty cell is no value, not an empty one (a date or number would be refused).
+        record: dict[str, Any] = {
+            name: plain(cell) for name, cell in zip(header, cells, strict=True) if cell or name in known
+        }
     except Defect:
-        if any("\udc80" <= letter <= "\udcff" for cell in record.values() for letter in cell):
+        if any("\udc80" <= letter <= "\udcff" for cell in cells for letter in cell):
             raise Defect("invalid UTF-8") from None
         raise
-
-
-def _has_header(line: str, names: FieldNames) -> bool:
-    cells = {cell.strip().strip('"') for cell in line.split("\t")}
-    return bool(cells & {*names.id} and cells & {*names.text, *names.title})
+    return as_document(record, names, file, number)

@@ -57,7 +57,7 @@ FORMATS: dict[str, Callable[[Path], str | Path]] = {
     "jsonl, gzip without the suffix": lambda f: written(f / "c.jsonl", gzip.compress(jsonl(RECORDS), mtime=0)),
     "csv": lambda f: written(f / "c.csv", separated(RECORDS, ",")),
     "csv, gzip": lambda f: written(f / "c.csv.gz", gzip.compress(separated(RECORDS, ","), mtime=0)),
-    "tsv": lambda f: written(f / "c.tsv", separated(RECORDS, "\t")),
+    "tsv with a header in quotation marks": lambda f: written(f / "c.tsv", separated(RECORDS, "\t", quoted=True)),
     "parquet": lambda f: parquet(RECORDS, f / "c.parquet"),
     "parquet in two files": lambda f: (
         parquet(RECORDS[2:], parquet(RECORDS[:2], f / "1.parquet").with_name("2.parquet")).parent
@@ -188,7 +188,7 @@ def test_files_that_anything_happened_to_end_as_documents_and_rejections(tmp_pat
         "c.jsonl.gz": gzip.compress(jsonl(FUZZ_RECORDS[:20]), mtime=0) + gzip.compress(jsonl(FUZZ_RECORDS[20:])),
         "c.jsonl.zst": zstd(jsonl(FUZZ_RECORDS[:20])) + zstd(jsonl(FUZZ_RECORDS[20:])),
         "c.csv": separated(FUZZ_RECORDS, ","),
-        "c.tsv": separated(FUZZ_RECORDS, "\t"),
+        "c.tsv": separated(FUZZ_RECORDS, "\t", quoted=True),
         "c.parquet": parquet(FUZZ_RECORDS, tmp_path / "o.parquet", row_group_size=10).read_bytes(),
     }
     known = {f"d{n}" for n in range(40)}

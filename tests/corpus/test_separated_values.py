@@ -63,11 +63,59 @@ def test_a_csv_whose_columns_are_not_known_is_refused_with_their_names(tmp_path:
 
 
 def test_a_tsv_of_two_columns_without_a_header_is_id_and_text_as_in_ms_marco(tmp_path: Path) -> None:
-    documents, rejected = read(written(tmp_path / "c.tsv", b"0\tthe \"presence\n1\tof 'communication\n2\n"))
-    assert [(d.id, d.text, d.line) for d in documents] == [("0", 'the "presence', 1), ("1", "of 'communication", 2)]
-    assert [(reject.line, reject.reason) for reject in rejected] == [
-        (3, "expected 2 columns as in the header, found 1")
+    documents, rejected = read(written(tmp_path / "c.tsv", b"0\tthe \"presence\n1\tof 'communication\n2\n3\ta\n"))
+    assert [(d.id, d.text, d.line) for d in documents] == [
+        ("0", 'the "presence', 1),
+        ("1", "of 'communication", 2),
+        ("3", "a", 4),
     ]
+    assert [(reject.line, reject.reason) for reject in rejected] == [
+        (3, "expected an id and a text, and a tab between them")
+    ]
+
+
+@pytest.mark.parametrize("rows", [b"0\tone\ttwo\n1\tthree\n", b"1\tthree\n0\tone\ttwo\n"])
+def test_a_tab_in_the_text_of_two_columns_without_a_header_is_part_of_it(rows: bytes, tmp_path: Path) -> None:
+    """As in queries of BEIR's robust04, wherever the first such line stands."""
+    documents, rejected = read(written(tmp_path / "c.tsv", rows))
+    assert ({d.id: d.text for d in documents}, rejected) == ({"0": "one\ttwo", "1": "three"}, [])
+
+
+def test_more_columns_without_a_header_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"c\.tsv, line 1: no id column; its columns are: D1, https://e\.org, Title, Text"
+    ):
+        read(written(tmp_path / "c.tsv", b"D1\thttps://e.org\tTitle\tText\nD2\thttps://e.org\tTitle\tText\n"))
+
+
+def test_a_quotation_mark_in_a_tsv_is_a_letter_and_swallows_no_row(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = b'id\ttext\n1\t"Heroes" is a song\n2\t"never closed\n3\tplain\n4\t"whole"\n'
+    documents, rejected = read(written(tmp_path / "c.tsv", data))
+    assert rejected == []
+    assert [(d.id, d.text) for d in documents] == [
+        ("1", '"Heroes" is a song'),
+        ("2", '"never closed'),
+        ("3", "plain"),
+        ("4", '"whole"'),
+    ]
+    assert "line 5: a cell in quotation marks" in caplog.text and "--format quoted-tsv" in caplog.text
+
+
+def test_a_quoted_tsv_is_read_as_a_csv_where_that_is_said(tmp_path: Path) -> None:
+    path = written(tmp_path / "c.tsv", b'id\ttext\n1\t"a\tb\nc ""d"""\n2\te\n')
+    documents, rejected = read(path, format="quoted-tsv")
+    assert ([(d.id, d.text) for d in documents], rejected) == ([("1", 'a\tb\nc "d"'), ("2", "e")], [])
+
+
+@pytest.mark.parametrize("name", ["c.csv", "c.tsv"])
+def test_a_column_without_a_name_is_refused_at_once(name: str, tmp_path: Path) -> None:
+    """As pandas writes its index."""
+    data = b",id,text\n0,1,a\n".replace(b",", b"\t" if name == "c.tsv" else b",")
+    with pytest.raises(InputError, match="line 1: column 1 of 3 has no name") as raised:
+        read(written(tmp_path / name, data))
+    assert "index=False" in str(raised.value.remedy)
 
 
 def test_texts_beyond_the_csv_modules_own_limit_are_read(tmp_path: Path) -> None:

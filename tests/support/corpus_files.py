@@ -31,9 +31,11 @@ def jsonl(records: list[dict[str, Any]]) -> bytes:
     return b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records)
 
 
-def separated(records: list[dict[str, Any]], delimiter: str) -> bytes:
+def separated(records: list[dict[str, Any]], delimiter: str, *, quoted: bool = False) -> bytes:
     out = io.StringIO(newline="")
-    writer = csv.DictWriter(out, list(records[0]), delimiter=delimiter)
+    writer = csv.DictWriter(
+        out, list(records[0]), delimiter=delimiter, quoting=csv.QUOTE_ALL if quoted else csv.QUOTE_MINIMAL
+    )
     writer.writeheader()
     writer.writerows(records)
     return out.getvalue().encode()

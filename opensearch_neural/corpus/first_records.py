@@ -1,0 +1,116 @@
+"""What the first records of a corpus tell before any of them is used: is its id an id, and its text a text?
+
+pid, docid   a passage's own id beside its document's, which repeats
+segment      a text under a name that is not looked for, so that only titles would be taken
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from opensearch_neural.corpus.documents import MAX_ID_BYTES, Document
+from opensearch_neural.errors import InputError
+
+FIRST_RECORDS = 1000
+FIRST_CHARACTERS = 1 << 20
+"""Of their texts together: the first records are held in memory."""
+
+MAX_FIELDS = 980
+"""OpenSearch maps 1,000 fields an index (index.mapping.total_fields.limit); some are our own."""
+
+REPEATING = 0.9
+"""With fewer different ids than this share of the records, they are taken to be no ids of these records."""
+
+LONG = 100
+"""Characters on average of a column that looks like the text."""
+
+
+def checked(
+    documents: Iterator[Document], where: str, *, most: int = FIRST_RECORDS, id_named: bool, text_named: bool
+) -> Iterator[Document]:
+    """The documents, the first of them looked at before any is given out.
+
+    most: how many are looked at. id_named, text_named: whether the user said which field it is; then it is believed.
+    Raises InputError, naming the option that helps.
+    """
+    first: list[Document] = []
+    characters = 0
+    broken: InputError | None = None
+    try:
+        for document in documents:
+            first.append(document)
+            characters += len(document.text) + len(document.title)
+            if len(first) >= most or characters > FIRST_CHARACTERS:
+                break
+    except InputError as error:  # what comes before it is given out first
+        broken = error
+    if not id_named:
+        _check_ids(first, where)
+    if not text_named:
+        _check_texts(first, where)
+    _check_number_of_fields(first, where)
+    yield from first
+    if broken is not None:
+        raise broken
+    yield from documents
+
+
+def _check_ids(first: list[Document], where: str) -> None:
+    different = len({document.id for document in first})
+    if len(first) < 10 or different >= REPEATING * len(first):
+        return
+    for name in first[0].fields:
+        values = {value for document in first if _is_identifier(value := document.fields.get(name))}
+        if len(values) == len(first):
+            raise InputError(
+                f"{where}: the first {len(first):,} documents have {different:,} different ids only, "
+                f"and as many values of {name!r} as there are documents",
+                f"--id-field {name} takes that as the id; --id-field with the present one's name insists on it",
+            )
+
+
+def _is_identifier(value: Any) -> bool:
+    if isinstance(value, str):
+        return bool(value) and value.split() == [value] and len(value) <= MAX_ID_BYTES
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_texts(first: list[Document], where: str) -> None:
+    if not first or any(document.text.strip() for document in first):
+        return
+    lengths: dict[str, int] = {}
+    for document in first:
+        for name, value in document.fields.items():
+            if isinstance(value, str):
+                lengths[name] = lengths.get(name, 0) + len(value)
+    longest = max(lengths, key=lengths.__getitem__, default=None)
+    if longest is None:
+        return
+    mean = lengths[longest] / len(first)
+    if mean >= LONG and lengths[longest] > 2 * sum(len(document.title) for document in first):
+        raise InputError(
+            f"{where}: none of the first {len(first):,} documents has a text, only a title; {longest!r} holds "
+            f"{mean:,.0f} characters on average",
+            f"--text-field {longest} takes that as the text; --text-field title says that titles are all there is",
+        )
+
+
+def _check_number_of_fields(first: list[Document], where: str) -> None:
+    names: set[str] = set()
+    for document in first:
+        _add_names(document.fields, "", names)
+    if len(names) > MAX_FIELDS:
+        raise InputError(
+            f"{where}: the first {len(first):,} documents have {len(names):,} different fields, and an index takes "
+            f"{MAX_FIELDS} beside its own (index.mapping.total_fields.limit)",
+            "leave columns out, or write what is looked up by name as a list of {name, value}",
+        )
+
+
+def _add_names(fields: dict[str, Any], before: str, names: set[str]) -> None:
+    for name, value in fields.items():
+        names.add(before + name)
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, dict):
+                _add_names(each, f"{before}{name}.", names)
