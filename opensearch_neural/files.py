@@ -26,9 +26,11 @@ def write_text(path: Path, text: str) -> None:
 
 
 def share(path: Path) -> None:
-    """Give a file, or all files in a folder, the permissions that the umask gives any new file. mkstemp, and safetensors'
-    `save_file`, make theirs private to the user, and a model is read by others: a search service under an account of its
-    own."""
+    """Give a file, or all files in a folder, the permissions that the umask gives any new file.
+
+    Those of mkstemp and of safetensors' `save_file` are private to the user. A model is read by others, such as a search
+    service under an account of its own.
+    """
     umask = os.umask(0)
     os.umask(umask)
     for file in path.rglob("*") if path.is_dir() else [path]:
@@ -44,7 +46,7 @@ def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
 def read_json_object(path: Path) -> dict[str, Any]:
     """The JSON object in `path`.
 
-    Raises ModelError, with the line, where the file is missing, is no JSON, or holds something else than an object.
+    Raises ModelError, with the line, if the file is missing, is no JSON, or holds something else than an object.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))

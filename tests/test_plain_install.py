@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-import venv
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,8 +36,12 @@ for body in (queries.neural_sparse(tokens, plugin=False), queries.high_idf_first
 """
 
 
-@pytest.fixture(scope="module")
-def plain_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+PYTHONS = [path for name in os.environ.get("OSN_PYTHONS", sys.executable).split() if (path := shutil.which(name))]
+"""`make test-pythons` names several."""
+
+
+@pytest.fixture(scope="module", params=PYTHONS)
+def plain_python(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     """The interpreter of a new virtual environment that holds the package with its own requirements and no extra."""
     root = Path(__file__).parent.parent
     # A copy, since building in the tree would leave build/ and *.egg-info in it.
@@ -49,10 +53,15 @@ def plain_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("opensearch_neural", "trainers", "ingest", "benchmarks"):
         shutil.copytree(root / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
     folder = tmp_path_factory.mktemp("plain")
-    venv.create(folder, with_pip=True)
+    subprocess.run([request.param, "-m", "venv", folder], check=True)
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-    done = subprocess.run([python, "-m", "pip", "install", "--quiet", source], capture_output=True, text=True)
+    command = [python, "-m", "pip", "install", "--quiet", "-c", root / "constraints.txt", source]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    # Modules that need extras too: this Python's compiler reads them.
+    packages = [source / name for name in ("opensearch_neural", "trainers", "ingest", "benchmarks")]
+    done = subprocess.run([python, "-m", "compileall", "-q", *packages], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
     return python
 
 

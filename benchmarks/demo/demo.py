@@ -197,8 +197,8 @@ def train(data: BeirData, out: Path, steps: int) -> None:
         )
     )
     shown = ("nDCG@10", "word-piece BM25 nDCG@10", "presence × idf nDCG@10", "expansion terms")
-    found = ", ".join(f"{name} {trained.measures[name]:.3f}" for name in shown if name in trained.measures)
-    print(f"kept the state after {trained.best_step} steps; on first sentences held back: {found}")
+    measured = ", ".join(f"{name} {trained.measures[name]:.3f}" for name in shown if name in trained.measures)
+    print(f"kept the state after {trained.best_step} steps; on first sentences held back: {measured}")
 
 
 def write(

@@ -70,16 +70,16 @@ def reason_of(error: BaseException) -> tuple[str, str]:
         return "", text
     body = info.get("error")
     if isinstance(body, dict):
-        found = body
+        innermost = body
         if body.get("root_cause"):
-            found = body["root_cause"][0]
+            innermost = body["root_cause"][0]
         cause = body.get("caused_by")
-        if found.get("reason") in (None, "") and isinstance(cause, dict):
-            found = cause
-        deepest = found.get("caused_by")
-        while isinstance(deepest, dict):
-            found, deepest = deepest, deepest.get("caused_by")
-        return str(found.get("type") or ""), str(found.get("reason") or text)
+        if innermost.get("reason") in (None, "") and isinstance(cause, dict):
+            innermost = cause
+        cause = innermost.get("caused_by")
+        while isinstance(cause, dict):
+            innermost, cause = cause, cause.get("caused_by")
+        return str(innermost.get("type") or ""), str(innermost.get("reason") or text)
     message = body or info.get("message") or info.get("Message")
     return "", str(message or text)
 

@@ -22,8 +22,11 @@ HIGH_WATERMARK, FLOOD_STAGE = 0.90, 0.95
 @dataclass(frozen=True)
 class Feature:
     name: str
+    """As `Capabilities` has it."""
     gives: str
+    """What it is good for."""
     otherwise: str
+    """What is done without it."""
 
 
 FEATURES = (
@@ -53,7 +56,7 @@ FEATURES = (
 def doctor(connection: ConnectionSettings, as_json: bool, no_write: bool, try_faiss: bool) -> None:
     """Say what a cluster has of what osn uses, found by trying it on a temporary index.
 
-    Exit status 0 where BM25 and sparse retrieval work, 1 otherwise.
+    Exit status 0 if BM25 and sparse retrieval work, 1 otherwise.
 
     \b
     osn doctor
@@ -63,7 +66,7 @@ def doctor(connection: ConnectionSettings, as_json: bool, no_write: bool, try_fa
         raise click.UsageError("--no-write and --try-faiss exclude each other")
     try:
         with connect(settings=connection) as client:
-            found = quick_capabilities(client) if no_write else probe(client, try_faiss=try_faiss)
+            cluster = quick_capabilities(client) if no_write else probe(client, try_faiss=try_faiss)
     except OsnError as error:
         if not as_json:
             raise
@@ -71,49 +74,49 @@ def doctor(connection: ConnectionSettings, as_json: bool, no_write: bool, try_fa
         click.echo(json.dumps(answer, indent=2))
         sys.exit(1)
     if as_json:
-        click.echo(json.dumps({"urls": connection.urls, "tried": not no_write, **found.as_dict()}, indent=2))
+        click.echo(json.dumps({"urls": connection.urls, "tried": not no_write, **cluster.as_dict()}, indent=2))
     else:
-        click.echo(report(found, connection.urls, tried=not no_write))
-    if not found.usable:
+        click.echo(report(cluster, connection.urls, tried=not no_write))
+    if not cluster.usable:
         sys.exit(1)
 
 
-def report(found: Capabilities, urls: tuple[str, ...], *, tried: bool = True) -> str:
+def report(cluster: Capabilities, urls: tuple[str, ...], *, tried: bool = True) -> str:
     """The findings as lines for a terminal."""
     lines = [
-        f"{', '.join(urls)}: OpenSearch {found.version or '(version not told)'}"
-        + (f", cluster {found.cluster_name!r}" if found.cluster_name else "")
-        + (f", health {found.health}" if found.health else "")
-        + (f", {_count(found.data_nodes, 'data node')}" if found.data_nodes is not None else ""),
-        f"plugins  {_plugins(found)}",
-        f"clauses  {found.max_clause_count or 'unknown'} a query (indices.query.bool.max_clause_count)",
-        *(f"node     {_node(node)}" for node in found.nodes or ()),
+        f"{', '.join(urls)}: OpenSearch {cluster.version or '(version not told)'}"
+        + (f", cluster {cluster.cluster_name!r}" if cluster.cluster_name else "")
+        + (f", health {cluster.health}" if cluster.health else "")
+        + (f", {_count(cluster.data_nodes, 'data node')}" if cluster.data_nodes is not None else ""),
+        f"plugins  {_plugins(cluster)}",
+        f"clauses  {cluster.max_clause_count or 'unknown'} a query (indices.query.bool.max_clause_count)",
+        *(f"node     {_node(node)}" for node in cluster.nodes or ()),
         "",
-        *_table(found),
+        *_table(cluster),
         "",
     ]
-    notes = [(feature.name, found.notes[feature.name]) for feature in FEATURES if feature.name in found.notes]
+    notes = [(feature.name, cluster.notes[feature.name]) for feature in FEATURES if feature.name in cluster.notes]
     lines += [f"{name}: {note}" for name, note in notes]
     if notes:
         lines.append("")
-    return "\n".join([*lines, _verdict(found, tried)])
+    return "\n".join([*lines, _verdict(cluster, tried)])
 
 
-def _table(found: Capabilities) -> list[str]:
+def _table(cluster: Capabilities) -> list[str]:
     rows = [("CAPABILITY", "HERE", "")]
     for feature in FEATURES:
-        here = getattr(found, feature.name)
+        here = getattr(cluster, feature.name)
         text = feature.gives if here else f"{feature.gives}; without: {feature.otherwise}"
         rows.append((feature.name, {True: "yes", False: "no", None: "unknown"}[here], text))
     width = max(len(name) for name, _, _ in rows)
     return [f"{name:<{width}}  {here:<7}  {text}".rstrip() for name, here, text in rows]
 
 
-def _plugins(found: Capabilities) -> str:
-    if found.plugins is None:
+def _plugins(cluster: Capabilities) -> str:
+    if cluster.plugins is None:
         return "may not be listed by this user"
     # A node that was not installed from a distribution lists the modules of OpenSearch too, by class name.
-    named = [f"{name} {version}" for name, version in found.plugins.items() if not name.startswith("org.opensearch.")]
+    named = [f"{name} {version}" for name, version in cluster.plugins.items() if not name.startswith("org.opensearch.")]
     return ", ".join(named) or "none"
 
 
@@ -130,14 +133,14 @@ def _node(node: NodeResources) -> str:
     return text
 
 
-def _verdict(found: Capabilities, tried: bool) -> str:
+def _verdict(cluster: Capabilities, tried: bool) -> str:
     if not tried:
         evidence = "by version and plugins alone, nothing was tried"
-        return f"{'usable' if found.usable else 'not known to be usable'}, {evidence}"
-    if found.usable:
-        plugin_free = "" if found.neural_sparse else ", without the neural-search plugin"
+        return f"{'usable' if cluster.usable else 'not known to be usable'}, {evidence}"
+    if cluster.usable:
+        plugin_free = "" if cluster.neural_sparse else ", without the neural-search plugin"
         return f"usable: BM25 and sparse retrieval work here{plugin_free}"
-    if found.bm25 is None or found.rank_features is None:
+    if cluster.bm25 is None or cluster.rank_features is None:
         return "not known to be usable: a user with the right to create osn-probe-* indices can tell"
     return "not usable: osn needs BM25 and rank_features"
 

@@ -17,27 +17,27 @@ OWN_PACKAGES = ("opensearch_neural", "trainers", "ingest", "benchmarks")
 
 
 def docstring_of(entry: EntryPoint) -> str | None:
-    """The docstring of the function that an entry point of this project names; None where its source does not tell."""
+    """The docstring of the function that an entry point of this project names; None if its source does not tell."""
     tree = _source(entry.module)
-    functions = [] if tree is None else [one for one in tree.body if isinstance(one, ast.FunctionDef)]
-    return next((ast.get_docstring(one) for one in functions if one.name == entry.attr), None)
+    functions = [] if tree is None else [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return next((ast.get_docstring(node) for node in functions if node.name == entry.attr), None)
 
 
 def missing_module(module: str) -> str | None:
-    """A library that importing a module of this project would look for in vain, or None.
+    """A library that is not installed and that importing a module of this project needs, or None.
 
-    Followed are the imports that stand at the top of modules, of this project's own modules too.
+    The imports at the top of modules are followed, through this project's own modules.
     """
     seen: set[str] = set()
-    open_ = [module]
-    while open_:
-        one = open_.pop()
-        if one in seen:
+    pending = [module]
+    while pending:
+        name = pending.pop()
+        if name in seen:
             continue
-        seen.add(one)
-        package = one.partition(".")[0]
+        seen.add(name)
+        package = name.partition(".")[0]
         if package in OWN_PACKAGES:
-            open_ += _imported(one)
+            pending += _imported(name)
         elif not _is_installed(package):
             return package
     return None
@@ -52,7 +52,7 @@ def _imported(module: str) -> Iterator[str]:
             yield node.module
             spec = _spec(node.module) if node.module.partition(".")[0] in OWN_PACKAGES else None
             if spec is not None and spec.submodule_search_locations is not None:
-                # What is taken out of a package may be a module of it; what is none has no source.
+                # What is imported from a package may be a module of it; what is not has no source.
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
