@@ -15,6 +15,7 @@ index of passages it is "parent"; `best_passages` reads the answer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -119,13 +120,108 @@ def bm25(
     `track_total_hits` is off, here as everywhere: OpenSearch may then skip blocks of documents that cannot reach the top
     (block-max WAND), which is what makes BM25 fast. Raises ValueError without a field.
     """
-    if not fields:
-        raise ValueError("bm25 needs at least one field")
-    if len(fields) == 1:
-        query: Clause = {"match": {fields[0]: {"query": text}}}
-    else:
-        query = {"multi_match": {"query": text, "fields": list(fields), "type": "most_fields"}}
-    return _body(_filtered(query, filter), size, from_, source, track_total_hits, highlight, collapse)
+    query = _filtered(_match(text, fields), filter)
+    return _body(query, size, from_, source, track_total_hits, highlight, collapse)
+
+
+def bm25_sparse(
+    text: str,
+    tokens: Mapping[str, float],
+    *,
+    weight: float = 1.0,
+    window: int | None = 50,
+    base: Clause | None = None,
+    fields: Sequence[str] = ("contents",),
+    plugin: bool = True,
+    size: int = 10,
+    from_: int = 0,
+    field: str = "sparse",
+    filter: Filter = None,
+    source: Sequence[str] | bool = DEFAULT_SOURCE,
+    track_total_hits: bool = False,
+    highlight: str | None = None,
+    collapse: str | None = None,
+) -> Body:
+    """BM25, and what a sparse model adds: score(d) = BM25(d) + weight · Σ_t tokens[t] · d_t.
+
+    BM25 searches, and its `window` best hits of each shard get what the model adds. What lies beyond the window keeps its
+    BM25 score, and follows: the window is the same for every page, so that pages put together are one ranking without
+    repeats. A window of the deepest page that is asked for, or more, gives every hit its whole score.
+
+    With window=None both parts search: the exact sum over all documents, those included that hold no word of the query. It
+    takes longer. `certified` tells whether a page of the window is the exact one.
+
+    With `collapse` there is no window either, because OpenSearch collapses nothing that it rescores: with a window, all
+    documents that BM25 finds get the whole score.
+
+    base: a query clause that stands where BM25 stands (boosts, phrases, a user's own query); its scores must not be
+    negative, and `text` and `fields` are not used. Raises ValueError for a weight that is not above 0, a window below 1, and
+    as `bm25`.
+    """
+    if not 0 < weight < math.inf:
+        raise ValueError(f"weight must be a number above 0, not {weight}")
+    if window is not None and window < 1:
+        raise ValueError(f"window must be a whole number from 1, or None, not {window}")
+    first = dict(base) if base is not None else _match(text, fields)
+    query = first
+    if tokens and window is None:
+        query = {"bool": {"should": [first, _sparse(tokens, field, plugin, boost=weight)]}}
+    elif tokens and collapse:
+        query = {"bool": {"must": [first], "should": [_sparse(tokens, field, plugin, boost=weight)]}}
+    body = _body(_filtered(query, filter), size, from_, source, track_total_hits, highlight, collapse)
+    if tokens and window is not None and not collapse:
+        added = {"rescore_query": _sparse(tokens, field, plugin), "rescore_query_weight": float(weight)}
+        body["rescore"] = {"window_size": window, "query": added}
+    return body
+
+
+def window_end(body: Body) -> Body:
+    """The request for the last hit of the window of a `bm25_sparse` body, by BM25 alone: what `certified` compares with.
+
+    Raises ValueError for a body without such a window.
+    """
+    stage, _, _ = _sum_stage(body)
+    last = {"size": 1, "from": stage["window_size"] - 1, "_source": False, "track_total_hits": False}
+    return {"query": body["query"], **last}
+
+
+def heaviest(body: Body) -> dict[str, Body]:
+    """{token: the request for the document in which the token weighs most} of the tokens of a `bm25_sparse` body.
+
+    The hit's score is that weight, as the index stores it. Raises ValueError for a body without a window.
+    """
+    _, field, tokens = _sum_stage(body)
+    one = {"size": 1, "_source": False, "track_total_hits": False}
+    return {token: {"query": _sparse({token: 1.0}, field, plugin=False), **one} for token in tokens}
+
+
+def certified(body: Body, answer: Mapping[str, Any], end: Mapping[str, Any], largest: Mapping[str, float]) -> bool:
+    """Whether the page that a `bm25_sparse` body got is exactly that of `window=None`, without searching so.
+
+    No document outside the windows can have more than the BM25 score of a window's last hit + weight · Σ_t tokens[t] ·
+    (the largest weight of t in any document). If the page's last hit has more than that, nothing outside belongs on the page
+    or before it. On several shards the last hit's score is that of the whole index, which is no less than any shard's.
+
+    answer: to the body. end: the answer to `window_end(body)`. largest: {token: its largest weight in the index}, or more;
+    a token that is not in it is in no document. Raises ValueError for a body without a window.
+    """
+    stage, _, tokens = _sum_stage(body)
+    weight = stage["query"].get("rescore_query_weight", 1.0)
+    added = weight * sum(value * largest.get(token, 0.0) for token, value in tokens.items())
+    if added == 0:
+        return True  # the sum is BM25's
+    hits, last = answer["hits"]["hits"], end["hits"]["hits"]
+    bound = (last[0]["_score"] if last else 0.0) + added
+    # A full page, and more than the bound by what adding up in float32 may cost.
+    return len(hits) == body["size"] and hits[-1]["_score"] > bound * (1 + 1e-6)
+
+
+def _sum_stage(body: Body) -> tuple[dict[str, Any], str, dict[str, float]]:
+    """(the rescoring stage, its field, its tokens) of a `bm25_sparse` body."""
+    stage = body.get("rescore")
+    if isinstance(stage, dict) and stage["query"].get("query_weight", 1.0) == 1.0:
+        return stage, *sparse_tokens(stage["query"]["rescore_query"])
+    raise ValueError("the body is none of bm25_sparse with a window and no stage after it")
 
 
 def neural_sparse(
@@ -496,21 +592,39 @@ def best_passages(
     return page if "collapse" in body else page[from_ : from_ + size]
 
 
-def _sparse(tokens: Mapping[str, float], field: str, plugin: bool) -> Clause:
+def _match(text: str, fields: Sequence[str]) -> Clause:
+    if not fields:
+        raise ValueError("bm25 needs at least one field")
+    if len(fields) == 1:
+        return {"match": {fields[0]: {"query": text}}}
+    return {"multi_match": {"query": text, "fields": list(fields), "type": "most_fields"}}
+
+
+def _sparse(tokens: Mapping[str, float], field: str, plugin: bool, boost: float = 1.0) -> Clause:
+    boosted = {} if boost == 1 else {"boost": float(boost)}
     weights = {token: float(weight) for token, weight in tokens.items()}
     if not weights:
         # Of a query whose every token is unknown to the table nothing can match; an empty clause would be a 400.
         return {"match_none": {}}
     if plugin:
-        return {"neural_sparse": {field: {"query_tokens": weights}}}
-    return {
-        "bool": {
-            "should": [
-                {"rank_feature": {"field": f"{field}.{token.replace('.', DOT_ALIAS)}", "linear": {}, "boost": weight}}
-                for token, weight in weights.items()
-            ]
-        }
-    }
+        return {"neural_sparse": {field: {"query_tokens": weights, **boosted}}}
+    each = [
+        {"rank_feature": {"field": f"{field}.{token.replace('.', DOT_ALIAS)}", "linear": {}, "boost": weight}}
+        for token, weight in weights.items()
+    ]
+    return {"bool": {"should": each, **boosted}}
+
+
+def sparse_tokens(clause: Clause) -> tuple[str, dict[str, float]]:
+    """(field, {token: weight}) of a sparse clause of this module, in either form. Raises ValueError for any other."""
+    if "neural_sparse" in clause:
+        ((field, options),) = clause["neural_sparse"].items()
+        return field, dict(options["query_tokens"])
+    each = [part.get("rank_feature", {}) for part in clause.get("bool", {}).get("should", [])]
+    if not each or not all("linear" in feature for feature in each):
+        raise ValueError("the clause is not sparse")
+    field = each[0]["field"].rpartition(".")[0]
+    return field, {feature["field"].rpartition(".")[2].replace(DOT_ALIAS, "."): feature["boost"] for feature in each}
 
 
 def _quantized(table: ArrayLike, field: str, over: Clause) -> Clause:

@@ -37,7 +37,7 @@ from ingest.job import Job, run_job
 from opensearch_neural import queries
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.engines import Engines, open_engines
-from opensearch_neural.engines.catalogue import look_up_table
+from opensearch_neural.engines.dense import look_up_table
 from opensearch_neural.engines.settings import TUNED_CASCADE, Cascade, TwoPhases
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.evaluation.results import Row, read

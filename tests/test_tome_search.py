@@ -20,7 +20,7 @@ from ingest.job import Job, run_job  # noqa: E402
 from opensearch_neural import queries  # noqa: E402
 from opensearch_neural.cli import osn  # noqa: E402
 from opensearch_neural.engines import open_engines  # noqa: E402
-from opensearch_neural.engines.catalogue import Tome  # noqa: E402
+from opensearch_neural.engines.generative import Tome  # noqa: E402
 from opensearch_neural.errors import ModelError  # noqa: E402
 from opensearch_neural.index.record import PassageMeta  # noqa: E402
 from opensearch_neural.models.directory import write_osn_json  # noqa: E402

@@ -18,7 +18,7 @@ from benchmarks.load.workload import Workload
 from opensearch_neural import multi_vector
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines import Engines
-from opensearch_neural.engines.catalogue import dense_vector
+from opensearch_neural.engines.dense import dense_vector
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.evaluation import comparison, measures, result_rows
 from opensearch_neural.evaluation.measures import Qrels

@@ -240,7 +240,7 @@ def with_options(variant: Variant, engines: Engines) -> Engines:
     given = {
         "rare": variant.rare,
         "window": variant.window,
-        "exact": None if variant.rescore is None else variant.rescore == "all",
+        "rescore_all": None if variant.rescore is None else variant.rescore == "all",
         "tokens": variant.keep,
         "dense_window": variant.dense_window,
         "weight": variant.weight,

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from opensearch_neural.engines.catalogue import ENGINES
-from opensearch_neural.engines.engine import Option
+from opensearch_neural.engines import ENGINES
+from opensearch_neural.engines.options import Option
 from opensearch_neural.errors import InputError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -53,9 +53,9 @@ def engine_options(command: Command) -> Command:
     decorated: Any = with_settings
     for name, taken_by in reversed(options.items()):
         flag = f"--{name.replace('_', '-')}"
-        decorated = click.option(
-            flag, f"{PREFIX}{name}", default=None, callback=_parsed_by(flag, taken_by[0][1]), help=_help(taken_by)
-        )(decorated)
+        option = taken_by[0][1]
+        how: dict[str, Any] = {"is_flag": True} if option.is_flag else {"callback": _parsed_by(flag, option)}
+        decorated = click.option(flag, f"{PREFIX}{name}", default=None, help=_help(taken_by), **how)(decorated)
     return models_options(decorated)
 
 

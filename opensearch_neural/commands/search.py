@@ -15,18 +15,20 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.engine_options import engine_options
 from opensearch_neural.engines import ENGINES, open_engines
 from opensearch_neural.errors import InputError
-from opensearch_neural.explanation import doubt, shares
+from opensearch_neural.explanation import doubt, shares, told_apart
 from opensearch_neural.lint import lint
 from opensearch_neural.queries import best_passages
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
+    from opensearch_neural.query_encoder import QueryEncoder
+
 
 @click.command()
 @click.argument("query")
 @click.option("--index", required=True, help="The index, or alias, to search.")
-@click.option("--engine", default=None, help=f"One of {', '.join(ENGINES)}.  [default: high-idf-first; "
+@click.option("--engine", default=None, help=f"One of {', '.join(ENGINES)}.  [default: bm25-sparse; "
               "bm25 where the index has no sparse vectors]")  # fmt: skip
 @click.option("--size", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Hits to show.")
 @click.option("--from", "from_", type=click.IntRange(min=0), default=0, show_default=True, help="Hits to pass over.")
@@ -67,15 +69,14 @@ def search(
     name = engine or engines.default
     engines.body_of(name)
     chosen = engines.engine(name)
-    body = engines.body(
-        name,
-        query,
-        filter=clauses or None,
-        size=size,
-        from_=from_,
-        highlight=query if highlight else None,
-        source=["title", "text", "url", "passage"] if engines.meta.passages else ["title", "text", "url"],
-    )
+    page: dict[str, Any] = {
+        "filter": clauses or None,
+        "size": size,
+        "from_": from_,
+        "highlight": query if highlight else None,
+        "source": ["title", "text", "url", "passage"] if engines.meta.passages else ["title", "text", "url"],
+    }
+    body = engines.body(name, query, **page)
     if body_only:
         print(json.dumps(body, indent=2, ensure_ascii=False))
         return
@@ -85,22 +86,24 @@ def search(
         warn(["the query is empty, and a model's vector or URLs for it say nothing"])
     if explain and not chosen.fused:
         body["explain"] = True
-    answer = client.search(index=index, body=body if clauses else chosen.counted(body))
+    searched = chosen.search(client, body if clauses else chosen.counted(body), query, page)
+    body, answer = searched.body, searched.answer
     missing = chosen.missing(body, answer, filtered=bool(clauses))
     warn(missing.warnings)
     hits = answer["hits"]["hits"]
     if not hits:
         warn(f"{index!r} has no field {field!r} to filter by" for field in unknown_fields(client, index, clauses))
-    explained = {hit["_id"]: shares(hit["_explanation"]) for hit in hits if "_explanation" in hit}
     for hit in hits:
-        if hit["_id"] in explained and (told := doubt(body, explained[hit["_id"]], hit["_score"])):
+        if "_explanation" in hit and (told := doubt(body, shares(hit["_explanation"]), hit["_score"])):
             warn([f"{hit['_id']}: {told}"])
+    encoder = engines.models.query_encoder if explain and "sparse" in chosen.needs() else None
     if engines.meta.passages:
-        shown = [hit_of(hit, id) for id, hit in best_passages(body, hits, size=size, from_=from_)]
+        best = best_passages(body, hits, size=size, from_=from_)
+        shown = [hit_of(hit, document=id, encoder=encoder) for id, hit in best]
     else:
-        shown = [hit_of(hit) for hit in hits]
+        shown = [hit_of(hit, encoder=encoder) for hit in hits]
     if as_json:
-        result = {"engine": name, "took_ms": answer["took"], **missing.facts, "hits": shown}
+        result = {"engine": name, "took_ms": answer["took"], **searched.facts, **missing.facts, "hits": shown}
         print(json.dumps(result, ensure_ascii=False, indent=2))
         return
     print_hits(shown, name, answer["took"], from_)
@@ -136,10 +139,13 @@ def unknown_fields(client: OpenSearch, index: str, clauses: Sequence[Mapping[str
     return [field for field in fields if field not in known]
 
 
-def hit_of(hit: Mapping[str, Any], document: str | None = None) -> dict[str, Any]:
-    """A hit as `osn search` shows it: id, score, title, url, an excerpt, and what each token added when explained.
+def hit_of(
+    hit: Mapping[str, Any], *, document: str | None = None, encoder: QueryEncoder | None = None
+) -> dict[str, Any]:
+    """A hit as `osn search` shows it: id, score, title, url, an excerpt, and what adds to its score when explained.
 
-    `document`: the id of the document whose passage the hit is; the passage is shown too then.
+    document: the id of the document whose passage the hit is; the passage is shown too then
+    encoder: tells which tokens of a sparse model stand in the text
     """
     source = hit.get("_source", {})
     marked = hit.get("highlight", {})
@@ -153,6 +159,9 @@ def hit_of(hit: Mapping[str, Any], document: str | None = None) -> dict[str, Any
     shown["excerpt"] = " ".join(excerpt.split())
     if "_explanation" in hit:
         explained = shares(hit["_explanation"])
+        if encoder is not None:
+            text = f"{source.get('title') or ''} {source.get('text') or ''}"
+            explained = told_apart(explained, set(encoder.tokenizer.encode(text, add_special_tokens=False).tokens))
         shown["tokens"] = [share.to_json() for share in explained]
         shown["sum"] = sum(share.score for share in explained)
     return shown
@@ -170,11 +179,37 @@ def print_hits(hits: list[dict[str, Any]], engine: str, took: int, from_: int = 
         click.echo(f"     {hit['id']}{passage}" + (f"  {hit['url']}" if hit.get("url") else ""))
         if hit["excerpt"]:
             click.echo(f"     {_marks(hit['excerpt'])}")
-        for each in hit.get("tokens", []):
+        if "tokens" in hit:
+            print_shares(hit["tokens"], hit["sum"])
+
+
+GROUPS = {
+    ("bm25", None): "BM25",
+    ("sparse", None): "sparse",
+    ("sparse", True): "sparse, in the text",
+    ("sparse", False): "sparse, added by the model",
+    ("codes", None): "codes",
+    ("other", None): "other",
+}
+"""{(source of a share, whether its token is in the text): what it is called}"""
+
+
+def print_shares(tokens: Sequence[Mapping[str, Any]], total: float) -> None:
+    """A line a token; where a score has several sources, under the sum of each."""
+    groups = {
+        name: members
+        for key, name in GROUPS.items()
+        if (members := [each for each in tokens if (each["source"], each.get("literal")) == key])
+    }
+    for name, members in groups.items():
+        indent = " " * 7
+        if len(groups) > 1:
+            click.echo(f"{indent}{name:<28} {sum(each['score'] for each in members):.3f}")
+            indent += "  "
+        for each in members:
             product = f" = {each['query_weight']:.3f} × {each['document_weight']:.3f}" if "query_weight" in each else ""
-            click.echo(f"       {each['token']:<16} {each['score']:.3f}{product}")
-        if "sum" in hit:
-            click.echo(f"       {'sum':<16} {hit['sum']:.3f}")
+            click.echo(f"{indent}{each['token']:<16} {each['score']:.3f}{product}")
+    click.echo(f"       {'sum':<28} {total:.3f}")
 
 
 def _marks(text: str) -> str:

@@ -1,9 +1,10 @@
 """The engines by name: from a query's text to the request body that runs it on one index.
 
     engines = open_engines(client, "docs")
-    client.search(index="docs", body=engines.body("high-idf-first", "what causes a rainbow", size=10))
+    client.search(index="docs", body=engines.body("bm25-sparse", "what causes a rainbow", size=10))
 
-`osn search`, `osn eval` and the benchmarks all search through these, so they measure what users run. `catalogue` has them.
+`osn search`, `osn eval` and the benchmarks all search through these, so they measure what users run. Each family of
+engines has a file, and an engine is one class in it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from opensearch_neural.engines.catalogue import ENGINES
+from opensearch_neural.engines import dense, fused, generative, sparse
 from opensearch_neural.engines.engine import Engine, Opened
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.models import IndexModels
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from opensearch_neural.models.dense_encoder import Backend
+
+ENGINES: dict[str, type[Engine]] = {
+    engine.name: engine for family in (sparse, dense, fused, generative) for engine in family.ENGINES
+}
+"""{name: engine}; each family's file lists its own."""
 
 BodyOf = Callable[[str, int], Body]
 """(query text, number of hits wanted) → request body. Encoding the query is part of the call."""
@@ -40,7 +46,7 @@ class Engines(Opened):
     @property
     def default(self) -> str:
         """The engine that searches where none is named."""
-        return "high-idf-first" if self.meta.sparse else "bm25"
+        return "bm25-sparse" if self.meta.sparse else "bm25"
 
     def serves(self, name: str) -> bool:
         """Whether index and cluster have what the engine needs; models are not looked for."""

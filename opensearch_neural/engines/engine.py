@@ -6,6 +6,8 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from opensearch_neural import queries
+from opensearch_neural.engines.options import Option
 from opensearch_neural.index.models import IndexModels, Part
 from opensearch_neural.index.record import IndexMeta
 from opensearch_neural.queries import Body
@@ -17,19 +19,6 @@ Page = dict[str, Any]
 """What all functions of `queries` take: size, from_, filter, source, highlight, collapse, …"""
 
 Loaded = TypeVar("Loaded")
-
-
-@dataclass(frozen=True)
-class Option:
-    """A setting of an engine, as the command line takes it."""
-
-    name: str
-    """The setting's name; on the command line with hyphens: --dense-window."""
-    parse: Callable[[str], Any]
-    """From text. Raises ValueError, which says what is wrong with it."""
-    help: str
-    default: str = ""
-    """In words, for the help."""
 
 
 @dataclass
@@ -58,6 +47,16 @@ class Opened:
             self.loaded[key] = load()
         value: Loaded = self.loaded[key]
         return value
+
+
+@dataclass(frozen=True)
+class Searched:
+    """An answer, the body that got it, and what else is known of it."""
+
+    body: Body
+    answer: Mapping[str, Any]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """For programs, beside the hits."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +108,21 @@ class Engine:
         """A body without filters, changed so that the cluster counts what `missing` tells of."""
         return body
 
+    def search(self, client: OpenSearch, body: Body, text: str, page: Page) -> Searched:
+        """Send a body that was made of this text and page. Raises opensearch-py's errors."""
+        return Searched(body, client.search(index=self.opened.index, body=body))
+
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
         """What the answer lacks. filtered: whether a filter may have left out documents too."""
         return Missing()
+
+
+def part_of(page: Page) -> Page:
+    """What of a page goes into each of the bodies that are fused."""
+    return {"size": page.get("size", 10), "collapse": page.get("collapse")}
+
+
+def gone(body: Body, answer: Mapping[str, Any], what: str, index: str) -> Missing:
+    """That fewer documents were found than a body of `queries.listed` asks for: those that the index lost since."""
+    gone = queries.listed_count(body) - answer["hits"]["total"]["value"]
+    return Missing((f"{gone} of the {what} are not in {index!r} any more",)) if gone > 0 else Missing()

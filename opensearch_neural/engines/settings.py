@@ -16,6 +16,45 @@ TUNED_CASCADE = "cascade"
 """Likewise for the cascade: {"rare": …, "window": …, "dense_window": 50, "weight": 0.5}."""
 
 
+TUNED_SUM = "bm25_sparse"
+"""Likewise for bm25-sparse: {"weight": 0.5, "window": 50}."""
+
+
+@dataclass(frozen=True)
+class WeightedSum:
+    """How bm25-sparse searches."""
+
+    weight: float = 0.5
+    """What the model adds to a known item, as a share of what BM25 gives it (`index.sparse_scale`)."""
+    window: int = 50
+    """Hits of BM25, of each shard, that get it."""
+
+    def __str__(self) -> str:
+        return f"weight {self.weight:g}, window {self.window}"
+
+    def __post_init__(self) -> None:
+        if self.window < 1 or not self.weight > 0:
+            raise ValueError(f"the window is a whole number from 1 and the weight is above 0, not {self}")
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """As the index keeps it."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, opened: Opened) -> WeightedSum:
+        """As the caller chose, else as the index stores it. Raises ModelError where it stores something else."""
+        stored = opened.meta.extra.get(TUNED_SUM, {})
+        try:
+            how = cls(float(stored.get("weight", cls.weight)), int(stored.get("window", cls.window)))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ModelError(
+                f"the index {opened.index!r} stores a setting of bm25-sparse that cannot be read: {error}",
+                "`osn tune` stores a new one",
+            ) from None
+        return replace(how, **opened.given("weight", "window"))
+
+
 @dataclass(frozen=True)
 class TwoPhases:
     """How high-IDF-first searches."""
@@ -60,7 +99,8 @@ class TwoPhases:
                 f"the index {opened.index!r} stores a setting of high-idf-first that cannot be read: {error}",
                 "`osn tune` stores a new one",
             ) from None
-        return replace(stored, **opened.given("rare", "window", "exact", "tokens"))
+        how = replace(stored, **opened.given("rare", "window", "tokens"))
+        return replace(how, exact=opened.settings.get("rescore_all", how.exact))
 
 
 @dataclass(frozen=True)

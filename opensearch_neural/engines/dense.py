@@ -1,0 +1,161 @@
+"""Engines by dense vectors: as they are, and as the code bytes of a quantized model (JPQ)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opensearch_neural import multi_vector, queries
+from opensearch_neural.engines.engine import Engine, Missing, Page, gone
+from opensearch_neural.engines.options import RARE, Option, positive, whole_number
+from opensearch_neural.engines.settings import Cascade
+from opensearch_neural.engines.sparse import Sparse
+from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.index.mapping import to_bytes
+from opensearch_neural.index.models import Part
+from opensearch_neural.look_up_table import spread
+from opensearch_neural.queries import Body
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from opensearch_neural.index.models import IndexModels
+    from opensearch_neural.retrievers.faiss import QuantizedRetriever
+
+JPQ_WINDOW = 100
+"""Hits of each shard that jpq-rescore ranks."""
+
+
+class Dense(Engine):
+    name = "dense"
+    finds = "nearest neighbours of the dense model's vector"
+
+    def needs(self) -> tuple[Part, ...]:
+        return ("dense",)
+
+    def body(self, text: str, page: Page) -> Body:
+        vector, stored = dense_vector(self.opened.models, text), self.opened.models.dense_record
+        return multi_vector.nearest(vector, **page) if stored.vectors > 1 else queries.knn(vector, **page)
+
+
+class JpqHnsw(Dense):
+    name = "jpq-hnsw"
+    finds = "nearest neighbours among reconstructed vectors"
+
+    def needs(self) -> tuple[Part, ...]:
+        return ("reconstructed",)
+
+
+class JpqRescore(Engine):
+    name = "jpq-rescore"
+    finds = "the best of bm25, ranked by their codes alone"
+    options = (Option("dense_window", whole_number, "hits of each shard rescored with their codes.", "100"),)
+
+    def needs(self) -> tuple[Part, ...]:
+        return ("quantized",)
+
+    def body(self, text: str, page: Page) -> Body:
+        window = self.opened.settings.get("dense_window") or JPQ_WINDOW
+        return queries.quantized_rescore(
+            queries.bm25(text, **page), look_up_table(self.opened.models, text), window=window
+        )
+
+
+class Faiss(Engine):
+    name = "faiss"
+    finds = "every code compared, in this process"
+    compared = False
+    options = (Option("faiss", Path, "the file of codes that `osn encode --faiss` wrote.", "the codes of the index"),)
+
+    def needs(self) -> tuple[Part, ...]:
+        return ("quantized",)
+
+    @property
+    def retriever(self) -> QuantizedRetriever:
+        """The codes in this process's memory. Raises ClusterError or InputError where they cannot be read."""
+        return self.opened.once(("faiss", self.opened.settings.get("faiss")), self._read)
+
+    def _read(self) -> QuantizedRetriever:
+        from opensearch_neural.retrievers.faiss import QuantizedRetriever
+        from opensearch_neural.retrievers.opensearch import read_codes
+
+        model = self.opened.models.quantized
+        if (file := self.opened.settings.get("faiss")) is not None:
+            return QuantizedRetriever.read(file, model.quantizer, model.encode_queries)
+        if self.opened.connect is None:
+            raise ClusterError(f"no connection to read the codes of the index {self.opened.index!r} by")
+        ids, codes = read_codes(self.opened.connect(), self.opened.index, model.quantizer.subvectors)
+        return QuantizedRetriever(ids, codes, model.quantizer, model.encode_queries, name="faiss")
+
+    def body(self, text: str, page: Page) -> Body:
+        wanted = page.get("from_", 0) + page.get("size", 10)
+        if wanted > queries.MOST_LISTED:
+            raise InputError(
+                f"the engine faiss fetches at most {queries.MOST_LISTED:,} hits by their ids, not {wanted:,}",
+                "page less deep, or use jpq-hnsw",
+            )
+        # More than the page shows: some may have been deleted since the codes were read, be other passages of a document
+        # that is there already, or not pass the filter.
+        spare = queries.MOST_LISTED if page.get("filter") else wanted * queries.COLLAPSED_PASSAGES
+        # All are counted, so that it is seen when some are not there any more.
+        page.setdefault("track_total_hits", True)
+        run = self.retriever.retrieve({"": text}, min(spare, queries.MOST_LISTED))
+        return queries.listed(run[""], **page)
+
+    def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
+        return Missing() if filtered else gone(body, answer, "nearest documents", self.opened.index)
+
+
+class CascadeEngine(Sparse):
+    name = "cascade"
+    finds = "high-idf-first, the best of these rescored with their codes too"
+    options = (
+        RARE,
+        Option("window", whole_number, "hits of each shard rescored with all tokens.", "as tuned, else 100"),
+        Option("dense_window", whole_number, "hits of each shard rescored with their codes.", "as tuned, else 50"),
+        Option("weight", positive, "of the codes' scores, a share of the tokens' weights.", "as tuned, else 0.025"),
+    )
+
+    def needs(self) -> tuple[Part, ...]:
+        return ("sparse", "quantized")
+
+    def body(self, text: str, page: Page) -> Body:
+        how = Cascade.of(self.opened)
+        tokens, table = self.tokens(text), look_up_table(self.opened.models, text)
+        return queries.cascade(
+            tokens,
+            table,
+            rare=how.rare,
+            window=how.window,
+            dense_window=how.dense_window,
+            weight=how.weight * (sum(tokens.values()) or 1.0) / (spread(table) or 1.0),
+            plugin=self.opened.plugin,
+            **page,
+        )
+
+
+def dense_vector(models: IndexModels, text: str) -> NDArray[Any]:
+    """The query's vector as the index's `dense` field compares it: bytes for a byte field, else floats.
+
+    Raises InputError where the model gives it a vector of zeros.
+    """
+    (vector,) = models.dense.encode_queries([text])
+    if not vector.any():
+        raise InputError("the query's vector is all zeros: it would rank nothing")
+    stored = models.dense_record
+    if stored.type != "byte":
+        return vector
+    if stored.reconstructed and (largest := float(abs(vector).max())) > 0:
+        # The scale fits the documents. A query that is longer would saturate, and its length changes no ranking.
+        return to_bytes(vector, min(stored.scale, 127 / largest))
+    return to_bytes(vector, stored.scale)
+
+
+def look_up_table(models: IndexModels, text: str) -> NDArray[Any]:
+    """The query's look-up table (M, 256). Raises InputError where the model gives it a vector of zeros."""
+    (vector,) = models.quantized.encode_queries([text])
+    return models.quantized.quantizer.table(vector)
+
+
+ENGINES: tuple[type[Engine], ...] = (Dense, JpqHnsw, JpqRescore, Faiss, CascadeEngine)

@@ -1,0 +1,44 @@
+"""Engines that fuse two searches of one request, which needs the neural-search plugin."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from opensearch_neural import queries
+from opensearch_neural.engines.dense import Dense
+from opensearch_neural.engines.engine import Engine, Page, part_of
+from opensearch_neural.engines.sparse import Bm25, Sparse
+from opensearch_neural.index.models import Part
+from opensearch_neural.queries import Body
+
+if TYPE_CHECKING:
+    pass
+
+
+class Hybrid(Engine):
+    name = "hybrid"
+    finds = "bm25 and dense (sparse where the index has no dense vectors), normalized and averaged"
+    needs_plugin = True
+    fused = True
+    method: ClassVar[Literal["min_max", "rrf"]] = "min_max"
+
+    def needs(self) -> tuple[Part, ...]:
+        return ("dense",) if self.opened.meta.dense else ("sparse",)
+
+    def body(self, text: str, page: Page) -> Body:
+        second: Engine = Dense(self.opened) if self.opened.meta.dense else Sparse(self.opened)
+        bodies = [part.body(text, part_of(page)) for part in (Bm25(self.opened), second)]
+        # Each part is asked for the same number of candidates, and each segment may add that many.
+        for neighbours in queries.nearest_clauses(bodies[1]["query"]):
+            neighbours["k"] = max(page.get("from_", 0) + neighbours["k"], 100)
+        return queries.hybrid(*bodies, method=self.method, weights=self.opened.settings.get("weights"), **page)
+
+
+class HybridRrf(Hybrid):
+    name = "hybrid-rrf"
+    finds = "bm25 and dense (sparse where the index has no dense vectors), ranks fused"
+    compared = False
+    method = "rrf"
+
+
+ENGINES: tuple[type[Engine], ...] = (Hybrid, HybridRrf)

@@ -1,0 +1,121 @@
+"""Engines by a generative model, which writes URLs (TOME)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from opensearch_neural import queries
+from opensearch_neural.engines.engine import Engine, Missing, Page, gone, part_of
+from opensearch_neural.engines.options import Option, whole_number
+from opensearch_neural.engines.sparse import Sparse
+from opensearch_neural.errors import ModelError
+from opensearch_neural.index.models import Part
+from opensearch_neural.models import registry
+from opensearch_neural.queries import Body
+
+if TYPE_CHECKING:
+    from opensearch_neural.retrievers.generative import GenerativeRetriever
+
+HELD = "urls"
+"""The aggregation that counts which of the written URLs the index holds."""
+
+
+class Tome(Engine):
+    name = "tome"
+    finds = "documents whose URLs a generative model writes"
+    options = (
+        Option("urls", Path, "the folder that `osn urls` wrote for the corpus."),
+        Option("tome", str, "generative model, where it is not found by the record of --urls."),
+        Option("beams", whole_number, "URLs looked for side by side, and found at most; 1 is greedy.", "10"),
+    )
+
+    def serves(self) -> bool:
+        return super().serves() and self.opened.settings.get("urls") is not None
+
+    def load(self) -> None:
+        super().load()
+        _ = self.retriever
+
+    @property
+    def retriever(self) -> GenerativeRetriever:
+        """The model that writes the URLs. Raises ModelError where no URLs are named, or their model is not here."""
+        settings = self.opened.settings
+        key = ("tome", settings.get("urls"), settings.get("tome"), settings.get("beams"))
+        return self.opened.once(key, self._load)
+
+    def _load(self) -> GenerativeRetriever:
+        from opensearch_neural.models.generative import load_generative
+        from opensearch_neural.models.url_trie import CorpusUrls
+        from opensearch_neural.retrievers.generative import BEAMS, GenerativeRetriever
+
+        settings = self.opened.settings
+        if settings.get("urls") is None:
+            raise ModelError(
+                "a generative model searches by the URLs of a corpus",
+                "`osn urls` writes them; name them: --urls DIR",
+            )
+        urls = CorpusUrls.load(settings["urls"])
+        place = settings.get("tome") or registry.find(urls.model["hash"], urls.model["name"], "generative")
+        return GenerativeRetriever(load_generative(place), urls, beams=settings.get("beams") or BEAMS)
+
+    def body(self, text: str, page: Page) -> Body:
+        # All that were written, however few are shown: some may have been deleted since.
+        written = self.retriever.find_urls(text, queries.MOST_LISTED)
+        if self.retriever.urls.numbered:
+            page.setdefault("track_total_hits", True)
+            return queries.listed(written, field="parent" if self.opened.meta.passages else "_id", **page)
+        return queries.listed(written, field="url", **page)
+
+    def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
+        beams, from_ = self.retriever.beams, body.get("from", 0)
+        deep = (f"{beams} URLs are written at most (--beams)",) if from_ + body["size"] > beams else ()
+        lacks = Missing()
+        if not filtered and self.retriever.urls.numbered:
+            lacks = gone(body, answer, "documents whose URLs were written", self.opened.index)
+        elif not filtered and not from_ and queries.listed_urls(body):
+            urls = [hit["_source"].get("url") for hit in answer["hits"]["hits"]]
+            lacks = _unfound(body, queries.unfound_urls(body, urls), self.opened.index)
+        return Missing(deep + lacks.warnings, lacks.facts)
+
+
+class TomeRrf(Tome):
+    name = "tome-rrf"
+    finds = "sparse and tome, ranks fused"
+    needs_plugin = True
+    fused = True
+
+    def needs(self) -> tuple[Part, ...]:
+        return ("sparse",)
+
+    def body(self, text: str, page: Page) -> Body:
+        parts = (Sparse(self.opened), Tome(self.opened))
+        return queries.hybrid(*(part.body(text, part_of(page)) for part in parts), method="rrf", **page)
+
+    def counted(self, body: Body) -> Body:
+        # Which of the URLs there are does not show in the hits, where those of the other engine are, too.
+        if not (asked := queries.listed_urls(body)):
+            return body
+        return {**body, "aggs": {HELD: {"terms": {"field": "url", "include": asked, "size": len(asked)}}}}
+
+    def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
+        if HELD not in answer.get("aggregations", {}):
+            return Missing()
+        held = {bucket["key"] for bucket in answer["aggregations"][HELD]["buckets"]}
+        return _unfound(body, [url for url in queries.listed_urls(body) if url not in held], self.opened.index)
+
+
+def _unfound(body: Body, unfound: list[str], index: str) -> Missing:
+    asked, facts = queries.listed_urls(body), {"unfound_urls": unfound}
+    if not unfound:
+        return Missing(facts=facts)
+    told = (
+        f"{len(unfound)} of the URLs that were written are in no document of {index!r} any more: {unfound[0]}"
+        if len(unfound) < len(asked)
+        else f"no document of {index!r} has one of the {len(unfound)} URLs that were written: {unfound[0]}"
+    )
+    return Missing((told + ", …" * (len(unfound) > 1),), facts)
+
+
+ENGINES: tuple[type[Engine], ...] = (Tome, TomeRrf)

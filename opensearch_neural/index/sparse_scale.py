@@ -1,0 +1,68 @@
+"""The scale of an index's sparse scores: how large they are beside BM25's, measured on known items.
+
+Models differ several times in the size of their weights. A known item is a document and a sentence of its own as the query:
+the scale is what the sparse part of its score is beside BM25's, in the middle of a sample. A weight of the sparse part in
+units of it means the same for every model: with weight 0.5 the model adds to a known item half of what BM25 gives it.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from opensearch_neural import queries
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+    from opensearch_neural.query_encoder import QueryEncoder
+
+SCALE = "sparse_scale"
+"""Where the index's record keeps it."""
+SAMPLE = 200
+LEAST_WORDS = 4
+AT_ONCE = 50
+"""Searches in one request."""
+
+
+def measure_sparse_scale(
+    client: OpenSearch, index: str, encoder: QueryEncoder, *, plugin: bool, sample: int = SAMPLE, seed: int = 0
+) -> float | None:
+    """The median of sparse score / BM25 score over a sample of known items; None where no document has both.
+
+    Two searches an item, each of one document. Raises opensearch-py's errors.
+    """
+    items = list(_known_items(client, index, sample, seed))
+    ratios = []
+    for start in range(0, len(items), AT_ONCE):
+        lines: list[dict[str, Any]] = []
+        for id, sentence in items[start : start + AT_ONCE]:
+            own: dict[str, Any] = {"filter": {"ids": {"values": [id]}}, "size": 1, "source": False}
+            for body in (
+                queries.bm25(sentence, **own),
+                queries.neural_sparse(encoder.encode(sentence), plugin=plugin, **own),
+            ):
+                lines += [{}, body]
+        scores = [_score(answer) for answer in client.msearch(index=index, body=lines)["responses"]]
+        ratios += [sparse / bm25 for bm25, sparse in zip(scores[::2], scores[1::2], strict=True) if bm25 and sparse]
+    return median(ratios) if ratios else None
+
+
+def _known_items(client: OpenSearch, index: str, sample: int, seed: int) -> Iterator[tuple[str, str]]:
+    """(id, a sentence of its text) of a random sample of documents."""
+    drawn = {"function_score": {"query": {"match_all": {}}, "random_score": {"seed": seed, "field": "_seq_no"}}}
+    body = {"query": drawn, "size": sample, "_source": ["text"]}
+    chosen = random.Random(seed)
+    for hit in client.search(index=index, body=body)["hits"]["hits"]:
+        text = str(hit["_source"].get("text", ""))
+        sentences = [part for part in re.split(r"(?<=[.!?])\s+|\n+", text) if len(part.split()) >= LEAST_WORDS]
+        if sentences or text:
+            yield hit["_id"], chosen.choice(sentences) if sentences else text
+
+
+def _score(answer: dict[str, Any]) -> float:
+    hits = answer.get("hits", {}).get("hits", [])
+    return float(hits[0]["_score"]) if hits else 0.0

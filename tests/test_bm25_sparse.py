@@ -1,0 +1,296 @@
+"""BM25 and what a sparse model adds, on a real node: the sum, its window and pages, the certificate, the model's scale."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ingest.job import CorpusSource, Job, run_job
+from opensearch_neural import queries
+from opensearch_neural.cli import osn
+from opensearch_neural.engines import open_engines
+from opensearch_neural.engines.settings import WeightedSum
+from opensearch_neural.explanation import predicted, shares
+from opensearch_neural.index.mapping import index_body, rank_features
+from opensearch_neural.index.record import IndexMeta, SparseMeta
+from opensearch_neural.index.sparse_scale import SCALE, measure_sparse_scale
+from opensearch_neural.models.lexical import LexicalEncoder
+from opensearch_neural.models.registry import link_of
+
+DOCUMENTS = 150
+WORDS = [f"word{number}" for number in range(24)]
+TOKENS = [f"t{number}" for number in range(20)] + ["u.s", "##ing"]
+
+
+class Written(NamedTuple):
+    """An index of random documents. largest: {token: its largest weight, as given}."""
+
+    client: Any
+    index: str
+    shards: int
+    largest: dict[str, float]
+
+    def search(self, body: queries.Body) -> Any:
+        return self.client.search(index=self.index, body=body)
+
+    def hits(self, body: queries.Body) -> dict[str, float]:
+        return {hit["_id"]: hit["_score"] for hit in self.search(body)["hits"]["hits"]}
+
+
+@pytest.fixture(scope="module", params=[1, 3])
+def written(client: Any, request: pytest.FixtureRequest) -> Iterator[Written]:
+    """Words and tokens are drawn apart, so that many documents hold one of a query's and not the other."""
+    name = f"osn-test-sum-{request.param}"
+    drawn = random.Random(request.param)
+    meta = IndexMeta(sparse=SparseMeta("m", "h", "q"), analyzer="standard")
+    client.indices.create(index=name, body=index_body(meta, shards=request.param, replicas=0))
+    largest: dict[str, float] = {}
+    lines: list[dict[str, Any]] = []
+    for number in range(DOCUMENTS):
+        words = drawn.choices(WORDS, weights=[1 / (at + 1) for at in range(len(WORDS))], k=drawn.randint(2, 12))
+        row = {token: drawn.uniform(0.1, 3) for token in drawn.sample(TOKENS, drawn.randint(0, 8))}
+        for token, weight in row.items():
+            largest[token] = max(weight, largest.get(token, 0.0))
+        record = {"text": " ".join(words), "group": f"g{number % 40}", "even": number % 2 == 0}
+        lines += [{"index": {"_id": f"d{number}"}}, {**record, "sparse": rank_features(row)}]
+    assert not client.bulk(index=name, body=lines, refresh=True)["errors"]
+    yield Written(client, name, request.param, largest)
+    client.indices.delete(index=name)
+
+
+texts = st.lists(st.sampled_from(WORDS), min_size=1, max_size=4, unique=True).map(" ".join)
+tokens = st.dictionaries(st.sampled_from(TOKENS), st.floats(0.5, 8), max_size=5)
+of_a_cluster = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.mark.cluster
+@of_a_cluster
+@given(texts, tokens, st.floats(0.05, 4), st.booleans(), st.booleans())
+def test_without_a_window_every_document_has_the_sum(
+    written: Written, text: str, tokens: dict[str, float], weight: float, plugin: bool, narrowed: bool
+) -> None:
+    every: dict[str, Any] = {"size": DOCUMENTS, "filter": {"term": {"even": True}} if narrowed else None}
+    lexical = written.hits(queries.bm25(text, **every))
+    sparse = written.hits(queries.neural_sparse(tokens, **every))
+    expected = {id: lexical.get(id, 0) + weight * sparse.get(id, 0) for id in lexical.keys() | sparse.keys()}
+    body = queries.bm25_sparse(text, tokens, weight=weight, window=None, plugin=plugin, **every)
+    assert written.hits(body) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.cluster
+@of_a_cluster
+@given(texts, tokens, st.floats(0.05, 4), st.integers(1, 60), st.booleans())
+def test_the_windows_hits_have_the_sum_and_the_others_follow_with_bm25(
+    written: Written, text: str, tokens: dict[str, float], weight: float, window: int, plugin: bool
+) -> None:
+    lexical = written.hits(queries.bm25(text, size=DOCUMENTS))
+    sparse = written.hits(queries.neural_sparse(tokens, size=DOCUMENTS)) if tokens else {}
+    body = queries.bm25_sparse(text, tokens, weight=weight, window=window, plugin=plugin, size=DOCUMENTS)
+    found = written.hits(body)
+    assert found.keys() == lexical.keys()
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+    whole = {id for id in found if found[id] == pytest.approx(lexical[id] + weight * sparse.get(id, 0), rel=1e-5)}
+    assert all(found[id] == pytest.approx(lexical[id], rel=1e-5) for id in found.keys() - whole)
+    assert len(whole) >= min(window, len(lexical))
+    if written.shards == 1:
+        assert set(list(lexical)[:window]) <= whole
+
+
+@pytest.mark.cluster
+@of_a_cluster
+@given(texts, tokens, st.integers(1, 40), st.integers(1, 23))
+def test_pages_put_together_are_one_ranking_without_repeats(
+    written: Written, text: str, tokens: dict[str, float], window: int, size: int
+) -> None:
+    def page(from_: int, size: int) -> list[str]:
+        return list(written.hits(queries.bm25_sparse(text, tokens, weight=0.7, window=window, size=size, from_=from_)))
+
+    pages = [id for from_ in range(0, 69, size) for id in page(from_, size)]
+    assert len(set(pages)) == len(pages)
+    assert not pages or pages == page(0, len(pages))
+
+
+@pytest.mark.cluster
+def test_a_certified_page_is_that_of_all_documents(written: Written) -> None:
+    drawn = random.Random(7)
+    outcomes = []
+    for _ in range(150):
+        text = " ".join(drawn.sample(WORDS[4:], drawn.randint(1, 3)))
+        asked = {token: drawn.uniform(0.5, 6) for token in drawn.sample(TOKENS, drawn.randint(0, 4))}
+        how: dict[str, Any] = {"weight": drawn.choice([0.01, 0.05, 0.3]), "size": drawn.randint(1, 5)}
+        how["from_"] = drawn.choice([0, 0, 2])
+        body = queries.bm25_sparse(text, asked, window=drawn.choice([3, 10, 40]), **how)
+        if "rescore" not in body:
+            continue
+        answer = written.search(body)
+        end = written.search(queries.window_end(body))
+        tops = {token: written.hits(top) for token, top in queries.heaviest(body).items()}
+        stored = {token: max(hits.values()) for token, hits in tops.items() if hits}
+        assert all(written.largest[token] * (1 - 2**-8) <= stored[token] <= written.largest[token] for token in stored)
+        sure = queries.certified(body, answer, end, stored)
+        assert sure >= queries.certified(body, answer, end, written.largest), "larger bounds certify no more"
+        outcomes.append(sure)
+        if sure:
+            exact = written.hits(queries.bm25_sparse(text, asked, window=None, **how))
+            page = {hit["_id"]: hit["_score"] for hit in answer["hits"]["hits"]}
+            assert list(page.values()) == pytest.approx(list(exact.values()), rel=1e-5)
+            everything = written.hits(
+                queries.bm25_sparse(text, asked, weight=how["weight"], window=None, size=DOCUMENTS)
+            )
+            assert page == pytest.approx({id: everything[id] for id in page}, rel=1e-5)
+    assert 0.1 < sum(outcomes) / len(outcomes) < 0.95, "else nothing was tried"
+
+
+@pytest.mark.cluster
+def test_passages_are_collapsed_and_have_the_sum(written: Written) -> None:
+    text, asked = "word3 word7", {"t1": 2.0, "t5": 1.0}
+    everything = written.hits(queries.bm25_sparse(text, asked, weight=0.5, window=None, size=DOCUMENTS))
+    lexical = written.hits(queries.bm25(text, size=DOCUMENTS))
+    for window, of in ((None, everything), (5, {id: everything[id] for id in lexical})):
+        best: dict[str, float] = {}
+        for id, score in of.items():
+            group = f"g{int(id[1:]) % 40}"
+            best[group] = max(score, best.get(group, 0))
+        body = queries.bm25_sparse(text, asked, weight=0.5, window=window, size=10, collapse="group")
+        hits = queries.best_passages(body, written.search(body)["hits"]["hits"])
+        expected = sorted(best.values(), reverse=True)[:10]
+        assert [hit["_score"] for _, hit in hits] == pytest.approx(expected, rel=1e-5)
+        assert {group: hit["_score"] for group, hit in hits} == pytest.approx({g: best[g] for g, _ in hits}, rel=1e-5)
+
+
+@pytest.mark.cluster
+def test_a_query_of_ones_own_stands_where_bm25_stands(written: Written) -> None:
+    base = {"match": {"text": {"query": "word2 word9", "operator": "and", "boost": 3.0}}}
+    asked = {"t1": 2.0, "t2": 1.5, "u.s": 1.0}
+    own = written.hits({"query": base, "size": DOCUMENTS})
+    sparse = written.hits(queries.neural_sparse(asked, size=DOCUMENTS))
+    assert own
+    body = queries.bm25_sparse("", asked, base=base, weight=0.5, window=DOCUMENTS, size=DOCUMENTS)
+    assert written.hits(body) == pytest.approx({id: own[id] + 0.5 * sparse.get(id, 0) for id in own}, rel=1e-5)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("plugin", [True, False])
+@pytest.mark.parametrize("window", [30, None])
+def test_the_shares_of_bm25_and_of_each_token_add_up_and_the_oracle_agrees(
+    written: Written, plugin: bool, window: int | None
+) -> None:
+    asked = {"t1": 2.0, "t2": 1.5, "u.s": 1.0, "##ing": 4.0}
+    body = queries.bm25_sparse("word1 word5", asked, weight=0.3, window=window, plugin=plugin)
+    hits = written.search({**body, "explain": True})["hits"]["hits"]
+    for hit in hits:
+        explained = shares(hit["_explanation"])
+        assert sum(share.score for share in explained) == pytest.approx(hit["_score"], rel=1e-5)
+        assert predicted(body, explained) == pytest.approx(hit["_score"], rel=1e-5)
+        for share in explained:
+            if share.source == "sparse":
+                assert share.query_weight == pytest.approx(0.3 * asked[share.token], rel=1e-5)
+    assert {"bm25", "sparse"} == {share.source for hit in hits for share in shares(hit["_explanation"])}
+
+
+def test_what_is_no_weight_window_or_body_of_the_sum_is_refused() -> None:
+    for weight in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="weight must be a number above 0"):
+            queries.bm25_sparse("x", {"x": 1.0}, weight=weight)
+    with pytest.raises(ValueError, match="window must be a whole number from 1"):
+        queries.bm25_sparse("x", {"x": 1.0}, window=0)
+    for body in (queries.bm25("x"), queries.bm25_sparse("x", {"x": 1.0}, window=None)):
+        with pytest.raises(ValueError, match="none of bm25_sparse with a window"):
+            queries.window_end(body)
+
+
+def test_a_query_without_tokens_is_bm25s() -> None:
+    assert queries.bm25_sparse("x y", {}, size=3) == queries.bm25("x y", size=3)
+
+
+def test_a_stage_of_codes_may_follow() -> None:
+    table = [[float(number) for number in range(256)]]
+    body = queries.quantized_rescore(
+        queries.bm25_sparse("x", {"x": 1.0}, window=50), table, window=20, first_weight=1.0
+    )
+    assert [stage["window_size"] for stage in body["rescore"]] == [50, 20]
+    with pytest.raises(ValueError, match="no stage after it"):
+        queries.window_end(body)
+
+
+TEXTS = {
+    "rain": "A rainbow is made of light. Droplets refract the light of the sun after rain.",
+    "cake": "Beat the eggs with sugar for long. Fold in the flour with a spoon.",
+    "engine": "The piston compresses the mixture of fuel and air. Then the spark ignites the fuel.",
+    "moon": "The moon reflects the light of the sun. It has phases as it goes around the earth.",
+}
+
+
+@pytest.fixture(scope="module")
+def docs(client: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    corpus = tmp_path_factory.mktemp("docs") / "docs.jsonl"
+    corpus.write_text("".join(json.dumps({"_id": id, "text": text}) + "\n" for id, text in TEXTS.items()))
+    name = "osn-test-sum-docs"
+    run_job(client, job := Job(CorpusSource(str(corpus)), name, replicas=0), show_progress=False)
+    assert job.index == name
+    yield name
+    client.indices.delete(index=name)
+
+
+@pytest.mark.cluster
+def test_the_weight_does_not_depend_on_the_models_scale(client: Any, docs: str, index_name: str) -> None:
+    """A model whose weights are eight times as large ranks, and scores, the same."""
+    one = open_engines(client, docs)
+    assert one.meta.sparse is not None
+    model = LexicalEncoder.load(link_of(one.meta.sparse.hash))
+    extra = {key: value for key, value in one.meta.extra.items() if key != SCALE}
+    client.indices.create(index=index_name, body=index_body(replace(one.meta, extra=extra), replicas=0))
+    for id, row in zip(TEXTS, model.encode_documents(list(TEXTS.values())).rows(), strict=True):
+        larger = rank_features({token: 8 * weight for token, weight in row.items()})
+        client.index(index=index_name, id=id, body={"text": TEXTS[id], "sparse": larger})
+    client.indices.refresh(index=index_name)
+    other = open_engines(client, index_name)
+    scales = [
+        measure_sparse_scale(client, each.index, each.models.query_encoder, plugin=each.plugin) for each in (one, other)
+    ]
+    assert scales[0] is not None and scales[1] == pytest.approx(8 * scales[0], rel=0.3)
+    # Four documents are a small sample, and each index draws its own sentences of them.
+    one.meta.extra[SCALE], other.meta.extra[SCALE] = 1.0, 8.0
+    for text in ("light of the sun", "sugar and flour with fuel"):
+        answers = []
+        for engines in (one, other):
+            hits = client.search(index=engines.index, body=engines.body("bm25-sparse", text))["hits"]["hits"]
+            answers.append({hit["_id"]: hit["_score"] for hit in hits})
+        assert answers[0] == pytest.approx(answers[1], rel=1e-5) and answers[0]
+
+
+@pytest.mark.cluster
+def test_osn_search_sums_by_default_and_explains_which_words_were_added(docs: str, cluster_url: str) -> None:
+    asked = ["search", "--url", cluster_url, "--index", docs, "--json", "--explain", "light of the sun"]
+    done = CliRunner().invoke(osn, asked, catch_exceptions=False)
+    answer = json.loads(done.stdout)
+    assert answer["engine"] == "bm25-sparse"
+    for hit in answer["hits"]:
+        assert hit["sum"] == pytest.approx(hit["score"], rel=1e-4)
+        assert {"bm25", "sparse"} == {each["source"] for each in hit["tokens"]}
+        # A lexical model adds no words of its own.
+        assert all(each["literal"] for each in hit["tokens"] if each["source"] == "sparse")
+    shown = CliRunner().invoke(osn, [each for each in asked if each != "--json"], catch_exceptions=False).stdout
+    assert "BM25" in shown and "in the text" in shown and "added" not in shown
+
+
+@pytest.mark.cluster
+def test_exact_hits_are_those_of_all_documents(client: Any, docs: str, cluster_url: str) -> None:
+    asked = ["search", "--url", cluster_url, "--index", docs, "--json", "--exact", "--window", "1", "--size", "2"]
+    done = CliRunner().invoke(osn, [*asked, "the light of the sun on flour"], catch_exceptions=False)
+    answer = json.loads(done.stdout)
+    assert "window" in answer
+    text, engines = "the light of the sun on flour", open_engines(client, docs)
+    weight = WeightedSum().weight / engines.meta.extra[SCALE]
+    tokens = engines.models.query_encoder.encode(text)
+    hits = client.search(index=docs, body=queries.bm25_sparse(text, tokens, weight=weight, window=None, size=2))
+    expected = [(hit["_id"], pytest.approx(hit["_score"], rel=1e-5)) for hit in hits["hits"]["hits"]]
+    assert [(hit["id"], hit["score"]) for hit in answer["hits"]] == expected
