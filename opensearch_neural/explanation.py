@@ -10,7 +10,7 @@ document's weights alone, by the oracle, so that a share that was read wrongly s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -95,10 +95,15 @@ def shares(explanation: Mapping[str, Any]) -> list[Share]:
     return sorted(by_name.values(), key=lambda share: (-share.score, share.source, share.token))
 
 
-def predicted(body: Body, given: Iterable[Share]) -> float:
+def told_apart(explained: Iterable[Share], words: Collection[str]) -> list[Share]:
+    """The shares, each sparse token marked by whether it is among `words`, the tokens of the document's text."""
+    return [replace(share, literal=share.token in words) if share.source == "sparse" else share for share in explained]
+
+
+def predicted(body: Body, explained: Iterable[Share]) -> float:
     """The score that the oracle works out for the body and a document with these sparse weights.
 
-    Of the one query that is not sparse, which is BM25 as a rule, it takes the shares. Raises InputError for a body with
+    Of the first query that is not sparse, which is BM25 as a rule, it takes the shares. Raises InputError for a body with
     several such queries, or with codes.
     """
     import numpy as np
@@ -107,7 +112,7 @@ def predicted(body: Body, given: Iterable[Share]) -> float:
 
     weights: dict[str, float] = {}
     base = 0.0
-    for share in given:
+    for share in explained:
         if share.document_weight is not None:
             weights[share.token] = share.document_weight
         else:
@@ -117,19 +122,19 @@ def predicted(body: Body, given: Iterable[Share]) -> float:
     def known(clause: Clause) -> Floats:
         asked.append(clause)
         if len(asked) > 1 or "script_score" in clause:
-            raise InputError("the score of a body with several other queries is not predicted", "only of one is")
+            raise InputError("the score of a body with several second queries is not predicted", "only of first is")
         return np.array([base], np.float32)
 
     return predict(body, StoredWeights.of([weights]), known=known).get(0, 0.0)
 
 
-def doubt(body: Body, given: Sequence[Share], score: float) -> str | None:
+def doubt(body: Body, explained: Sequence[Share], score: float) -> str | None:
     """What speaks against the shares of a hit with this score, in words; None where they add up and the oracle agrees."""
-    total = sum(share.score for share in given)
+    total = sum(share.score for share in explained)
     if abs(total - score) > TOLERANCE * abs(score):
         return f"the shares add up to {total:.4f}, and the score is {score:.4f}"
     try:
-        expected = predicted(body, given)
+        expected = predicted(body, explained)
     except InputError:
         return None  # a body that the oracle does not know
     if abs(expected - score) > TOLERANCE * abs(score):
@@ -143,13 +148,13 @@ def _adds_up(node: Mapping[str, Any]) -> bool:
     return bool(node["details"]) and abs(total - node["value"]) <= 1e-5 * abs(node["value"])
 
 
-def _together(one: Share, other: Share) -> Share:
+def _together(first: Share, second: Share) -> Share:
     """Two shares of a name: of several fields, or of a token that two stages score."""
-    if one.query_weight is None or other.query_weight is None or one.document_weight != other.document_weight:
-        return replace(one, score=one.score + other.score, query_weight=None, document_weight=None)
-    return replace(one, score=one.score + other.score, query_weight=one.query_weight + other.query_weight)
+    if first.query_weight is None or second.query_weight is None or first.document_weight != second.document_weight:
+        return replace(first, score=first.score + second.score, query_weight=None, document_weight=None)
+    return replace(first, score=first.score + second.score, query_weight=first.query_weight + second.query_weight)
 
 
 def _word(term: str) -> str:
-    """The word of "contents:rain", and of several that count as one: "Synonym(contents:rain contents:shower)"."""
+    """The word of "contents:rain", and of several that count as first: "Synonym(contents:rain contents:shower)"."""
     return re.sub(r"^Synonym\((.*)\)$", r"\1", term, flags=re.DOTALL).partition(":")[2] or term

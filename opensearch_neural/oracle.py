@@ -45,14 +45,14 @@ def stored(weights: ArrayLike) -> Floats:
     Raises InputError for a weight that OpenSearch refuses: not finite, or below the least normal float32.
     """
     with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
-        given = np.asarray(weights, dtype=np.float64).astype(np.float32)
-    if given.size and not (np.isfinite(given).all() and given.min() >= SMALLEST_WEIGHT):
-        wrong = given[~(np.isfinite(given) & (given >= SMALLEST_WEIGHT))].flat[0]
+        rounded = np.asarray(weights, dtype=np.float64).astype(np.float32)
+    if rounded.size and not (np.isfinite(rounded).all() and rounded.min() >= SMALLEST_WEIGHT):
+        wrong = rounded[~(np.isfinite(rounded) & (rounded >= SMALLEST_WEIGHT))].flat[0]
         raise InputError(
             f"OpenSearch refuses a document whose weight is {wrong!s}",
             f"weights are finite and at least {SMALLEST_WEIGHT:.4g}; leave the token out",
         )
-    return (np.ascontiguousarray(given).view(np.uint32) & _KEPT).view(np.float32).reshape(np.shape(given))
+    return (np.ascontiguousarray(rounded).view(np.uint32) & _KEPT).view(np.float32).reshape(np.shape(rounded))
 
 
 @dataclass(frozen=True)
@@ -99,11 +99,11 @@ class StoredWeights:
 
     def matches(self, tokens: Iterable[str]) -> NDArray[np.bool_]:
         """(documents,) whether a document holds at least one of the tokens."""
-        found = np.zeros(self.documents, dtype=bool)
+        matched = np.zeros(self.documents, dtype=bool)
         for token in tokens:
             if (posting := self.postings.get(token)) is not None:
-                found[posting[0]] = True
-        return found
+                matched[posting[0]] = True
+        return matched
 
 
 def rescored(first: Floats, second: Floats, *, query_weight: float = 1.0, rescore_query_weight: float = 1.0) -> Floats:

@@ -191,8 +191,8 @@ def heaviest(body: Body) -> dict[str, Body]:
     The hit's score is that weight, as the index stores it. Raises ValueError for a body without a window.
     """
     _, field, tokens = _sum_stage(body)
-    one = {"size": 1, "_source": False, "track_total_hits": False}
-    return {token: {"query": _sparse({token: 1.0}, field, plugin=False), **one} for token in tokens}
+    best = {"size": 1, "_source": False, "track_total_hits": False}
+    return {token: {"query": _sparse({token: 1.0}, field, plugin=False), **best} for token in tokens}
 
 
 def certified(body: Body, answer: Mapping[str, Any], end: Mapping[str, Any], largest: Mapping[str, float]) -> bool:
@@ -585,10 +585,10 @@ def best_passages(
         (field,) = body["docvalue_fields"]
     else:
         raise ValueError("the body was made without collapse: its hits are documents already")
-    found: dict[str, Mapping[str, Any]] = {}
+    best: dict[str, Mapping[str, Any]] = {}
     for hit in hits:
-        found.setdefault(str(hit.get("fields", {}).get(field, [hit["_id"]])[0]), hit)
-    page = list(found.items())
+        best.setdefault(str(hit.get("fields", {}).get(field, [hit["_id"]])[0]), hit)
+    page = list(best.items())
     return page if "collapse" in body else page[from_ : from_ + size]
 
 
@@ -646,8 +646,8 @@ def nearest_clauses(query: Clause) -> list[dict[str, Any]]:
     """What nearest neighbours are asked for ({"vector", "k", …}) in a query of `knn`, of several vectors a document
     (`multi_vector.nearest`), or of several fields (a dis_max of such); none in any other."""
     if "dis_max" in query:
-        found = [nearest_clauses(part) for part in query["dis_max"]["queries"]]
-        return [clause for clauses in found for clause in clauses] if all(found) else []
+        parts = [nearest_clauses(part) for part in query["dis_max"]["queries"]]
+        return [clause for clauses in parts for clause in clauses] if all(parts) else []
     inner = query["nested"]["query"] if "nested" in query else query
     return list(inner.get("knn", {}).values())
 

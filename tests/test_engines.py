@@ -45,7 +45,7 @@ def index(client, tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixt
 @pytest.mark.cluster
 def test_every_engine_answers_from_one_index(client, index: str) -> None:
     served = [engine for engine in ENGINES if open_engines(client, index).serves(engine)]
-    assert served == ["bm25", "sparse", "high-idf-first", "dense", "hybrid", "hybrid-rrf"]
+    assert served == ["bm25", "bm25-sparse", "sparse", "high-idf-first", "dense", "hybrid", "hybrid-rrf"]
     for engine, body_of in engine_bodies(client, index, served).items():
         hits = client.search(index=index, body=body_of("sunlight in droplets", 3))["hits"]["hits"]
         assert hits[0]["_id"] == "sky", engine
@@ -101,7 +101,8 @@ def test_sparse_and_bm25_searches_never_import_torch(index: str, cluster_url: st
         "import sys; from opensearch_neural.cluster.connect import connect\n"
         "from opensearch_neural.engines import engine_bodies\n"
         f"client = connect({cluster_url!r})\n"
-        f"for engine, body in engine_bodies(client, {index!r}, ['bm25', 'sparse', 'high-idf-first']).items():\n"
+        "engines = ['bm25', 'bm25-sparse', 'sparse', 'high-idf-first']\n"
+        f"for engine, body in engine_bodies(client, {index!r}, engines).items():\n"
         f"    assert client.search(index={index!r}, body=body('sunlight', 1))['hits']['hits'], engine\n"
         "assert 'torch' not in sys.modules and 'transformers' not in sys.modules and 'scipy' not in sys.modules"
     )

@@ -38,7 +38,7 @@ from opensearch_neural.queries import DOT_ALIAS, Body, Rare, rare_tokens
 
 TWO_PHASE = "two-phase"
 ALL_ENGINES = (*ENGINES, TWO_PHASE)
-SPARSE_ENGINES = ("sparse", "high-idf-first", "cascade", TWO_PHASE)
+SPARSE_ENGINES = ("bm25-sparse", "sparse", "high-idf-first", "cascade", TWO_PHASE)
 
 FAST = "fast=high-idf-first+rare=share:0.8+window=20+rescore=remaining+keep=share:0.98"
 """Rare tokens hold four fifths of the weight, 20 hits are rescored, what phase one has read is not read again, and tokens

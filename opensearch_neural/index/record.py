@@ -27,30 +27,31 @@ MODEL_OPTIONS = {"sparse": "--sparse", "dense": "--dense", "quantized": "--pq", 
 
 @dataclass(frozen=True)
 class SparseMeta:
-    """Which sparse model wrote the index. `query_hash` covers the tokenizer and the idf table alone: what a query needs."""
+    """Which sparse model wrote the index."""
 
     name: str
     hash: str
     query_hash: str
+    """Of the tokenizer and the idf table alone: what a query needs."""
 
 
 @dataclass(frozen=True)
 class DenseMeta:
-    """Which dense model wrote the index, and how its vectors are stored.
-
-    scale: what a vector's components were multiplied by before they were rounded to bytes (1.0 for other types).
-    reconstructed: they are what the codes of a quantized model stand for; name and hash are that model's.
-    vectors: how many each document has, where several in nested documents (see `multi_vector`).
-    """
+    """Which dense model wrote the index, and how its vectors are stored."""
 
     name: str
     hash: str
+    """Of vectors that are reconstructed from codes, that of the quantized model, as is the name."""
     dimension: int
     type: DenseType
     normalized: bool
+    """Whether every vector has length 1."""
     scale: float = 1.0
+    """What a vector's components were multiplied by before they were rounded to bytes; 1.0 for other types."""
     reconstructed: bool = False
+    """Whether they are reconstructed from the codes of a quantized model."""
     vectors: int = 1
+    """How many each document has; of several, each is in a nested document (`multi_vector`)."""
 
     @property
     def field_name(self) -> str:
@@ -60,19 +61,22 @@ class DenseMeta:
 
 @dataclass(frozen=True)
 class QuantizedMeta:
-    """Which quantized model made the codes in `pq`, of `subvectors` bytes each (its M)."""
+    """Which quantized model made the codes in `pq`."""
 
     name: str
     hash: str
     subvectors: int
+    """The bytes of a code: the model's M."""
 
 
 @dataclass(frozen=True)
 class PassageMeta:
-    """Documents were split into passages of at most `tokens` tokens, one beginning every `stride` tokens."""
+    """How documents were split into passages."""
 
     tokens: int
+    """The tokens of a passage, at most."""
     stride: int
+    """How many tokens after a passage the next one begins."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,7 @@ class IndexMeta:
     version: str = ""
     format: int = META_FORMAT
     extra: dict[str, Any] = field(default_factory=dict)
+    """What others keep in it: settings that were chosen, the state of a build, the scale of sparse scores."""
 
     @property
     def reconstructed(self) -> DenseMeta | None:

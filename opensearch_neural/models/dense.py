@@ -106,18 +106,21 @@ PROBES = ("", "a short text", "words and more words. " * 300)
 """Documents that tell apart encoders of the same weights: by their prompts, their tokens, where they cut a text."""
 
 
-def documents_alike(one: DenseEncoder, other: DenseEncoder) -> bool:
-    """Whether both encode documents alike, so that what one gives need not be asked of the other: by the same weights, to
-    the same vectors of PROBES. A model quantized for ranking has the document encoder that it was started from."""
-    if not isinstance(one, TorchDenseEncoder) or not isinstance(other, TorchDenseEncoder):
+def documents_alike(first: DenseEncoder, second: DenseEncoder) -> bool:
+    """Whether both encode documents alike: by the same weights, to the same vectors of PROBES.
+
+    Then the one need not be asked what the other has given. A model quantized for ranking has the document encoder that it was
+    started from.
+    """
+    if not isinstance(first, TorchDenseEncoder) or not isinstance(second, TorchDenseEncoder):
         return False
-    weights, others = (_document_weights(encoder.model) for encoder in (one, other))
-    if weights.keys() != others.keys():
+    weights, second_weights = (_document_weights(encoder.model) for encoder in (first, second))
+    if weights.keys() != second_weights.keys():
         return False
     for name, tensor in weights.items():
-        if tensor.dtype != others[name].dtype or not tensor.equal(others[name].to(tensor.device)):
+        if tensor.dtype != second_weights[name].dtype or not tensor.equal(second_weights[name].to(tensor.device)):
             return False
-    return np.array_equal(one.encode_documents(PROBES), other.encode_documents(PROBES))
+    return np.array_equal(first.encode_documents(PROBES), second.encode_documents(PROBES))
 
 
 def _document_weights(model: SentenceTransformer) -> dict[str, Tensor]:

@@ -155,7 +155,7 @@ def search_trie(
     from transformers.modeling_outputs import BaseModelOutput
 
     encoded, mask = model.get_encoder()(**batch).last_hidden_state, batch["attention_mask"]
-    found: list[dict[int, float]] = [{} for _ in range(len(mask))]
+    ended: list[dict[int, float]] = [{} for _ in range(len(mask))]
     rows = np.arange(len(mask))  # Those that are not at their end.
     width = 1  # Beams of a row: one that reads the opening, which then spreads.
     opening = trie.opening(end)
@@ -188,10 +188,10 @@ def search_trie(
             order = first + np.lexsort((continuations[first:last], -scores[first:last]))[: 2 * beams]
             for at in order[:beams][continuations[order[:beams]] == end]:
                 (leaf,) = trie.child(nodes[of[at : at + 1]], continuations[at : at + 1])
-                found[row][int(trie.ends[leaf])] = float(scores[at])
+                ended[row][int(trie.ends[leaf])] = float(scores[at])
             # No beam has two ends, so twice as many as there are beams leave enough that go on.
             order = order[continuations[order] != end][:beams]
-            worst = sorted(found[row].values(), reverse=True)[beams - 1 : beams]
+            worst = sorted(ended[row].values(), reverse=True)[beams - 1 : beams]
             if len(order) and not (worst and scores[order[0]] <= worst[0]):
                 here = slice(at_row * beams, at_row * beams + len(order))
                 taken[here], written[here], going[here] = of[order], continuations[order], scores[order]
@@ -211,7 +211,7 @@ def search_trie(
             # A row's beams read the same text: what they have read of it stays where it is.
             cache.self_attention_cache.reorder_cache(chosen)
         rows, width = rows[left], beams
-    return [sorted(one.items(), key=lambda hit: (-hit[1], hit[0]))[:beams] for one in found]
+    return [sorted(hits.items(), key=lambda hit: (-hit[1], hit[0]))[:beams] for hits in ended]
 
 
 def _name_of_cache(model: Any) -> str:
@@ -274,11 +274,11 @@ class GenerativeModel:
             raise InputError(f"beams must be at least 1, not {beams}")
         model, tokenizer = self.url
         end, width = int(tokenizer.eos_token_id), min(beams, len(urls))
-        found: list[list[tuple[int, float]]] = []
+        decoded: list[list[tuple[int, float]]] = []
         with torch.inference_mode():
             for batch in _batches(texts, tokenizer, self._read_length, batch_size, model):
-                found += search_trie(model, batch, urls.trie, end=end, beams=width)
-        return found
+                decoded += search_trie(model, batch, urls.trie, end=end, beams=width)
+        return decoded
 
     def index_urls(self, documents: Iterable[tuple[str, str | None]]) -> CorpusUrls:
         """The URLs of a corpus, (id, URL) of each document, as this model writes them: of documents that it has learned,
@@ -295,7 +295,7 @@ class GenerativeModel:
 
     def unlearned(self, urls: CorpusUrls) -> int:
         """How many of these documents the model was not trained on, by their ids; 0 where that is not known."""
-        return sum(one not in self.learned for one in urls.ids) if self.learned else 0
+        return sum(id not in self.learned for id in urls.ids) if self.learned else 0
 
     @cached_property
     def codec(self) -> UrlTokenizer:
@@ -341,7 +341,7 @@ def write_passages(
     for batch in _batches(queries, tokenizer, settings.query_length, batch_size, model):
         ids = model.generate(**batch, do_sample=False, num_beams=1, max_new_tokens=settings.written_length)
         written += tokenizer.batch_decode(ids, skip_special_tokens=True)
-    return [" ".join(one.split()) for one in written]
+    return [" ".join(text.split()) for text in written]
 
 
 def _batches(
@@ -418,7 +418,7 @@ def read_settings(folder: Path) -> tuple[list[str], GenerativeSettings]:
         if content["format"] != FORMAT or content["stages"] not in ([URL], [PASSAGE, URL]):
             raise ValueError(f"format {content['format']}, stages {content['stages']}")
         content.setdefault("number_urls", False)  # Of models from before there was a choice.
-        given = {field.name: content[field.name] for field in fields(GenerativeSettings)}
-        return list(content["stages"]), GenerativeSettings(**given)
+        values = {field.name: content[field.name] for field in fields(GenerativeSettings)}
+        return list(content["stages"]), GenerativeSettings(**values)
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{folder / FILE} cannot be read: {error}") from None

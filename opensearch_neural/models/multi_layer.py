@@ -228,15 +228,15 @@ class MultiLayerEncoder:
                 batch = {name: [tokenized[name][row] for row in rows] for name in ("input_ids", "attention_mask")}
                 padded = transformer.tokenizer.pad(batch, return_tensors="pt").to(self.document.model.device)
                 output = transformer.auto_model(**padded, output_hidden_states=deep)
-                found = self.selection.vectors(output, padded["attention_mask"])
-                own = torch.arange(found.shape[1], device=found.device) < self.selection.counts(
+                states = self.selection.vectors(output, padded["attention_mask"])
+                own = torch.arange(states.shape[1], device=states.device) < self.selection.counts(
                     padded["attention_mask"].sum(dim=1, keepdim=True)
                 )
                 if self.mix is not None:
-                    found = mixed(found, own, found.new_tensor(self.mix))[:, None]
+                    states = mixed(states, own, states.new_tensor(self.mix))[:, None]
                     own = own[:, :1]
-                found = F.normalize(found, dim=-1) if self.normalized else found
-                for row, vectors, kept in zip(rows, found.float().cpu().numpy(), own.cpu().numpy(), strict=True):
+                states = F.normalize(states, dim=-1) if self.normalized else states
+                for row, vectors, kept in zip(rows, states.float().cpu().numpy(), own.cpu().numpy(), strict=True):
                     values[offsets[row] : offsets[row + 1]] = vectors[kept]
         return MultiVectors(finite(values, self.dimension, self.info), offsets)
 

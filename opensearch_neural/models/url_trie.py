@@ -60,10 +60,12 @@ class Trie:
 
         Raises ValueError for an empty one, and `Repeated` for two that are alike.
         """
-        lengths = np.array([len(one) for one in sequences], dtype=np.int64)
+        lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
         if not len(lengths) or not lengths.min():
             raise ValueError("a trie is built of sequences of at least one token")
-        flat = np.fromiter((token for one in sequences for token in one), dtype=np.int64, count=int(lengths.sum()))
+        flat = np.fromiter(
+            (token for sequence in sequences for token in sequence), dtype=np.int64, count=int(lengths.sum())
+        )
         starts = np.cumsum(lengths) - lengths
         size = int(flat.max()) + 1
         node = np.zeros(len(lengths), dtype=np.int64)  # where each sequence has come to
@@ -208,10 +210,10 @@ class CorpusUrls:
         try:
             trie = Trie.build(_kept(urls, encode, length))
         except Repeated as error:
-            one, other = error.first, error.second
+            first, second = error.first, error.second
             raise InputError(
-                f"the documents {ids[one]!r} and {ids[other]!r} have URLs that the tokenizer of {model['name']} cannot "
-                f"tell apart: {urls[one]!r} and {urls[other]!r}",
+                f"the documents {ids[first]!r} and {ids[second]!r} have URLs that the tokenizer of {model['name']} cannot "
+                f"tell apart: {urls[first]!r} and {urls[second]!r}",
                 "a byte-level tokenizer tells all apart: osn train mlm --set new.architecture=t5",
             ) from None
         return cls(ids, urls, trie, dict(model), length, digest.hexdigest()[:16], numbered)
@@ -299,7 +301,7 @@ class CorpusUrls:
             trie = Trie(tensors["tokens"], tensors["offsets"], tensors["ends"], int(about["depth"]))
             with (folder / about["files"]["documents"]).open(encoding="utf-8") as file:
                 pairs: list[Any] = [json.loads(line) for line in file]
-            ids, urls = [str(one) for one, _ in pairs], [str(url) for _, url in pairs]
+            ids, urls = [str(id) for id, _ in pairs], [str(url) for _, url in pairs]
             whole = len(trie) == len(trie.tokens) + 1 == len(trie.offsets) - 1
             if not whole or len(ids) != about["documents"] or int(trie.ends.max()) + 1 != len(ids):
                 raise ValueError("its parts do not belong together")
@@ -313,7 +315,7 @@ def check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file", "name a folder for the URLs")
     own = (FILE, TENSORS.format("*"), DOCUMENTS.format("*"))
-    names = sorted(one.name for one in folder.iterdir()) if folder.exists() else []
+    names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
     others = [name for name in names if not name.startswith(".") and not any(fnmatch(name, mine) for mine in own)]
     if others:
         raise InputError(f"{folder} holds something else ({others[0]})", "name another folder for the URLs")
@@ -322,9 +324,9 @@ def check_folder(folder: Path) -> None:
 def _kept(urls: Sequence[str], encode: Encode, length: int) -> list[tuple[int, ...]]:
     """The tokens of each URL, shortened where no other's beginning is the same."""
     whole = [tuple(encode(url)) for url in urls]
-    short = [shortened(one, length) for one in whole]
+    short = [shortened(tokens, length) for tokens in whole]
     alike = Counter(short)
-    return [one if alike[cut] > 1 else cut for one, cut in zip(whole, short, strict=True)]
+    return [tokens if alike[cut] > 1 else cut for tokens, cut in zip(whole, short, strict=True)]
 
 
 def shortened(sequence: Sequence[int], length: int) -> tuple[int, ...]:
@@ -348,8 +350,8 @@ def _free(url: str, known: Mapping[str, int], taken: Collection[str], counts: Co
     return free
 
 
-def _same_url(one: str, other: str, url: str) -> InputError:
+def _same_url(first: str, second: str, url: str) -> InputError:
     return InputError(
-        f"the documents {one!r} and {other!r} have the same URL {url!r}",
+        f"the documents {first!r} and {second!r} have the same URL {url!r}",
         "give every document its own (an anchor), or have them numbered: osn train tome --set settings.number_urls=true",
     )

@@ -7,7 +7,7 @@ A file a way to retrieve:
 opensearch.py    a cluster, by any request body, and what it costs in milliseconds
 bm25.py          BM25 by bm25s
 exact_sparse.py  every document scored by its sparse vector
-faiss.py         exact dense search
+faiss.py         exact dense search, and search by codes
 multi_vector.py  exact search by several vectors a document
 generative.py    the URLs that a generative model writes
 ranking.py       the best of a list of scores, ties and all

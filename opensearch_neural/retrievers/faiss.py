@@ -75,8 +75,8 @@ class FaissRetriever:
         scores, positions = self._index.search(self._query_vectors(queries), min(k, max(1, len(self.ids))))
         run: Run = {}
         for query_id, row_scores, row in zip(queries, scores, positions, strict=True):
-            found = np.flatnonzero(row >= 0)
-            ranked = found[np.lexsort((self._order[row[found]], -row_scores[found]))]
+            known = np.flatnonzero(row >= 0)
+            ranked = known[np.lexsort((self._order[row[known]], -row_scores[known]))]
             run[query_id] = {self.ids[row[at]]: float(row_scores[at]) for at in ranked}
         return run
 

@@ -55,10 +55,10 @@ class GenerativeRetriever:
     def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
         """The documents whose URLs are written for each query, at most `k` and at most as many as there are beams."""
         require_positive(k)
-        found = self.decode(self.model.stage_two_inputs(list(queries.values()), batch_size=self._batch_size))
+        decoded = self.decode(self.model.stage_two_inputs(list(queries.values()), batch_size=self._batch_size))
         return {
             query: {self.urls.ids[row]: score for row, score in hits[:k]}
-            for query, hits in zip(queries, found, strict=True)
+            for query, hits in zip(queries, decoded, strict=True)
         }
 
     def find_urls(self, query: str, k: int) -> dict[str, float]:

@@ -56,9 +56,9 @@ class MultiVectorRetriever(FaissRetriever):
                 self._query_vectors(some), max(1, min(k * self._most, len(self._owner)))
             )
             for name, row_scores, row in zip(some, scores, positions, strict=True):
-                found = row >= 0
+                known = row >= 0
                 # The first hit of a document is its best vector's.
-                documents, first = np.unique(self._owner[row[found]], return_index=True)
-                ranked, kept = best(row_scores[found][first], self._order[documents], k)
+                documents, first = np.unique(self._owner[row[known]], return_index=True)
+                ranked, kept = best(row_scores[known][first], self._order[documents], k)
                 run[name] = {self.ids[documents[at]]: float(score) for at, score in zip(ranked, kept, strict=True)}
         return run

@@ -176,12 +176,12 @@ def _ids_only(body: Body) -> Body:
 
 
 def _hits(body: Body, answer: Any, k: int) -> dict[str, float]:
-    found = answer["hits"]["hits"]
+    listed = answer["hits"]["hits"]
     if "collapse" in body or "docvalue_fields" in body:
         # Passages: each stands for its document.
-        hits = {id: hit["_score"] for id, hit in best_passages(body, found, size=k)}
+        hits = {id: hit["_score"] for id, hit in best_passages(body, listed, size=k)}
     else:
-        hits = {hit["_id"]: hit["_score"] for hit in found}
+        hits = {hit["_id"]: hit["_score"] for hit in listed}
     if None in hits.values():
         raise InputError("the request body sorts by something other than the score", 'leave "sort" out of it')
     return hits

@@ -17,9 +17,9 @@ def id_order(ids: Sequence[str]) -> npt.NDArray[np.int64]:
     Raises InputError for an id that occurs twice: its documents could not be told apart in a run.
     """
     by_id = sorted(range(len(ids)), key=ids.__getitem__)
-    for one, next_one in pairwise(by_id):
-        if ids[one] == ids[next_one]:
-            raise InputError(f"the document id {ids[one]!r} occurs more than once", "give every document its own id")
+    for place, following in pairwise(by_id):
+        if ids[place] == ids[following]:
+            raise InputError(f"the document id {ids[place]!r} occurs more than once", "give every document its own id")
     order = np.empty(len(ids), dtype=np.int64)
     order[by_id] = np.arange(len(ids))
     return order

@@ -43,7 +43,7 @@ def page(client: Any, engines: Engines, engine: str, text: str, **more: Any) -> 
     return best_passages(body, hits, **{key: more[key] for key in ("size", "from_") if key in more})
 
 
-@pytest.mark.parametrize("engine", ["bm25", "sparse", "high-idf-first", "hybrid", "hybrid-rrf"])
+@pytest.mark.parametrize("engine", ["bm25", "bm25-sparse", "sparse", "high-idf-first", "hybrid", "hybrid-rrf"])
 def test_each_document_is_found_once_by_its_best_passage(client: Any, engines: Engines, engine: str) -> None:
     # Passage 7 of this document, word for word: behind what an encoder of few tokens reads.
     wanted = LONG[4]["text"].split()[30:40]  # type: ignore[attr-defined]
@@ -58,7 +58,7 @@ def test_each_document_is_found_once_by_its_best_passage(client: Any, engines: E
     assert scores == sorted(scores, reverse=True)
 
 
-@pytest.mark.parametrize("engine", ["bm25", "sparse", "high-idf-first", "hybrid"])
+@pytest.mark.parametrize("engine", ["bm25", "bm25-sparse", "sparse", "high-idf-first", "hybrid"])
 def test_pages_follow_each_other(client: Any, engines: Engines, engine: str) -> None:
     text = "rain sun prism"
     whole = [id for id, _ in page(client, engines, engine, text, size=9)]

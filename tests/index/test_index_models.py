@@ -1,0 +1,75 @@
+"""The models of an index: what wrote it is loaded, another is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from opensearch_neural.errors import ModelError
+from opensearch_neural.index.models import IndexModels
+from opensearch_neural.index.record import IndexMeta, SparseMeta
+from opensearch_neural.models import registry
+from opensearch_neural.models.lexical import LexicalEncoder, build_lexical
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    build_lexical(["rain and sun make a rainbow", "flour and sugar make a cake"]).save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def record(saved: Path) -> IndexMeta:
+    model = LexicalEncoder.load(saved)
+    return IndexMeta(sparse=SparseMeta("lexical", model.info.hash, model.query.hash))
+
+
+def test_the_model_that_wrote_the_index_is_loaded_once(saved: Path, record: IndexMeta) -> None:
+    models = IndexModels("docs", record, sparse=str(saved))
+    assert record.sparse is not None
+    assert models.query_encoder is models.query_encoder and models.query_encoder.hash == record.sparse.query_hash
+    assert models.sparse.info.hash == record.sparse.hash
+
+
+def test_it_is_found_by_its_hash(
+    saved: Path, record: IndexMeta, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OSN_HOME", str(tmp_path / "home"))
+    with pytest.raises(ModelError, match="is not on this machine"):
+        _ = IndexModels("docs", record).query_encoder
+    assert record.sparse is not None
+    registry.remember(record.sparse.hash, saved)
+    assert IndexModels("docs", record).sparse.info.name == "lexical", "not by the folder in which it is kept"
+
+
+def test_another_model_is_refused_with_both_names(record: IndexMeta, tmp_path: Path) -> None:
+    build_lexical(["another corpus altogether"]).save(tmp_path / "other")
+    for side in ("sparse", "query_encoder"):
+        models = IndexModels("docs", record, sparse=str(tmp_path / "other"), remedy="name the right one")
+        with pytest.raises(
+            ModelError, match=r"was written with the sparse model lexical .*, and this is .*other"
+        ) as error:
+            getattr(models, side)
+        assert error.value.remedy == "name the right one"
+
+
+def test_an_index_without_such_vectors_has_no_model_for_them(record: IndexMeta) -> None:
+    models = IndexModels("docs", record, dense="anything")
+    for kind, message in (("dense", "dense"), ("quantized", "quantized"), ("reconstructed", "reconstructed")):
+        with pytest.raises(ModelError, match=f"the index 'docs' holds no {message} vectors"):
+            getattr(models, kind)
+
+
+def test_an_index_that_is_not_there_yet_takes_any_model_that_is_named(saved: Path) -> None:
+    assert IndexModels("docs", None, sparse=str(saved)).sparse.info.path == saved
+    with pytest.raises(ModelError, match="no sparse model is named"):
+        _ = IndexModels("docs", None).sparse
+
+
+def test_a_model_that_is_held_is_not_loaded(record: IndexMeta, saved: Path) -> None:
+    encoder = LexicalEncoder.load(saved)
+    models = IndexModels("docs", record, sparse="/nowhere")
+    assert models.holding(sparse=encoder).sparse is encoder
+    with pytest.raises(ModelError):
+        _ = models.sparse
