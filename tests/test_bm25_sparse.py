@@ -18,6 +18,7 @@ from opensearch_neural import queries
 from opensearch_neural.cli import osn
 from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.settings import WeightedSum
+from opensearch_neural.engines.sparse import Bm25Sparse
 from opensearch_neural.explanation import predicted, shares
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import IndexMeta, SparseMeta
@@ -231,11 +232,12 @@ TEXTS = {
 
 @pytest.fixture(scope="module")
 def docs(client: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    corpus = tmp_path_factory.mktemp("docs") / "docs.jsonl"
+    folder = tmp_path_factory.mktemp("docs")
+    corpus = folder / "docs.jsonl"
     corpus.write_text("".join(json.dumps({"_id": id, "text": text}) + "\n" for id, text in TEXTS.items()))
     name = "osn-test-sum-docs"
-    run_job(client, job := Job(CorpusSource(str(corpus)), name, replicas=0), show_progress=False)
-    assert job.index == name
+    job = Job(CorpusSource(str(corpus)), name, replicas=0, dead_letters=folder / "dead.jsonl")
+    run_job(client, job, show_progress=False)
     yield name
     client.indices.delete(index=name)
 
@@ -253,9 +255,7 @@ def test_the_weight_does_not_depend_on_the_models_scale(client: Any, docs: str, 
         client.index(index=index_name, id=id, body={"text": TEXTS[id], "sparse": larger})
     client.indices.refresh(index=index_name)
     other = open_engines(client, index_name)
-    scales = [
-        measure_sparse_scale(client, each.index, each.models.query_encoder, plugin=each.plugin) for each in (one, other)
-    ]
+    scales = [measure_sparse_scale(client, each.index, each.models.query_encoder) for each in (one, other)]
     assert scales[0] is not None and scales[1] == pytest.approx(8 * scales[0], rel=0.3)
     # Four documents are a small sample, and each index draws its own sentences of them.
     one.meta.extra[SCALE], other.meta.extra[SCALE] = 1.0, 8.0
@@ -289,7 +289,7 @@ def test_exact_hits_are_those_of_all_documents(client: Any, docs: str, cluster_u
     answer = json.loads(done.stdout)
     assert "window" in answer
     text, engines = "the light of the sun on flour", open_engines(client, docs)
-    weight = WeightedSum().weight / engines.meta.extra[SCALE]
+    weight = WeightedSum().weight / Bm25Sparse(engines).scale
     tokens = engines.models.query_encoder.encode(text)
     hits = client.search(index=docs, body=queries.bm25_sparse(text, tokens, weight=weight, window=None, size=2))
     expected = [(hit["_id"], pytest.approx(hit["_score"], rel=1e-5)) for hit in hits["hits"]["hits"]]

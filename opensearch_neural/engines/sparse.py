@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural import queries
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 WIDENED_BY = 4
 """By which bm25-sparse widens its window where it is not certain that the hits are those of all documents."""
+WIDEST = 1_000
+"""Beyond this window all documents are searched: the sum of both costs less than the rescoring."""
 
 
 class Bm25(Engine):
@@ -70,42 +73,37 @@ class Bm25Sparse(Sparse):
         if self.opened.connect is None:
             raise ClusterError(f"no connection to measure the scale of the sparse scores of {self.opened.index!r} by")
         client, opened = self.opened.connect(), self.opened
-        return measure_sparse_scale(client, opened.index, opened.models.query_encoder, plugin=opened.plugin) or 1.0
+        return measure_sparse_scale(client, opened.index, opened.models.query_encoder) or 1.0
 
     def load(self) -> None:
         super().load()
         _ = self.scale
 
     def body(self, text: str, page: Page) -> Body:
-        how = WeightedSum.of(self.opened)
-        # Passages are collapsed, and so have no window that could be widened.
-        whole = self.opened.settings.get("exact") and page.get("collapse")
-        return self._sum(text, page, how.weight, None if whole else how.window)
+        return self._sum(text, page, None if self.opened.settings.get("exact") else WeightedSum.of(self.opened).window)
 
-    def _sum(self, text: str, page: Page, weight: float, window: int | None) -> Body:
-        tokens, weight = self.tokens(text), weight / self.scale
+    def _sum(self, text: str, page: Page, window: int | None) -> Body:
+        tokens, weight = self.tokens(text), WeightedSum.of(self.opened).weight / self.scale
         return queries.bm25_sparse(text, tokens, weight=weight, window=window, plugin=self.opened.plugin, **page)
 
     def search(self, client: OpenSearch, body: Body, text: str, page: Page) -> Searched:
-        if not self.opened.settings.get("exact") or "rescore" not in body:
+        """With the setting `exact`: by a window first, which is widened until its page is certainly the exact one."""
+        window = WeightedSum.of(self.opened).window
+        windowed = self._sum(text, page, window)
+        # What is collapsed has no window.
+        if not self.opened.settings.get("exact") or "rescore" not in windowed:
             return super().search(client, body, text, page)
-        tops = queries.heaviest(body)
-        answers = self._ask(client, tops.values())
-        largest = {
-            token: answer["hits"]["hits"][0]["_score"]
-            for token, answer in zip(tops, answers, strict=True)
-            if answer["hits"]["hits"]
-        }
-        window = body["rescore"]["window_size"]
-        while window <= queries.MOST_HITS:
-            widened = {**body, "rescore": {**body["rescore"], "window_size": window}}
-            answer, end = self._ask(client, (widened, queries.window_end(widened)))
-            if queries.certified(widened, answer, end, largest):
-                return Searched(widened, answer, {"window": window})
+        tops = queries.heaviest(windowed)
+        heaviest = [answer["hits"]["hits"] for answer in self._ask(client, tops.values())]
+        largest = {token: hits[0]["_score"] for token, hits in zip(tops, heaviest, strict=True) if hits}
+        while window <= WIDEST:
+            stage = {**windowed["rescore"], "window_size": window}
+            windowed = {**windowed, "rescore": stage, "explain": body.get("explain", False)}
+            answer, end = self._ask(client, (windowed, queries.window_end(windowed)))
+            if queries.certified(windowed, answer, end, largest):
+                return Searched(windowed, answer, {"window": window})
             window *= WIDENED_BY
-        whole = {**body, "query": self._sum(text, page, WeightedSum.of(self.opened).weight, None)["query"]}
-        del whole["rescore"]
-        return Searched(whole, client.search(index=self.opened.index, body=whole), {"window": None})
+        return replace(super().search(client, body, text, page), facts={"window": None})
 
     def _ask(self, client: OpenSearch, bodies: Iterable[Body]) -> list[Any]:
         """The answers to several bodies, in one request. Raises ClusterError where one is refused."""

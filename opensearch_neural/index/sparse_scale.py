@@ -14,6 +14,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural import queries
+from opensearch_neural.index.models import IndexModels
+from opensearch_neural.index.record import existing_record, write_record
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -28,8 +30,22 @@ AT_ONCE = 50
 """Searches in one request."""
 
 
+def keep_sparse_scale(client: OpenSearch, index: str) -> None:
+    """Measure the scale of an index that was written just now, and keep it in its record, unless it has one.
+
+    Raises ModelError when the index's sparse model is not on this machine.
+    """
+    record = existing_record(client, index)
+    if record.sparse is None or SCALE in record.extra:
+        return
+    scale = measure_sparse_scale(client, index, IndexModels(index, record).query_encoder)
+    if scale is not None:
+        # Read again: what the measuring took, somebody may have written meanwhile.
+        write_record(client, index, existing_record(client, index).with_extra(**{SCALE: round(scale, 4)}))
+
+
 def measure_sparse_scale(
-    client: OpenSearch, index: str, encoder: QueryEncoder, *, plugin: bool, sample: int = SAMPLE, seed: int = 0
+    client: OpenSearch, index: str, encoder: QueryEncoder, *, sample: int = SAMPLE, seed: int = 0
 ) -> float | None:
     """The median of sparse score / BM25 score over a sample of known items; None where no document has both.
 
@@ -43,7 +59,7 @@ def measure_sparse_scale(
             own: dict[str, Any] = {"filter": {"ids": {"values": [id]}}, "size": 1, "source": False}
             for body in (
                 queries.bm25(sentence, **own),
-                queries.neural_sparse(encoder.encode(sentence), plugin=plugin, **own),
+                queries.neural_sparse(encoder.encode(sentence), plugin=False, **own),
             ):
                 lines += [{}, body]
         scores = [_score(answer) for answer in client.msearch(index=index, body=lines)["responses"]]

@@ -109,8 +109,8 @@ PROBES = ("", "a short text", "words and more words. " * 300)
 def documents_alike(first: DenseEncoder, second: DenseEncoder) -> bool:
     """Whether both encode documents alike: by the same weights, to the same vectors of PROBES.
 
-    Then the one need not be asked what the other has given. A model quantized for ranking has the document encoder that it was
-    started from.
+    Then the one need not be asked what the other has given. A model quantized for ranking has the document encoder that it
+    was started from.
     """
     if not isinstance(first, TorchDenseEncoder) or not isinstance(second, TorchDenseEncoder):
         return False
