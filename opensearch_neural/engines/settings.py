@@ -17,14 +17,18 @@ TUNED_CASCADE = "cascade"
 
 
 TUNED_SUM = "bm25_sparse"
-"""Likewise for bm25-sparse: {"weight": 0.5, "window": 50}."""
+"""Likewise for bm25-sparse: {"weight": 0.45, "window": 50}."""
 
 
 @dataclass(frozen=True)
 class WeightedSum:
-    """How bm25-sparse searches."""
+    """How bm25-sparse searches.
 
-    weight: float = 0.5
+    The default weight is 0.2 times the scores of a published SPLADE of 2 layers x 128, which on judged queries added most to
+    BM25: 0.29 to 0.57 units on seven corpora with training queries, 0.45 in the mean.
+    """
+
+    weight: float = 0.45
     """What the model adds to a known item, as a share of what BM25 gives it (`index.sparse_scale`)."""
     window: int = 50
     """Hits of BM25, of each shard, that get it."""

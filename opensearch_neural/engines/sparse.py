@@ -58,7 +58,7 @@ class Bm25Sparse(Sparse):
             "window", whole_number, "hits of BM25, of each shard, that get what the model adds.", "as tuned, else 50"
         ),
         Option(
-            "weight", positive, "what the model adds to a document's own words, beside BM25's 1.", "as tuned, else 0.5"
+            "weight", positive, "what the model adds to a document's own words, beside BM25's 1.", "as tuned, else 0.45"
         ),
         Option("exact", bool, "widen the window until the hits are those of all documents.", is_flag=True),
     )
