@@ -63,12 +63,14 @@ def spread(table: NDArray[np.floating]) -> float:
 
 @dataclass(frozen=True)
 class PackedTable:
-    """text: M · 256 · 3 characters. scale: what a step is worth. offset: what a script's result lies above the inner
-    product."""
+    """A query's look-up table, as a script's parameters hold it."""
 
     text: str
+    """M · 256 · 3 characters."""
     scale: float
+    """What a step is worth."""
     offset: float
+    """By how much a script's result lies above the inner product."""
 
     @classmethod
     def of(cls, table: ArrayLike) -> PackedTable:

@@ -55,14 +55,14 @@ class Tower:
 
 @dataclass(frozen=True)
 class OnnxDenseEncoder:
-    """A DenseEncoder (see `dense`) without torch. An application encodes queries: the documents' tower is loaded when the
-    first document is encoded, which raises ModelError where that tower needs torch."""
+    """A DenseEncoder without torch."""
 
     info: ModelInfo
     dimension: int
     normalized: bool
     query: Tower
     load_document: Callable[[], Tower] = field(repr=False)
+    """Called when the first document is encoded: applications encode queries. Raises ModelError if that needs torch."""
     vectors: int = 1
 
     @cached_property

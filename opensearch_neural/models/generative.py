@@ -221,14 +221,16 @@ def _name_of_cache(model: Any) -> str:
 
 @dataclass(frozen=True)
 class GenerativeModel:
-    """The stages: `passage` is None in a single-stage model, whose `url` reads the query. learned: {id: URL} of the
-    documents it was trained on, with the numbers of shared ones; empty where that is not known."""
+    """The stages of a model that writes URLs, each with its tokenizer."""
 
     info: ModelInfo
     settings: GenerativeSettings
     url: tuple[Any, PreTrainedTokenizerBase]
+    """Passage → URL; of a single-stage model query → URL."""
     passage: tuple[Any, PreTrainedTokenizerBase] | None = None
+    """Query → passage. None: a single-stage model."""
     learned: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """{id: URL} of the documents it was trained on, with the numbers of shared URLs. Empty: not known."""
 
     def stage_two_inputs(self, queries: Sequence[str], *, batch_size: int = 32) -> list[str]:
         """What the second stage reads for each query: the passage that stage 1 writes, the query itself where that one

@@ -35,11 +35,13 @@ _EXAMPLE = "The traced model takes any number of texts of any length."
 
 @dataclass(frozen=True)
 class Exported:
-    """A zip file and the configuration to register it with; `largest_difference`: traced against eager, of the encoder."""
+    """A model as ml-commons takes it."""
 
     zip: Path
     config: Path
+    """What to register it with."""
     largest_difference: float | None = None
+    """Between the traced encoder's weights and the model's. None: not an encoder."""
 
 
 def export(model: str | Path, out: Path, *, name: str | None = None, version: str = "1.0.0") -> list[Exported]:

@@ -50,17 +50,20 @@ Vectors = NDArray[np.float32]
 class Selection:
     """Which hidden states are a document's vectors, in which order.
 
-    source: "layers", of each of `layers` the pooled vector (MLR, eq. 1; 1 is the first, ascending, `depth`, the last, among
-    them); "first-tokens", of the last layer those of the first `count` tokens (ME-BERT); "tokens", those of all of them
-    (ColBERT). Under mean pooling the mean of all tokens comes before the tokens' own vectors, and is counted.
-    Raises InputError for layers that the backbone does not have or that lack the last.
+    Under mean pooling the mean of all tokens comes before the tokens' own vectors, and is counted. Raises InputError for
+    layers that the backbone does not have or that lack the last.
     """
 
     source: Source
+    """Pooled vectors of `layers` (MLR, eq. 1), vectors of the last layer's first `count` tokens (ME-BERT), or of all of its
+    tokens (ColBERT)."""
     pooling: Pooling
     depth: int
+    """Layers of the backbone."""
     layers: tuple[int, ...] = ()
+    """Ascending, from 1; the last layer is among them."""
     count: int = 0
+    """Tokens whose vectors are taken."""
 
     def __post_init__(self) -> None:
         if self.source == "layers":
@@ -169,13 +172,13 @@ class MultiVectors:
 class MultiLayerEncoder:
     """A model that encodes a document as several vectors and a query as one.
 
-    mix: the weights by which a document's vectors become one, None where they stay several. The documents' tower is loaded
-    when a document is first encoded: queries, by ONNX, need no torch.
+    The documents' tower is loaded when a document is first encoded: queries, by ONNX, need no torch.
     """
 
     info: ModelInfo
     selection: Selection
     mix: tuple[float, ...] | None
+    """The weights by which a document's vectors become one. None: they stay several."""
     query: DenseEncoder
     device: str | None = None
 
@@ -243,11 +246,11 @@ class MultiLayerEncoder:
 
 @dataclass(frozen=True)
 class StackedEncoder:
-    """A multi-layer model behind the interface of `DenseEncoder`: a document's row is its `vectors`, one after the other;
-    one of fewer tokens than these has its first once more in their place."""
+    """A multi-layer model behind the interface of `DenseEncoder`: a document's row is its vectors, one after the other."""
 
     encoder: MultiLayerEncoder
     vectors: int
+    """Of every document. One of fewer tokens has its first vector once more in the place of those that it lacks."""
 
     @property
     def info(self) -> ModelInfo:
