@@ -103,8 +103,8 @@ def told_apart(explained: Iterable[Share], words: Collection[str]) -> list[Share
 def predicted(body: Body, explained: Iterable[Share]) -> float:
     """The score that the oracle works out for the body and a document with these sparse weights.
 
-    Of the first query that is not sparse, which is BM25 as a rule, it takes the shares. Raises InputError for a body with
-    several such queries, or with codes.
+    Of the query that is not sparse, which is BM25 as a rule, it takes the shares. Raises InputError for a body with several
+    such queries, or with codes.
     """
     import numpy as np
 
@@ -122,7 +122,7 @@ def predicted(body: Body, explained: Iterable[Share]) -> float:
     def known(clause: Clause) -> Floats:
         asked.append(clause)
         if len(asked) > 1 or "script_score" in clause:
-            raise InputError("the score of a body with several second queries is not predicted", "only of first is")
+            raise InputError("the score of a body with several queries that are not sparse is not predicted")
         return np.array([base], np.float32)
 
     return predict(body, StoredWeights.of([weights]), known=known).get(0, 0.0)
@@ -156,5 +156,5 @@ def _together(first: Share, second: Share) -> Share:
 
 
 def _word(term: str) -> str:
-    """The word of "contents:rain", and of several that count as first: "Synonym(contents:rain contents:shower)"."""
+    """The word of "contents:rain", and of several that count as one: "Synonym(contents:rain contents:shower)"."""
     return re.sub(r"^Synonym\((.*)\)$", r"\1", term, flags=re.DOTALL).partition(":")[2] or term

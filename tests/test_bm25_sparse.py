@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,7 +22,7 @@ from opensearch_neural.engines.settings import WeightedSum
 from opensearch_neural.engines.sparse import Bm25Sparse
 from opensearch_neural.explanation import predicted, shares
 from opensearch_neural.index.mapping import index_body, rank_features
-from opensearch_neural.index.record import IndexMeta, SparseMeta
+from opensearch_neural.index.record import IndexMeta, PassageMeta, SparseMeta
 from opensearch_neural.index.sparse_scale import SCALE, measure_sparse_scale
 from opensearch_neural.models.lexical import LexicalEncoder
 from opensearch_neural.models.registry import link_of
@@ -294,3 +295,25 @@ def test_exact_hits_are_those_of_all_documents(client: Any, docs: str, cluster_u
     hits = client.search(index=docs, body=queries.bm25_sparse(text, tokens, weight=weight, window=None, size=2))
     expected = [(hit["_id"], pytest.approx(hit["_score"], rel=1e-5)) for hit in hits["hits"]["hits"]]
     assert [(hit["id"], hit["score"]) for hit in answer["hits"]] == expected
+
+
+@pytest.mark.cluster
+def test_exact_hits_of_passages_are_the_best_of_each_document(
+    client: Any, index_name: str, cluster_url: str, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "docs.jsonl"
+    corpus.write_text("".join(json.dumps({"_id": id, "text": text}) + "\n" for id, text in TEXTS.items()))
+    passages = PassageMeta(8, 6)
+    run_job(
+        client,
+        Job(CorpusSource(str(corpus)), index_name, passages=passages, replicas=0, dead_letters=tmp_path / "dead.jsonl"),
+        show_progress=False,
+    )
+    asked = ["search", "--url", cluster_url, "--index", index_name, "--json", "--explain"]
+    runs = []
+    for how in ([], ["--exact"]):
+        done = CliRunner().invoke(osn, [*asked, *how, "light of the sun"], catch_exceptions=False)
+        runs.append([(hit["id"], hit["score"]) for hit in json.loads(done.stdout)["hits"]])
+    assert len(dict(runs[0])) == len(runs[0]) >= 2
+    # What BM25 does not find comes behind, if it is found at all.
+    assert dict(runs[1][: len(runs[0])]) == pytest.approx(dict(runs[0]), rel=1e-5)

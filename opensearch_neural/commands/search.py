@@ -69,14 +69,14 @@ def search(
     name = engine or engines.default
     engines.body_of(name)
     chosen = engines.engine(name)
-    page: dict[str, Any] = {
-        "filter": clauses or None,
-        "size": size,
-        "from_": from_,
-        "highlight": query if highlight else None,
-        "source": ["title", "text", "url", "passage"] if engines.meta.passages else ["title", "text", "url"],
-    }
-    body = engines.body(name, query, **page)
+    page = engines.page(
+        filter=clauses or None,
+        size=size,
+        from_=from_,
+        highlight=query if highlight else None,
+        source=["title", "text", "url", "passage"] if engines.meta.passages else ["title", "text", "url"],
+    )
+    body = chosen.body(query, page)
     if body_only:
         print(json.dumps(body, indent=2, ensure_ascii=False))
         return

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.engines import dense, fused, generative, sparse
-from opensearch_neural.engines.engine import Engine, Opened
+from opensearch_neural.engines.engine import Engine, Opened, Page
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import existing_record
@@ -72,10 +72,11 @@ class Engines(Opened):
 
         Of an index of passages each document is found once, by its best passage: `queries.best_passages` reads the answer.
         """
-        page["filter"] = filter
-        if self.meta.passages:
-            page.setdefault("collapse", "parent")
-        return self.engine(name).body(text, page)
+        return self.engine(name).body(text, self.page(filter=filter, **page))
+
+    def page(self, **page: Any) -> Page:
+        """What the engines of this index take of a page: passages are collapsed to their documents."""
+        return {"collapse": "parent", **page} if self.meta.passages else page
 
     def with_settings(self, **settings: Any) -> Engines:
         """The same index and models, searched with these settings instead of those of their names."""
