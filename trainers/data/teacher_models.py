@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.vectors import SparseVectors
-
-if TYPE_CHECKING:
-    pass
 from trainers.data.teachers import LEXICAL, Kind, Scores
 
 
@@ -28,8 +25,11 @@ def detect(folder: Path) -> Kind:
         return "cross-encoder"
     written = directory.read_osn_json(folder) or {}
     modules = {module.type for route in directory.routes(folder).values() for module in route}
+    # Without modules that pool its vectors, a masked language model is read as SPLADE.
+    bare = not modules and any(str(name).endswith("ForMaskedLM") for name in config.get("architectures") or [])
     sparse = (
-        config.get("kind") == LEXICAL
+        bare
+        or config.get("kind") == LEXICAL
         or written.get("kind") == "sparse"
         or (folder / "idf.json").exists()
         or bool(modules & {"SpladePooling", "SparseStaticEmbedding"})
@@ -51,7 +51,7 @@ def sparse_sides(
 ) -> SparseSides:
     """The encoders of a sparse model: inference-free queries, or the same network on both sides (SPLADE)."""
     modules = directory.routes(folder)
-    if set(modules) == {""} and not (folder / "idf.json").exists():
+    if set(modules) <= {""} and not (folder / "idf.json").exists():
         return _siamese_network(folder, device, batch_size, max_length)
     from opensearch_neural.models.sparse import load_sparse
 

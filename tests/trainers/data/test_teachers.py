@@ -171,6 +171,20 @@ def test_a_splade_teacher_encodes_queries_with_its_network_too(
     np.testing.assert_allclose(teacher.scores(queries, documents), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_a_bare_masked_language_model_teaches_as_splade(
+    bert: Path, dense: Path, data: TrainingData, tmp_path: Path
+) -> None:
+    from sentence_transformers import SparseEncoder
+
+    assert (detect(bert), detect(dense)) == ("sparse", "dense")
+    teacher = open_teacher(teach(bert, data, output=tmp_path / "t"), data)
+    model = SparseEncoder(str(bert), device="cpu")
+    example = data.example(0)
+    texts = [data.documents[document] for document in data.documents.ids]
+    expected = model.similarity(model.encode_query([example.query]), model.encode_document(texts)).to_dense()
+    np.testing.assert_allclose(teacher.scores([example.query_id], data.documents.ids), expected.cpu(), rtol=1e-4)
+
+
 def test_a_cross_encoder_is_cached_for_positives_and_the_hardest_negatives(
     cross_encoder: Path, data: TrainingData, tmp_path: Path
 ) -> None:
