@@ -249,7 +249,7 @@ def step_with_sentence_transformers(config: DenseConfig) -> list[float]:
         per_device_train_batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
         weight_decay=settings.weight_decay,
-        max_grad_norm=settings.max_gradient_norm,
+        max_grad_norm=settings.max_gradient_norm or 0.0,
         bf16=settings.precision == "bfloat16",
         use_cpu=settings.device == "cpu" or not torch.cuda.is_available(),
         seed=settings.seed,

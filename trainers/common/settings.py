@@ -33,8 +33,8 @@ class TrainingSettings:
     """a share of the steps below 1, else a number of steps"""
     weight_decay: float = 0.01
     """of matrices alone"""
-    max_gradient_norm: float = 1.0
-    """longer gradients are cut to it"""
+    max_gradient_norm: float | None = 1.0
+    """longer gradients are cut to it; null cuts none"""
     precision: Precision = "float32"
     """what the network computes in; auto is bfloat16 where the hardware is faster in it, else float32"""
     activation_checkpointing: bool = False

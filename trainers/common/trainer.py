@@ -331,7 +331,8 @@ def _arguments(settings: TrainingSettings, run: RunFolder, *, steps: int, measur
         lr_scheduler_type="constant_with_warmup" if settings.schedule == "constant" else settings.schedule,
         warmup_steps=int(warmup),
         weight_decay=settings.weight_decay,
-        max_grad_norm=settings.max_gradient_norm,
+        # An infinite one cuts nothing, and the norm, which tells whether a gradient is finite, is still taken.
+        max_grad_norm=math.inf if settings.max_gradient_norm is None else settings.max_gradient_norm,
         bf16=computed_in(settings.precision, "cpu" if cpu else None) == "bfloat16",
         seed=settings.seed,
         eval_strategy="steps" if measured else "no",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from opensearch_neural.errors import InputError
 from trainers.common import losses
@@ -50,12 +51,19 @@ class TeacherEnsemble:
             )
         return TeacherScores(torch.from_numpy(np.nan_to_num(values)), torch.from_numpy(known))
 
-    def of_documents(self, own: Sequence[Drawn], documents: Documents) -> TeacherScores:
-        """Of the queries with `documents` (see `Teacher.scores`): (queries, documents)."""
+    def of_documents(
+        self, own: Sequence[Drawn], documents: Documents, *, excluded: Tensor | None = None
+    ) -> TeacherScores:
+        """Of the queries with `documents` (see `Teacher.scores`): (queries, documents).
+
+        excluded: (queries, documents) bool, what is no candidate: it takes no part in the normalization either.
+        """
         at = own[0].at
         queries = [self.sets[at].queries.ids[item.query] for item in own]
         each = [torch.from_numpy(np.asarray(teacher.scores(queries, documents))) for teacher in self.teachers[at]]
         known = torch.stack([scores.isfinite() for scores in each]).all(dim=0)
+        if excluded is not None:
+            known &= ~excluded
         together = losses.normalized_ensemble(
             [scores.nan_to_num() for scores in each],
             self.objective.teacher_weights,

@@ -74,9 +74,10 @@ class SparseCollate:
             targets.impacts = torch.from_numpy(self.impacts[at].dense(drawn.documents, columns))
         if self.ensemble is not None and self.all_pairs:
             names = data.documents.ids
-            targets.teacher = self.ensemble.of_documents(drawn.own, [names[row] for row in drawn.documents])
             # Other known positives, and second copies, are no candidates.
-            targets.teacher.known &= ~targets.excluded
+            targets.teacher = self.ensemble.of_documents(
+                drawn.own, [names[row] for row in drawn.documents], excluded=targets.excluded
+            )
         elif self.ensemble is not None:
             targets.teacher = self.ensemble.of_candidates(drawn.own)
         computed = torch.from_numpy(columns) if len(columns) < self.size else None
