@@ -10,7 +10,7 @@ Nothing here trains weights; `osn train mlm` does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -164,7 +164,7 @@ def masked_language_model(
     if body:
         raise ModelError(f"{folder}: the weights lack {', '.join(sorted(body)[:3])}")
     output = model.get_output_embeddings()
-    fresh = any(not key.startswith(base) for key in missing)
+    fresh = _lacks_head(model, missing, folder)
     if fresh:
         model.tie_weights()
         if output.weight is not model.get_input_embeddings().weight:
@@ -173,6 +173,21 @@ def masked_language_model(
         if output.bias is not None:
             nn.init.constant_(output.bias, head_bias)
     return model, load_tokenizer(folder), fresh
+
+
+def _lacks_head(model: PreTrainedModel, missing: Sequence[str], folder: Path) -> bool:
+    """Whether a directory has no masked-LM head. Raises ModelError where it has a part of one: to make it anew would
+    throw away what was trained."""
+    base = f"{model.base_model_prefix}."
+    weights = {key: weight.data_ptr() for key, weight in model.state_dict().items()}
+    body = {pointer for key, pointer in weights.items() if key.startswith(base)}
+    # A weight that goes by two names lies in the file under one of them.
+    held = {pointer for key, pointer in weights.items() if key not in missing}
+    head = {key for key, pointer in weights.items() if not key.startswith(base) and pointer not in body}
+    lacking = sorted(key for key in head & set(missing) if weights[key] not in held)
+    if lacking and any(key not in missing for key in head):
+        raise ModelError(f"{folder}: the weights of the masked-LM head lack {', '.join(lacking[:3])}")
+    return bool(lacking)
 
 
 def keep_layers(model: PreTrainedModel, count: int) -> None:

@@ -35,8 +35,13 @@ class Lexicon:
         tokenizer: PreTrainedTokenizerBase,
         size: int,
         settings: StudentSettings,
+        *,
+        table: Mapping[str, float] | None = None,
     ) -> Lexicon:
-        """The statistics of some texts by id; the weights of queries are what `settings.idf` says of them."""
+        """The statistics of some texts by id; the weights of queries are what `settings.idf` says of them.
+
+        table: those of the start, which settings.idf "start" means.
+        """
         texts = (text for store in stores for text in store.values())
         # A copy: truncation, which batches set, is a tokenizer's state, and statistics are of whole texts.
         whole = copy.deepcopy(tokenizer.backend_tokenizer)
@@ -47,9 +52,14 @@ class Lexicon:
             return cls(encoder, size)
         words = encoder.query.tokenizer
         special = special_tokens(words)
-        listed = dict.fromkeys(vocabulary_of(words), 1.0) if settings.idf == "none" else load_idf(settings.idf)
-        table = {**listed, **dict.fromkeys(special, 0.0)}
-        return cls(replace(encoder, query=QueryEncoder(words, table, name=encoder.name)), size)
+        if settings.idf == "start":
+            if table is None:
+                raise ValueError("settings.idf is start: give its table")
+            listed = table
+        else:
+            listed = dict.fromkeys(vocabulary_of(words), 1.0) if settings.idf == "none" else load_idf(settings.idf)
+        weights = {**listed, **dict.fromkeys(special, 0.0)}
+        return cls(replace(encoder, query=QueryEncoder(words, weights, name=encoder.name)), size)
 
     def impacts(self, texts: Sequence[str]) -> csr_matrix:
         """(texts, vocabulary)."""

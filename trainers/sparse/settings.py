@@ -17,12 +17,15 @@ STUDENT = "student"
 """As a miner: the student of the fine-tuning stage, trained without pre-training (section 4.2)."""
 
 
+Activation = Literal["log", "double-log"]
+
+
 @dataclass(slots=True)
 class StudentSettings:
     """What documents become, and what weighs a query's tokens."""
 
-    activation: Literal["log", "double-log"] = "log"
-    """log(1 + ReLU(x)), or log(1 + log(1 + ReLU(x)))"""
+    activation: Activation | None = None
+    """log(1 + ReLU(x)), or log(1 + log(1 + ReLU(x))); null keeps a sparse start's own, and takes log elsewhere"""
     residual: bool = False
     """add the learned weights to BM25 impacts of the whole text"""
     k1: float = K1
@@ -30,7 +33,7 @@ class StudentSettings:
     b: float = B
     """of BM25's impacts"""
     idf: str = "train"
-    """from "train" documents, each set's "own" in training, "none" (every token 1), or an idf.json"""
+    """of "train" documents, each set's "own" in training, the "start"'s, "none" (every token 1), or an idf.json"""
     revive: float = 0.0
     """the share of the gradient that reaches a silenced term where that would raise it; at 0 silence is for ever"""
     head: Literal["full", "sampled"] = "sampled"

@@ -1,60 +1,124 @@
-"""From a start to an untrained student."""
+"""From a start to an untrained student.
+
+A start is a backbone, a masked language model, or a sparse model of any make: a Router, a siamese SPLADE (the same network
+for queries and documents), a residual one, or a masked language model with `idf.json`. What belongs to a sparse model, its
+activation and its table, is read with it.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase, set_seed
 
-from opensearch_neural.errors import InputError
+from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import sparse as sparse_models
 from opensearch_neural.models.directory import locate, routes
+from opensearch_neural.query_encoder import QueryEncoder
 from trainers.encoders import backbones
 from trainers.sparse.lexicon import Lexicon
-from trainers.sparse.settings import SparseConfig, StudentSettings
+from trainers.sparse.settings import Activation, SparseConfig, StudentSettings
 from trainers.sparse.student import SparseStudent
 
+logger = logging.getLogger(__name__)
 
-def load_start(name_or_path: str | Path, student: StudentSettings) -> tuple[Any, PreTrainedTokenizerBase, bool]:
-    """(masked language model, tokenizer, whether its head is fresh): also of a sparse model, whose document side it is."""
-    folder = locate(name_or_path)
-    if (folder / sparse_models.RESIDUAL).exists():
-        folder = folder / "document"
-    elif modules := routes(folder).get("document"):
-        folder = modules[0].path
+
+@dataclass(frozen=True)
+class Start:
+    """What a student starts from."""
+
+    model: Any
+    """a masked language model"""
+    tokenizer: PreTrainedTokenizerBase
+    fresh: bool
+    """whether its head is new, because the directory has none"""
+
+
+def load_start(name_or_path: str | Path, student: StudentSettings) -> Start:
+    """The masked language model of a start, of a sparse model that of its documents.
+
+    Raises ModelError for a directory that is no such model or whose head lacks weights, InputError for documents longer
+    than its positions.
+    """
+    folder, _ = _document_side(locate(name_or_path))
     model, tokenizer, fresh = backbones.masked_language_model(folder)
     if fresh:
         backbones.identity_head(model)
     if student.dropout is not None:
         backbones.set_dropout(model, student.dropout)
     check_length(model, "student.document_length", student.document_length)
-    return model, tokenizer, fresh
+    return Start(model, tokenizer, fresh)
+
+
+def with_own_activation(config: SparseConfig) -> SparseConfig:
+    """`config` with the activation of its start where it names none.
+
+    Raises ModelError for a sparse model whose weights are pooled in a way that the student's are not.
+    """
+    _, own = _document_side(locate(config.start))
+    asked = config.student.activation
+    if asked is not None and own is not None and asked != own:
+        logger.warning("%s was trained with the activation %s: %s changes all its weights", config.start, own, asked)
+    return replace(config, student=replace(config.student, activation=asked or own or "log"))
+
+
+def _document_side(folder: Path) -> tuple[Path, Activation | None]:
+    """(the folder of the documents' transformer, its activation; None where the start is no sparse model)."""
+    modules = routes(folder).get("document") or routes(folder).get("") or []
+    if (folder / sparse_models.RESIDUAL).exists() or any(module.type == "SpladePooling" for module in modules):
+        transformer, pooling = sparse_models.document_modules(folder)
+        if pooling.strategy != "max":
+            raise ModelError(
+                f"{folder} adds the weights of all positions ({pooling.strategy})",
+                "start from a model that takes the largest",
+            )
+        return transformer.path, "double-log" if pooling.double_log else "log"
+    if modules:
+        return modules[0].path, None
+    # A masked language model with a table is read with the plain activation, see `load_sparse`.
+    return folder, "log" if (folder / "idf.json").exists() else None
+
+
+def start_table(name_or_path: str | Path) -> Mapping[str, float]:
+    """The weights of a start's query tokens. Raises InputError where it has none."""
+    try:
+        return QueryEncoder.load(locate(name_or_path)).weights
+    except ModelError as error:
+        raise InputError(
+            f"student.idf is start, but the start has no table of weights: {error.message}",
+            "student.idf=train counts one over the documents of the train sets",
+        ) from None
 
 
 def check_length(model: Any, name: str, length: int) -> None:
+    """Raises InputError where a backbone has fewer positions than `length`."""
     longest = getattr(model.config, "max_position_embeddings", None)
     if longest is not None and length > longest:
         raise InputError(f"{name} is {length}, the backbone has {longest} positions")
 
 
 def build(config: SparseConfig, stores: Sequence[Mapping[str, str]], *, to_impacts: bool = False) -> SparseStudent:
-    """The untrained student; its table and impacts are of the texts in `stores`.
+    """The untrained student; its statistics, and by default its table, are of the texts in `stores`.
 
-    Raises InputError for documents longer than the backbone's positions."""
+    Raises as `load_start` and `start_table` do."""
     set_seed(config.training.seed)
-    model, tokenizer, _ = load_start(config.start, config.student)
-    check_length(model, "document_length", config.document_length)
-    size = len(model.get_output_embeddings().weight)
+    config = with_own_activation(config)
+    start = load_start(config.start, config.student)
+    check_length(start.model, "document_length", config.document_length)
+    size = len(start.model.get_output_embeddings().weight)
+    table = start_table(config.start) if config.student.idf == "start" else None
     return SparseStudent(
-        model,
-        tokenizer,
+        start.model,
+        start.tokenizer,
         config.student,
         config.objective,
         config.regularization,
         document_length=config.document_length,
-        lexicon=Lexicon.of(stores, tokenizer, size, config.student),
+        lexicon=Lexicon.of(stores, start.tokenizer, size, config.student, table=table),
         name=locate(config.start),
         to_impacts=to_impacts,
     )

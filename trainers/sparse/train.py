@@ -40,7 +40,7 @@ from trainers.sparse.batches import collate
 from trainers.sparse.dev_measures import BASELINES, DevRetrieval
 from trainers.sparse.settings import STUDENT, SparseConfig, StageSettings
 from trainers.sparse.stage_data import check_names, mined, teachers
-from trainers.sparse.start import build
+from trainers.sparse.start import build, start_table, with_own_activation
 from trainers.sparse.student import KIND, SparseStudent
 from trainers.sparse.warm_up import warmed_up
 
@@ -65,7 +65,10 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None) -> Train
     for part in (stage, config):
         if part is not None:
             check_names(part)
-    if config.student.idf not in ("train", "own", "none"):
+    config = with_own_activation(config)
+    if config.student.idf == "start":
+        start_table(config.start)
+    elif config.student.idf not in ("train", "own", "none"):
         load_idf(config.student.idf)
     prepared = prepared_sets(config, config, documents=documents)
     warm = config.stage(config, config.output, warmed_up(config, prepared))

@@ -70,10 +70,15 @@ class _Documents:
 
 
 def warmed_up(config: SparseConfig, prepared: Prepared) -> str:
-    """The model that the first stage starts from: `config.start`, or what the warm-up makes of it."""
+    """The model that the first stage starts from: `config.start`, or what the warm-up makes of it.
+
+    A head that was trained is not warmed up: calibration would rescale it.
+    """
     settings, folder = config.warm_up, config.folder / "warm-up"
-    model, tokenizer, fresh = load_start(config.start, config.student)
-    if not fresh and not settings.masked_lm_steps and not settings.impact_steps:
+    start_model = load_start(config.start, config.student)
+    if not start_model.fresh:
+        if settings.masked_lm_steps or settings.impact_steps:
+            logger.warning("%s has a head that was trained: it is not warmed up", config.start)
         return config.start
     training = config.training
     made_by = fingerprint(
@@ -93,15 +98,15 @@ def warmed_up(config: SparseConfig, prepared: Prepared) -> str:
         if not (ready / "config.json").exists():
             set_seed(config.training.seed)
             start, masked, calibrated, impacts = (folder / name for name in WARM_UP_STEPS)
-            backbones.save(model, tokenizer, start)
+            backbones.save(start_model.model, start_model.tokenizer, start)
             if settings.masked_lm_steps:
                 start = _masked_lm(config, start, masked)
             _calibrated(replace(config, start=str(start)), prepared, calibrated)
             if settings.impact_steps:
                 calibrated = _to_impacts(replace(config, start=str(calibrated)), prepared, impacts)
-            final, tokenizer, _ = load_start(calibrated, config.student)
+            final = load_start(calibrated, config.student)
             with tempfile.TemporaryDirectory(dir=folder) as beside:
-                backbones.save(final, tokenizer, Path(beside) / "model")
+                backbones.save(final.model, final.tokenizer, Path(beside) / "model")
                 (Path(beside) / "model").replace(ready)
             for name in WARM_UP_STEPS:
                 shutil.rmtree(folder / name, ignore_errors=True)

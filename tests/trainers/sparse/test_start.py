@@ -1,0 +1,142 @@
+"""What a student starts from is what it was: its head, its activation and its table are kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
+
+from opensearch_neural.errors import InputError  # noqa: E402
+from opensearch_neural.idf import load_idf, save_idf  # noqa: E402
+from opensearch_neural.models.sparse import load_sparse  # noqa: E402
+from trainers.common.settings import TrainingSettings  # noqa: E402
+from trainers.data.sets import QuestionSet  # noqa: E402
+from trainers.encoders import backbones  # noqa: E402
+from trainers.sparse.settings import (  # noqa: E402
+    SparseCandidates,
+    SparseConfig,
+    StudentSettings,
+    WarmUpSettings,
+)
+from trainers.sparse.start import build, load_start  # noqa: E402
+from trainers.sparse.train import prepared_sets, train_sparse  # noqa: E402
+from trainers.sparse.warm_up import warmed_up  # noqa: E402
+
+SETTINGS = StudentSettings(document_length=32, query_length=16, columns=16)
+TEXTS = ["bab dek fin", "gol kuz lab mek nin pol ruz", " ".join(WORDS[:20])]
+
+
+@pytest.fixture(scope="module")
+def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_beir(tmp_path_factory.mktemp("data") / "tiny")
+
+
+def configuration(start: Path, beir: Path, output: Path, **changes: Any) -> SparseConfig:
+    plain: dict[str, Any] = {
+        "output": output,
+        "start": str(start),
+        "train": [QuestionSet(beir)],
+        "student": SETTINGS,
+        "warm_up": WarmUpSettings(expansions=5, weight=0.8),
+        "candidates": SparseCandidates(negatives=1, mine=None),
+        "document_length": 32,
+        "training": TrainingSettings(steps=2, batch_size=8, learning_rate=3e-3, log_every=2),
+    }
+    return SparseConfig(**(plain | changes))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, beir: Path) -> Path:
+    """A sparse model whose activation and table are not the defaults."""
+    folder = tmp_path_factory.mktemp("trained")
+    save_idf(folder / "table.json", {word: 0.5 + at / 100 for at, word in enumerate(WORDS)})
+    settings = replace(SETTINGS, activation="double-log", idf=str(folder / "table.json"))
+    train_sparse(configuration(tiny_backbone(folder / "tiny"), beir, folder / "model", student=settings))
+    return folder / "model"
+
+
+@pytest.fixture(scope="module")
+def masked_lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A masked language model with a head of its own, some of whose weights are above 0."""
+    folder = tmp_path_factory.mktemp("masked-lm")
+    model, tokenizer, _ = backbones.masked_language_model(tiny_backbone(folder / "tiny", seed=5), head_bias=0.2)
+    backbones.save(model, tokenizer, folder / "model")
+    return folder / "model"
+
+
+def weights(vectors: Any) -> list[dict[str, float]]:
+    return [vectors.row(at) for at in range(len(TEXTS))]
+
+
+def assert_weighs_alike(ours: Any, theirs: Any) -> None:
+    assert any(theirs), "the data shows nothing"
+    for mine, expected in zip(weights(ours), theirs, strict=True):
+        assert mine == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_sparse_model_that_is_continued_weighs_as_before(trained: Path, beir: Path, tmp_path: Path) -> None:
+    student = build(configuration(trained, beir, tmp_path), [QuestionSet(beir).load().documents]).eval()
+    assert student.student.activation == "double-log"
+    assert_weighs_alike(student.vectors(TEXTS), weights(load_sparse(trained).encode_documents(TEXTS)))
+
+
+def test_an_activation_that_is_asked_for_is_used(trained: Path, beir: Path, tmp_path: Path) -> None:
+    config = configuration(trained, beir, tmp_path, student=replace(SETTINGS, activation="log"))
+    assert build(config, [QuestionSet(beir).load().documents]).student.activation == "log"
+
+
+def test_the_table_of_the_start_is_kept_where_it_is_asked_for(trained: Path, beir: Path, tmp_path: Path) -> None:
+    config = configuration(trained, beir, tmp_path / "again", student=replace(SETTINGS, idf="start"))
+    train_sparse(config)
+    assert load_idf(tmp_path / "again" / "idf.json") == pytest.approx(load_idf(trained / "idf.json"))
+    counted = configuration(trained, beir, tmp_path / "counted")
+    own = build(counted, [QuestionSet(beir).load().documents]).lexicon.encoder.query.weights
+    assert own != pytest.approx(load_idf(trained / "idf.json"))
+
+
+def test_a_start_without_a_table_is_refused_before_anything_is_computed(
+    masked_lm: Path, beir: Path, tmp_path: Path
+) -> None:
+    config = configuration(masked_lm, beir, tmp_path / "out", student=replace(SETTINGS, idf="start"))
+    with pytest.raises(InputError, match="has no table"):
+        train_sparse(config)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_trained_head_is_neither_warmed_up_nor_calibrated(trained: Path, beir: Path, tmp_path: Path) -> None:
+    asked = WarmUpSettings(masked_lm_steps=1, impact_steps=1, expansions=3, weight=2.0, batch_size=4, length=16)
+    config = configuration(trained, beir, tmp_path / "out", warm_up=asked)
+    assert warmed_up(config, prepared_sets(config, config)) == str(trained)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
+def test_a_siamese_splade_model_is_a_start(masked_lm: Path, beir: Path, tmp_path: Path, activation: Any) -> None:
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
+
+    modules = [MLMTransformer(str(masked_lm)), SpladePooling("max", activation_function=activation)]
+    theirs = SparseEncoder(modules=modules, device="cpu")
+    theirs.save_pretrained(str(tmp_path / "splade"), create_model_card=False)
+    student = build(configuration(tmp_path / "splade", beir, tmp_path / "out"), [QuestionSet(beir).load().documents])
+    special = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}
+    expected = [
+        {token: weight for token, weight in theirs.decode(vector) if token not in special}
+        for vector in theirs.encode_document(TEXTS)
+    ]
+    assert_weighs_alike(student.eval().vectors(TEXTS), expected)
+
+
+def test_a_bare_masked_language_model_keeps_its_head(masked_lm: Path, beir: Path, tmp_path: Path) -> None:
+    start = load_start(masked_lm, SETTINGS)
+    again, _, _ = backbones.masked_language_model(masked_lm)
+    assert not start.fresh
+    for (name, mine), (_, theirs) in zip(start.model.named_parameters(), again.named_parameters(), strict=True):
+        np.testing.assert_array_equal(mine.detach(), theirs.detach(), err_msg=name)
