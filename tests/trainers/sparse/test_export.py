@@ -1,0 +1,101 @@
+"""The directory of a sparse model: what other libraries read of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("torch")
+
+from tiny import WORDS
+from tiny_sparse import TEXTS, configuration, student
+
+from opensearch_neural.commands.idf import idf
+from opensearch_neural.errors import InputError
+from opensearch_neural.models.lexical import build_lexical
+from opensearch_neural.models.sparse import load_sparse
+from trainers.sparse.settings import (
+    StudentSettings,
+)
+
+
+@pytest.mark.parametrize("activation", ["log", "double-log"])
+def test_the_directory_loads_in_sentence_transformers_with_the_same_vectors(
+    tmp_path: Path, backbone: Path, beir: Path, activation: Any
+) -> None:
+    from sentence_transformers import SparseEncoder
+
+    settings = StudentSettings(document_length=32, query_length=16, activation=activation)
+    model = student(configuration(backbone, beir, tmp_path / "x", student=settings))
+    model.export(tmp_path)
+    ours = model.vectors(TEXTS[:4]).to_scipy().toarray()
+    loaded = SparseEncoder(str(tmp_path), device="cpu")
+    theirs = loaded.encode_document(TEXTS[:4]).to_dense().numpy()
+    assert (ours > 0).sum() > 20
+    np.testing.assert_allclose(ours, theirs[:, : ours.shape[1]], atol=2e-6)
+    special = loaded.tokenizer.all_special_ids
+    assert not theirs[:, special].any()
+    encoder = load_sparse(tmp_path)
+    np.testing.assert_allclose(encoder.encode_documents(TEXTS[:4]).to_scipy().toarray(), ours, atol=2e-6)
+    for query, vector in zip(
+        ("bab bab sab", "unknown dek"), loaded.encode_query(["bab bab sab", "unknown dek"]).to_dense(), strict=True
+    ):
+        found = {encoder.vocabulary[at]: float(vector[at]) for at in vector.nonzero().flatten().tolist()}
+        assert encoder.query.encode(query) == pytest.approx(found)
+    assert {path.name for path in tmp_path.iterdir() if path.name.startswith(".")} == set()
+
+
+def test_a_residual_student_is_encoded_as_bm25_of_the_whole_text_plus_what_is_learned(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    settings = StudentSettings(document_length=8, query_length=16, residual=True, k1=0.9, b=0.4)
+    model = student(configuration(backbone, beir, tmp_path / "x", student=settings))
+    model.export(tmp_path)
+    documents = configuration(backbone, beir, tmp_path).train[0].load().documents
+    lexical = build_lexical(documents.values(), tokenizer=model.lexicon.encoder.query.tokenizer, k1=0.9, b=0.4)
+    expected = lexical.encode_documents(TEXTS).to_scipy() + model.vectors(TEXTS).to_scipy()
+    found = load_sparse(tmp_path)
+    np.testing.assert_allclose(found.encode_documents(TEXTS).to_scipy().toarray(), expected.toarray(), atol=2e-6)
+    # The text is longer than the head reads: its impacts count all the same.
+    assert len(found.encode_documents([TEXTS[3]]).row(0).keys() & set(WORDS[:50])) == 50
+    assert found.query.encode("bab sab") == lexical.query.encode("bab sab")
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_model_gets_the_statistics_of_another_corpus_and_keeps_what_it_learned(
+    tmp_path: Path, backbone: Path, beir: Path, residual: bool
+) -> None:
+    from sentence_transformers import SparseEncoder
+
+    settings = StudentSettings(document_length=32, query_length=16, residual=residual)
+    model = student(configuration(backbone, beir, tmp_path / "x", student=settings))
+    source, out = tmp_path / "source", tmp_path / "adapted"
+    source.mkdir()
+    model.export(source)
+    (tmp_path / "c.jsonl").write_text(json.dumps({"_id": "d", "text": "bab bab dek"}) + "\n")
+    arguments = ["--corpus", str(tmp_path / "c.jsonl"), "--model", str(source), "--out", str(out)]
+    saturation = ["--k1", "0.7", "--b", "0.2"]
+    if not residual:
+        with pytest.raises(InputError, match="k1 and b would change nothing"):
+            CliRunner().invoke(idf, [*arguments, *saturation], catch_exceptions=False, standalone_mode=False)
+    done = CliRunner().invoke(idf, [*arguments, *(saturation if residual else [])], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    adapted = load_sparse(out)
+    lexical = build_lexical(["bab bab dek"], tokenizer=model.lexicon.encoder.query.tokenizer, k1=0.7, b=0.2)
+    found = adapted.query.encode("bab fin")
+    assert found == pytest.approx(lexical.query.encode("bab fin"), rel=1e-6)
+    assert found != pytest.approx(load_sparse(source).query.encode("bab fin"), rel=1e-2)
+    expected = model.vectors(TEXTS[:2]).to_scipy().toarray()
+    if residual:
+        expected = expected + lexical.encode_documents(TEXTS[:2]).to_scipy().toarray()
+    else:
+        (vector,) = SparseEncoder(str(out), device="cpu").encode_query(["bab fin"]).to_dense().tolist()
+        assert {adapted.vocabulary[at]: weight for at, weight in enumerate(vector) if weight} == pytest.approx(found)
+    np.testing.assert_allclose(adapted.encode_documents(TEXTS[:2]).to_scipy().toarray(), expected, atol=2e-6)
+    with pytest.raises(InputError, match="there already"):
+        CliRunner().invoke(idf, arguments, catch_exceptions=False, standalone_mode=False)

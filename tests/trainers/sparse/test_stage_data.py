@@ -1,0 +1,69 @@
+"""A stage's hard negatives and teachers."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from tiny_sparse import configuration
+
+from opensearch_neural.errors import InputError
+from trainers.data.negatives import open_retriever
+from trainers.data.sets import (
+    QuestionSet,
+)
+from trainers.data.teachers import PairTeacher
+from trainers.sparse.settings import (
+    SparseCandidates,
+)
+from trainers.sparse.stage_data import check_known, mined
+
+
+def test_queries_whose_positive_the_miner_does_not_find_are_left_out(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    data = QuestionSet(beir).load()
+    run = open_retriever("bm25", data.documents).retrieve(data.query_texts(), 1)
+    lost = {one.query_id for one in data.examples if next(iter(run[one.query_id]), None) not in one.positives}
+    assert 0 < len(lost) < len(data)
+    config = configuration(
+        backbone, beir, tmp_path, candidates=SparseCandidates(negatives=1, mine="bm25", consistency=1)
+    )
+    (left,) = mined(config, [data])
+    assert set(left.query_texts()) == set(data.query_texts()) - lost
+
+
+def test_one_judged_negative_does_not_end_mining_for_the_others(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    config = configuration(backbone, beir, tmp_path, candidates=SparseCandidates(negatives=3, depth=10, mine="bm25"))
+    (alone,) = mined(config, [QuestionSet(beir).load()])
+    found_for = {one.query_id: set(one.negatives) for one in alone.examples}
+    # One that the miner does not find.
+    judged = next(one for one in alone.documents if one not in found_for["q1"] | {"d1"})
+    folder = tmp_path / "judged"
+    shutil.copytree(beir, folder)
+    with (folder / "qrels" / "train.tsv").open("a") as qrels:
+        qrels.write(f"q1\t{judged}\t0\n")
+    (found,) = mined(config, [QuestionSet(folder).load()])
+    assert set(found.examples[0].negatives) == found_for["q1"] | {judged}
+    assert [one.negatives for one in found.examples[1:]] == [one.negatives for one in alone.examples[1:]]
+    assert min(len(one.negatives) for one in alone.examples) >= 3
+
+
+def test_a_cross_encoder_that_scored_other_negatives_is_refused(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    config = configuration(backbone, beir, tmp_path, candidates=SparseCandidates(negatives=2, depth=4, mine="bm25"))
+    (data,) = mined(config, [QuestionSet(beir).load()])
+    pairs = [(data.queries.row(one.query_id), data.documents.row(one.negatives[0])) for one in data.examples]
+    indptr = np.zeros(len(data.queries) + 1, dtype=np.int64)
+    for query, _ in pairs:
+        indptr[query + 1 :] += 1
+    documents = np.array([row for _, row in sorted(pairs)], dtype=np.int32)
+    few = PairTeacher("cross", data, indptr, documents, np.ones(len(pairs), np.float32), "nan")
+    check_known(few, data, replace(config.candidates, depth=1))
+    with pytest.raises(InputError, match=r"cross scored 45 of the 163 hard negatives"):
+        check_known(few, data, config.candidates)

@@ -1,0 +1,243 @@
+"""The sparse student: its scores, its loss, its batches."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tiny import WORDS, tiny_beir  # noqa: E402
+from tiny_sparse import SMALL, batch_of, configuration, student  # noqa: E402
+
+from opensearch_neural.errors import InputError  # noqa: E402
+from opensearch_neural.models.lexical import build_lexical  # noqa: E402
+from trainers.common.grad_cache import cached_backward  # noqa: E402
+from trainers.common.sampling import Visit  # noqa: E402
+from trainers.common.training_model import TrainingProgress  # noqa: E402
+from trainers.data.candidates import RetrievalData, unique_documents  # noqa: E402
+from trainers.data.sets import (  # noqa: E402
+    QuestionSet,
+)
+from trainers.sparse.batches import collate  # noqa: E402
+from trainers.sparse.dev_measures import measured_flops  # noqa: E402
+from trainers.sparse.settings import (  # noqa: E402
+    RegularizationSettings,
+    SparseCandidates,
+    SparseObjective,
+    StudentSettings,
+)
+from trainers.sparse.stage_data import teachers  # noqa: E402
+from trainers.sparse.start import build  # noqa: E402
+from trainers.sparse.tiled_head import sample_columns  # noqa: E402
+
+
+def test_a_querys_score_is_the_sum_of_idf_times_weight_over_its_distinct_tokens(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    config = configuration(backbone, beir, tmp_path)
+    model = student(config)
+    batch = batch_of(config, model)
+    part = batch.parts["document"][0]
+    vectors = model.encode("document", part).vectors
+    scores = batch.targets.query @ vectors.T
+    data = config.train[0].load()
+    idf = model.lexicon.encoder.query
+    example = data.example(0)
+    whole = model.vectors([data.documents[example.positives[0]]]).row(0)
+    expected = sum(weight * whole.get(token, 0.0) for token, weight in idf.encode(example.query).items())
+    row = int((part.position == batch.targets.candidates[0, 0]).nonzero())
+    assert scores[0, row].item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_sampled_and_full_heads_agree_on_scores_and_a_sample_of_everything_on_flops(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    found = {}
+    for head, columns in (("full", 1), ("sampled", 10_000)):
+        settings = StudentSettings(document_length=32, query_length=16, head=head, columns=columns)  # type: ignore[arg-type]
+        config = configuration(backbone, beir, tmp_path, student=settings)
+        model = student(config)
+        model.progress = TrainingProgress(4, 4)
+        losses = model(batch_of(config, model))
+        found[head] = {name: value.item() for name, value in {**losses.terms, **losses.measures}.items()}
+    assert found["full"] == pytest.approx(found["sampled"], rel=1e-4)
+    assert found["full"]["flops"] > 0
+    assert 0 < found["full"]["expansions"] < found["full"]["active"]
+
+
+def test_frozen_layers_and_embeddings_get_no_gradient_and_the_rest_does(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    settings = StudentSettings(document_length=32, query_length=16, frozen_layers=1)
+    config = configuration(backbone, beir, tmp_path, student=settings)
+    model = student(config).train()
+    model(batch_of(config, model)).total.backward()
+    touched = {name for name, one in model.named_parameters() if one.grad is not None and one.grad.abs().sum() > 0}
+    assert "head.bias" in touched
+    assert any(".layer.1." in name for name in touched)
+    assert not any("embeddings" in name or ".layer.0." in name or name == "head.weight" for name in touched)
+    with pytest.raises(InputError, match="has 2 layers"):
+        build(replace(config, student=replace(settings, frozen_layers=3)), [config.train[0].load().documents])
+
+
+def test_gradient_caching_has_the_gradient_of_the_whole_batch(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    config = configuration(backbone, beir, tmp_path)
+    model = student(config).train()
+    batch = batch_of(config, model)
+    model(batch).total.backward()
+    whole = {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+    model.zero_grad()
+    halves = replace(config, training=replace(config.training, chunk_size=3))
+    cached_backward(model, batch_of(halves, model))
+    for name, one in model.named_parameters():
+        if one.grad is not None:
+            torch.testing.assert_close(one.grad, whole[name], atol=1e-5, rtol=1e-3)
+
+
+def test_the_regularizer_waits_then_grows_quadratically() -> None:
+    settings = RegularizationSettings(weight=0.8, delay=0.5, ramp=0.25)
+    assert [settings.at(step, 40) for step in (0, 19, 20, 25, 30, 40)] == pytest.approx([0, 0, 0, 0.2, 0.8, 0.8])
+
+
+def test_flops_a_slot_are_the_papers_and_larger_than_over_all_documents(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    values = {}
+    for definition in ("batch", "slot"):
+        config = configuration(
+            backbone, beir, tmp_path,
+            student=StudentSettings(document_length=32, query_length=16, head="full"),
+            regularization=RegularizationSettings(flops=definition),  # type: ignore[arg-type]
+        )  # fmt: skip
+        model = student(config)
+        values[definition] = float(model(batch_of(config, model)).measures["flops_unweighted"])
+    assert values["batch"] < values["slot"]
+
+
+def test_flops_count_the_chance_that_query_and_document_share_a_token() -> None:
+    from scipy.sparse import csr_matrix
+
+    # Of two queries both ask a and one asks b; of four documents one holds a and two hold b: 1 · 1/4 + 1/2 · 2/4.
+    documents = csr_matrix(np.array([[1.0, 0.5], [0, 3], [0, 0], [0, 0]]))
+    assert measured_flops([{"a": 1.0}, {"a": 2.0, "b": 1.0, "c": 1.0}], documents, ["a", "b"]) == pytest.approx(0.5)
+
+
+def test_estimated_flops_are_those_of_all_columns_on_average(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    config = configuration(backbone, beir, tmp_path, student=replace(SMALL, head="full"))
+    model = student(config)
+    batch = batch_of(config, model)
+    targets, (part,) = batch.targets, batch.parts["document"]
+    learned = model.encode("document", part).vectors.detach()
+    order = part.position.argsort()
+    full = float(model._flops(learned[order], targets.candidates, targets.shares))
+    rng = np.random.default_rng(3)
+    wanted = model.columns[:4]
+    estimates = []
+    for _ in range(400):
+        drawn = sample_columns(wanted, model.columns, 12, rng)
+        some = learned[order][:, torch.from_numpy(drawn.ids)]
+        estimates.append(float(model._flops(some, targets.candidates, torch.from_numpy(drawn.shares))))
+    assert np.mean(estimates) == pytest.approx(full, rel=0.1)
+    assert np.mean(estimates) > 2 * float(model._flops(some, targets.candidates, torch.ones(len(drawn.ids))))
+
+
+def test_a_residual_students_scores_are_bm25s_while_nothing_is_learned(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    config = configuration(backbone, beir, tmp_path, student=replace(SMALL, residual=True, columns=1))
+    model = student(config)
+    batch = batch_of(config, model)
+    data = config.train[0].load()
+    targets = batch.targets
+    silent = torch.zeros(targets.present.shape)
+    found = model.losses({"document": silent}, targets).terms["info_nce"]
+
+    bm25 = build_lexical(data.documents.values(), tokenizer=model.lexicon.encoder.query.tokenizer)
+    drawn = RetrievalData([data], negatives=1, depth=10)
+    items = [drawn[Visit(index, 0, 0, 1)] for index in range(6)]
+    texts = [data.documents.text_at(row) for row in unique_documents(items)]
+    weights = list(bm25.encode_documents(texts).rows())
+    scores = torch.tensor(
+        [
+            [sum(idf * row.get(token, 0.0) for token, idf in bm25.query.encode(one.query).items()) for row in weights]
+            for one in (data.example(index) for index in range(6))
+        ]
+    )
+    scores = scores.masked_fill(targets.excluded, -torch.inf)
+    expected = torch.nn.functional.cross_entropy(scores, targets.candidates[:, 0])
+    assert float(found) == pytest.approx(float(expected), rel=1e-4)
+    assert float(scores[scores.isfinite()].max()) > 0
+
+
+def test_special_tokens_are_silent_in_training(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    config = configuration(backbone, beir, tmp_path, student=replace(SMALL, head="full"))
+    model = build(config, [config.train[0].load().documents])
+    with torch.no_grad():
+        model.head.bias += 20.0  # Every word is active.
+    (part,) = batch_of(config, model).parts["document"]
+    weights = model.encode("document", part).vectors
+    assert not weights[:, :5].any()
+    assert bool((weights[:, 5:] > 0).all())
+
+
+def test_idf_is_of_all_sets_of_each_or_of_none(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    other = tiny_beir(tmp_path / "other", seed=5)
+    table = tmp_path / "idf.json"
+    table.write_text(json.dumps(dict.fromkeys(WORDS, 3.0)))
+    seen = {}
+    for source in ("train", "own", "none", str(table)):
+        config = configuration(
+            backbone, beir, tmp_path, student=replace(SMALL, idf=source), train=[QuestionSet(beir), QuestionSet(other)]
+        )
+        sets = [one.load() for one in config.train]
+        model = build(config, [one.documents for one in sets])
+        made = collate(config, sets, model, teachers=teachers(config, sets))
+        assert len(made.lexicons) == 2
+        seen[source] = [one.idf[5:] for one in made.lexicons]
+    assert np.array_equal(*seen["train"])
+    assert not np.array_equal(*seen["own"])
+    assert {float(one) for two in seen["none"] for one in two} == {1.0}
+    assert {float(one) for two in seen[str(table)] for one in two} == {3.0}
+    own = build_lexical(config.train[1].load().documents.values(), tokenizer=model.lexicon.encoder.query.tokenizer)
+    assert seen["own"][1].tolist() == pytest.approx(list(own.query.weights.values())[5:])
+
+
+def test_teachers_of_a_batch_are_normalized_weighed_and_added(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    data = QuestionSet(beir).load()
+    presence = tmp_path / "presence"
+    build_lexical(data.documents.values(), k1=0.0).save(presence)
+    config = configuration(
+        backbone, beir, tmp_path,
+        objective=SparseObjective(
+            info_nce=0.0, kl=1.0, teachers=["lexical", str(presence)], teacher_weights=[0.75, 0.25], teacher_scale=8.0
+        ),
+        candidates=SparseCandidates(negatives=5, mine=None),
+    )  # fmt: skip
+    model = student(config)
+    (folders,) = teachers(config, [data])
+    items = [RetrievalData([data], negatives=5, depth=10)[Visit(index, 0, 0, 1)] for index in range(6)]
+    expected = np.zeros((6, 6))
+    for teacher, weight in zip(folders, (0.75, 0.25), strict=True):
+        for row, one in enumerate(items):
+            candidates = [data.documents.ids[at] for at in (one.positive, *one.negatives)]
+            scores = teacher.scores([data.queries.ids[one.query]], candidates)[0]
+            expected[row] += 8.0 * weight * (scores - scores.min()) / np.ptp(scores)
+    np.testing.assert_allclose(batch_of(config, model).targets.teacher.scores, expected, rtol=1e-5)
+
+
+def test_all_pairs_of_the_batch_can_teach(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    config = configuration(
+        backbone, beir, tmp_path, objective=SparseObjective(kl=1.0, teachers=["lexical"], all_pairs=True),
+        candidates=SparseCandidates(negatives=0),
+    )  # fmt: skip
+    model = student(config)
+    batch = batch_of(config, model)
+    targets = batch.targets
+    assert targets.teacher is not None
+    assert targets.teacher.scores.shape == targets.teacher.known.shape == targets.excluded.shape
+    assert bool(model(batch).total.isfinite())

@@ -1,0 +1,84 @@
+"""How a backbone without a masked-LM head becomes a student."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tiny import WORDS  # noqa: E402
+from tiny_sparse import TEXTS, configuration  # noqa: E402
+
+from opensearch_neural.errors import InputError  # noqa: E402
+from trainers.data.sets import (  # noqa: E402
+    QuestionSet,
+)
+from trainers.sparse.calibration import calibrate  # noqa: E402
+from trainers.sparse.settings import (  # noqa: E402
+    SparseCandidates,
+    WarmUpSettings,
+)
+from trainers.sparse.start import build  # noqa: E402
+from trainers.sparse.train import prepared_sets  # noqa: E402
+from trainers.sparse.warm_up import _content, _corpora, warmed_up  # noqa: E402
+
+
+def test_a_damaged_start_is_refused(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    config = configuration(backbone, beir, tmp_path)
+    model = build(config, [config.train[0].load().documents])
+    with torch.no_grad():
+        next(model.model.parameters()).fill_(torch.nan)
+    with pytest.raises(InputError, match="outputs that are not numbers"):
+        calibrate(model, TEXTS[:2], expansions=7, weight=None)
+
+
+def test_expansions_are_alive_after_calibration(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    config = configuration(backbone, beir, tmp_path)
+    model = build(config, [config.train[0].load().documents]).eval()
+    calibrate(model, TEXTS[:2], expansions=7, weight=0.25)
+    vectors = model.vectors(TEXTS[:2])
+    outside = [
+        {token: w for token, w in row.items() if token not in text.split()}
+        for row, text in zip(vectors.rows(), TEXTS, strict=False)
+    ]
+    assert sum(map(len, outside)) / 2 == pytest.approx(7, abs=1)
+    assert np.mean([max(row.values()) for row in outside]) == pytest.approx(0.25, rel=0.3)
+
+
+def test_a_warm_up_teaches_impacts_where_nothing_else_adds_them(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    warm_up = WarmUpSettings(impact_steps=30, impact_learning_rate=1e-2, batch_size=8, length=32, expansions=5)
+    config = configuration(backbone, beir, tmp_path / "model", warm_up=warm_up)
+    texts = list(config.train[0].load().documents.values())[:20]
+
+    def error(start: str) -> float:
+        model = build(replace(config, start=start), [config.train[0].load().documents]).eval()
+        impacts = model.lexicon.impacts(texts).toarray()
+        learned = model.vectors(texts).to_scipy().toarray()
+        present = impacts > 0
+        return float(np.square(learned - impacts[:, : learned.shape[1]])[present[:, : learned.shape[1]]].mean())
+
+    assert error(warmed_up(config, prepared_sets(config, config))) < 0.7 * error(config.start)
+    with pytest.raises(ValueError, match="BM25 would count twice"):
+        replace(config, student=replace(config.student, residual=True))
+    with pytest.raises(ValueError, match=r"name it in candidates\.mine"):
+        SparseCandidates(mine=None, consistency=5)
+
+
+def test_a_corpus_without_judgements_is_what_a_masked_language_model_warms_up_on(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text(
+        "".join(f'{{"_id": "{at}", "title": "{WORDS[at]}", "text": "{WORDS[at + 1]}"}}\n' for at in range(12))
+    )
+    config = configuration(backbone, beir, tmp_path / "model", train=[QuestionSet(corpus, questions="title")])
+    assert _corpora(config) == [corpus]
+    assert _corpora(replace(config, warm_up=WarmUpSettings(corpus=[beir]))) == [beir]
+    # Another content under the same name is another warm-up.
+    first = _content(corpus)
+    corpus.write_text(corpus.read_text() + '{"_id": "more", "title": "a", "text": "b"}\n')
+    assert _content(corpus) != first
