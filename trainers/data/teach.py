@@ -29,13 +29,7 @@ from opensearch_neural.models import directory
 from opensearch_neural.models.directory import ModelInfo
 from trainers.common.config import fingerprint
 from trainers.common.resumable_chunks import progress
-from trainers.data.embedding_cache import (
-    FORMAT,
-    Precision,
-    check,
-    dense_vectors,
-    sparse_vectors,
-)
+from trainers.data.embedding_cache import FORMAT, Precision, check, dense_vectors, sparse_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
 

@@ -18,11 +18,7 @@ import numpy.typing as npt
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.files import read_json_object
-from trainers.data.embedding_cache import (
-    FORMAT,
-    read_sparse,
-    read_vectors,
-)
+from trainers.data.embedding_cache import FORMAT, read_sparse, read_vectors
 from trainers.data.examples import TrainingData
 
 if TYPE_CHECKING:
@@ -33,6 +29,8 @@ KINDS: tuple[Kind, ...] = ("dense", "sparse", "cross-encoder")
 LEXICAL = "lexical"
 Scores = npt.NDArray[np.float32]
 Documents = Sequence[str] | Sequence[Sequence[str]]
+Missing = Literal["refuse", "nan"]
+"""What becomes of pairs that a cache does not have."""
 
 
 class Teacher(Protocol):
@@ -48,16 +46,17 @@ class Teacher(Protocol):
         """The teacher's scores, (queries, candidates), higher is better.
 
         document_ids: one list for all queries, (candidates,), or each query's own, (queries, candidates).
-        Raises InputError for ids that the data does not have, ModelError for pairs that the cache does not have.
+        Raises InputError for ids that the data does not have, ModelError for pairs that the cache does not have; with
+        missing "nan" both are NaN.
         """
         ...
 
 
-def open_teacher(folder: str | Path, data: TrainingData, *, missing: Literal["refuse", "nan"] = "refuse") -> Teacher:
+def open_teacher(folder: str | Path, data: TrainingData, *, missing: Missing = "refuse") -> Teacher:
     """The teacher that `teach` cached in `folder`, for the same queries and documents as `data` has.
 
-    missing: what becomes of pairs that a cross-encoder was not shown. Raises ModelError, with the hashes, where the
-    cache is of other texts, is unfinished, or is broken.
+    missing: what becomes of pairs that a cross-encoder was not shown, and of documents that the data does not have. Raises
+    ModelError, with the hashes, where the cache is of other texts, is unfinished, or is broken.
     """
     folder = Path(folder)
     file = folder / "teacher.json"
@@ -79,10 +78,12 @@ def open_teacher(folder: str | Path, data: TrainingData, *, missing: Literal["re
     name, kind = record["model"]["name"], record["kind"]
     if kind == "dense":
         queries = read_vectors(folder / "queries.npy", len(data.queries))
-        return DenseTeacher(name, data, queries, read_vectors(folder / "documents.npy", len(data.documents)))
+        documents = read_vectors(folder / "documents.npy", len(data.documents))
+        return DenseTeacher(name, data, queries, documents, missing)
     if kind == "sparse":
         of_queries = read_sparse(folder / "queries", data.queries).to_scipy()
-        return SparseTeacher(name, data, of_queries, read_sparse(folder / "documents", data.documents).to_scipy())
+        of_documents = read_sparse(folder / "documents", data.documents).to_scipy()
+        return SparseTeacher(name, data, of_queries, of_documents, missing)
     return PairTeacher.read(name, data, folder, missing)
 
 
@@ -90,17 +91,20 @@ class _Siamese:
     """Any pair can be scored: all pairs of the batch are, and each query's own are taken out of these."""
 
     data: TrainingData
+    missing: Missing
 
     def scores(self, query_ids: Sequence[str], document_ids: Documents) -> Scores:
         queries = np.array([self.data.queries.row(query) for query in query_ids], dtype=np.int64)
         own, flat = _candidates(document_ids, len(query_ids))
-        documents, at = np.unique(
-            np.array([self.data.documents.row(document) for document in flat], np.int64), return_inverse=True
-        )
-        scores = self._all_pairs(queries, documents)
+        store = self.data.documents
+        absent = [self.missing == "nan" and document not in store for document in flat]
+        rows = [0 if gone else store.row(document) for document, gone in zip(flat, absent, strict=True)]
+        documents, at = np.unique(np.array(rows, np.int64), return_inverse=True)
+        scores = np.where(absent, np.nan, self._all_pairs(queries, documents)[:, at])
         if not own:
-            return scores[:, at]
-        return np.take_along_axis(scores, at.reshape(len(query_ids), -1), axis=1)
+            return scores
+        places = np.arange(len(flat)).reshape(len(query_ids), -1)
+        return np.take_along_axis(scores, places, axis=1)
 
     def _all_pairs(self, queries: npt.NDArray[np.int64], documents: npt.NDArray[np.int64]) -> Scores:
         raise NotImplementedError
@@ -114,6 +118,7 @@ class DenseTeacher(_Siamese):
     data: TrainingData
     queries: npt.NDArray[Any]
     documents: npt.NDArray[Any]
+    missing: Missing = "refuse"
     kind: Kind = "dense"
 
     def _all_pairs(self, queries: npt.NDArray[np.int64], documents: npt.NDArray[np.int64]) -> Scores:
@@ -128,6 +133,7 @@ class SparseTeacher(_Siamese):
     data: TrainingData
     queries: csr_matrix
     documents: csr_matrix
+    missing: Missing = "refuse"
     kind: Kind = "sparse"
 
     def _all_pairs(self, queries: npt.NDArray[np.int64], documents: npt.NDArray[np.int64]) -> Scores:
@@ -144,11 +150,11 @@ class PairTeacher:
     indptr: npt.NDArray[np.int64]
     documents: npt.NDArray[np.int32]
     values: npt.NDArray[np.float32]
-    missing: Literal["refuse", "nan"] = "refuse"
+    missing: Missing = "refuse"
     kind: Kind = "cross-encoder"
 
     @classmethod
-    def read(cls, name: str, data: TrainingData, folder: Path, missing: Literal["refuse", "nan"]) -> PairTeacher:
+    def read(cls, name: str, data: TrainingData, folder: Path, missing: Missing) -> PairTeacher:
         try:
             with np.load(folder / "pairs.npz", allow_pickle=False) as pairs:
                 arrays = (pairs["indptr"], pairs["documents"], pairs["scores"])

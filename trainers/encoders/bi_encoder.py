@@ -20,12 +20,7 @@ from trainers.common.objective import ObjectiveSettings, distillation, in_batch_
 from trainers.common.training_model import Losses
 from trainers.data.retrieval_batches import RetrievalTargets
 from trainers.data.tokenized import TokenCache, padded_parts, padding_id
-from trainers.encoders.tower import (
-    Encoder,
-    EncoderSettings,
-    Role,
-    write_sentence_transformer,
-)
+from trainers.encoders.tower import Encoder, EncoderSettings, Role, write_sentence_transformer
 
 KIND = "dense"
 COSINE_TEMPERATURE = 0.05

@@ -15,9 +15,10 @@ from trainers.common.processes import main_process_first
 from trainers.common.schedules import with_mined
 from trainers.data.examples import TrainingData
 from trainers.data.negatives import check_spec
+from trainers.data.splits import fewer_documents
 from trainers.data.teach import cache_name, teach
-from trainers.data.teacher_ensemble import open_teachers
-from trainers.data.teachers import LEXICAL, PairTeacher, Teacher
+from trainers.data.teacher_ensemble import check_weights, open_teachers
+from trainers.data.teachers import LEXICAL, PairTeacher, Teacher, open_teacher
 from trainers.sparse.settings import STUDENT, SparseCandidates, SparseConfig, StageSettings
 
 logger = logging.getLogger(__name__)
@@ -75,28 +76,49 @@ def teachers(config: SparseConfig, sets: Sequence[TrainingData]) -> list[list[Te
     }
     result: list[list[Teacher]] = []
     for data in sets:
-        folders = list(settings_of[data.name].teachers) if data.name in settings_of else []
+        folders = settings_of[data.name].teachers if data.name in settings_of else []
+        of_set = open_teachers(folders, data, objective)
         if not folders:
-            for name in objective.teachers:
-                depth = config.candidates.depth
-                folder = config.folder / "teachers" / data.name / cache_name(name, data, depth=depth)
-                with main_process_first():
-                    teach(name, data, output=folder, depth=depth)
-                folders.append(folder)
-        if not folders and objective.all_pairs:
+            check_weights(len(objective.teachers), data, objective)
+            of_set = [_taught(name, data, config) for name in objective.teachers]
+        if not of_set and objective.all_pairs:
             raise InputError(
                 f"{data.name} has no teacher that could score all pairs of a batch",
                 "name objective.teachers, or set objective.all_pairs to false",
             )
-        if not folders and not len(data.score_values):
+        if not of_set and not len(data.score_values):
             raise InputError(
                 f"{data.name} has no teacher and no scores to distil",
                 "name objective.teachers, or train on the labels alone: objective.kl 0 and objective.info_nce 1",
             )
-        result.append(open_teachers(folders, data, objective))
-        for teacher in result[-1]:
+        for teacher in of_set:
             check_known(teacher, data, config.candidates)
+        result.append(of_set)
     return result
+
+
+def _taught(name: str, data: TrainingData, config: SparseConfig) -> Teacher:
+    """What a model says of a set, computed where it is not. Of a corpus that is much larger than what queries are compared
+    with, only that is encoded."""
+    depth = config.candidates.depth
+    needed = data if name == LEXICAL else compared(data, config.candidates)
+    folder = config.folder / "teachers" / data.name / cache_name(name, needed, depth=depth)
+    with main_process_first():
+        teach(name, needed, output=folder, depth=depth)
+    return open_teacher(folder, needed, missing="nan")
+
+
+def compared(data: TrainingData, candidates: SparseCandidates) -> TrainingData:
+    """`data` over the documents that its queries are compared with, where these are less than half of all; else `data`.
+
+    A query with too few negatives is filled up at random, from all documents.
+    """
+    everyone = range(len(data))
+    negatives = [data.negatives[index][: candidates.depth].tolist() for index in everyone]
+    if min(map(len, negatives), default=0) < candidates.negatives:
+        return data
+    few = fewer_documents(data.selected(everyone, [data.positives[index].tolist() for index in everyone], negatives), 0)
+    return few if 2 * len(few.documents) < len(data.documents) else data
 
 
 def check_known(teacher: Teacher, data: TrainingData, candidates: SparseCandidates) -> None:

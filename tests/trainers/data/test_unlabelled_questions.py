@@ -10,9 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from opensearch_neural.errors import InputError
-from trainers.data.sets import (
-    QuestionSet,
-)
+from trainers.data.sets import QuestionSet
 from trainers.data.unlabelled_questions import unlabelled
 
 

@@ -19,9 +19,7 @@ from opensearch_neural.commands.idf import idf
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.lexical import build_lexical
 from opensearch_neural.models.sparse import load_sparse
-from trainers.sparse.settings import (
-    StudentSettings,
-)
+from trainers.sparse.settings import StudentSettings
 
 
 @pytest.mark.parametrize("activation", ["log", "double-log"])

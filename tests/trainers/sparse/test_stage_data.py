@@ -5,24 +5,25 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("torch")
 
+from tiny import tiny_beir
 from tiny_sparse import configuration
 
 from opensearch_neural.errors import InputError
+from opensearch_neural.models.dense import TorchDenseEncoder
+from trainers.data.loading import load_training
 from trainers.data.negatives import open_retriever
-from trainers.data.sets import (
-    QuestionSet,
-)
-from trainers.data.teachers import PairTeacher
-from trainers.sparse.settings import (
-    SparseCandidates,
-)
-from trainers.sparse.stage_data import check_known, mined
+from trainers.data.sets import QuestionSet
+from trainers.data.teach import teach
+from trainers.data.teachers import PairTeacher, open_teacher
+from trainers.sparse.settings import SparseCandidates, SparseObjective
+from trainers.sparse.stage_data import check_known, mined, teachers
 
 
 def test_queries_whose_positive_the_miner_does_not_find_are_left_out(
@@ -67,3 +68,35 @@ def test_a_cross_encoder_that_scored_other_negatives_is_refused(tmp_path: Path, 
     check_known(few, data, replace(config.candidates, depth=1))
     with pytest.raises(InputError, match=r"cross scored 45 of the 163 hard negatives"):
         check_known(few, data, config.candidates)
+
+
+def test_a_teacher_encodes_what_queries_are_compared_with_and_not_the_whole_corpus(
+    tmp_path: Path, backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 40 documents are asked for, 20 with a negative each; 60 others are only there.
+    data = load_training(tiny_beir(tmp_path / "beir", documents=120)).take(range(20))
+    everyone = range(len(data))
+    negatives = [[(int(data.positives[index][0]) + 1) % 120] for index in everyone]
+    data = data.selected(everyone, [data.positives[index].tolist() for index in everyone], negatives)
+    encoded: list[int] = []
+    original = TorchDenseEncoder.encode_documents
+
+    def noted(self: Any, texts: Any, **named: Any) -> Any:
+        encoded.append(len(texts))
+        return original(self, texts, **named)
+
+    monkeypatch.setattr(TorchDenseEncoder, "encode_documents", noted)
+    objective = SparseObjective(kl=1.0, teachers=[str(backbone)])
+    config = configuration(backbone, tmp_path / "beir", tmp_path / "out", objective=objective)
+    ((few,),) = teachers(config, [data])
+    assert sum(encoded) == len({*(row for of in negatives for row in of), *data.positives.values.tolist()})
+    whole = open_teacher(teach(backbone, data, output=tmp_path / "whole"), data)
+    queries = [data.examples[index].query_id for index in everyone]
+    candidates = [[*data.examples[index].positives, *data.examples[index].negatives] for index in everyone]
+    np.testing.assert_allclose(few.scores(queries, candidates), whole.scores(queries, candidates), rtol=1e-3)
+    assert np.isnan(few.scores(queries[:1], ["d119", candidates[0][0]])).tolist() == [[True, False]]
+    # A query that is filled up at random may be compared with any document.
+    more = replace(config, candidates=replace(config.candidates, negatives=2))
+    encoded.clear()
+    teachers(more, [data])
+    assert sum(encoded) == 120
