@@ -58,20 +58,18 @@ DEFAULT_LAYERS = "last:2"
 
 @dataclass(slots=True)
 class RepresentationSettings:
-    """Which vectors a document is, and what they become.
-
-    source: "layers", the pooled vectors of `layers`; "first-tokens", the last layer's first `count` (ME-BERT); "tokens", the
-    last layer's for all tokens (ColBERT-style). layers: their numbers, 1 is the first and the last always among them, or
-    last:M, first:M, uniform:M (M layers of any backbone) or all. pooling: "multi-vector" keeps all and searches them;
-    "self-contrastive" trains with all and keeps the last layer's; "average" and "scalar-mix" (learned weights) make one of
-    them. regularization: λ of L_con + λ·L_reg, for self-contrastive pooling.
-    """
+    """Which vectors a document is, and what they become."""
 
     source: Source = "layers"
+    """ "layers": of `layers`; "first-tokens": the last layer's first `count` (ME-BERT); "tokens": all (ColBERT-style)"""
     layers: list[int] | str = DEFAULT_LAYERS
+    """numbers from 1, the last among them, or last:M, first:M, uniform:M (M layers of any backbone) or all"""
     count: int = 8
+    """of first tokens"""
     pooling: PoolingStrategy = "self-contrastive"
+    """ "multi-vector" searches all; "self-contrastive" keeps the last layer's; "average", "scalar-mix" make one of all"""
     regularization: float = 0.1
+    """λ of L_con + λ·L_reg, for self-contrastive pooling"""
 
     def __post_init__(self) -> None:
         if isinstance(self.layers, str):

@@ -30,14 +30,18 @@ TrainRetriever = Callable[[Literal[1, 2], Sequence[TrainingData], Path], Trained
 
 @dataclass(slots=True)
 class TwoStageSettings:
-    """Retriever 2 from the same start as retriever 1, on what that one mines among its top `depth` beside the original
-    negatives. keep: how many mined ones stay. learning_rate, epochs, steps: of the second stage, else the first's."""
+    """Retriever 2 from the same start as retriever 1, on what that one mines beside the original negatives."""
 
     depth: int = 200
+    """of how many of retriever 1's best documents negatives are mined"""
     keep: int | None = None
+    """how many mined ones stay; null keeps all"""
     learning_rate: float | None = None
+    """of the second stage; null takes the first's"""
     epochs: float | None = None
+    """of the second stage; null takes the first's"""
     steps: int | None = None
+    """of the second stage; null takes the first's"""
 
 
 def quadratic_ramp(step: int, *, steps: int) -> float:

@@ -20,13 +20,16 @@ from trainers.data.texts import Ragged, TextStore
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One query as a trainer sees it. Documents are ids; `scores` holds teacher scores that stood in the file."""
+    """One query as a trainer sees it."""
 
     query_id: str
     query: str
     positives: tuple[str, ...]
+    """document ids"""
     negatives: tuple[str, ...] = ()
+    """document ids"""
     scores: Mapping[str, float] = field(default_factory=dict)
+    """{document id: teacher score}, as they stood in the file"""
 
 
 class SetRange(NamedTuple):
@@ -41,25 +44,27 @@ class SetRange(NamedTuple):
 
 @dataclass(eq=False)
 class TrainingData:
-    """Queries, documents, and the examples over them, as row numbers of the two stores.
-
-    query_rows: (examples,). positives, negatives: a list of document rows for each example, the hardest negative first.
-    judged: for each row of `queries`, all documents known to be relevant. scored: for each example the rows of the
-    documents with a teacher score, whose values are `score_values`, in the order of scored.values.
-    notes: what was left out when reading, and how much of it.
-    """
+    """Queries, documents, and the examples over them, as row numbers of the two stores."""
 
     name: str
     queries: TextStore
     documents: TextStore
     query_rows: npt.NDArray[np.int32]
+    """(examples,), the query of each"""
     positives: Ragged
+    """for each example document rows"""
     negatives: Ragged
+    """for each example document rows, the hardest first"""
     judged: Ragged
+    """for each row of `queries` all documents known to be relevant"""
     scored: Ragged
+    """for each example the rows of documents with a teacher score"""
     score_values: npt.NDArray[np.float32]
+    """(scored.values,), the scores in their order"""
     sets: tuple[SetRange, ...] = ()
+    """where each set of merged data lies"""
     notes: list[str] = field(default_factory=list)
+    """what was left out when reading, and how much of it"""
 
     def __post_init__(self) -> None:
         if not self.sets:

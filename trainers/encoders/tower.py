@@ -36,22 +36,24 @@ ROLES: tuple[Role, ...] = ("query", "document")
 
 @dataclass(slots=True)
 class EncoderSettings:
-    """What a vector is made of.
-
-    pooling: the first token or the mean of all; normalize: vectors of length 1; None takes what the start directory
-    says (mean and no normalization where it says nothing). tied: one transformer for queries and documents.
-    query_length, document_length: tokens at most. The prompts are put before every text. dropout: replaces the
-    backbone's own where given.
-    """
+    """What a vector is made of."""
 
     pooling: Pooling | None = None
+    """the first token or the mean of all; null takes what the start says, the mean where it says nothing"""
     normalize: bool | None = None
+    """vectors of length 1; null takes what the start says, none where it says nothing"""
     tied: bool = True
+    """one transformer for queries and documents"""
     query_length: int = 64
+    """tokens at most"""
     document_length: int = 256
+    """tokens at most"""
     query_prompt: str = ""
+    """put before every query"""
     document_prompt: str = ""
+    """put before every document"""
     dropout: float | None = None
+    """in the place of the backbone's own; null keeps that"""
 
     def __post_init__(self) -> None:
         if min(self.query_length, self.document_length) < 3:
@@ -66,11 +68,14 @@ class EncoderSettings:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where an encoder starts: the folder of each tower's transformer, and how its directory says to pool."""
+    """Where an encoder starts."""
 
     folders: dict[Role, Path]
+    """of each tower's transformer"""
     pooling: Pooling | None
+    """what its directory says, if anything"""
     normalize: bool
+    """what its directory says"""
 
     @property
     def tied(self) -> bool:
