@@ -41,6 +41,11 @@ class SetSettings:
     teachers: list[Path] = field(default_factory=list)
     """folders of `osn teach` for this set, in the order of objective.teacher_weights"""
 
+    @property
+    def title(self) -> str:
+        """What the set is called: its name, by default the path's."""
+        return self.name or self.path.resolve().name.partition(".")[0]
+
     def load(self, folder: Path | None = None) -> TrainingData:
         """folder: where what has to be computed for it is kept, if anything has."""
         return load_training(
@@ -66,8 +71,7 @@ class QuestionSet(SetSettings):
         if self.questions is None:
             # super() knows no class that dataclass(slots=True) has made anew.
             return SetSettings.load(self)
-        name = self.name or self.path.resolve().name.partition(".")[0]
-        return unlabelled(self.path, self.questions, name=name, limit=self.limit, folder=folder)
+        return unlabelled(self.path, self.questions, name=self.title, limit=self.limit, folder=folder)
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,7 @@ LEAST_KNOWN = 0.5
 def mined(config: SparseConfig, sets: Sequence[TrainingData], miner: Path | None = None) -> list[TrainingData]:
     """The sets with hard negatives, mined where queries have too few; left out is what the consistency filter says.
 
-    miner: the model that "student" means.
+    miner: the model that "student" means. A set's limit counts what the filter leaves.
     """
     candidates, spec = config.candidates, config.candidates.mine
     if spec is None:
@@ -38,6 +38,8 @@ def mined(config: SparseConfig, sets: Sequence[TrainingData], miner: Path | None
     if spec == STUDENT:
         assert miner is not None
         name, made_by = f"sparse:{miner}", hash_files(miner)
+    # Of a corpus whose questions are made, the limit is on documents.
+    limits = {settings.title: settings.limit for settings in config.train if settings.questions is None}
     slug = f"{spec.partition(':')[0]}-{fingerprint(made_by, candidates.depth, candidates.consistency)[:6]}"
     result: list[TrainingData] = []
     for data in sets:
@@ -46,15 +48,20 @@ def mined(config: SparseConfig, sets: Sequence[TrainingData], miner: Path | None
             result.append(data)
             continue
         vectors = config.folder / "negatives" / f"{data.name}.{slug}-{data.documents.hash}.vectors"
-        more = with_mined(
-            data,
-            name,
-            config.folder / "negatives" / f"{data.name}.{slug}-{data.hash}.jsonl",
-            depth=candidates.depth,
-            cache=None if spec == "bm25" else vectors,
-            add=len(data.negatives.values) > 0,
-            consistency=candidates.consistency,
-        )
+
+        def mine(part: TrainingData, vectors: Path = vectors) -> TrainingData:
+            return with_mined(
+                part,
+                name,
+                config.folder / "negatives" / f"{part.name}.{slug}-{part.hash}.jsonl",
+                depth=candidates.depth,
+                cache=None if spec == "bm25" else vectors,
+                add=len(part.negatives.values) > 0,
+                consistency=candidates.consistency,
+            )
+
+        limit = limits.get(data.name) if candidates.consistency is not None else None
+        more = mine(data) if limit is None else first_left(data, limit, mine)
         for note in more.notes[len(data.notes) :]:
             logger.info("%s: %s", data.name, note)
         result.append(more)
@@ -66,14 +73,22 @@ def mined(config: SparseConfig, sets: Sequence[TrainingData], miner: Path | None
     return result
 
 
+def first_left(data: TrainingData, limit: int, mine: Callable[[TrainingData], TrainingData]) -> TrainingData:
+    """The first `limit` examples that mining leaves of `data`, of which no more than twice as many as needed are mined."""
+    size = 2 * limit
+    while True:
+        left = mine(data if size >= len(data) else data.take(range(size)))
+        if len(left) >= limit or size >= len(data):
+            return left.take(range(min(limit, len(left))))
+        size *= 2
+
+
 def teachers(config: SparseConfig, sets: Sequence[TrainingData]) -> list[list[Teacher]]:
     """Each set's teachers: the folders it names, or the stage's models, whose scores are computed where they are not."""
     objective = config.objective
     if not objective.distils:
         return []
-    settings_of = {
-        (settings.name or settings.path.resolve().name.partition(".")[0]): settings for settings in config.train
-    }
+    settings_of = {settings.title: settings for settings in config.train}
     result: list[list[Teacher]] = []
     for data in sets:
         folders = settings_of[data.name].teachers if data.name in settings_of else []

@@ -132,9 +132,13 @@ def prepared_sets(
     documents: int | None = None,
     held: Sequence[TrainingData] = (),
 ) -> Prepared:
-    """The data of a stage; documents, held: see `prepare`."""
+    """The data of a stage; documents, held: see `prepare`. A consistency filter comes before a set's limit: see `mined`."""
+    filtered = stage.candidates.consistency is not None
     return prepare(
-        stage.train,
+        [
+            replace(settings, limit=None) if filtered and settings.questions is None else settings
+            for settings in stage.train
+        ],
         dev=config.dev,
         unseen=config.unseen,
         selection=config.selection,
