@@ -116,7 +116,7 @@ class BiEncoder(CachedModel):
                 yield start + part.position.numpy(), vectors.float().cpu().numpy(), lengths
 
     def retrieve(self, queries: Mapping[str, str], documents: Mapping[str, str]) -> Run:
-        """The best documents of each query by exact search over the vectors of all (see `dev.Retrieve`)."""
+        """The best documents of each query by exact search over the vectors of all (see `dev_measures.Retrieve`)."""
         from opensearch_neural.retrievers.faiss import FaissRetriever
 
         vectors = self.vectors("document", list(documents.values()))
