@@ -16,7 +16,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
+import trustme
+
 LOOPBACK = "127.0.0.1"
+
+SECRET = "s3cret/pa:ss@wörd"
+"""A password that needs every kind of quoting."""
+OPENSEARCH = {
+    "name": "node",
+    "version": {"distribution": "opensearch", "number": "2.19.1"},
+    "tagline": "The OpenSearch Project: https://opensearch.org/",
+}
+"""What OpenSearch answers to `GET /`."""
 
 
 @dataclass
@@ -42,6 +53,16 @@ class Answer:
 class Server:
     url: str
     requests: list[Request] = field(default_factory=list)
+
+
+def says_opensearch(_: Request) -> Answer:
+    return Answer.of_json(OPENSEARCH)
+
+
+def server_context(certificate: trustme.LeafCert) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate.configure_cert(context)
+    return context
 
 
 @contextmanager

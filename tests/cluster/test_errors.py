@@ -1,0 +1,92 @@
+"""What an error status means, in words that say what to do."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from cluster_servers import (
+    Answer,
+    closed_port,
+    http_server,
+)
+
+from opensearch_neural.cluster.connect import connect, connect_async
+from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.errors import ClusterError, InputError
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "reason", "expected"),
+    [
+        (404, "index_not_found_exception", "no such index [docs]", "no such index [docs]"),
+        (400, "too_many_clauses", "maxClauseCount is set to 1024", "max_clause_count"),
+        (403, "cluster_block_exception", "index [docs] blocked by: [read-only / allow delete]", "disk fills up"),
+        (
+            403,
+            "index_create_block_exception",
+            "blocked by: [FORBIDDEN/10/cluster create-index blocked (api)];",
+            "cluster.blocks.create_index: null",
+        ),
+        (403, "cluster_block_exception", "index [docs] blocked by: [FORBIDDEN/8/index write (api)]", "set this block"),
+        (403, "some_other_exception", "not on a Sunday", "refused POST /docs/_search (403): not on a Sunday"),
+        (413, "", "", "http.max_content_length"),
+        (429, "circuit_breaking_exception", "[parent] Data too large", "overloaded"),
+        (400, "mapper_parsing_exception", "failed to parse field [v]", "failed to parse field [v]"),
+    ],
+)
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_error_status_is_told_with_the_reason_of_the_server(
+    status: int, kind: str, reason: str, expected: str, asynchronous: bool
+) -> None:
+    cause = {"type": kind, "reason": reason}
+    answer = Answer.of_json({"error": {"root_cause": [cause], **cause}, "status": status}, status)
+
+    async def ask_async(settings: ConnectionSettings) -> None:
+        client = await connect_async(settings=settings, check=False)
+        try:
+            with translate_errors():
+                await client.search(index="docs", body={})
+        finally:
+            await client.close()
+
+    @translate_errors()
+    def ask(settings: ConnectionSettings) -> None:
+        with connect(settings=settings, check=False) as client:
+            client.search(index="docs", body={})
+
+    with http_server(lambda _: answer) as server:
+        settings = ConnectionSettings(urls=(server.url,), patience=0)
+        with pytest.raises(ClusterError) as caught:
+            asyncio.run(ask_async(settings)) if asynchronous else ask(settings)
+    assert expected in str(caught.value)
+    assert "OSN_USER" not in str(caught.value), "no credentials would help"
+    assert server.url in caught.value.message
+
+
+def test_documents_that_a_bulk_request_did_not_write_are_counted_and_the_first_is_named() -> None:
+    from opensearchpy import helpers
+
+    failed = {"index": {"_index": "docs", "_id": "7", "status": 400, "error": {"type": "x", "reason": "bad weight"}}}
+    with http_server(lambda _: Answer.of_json({"errors": True, "items": [failed]})) as server:
+        client = connect(server.url, check=False)
+        with pytest.raises(ClusterError, match=r"1 documents? .*'7' \(400\): bad weight"), translate_errors():
+            helpers.bulk(client, [{"_index": "docs", "_id": "7", "x": 1}])
+
+
+def test_other_exceptions_pass_through_translation_unchanged() -> None:
+    with pytest.raises(KeyError), translate_errors():
+        raise KeyError("mine")
+    with pytest.raises(InputError, match="mine"), translate_errors():
+        raise InputError("mine")
+
+
+def test_an_error_of_a_client_made_elsewhere_is_translated_too() -> None:
+    from opensearchpy import OpenSearch
+
+    url = closed_port()
+    with pytest.raises(ClusterError, match=f"nothing listens at {url.removeprefix('http://')}"), translate_errors():
+        OpenSearch(url, max_retries=0).info()
