@@ -117,12 +117,16 @@ class RegularizationSettings:
     """λ; it does not carry over between the two kinds of FLOPS"""
     flops: Literal["batch", "slot"] = "batch"
     """over all documents at once, as in sentence-transformers, or of each candidate slot, summed, as in the paper's code"""
+    least_terms: int | None = None
+    """documents with at most so many active terms cost nothing; null counts all"""
     delay: float = 0.0
     """the share of the steps with λ 0"""
     ramp: float = 1 / 3
     """the share of the steps over which λ then grows quadratically; until then no state is kept as the best on dev"""
 
     def __post_init__(self) -> None:
+        if self.least_terms is not None and self.least_terms < 1:
+            raise ValueError(f"least_terms must be at least 1, not {self.least_terms}")
         if self.weight < 0 or not 0 <= self.delay <= 1 or not 0 <= self.ramp <= 1:
             raise ValueError(
                 f"weight {self.weight}, delay {self.delay}, ramp {self.ramp}: none below 0, shares up to 1"

@@ -161,6 +161,10 @@ class SparseStudent(CachedModel):
         return Losses(terms, measures | self._sparsity(learned, present, shares))
 
     def _flops(self, learned: Tensor, candidates: Tensor, shares: Tensor) -> Tensor:
+        if (least := self.regularization.least_terms) is not None:
+            # A document that is short enough is pressed no further, and the others for their own terms alone.
+            active = ((learned > 0).float() * shares).sum(dim=1, keepdim=True)
+            learned = learned * (active > least)
         if self.regularization.flops == "batch":
             return losses.flops(learned, shares)
         return losses.flops_per_slot(learned[gather(candidates)], shares)
