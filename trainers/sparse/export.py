@@ -61,7 +61,9 @@ def write_model(
                 [SparseStaticEmbedding(tokenizer=tokenizer, weight=weight, frozen=True)],  # type: ignore[arg-type]
                 [document, SpladePooling("max", activation_function=activation)],
             )
-            encoder = SparseEncoder(modules=[router], similarity_fn_name="dot", device="cpu")
+            encoder = SparseEncoder(
+                modules=[router], similarity_fn_name="dot", max_active_dims=settings.max_active, device="cpu"
+            )
             encoder.save_pretrained(str(folder), create_model_card=False)
         shutil.rmtree(temporary)
     save_idf(folder / "idf.json", lexicon.encoder.query.weights)

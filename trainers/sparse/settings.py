@@ -40,6 +40,8 @@ class StudentSettings:
     """sampled computes the queries' columns and `columns` others"""
     columns: int = 1024
     """vocabulary entries drawn beside the queries'"""
+    max_active: int | None = None
+    """a document keeps so many terms, its heaviest, in use, and with head "full" in training; null keeps all"""
     document_length: int = 256
     """tokens read of a document when the model is used"""
     query_length: int = 64
@@ -56,6 +58,8 @@ class StudentSettings:
             raise ValueError(f"k1 {self.k1} and b {self.b}: expected k1 of 0 or more, b from 0 to 1")
         if not 0 <= self.revive <= 1:
             raise ValueError(f"revive must be from 0 to 1, not {self.revive}")
+        if self.max_active is not None and (self.max_active < 1 or self.residual):
+            raise ValueError("max_active must be at least 1, and a residual student keeps all terms of BM25")
 
     @property
     def double_log(self) -> bool:

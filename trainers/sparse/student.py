@@ -130,7 +130,16 @@ class SparseStudent(CachedModel):
         return activation(logits, double_log=self.student.double_log)
 
     def encode(self, role: str, part: DocumentPart) -> Encoded:
-        return Encoded(self.weights(part.input_ids, part.attention_mask, part.columns))
+        weights = self.weights(part.input_ids, part.attention_mask, part.columns)
+        return Encoded(weights if part.columns is not None else self._heaviest(weights))
+
+    def _heaviest(self, weights: Tensor) -> Tensor:
+        """The `max_active` largest weights of each document, the others 0: (documents, vocabulary)."""
+        most = self.student.max_active
+        if most is None or most >= weights.shape[1]:
+            return weights
+        least = weights.topk(most, dim=1).values[:, -1:]
+        return torch.where(weights >= least, weights, 0.0)
 
     def losses(self, vectors: dict[str, Tensor], targets: SparseTargets) -> Losses:
         """vectors: "document" (documents, columns), the learned weights of this process's documents."""
@@ -195,6 +204,7 @@ class SparseStudent(CachedModel):
             logits = sparse_head.largest_logits(hidden, mask, weight, bias, screen)
             weights = sparse_head.activated(logits, double_log=self.student.double_log)
             weights[:, len(self.vocabulary) :] = 0
+            weights = self._heaviest(weights)
             at, ids = weights.nonzero(as_tuple=True)
             counts = torch.bincount(at, minlength=len(weights)).cumsum(0).cpu().numpy()
             indptr = np.concatenate([[0], counts]).astype(np.int64)

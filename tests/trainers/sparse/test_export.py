@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 pytest.importorskip("torch")
 
 from tiny import WORDS
-from tiny_sparse import TEXTS, configuration, student
+from tiny_sparse import SMALL, TEXTS, batch_of, configuration, student
 
 from opensearch_neural.commands.idf import idf
 from opensearch_neural.errors import InputError
@@ -46,6 +47,32 @@ def test_the_directory_loads_in_sentence_transformers_with_the_same_vectors(
         found = {encoder.vocabulary[at]: float(vector[at]) for at in vector.nonzero().flatten().tolist()}
         assert encoder.query.encode(query) == pytest.approx(found)
     assert {path.name for path in tmp_path.iterdir() if path.name.startswith(".")} == set()
+
+
+@pytest.mark.parametrize("head", ["full", "sampled"])
+def test_a_document_keeps_its_heaviest_terms_in_training_on_dev_and_wherever_the_model_is_used(
+    tmp_path: Path, backbone: Path, beir: Path, head: Any
+) -> None:
+    from sentence_transformers import SparseEncoder
+
+    config = configuration(backbone, beir, tmp_path, student=replace(SMALL, max_active=4, head=head))
+    model = student(config)
+    kept = model.vectors(TEXTS)
+    # Some texts have more than four terms, of which these are the heaviest.
+    whole = replace(config, student=replace(config.student, max_active=None))
+    every = student(whole).vectors(TEXTS)
+    for row in range(len(TEXTS)):
+        heaviest = sorted(every.row(row).items(), key=lambda term: -term[1])[:4]
+        assert kept.row(row) == pytest.approx(dict(heaviest))
+    assert max(len(every.row(row)) for row in range(len(TEXTS))) > 4
+    part = batch_of(config, model).parts["document"][0]
+    active = (model.encode("document", part).vectors > 0).sum(dim=1).max().item()
+    assert (active <= 4) == (head == "full")
+    (tmp_path / "model").mkdir()
+    model.export(tmp_path / "model")
+    assert load_sparse(tmp_path / "model").encode_documents(TEXTS).row(1) == pytest.approx(kept.row(1), rel=1e-4)
+    theirs = SparseEncoder(str(tmp_path / "model"), device="cpu")
+    assert theirs.encode_document(TEXTS[1:2]).coalesce().values().numel() == len(kept.row(1))
 
 
 def test_a_residual_student_is_encoded_as_bm25_of_the_whole_text_plus_what_is_learned(
