@@ -15,213 +15,29 @@ The same installation and the same options give the same bytes.
 
 from __future__ import annotations
 
-import ast
 import gzip
 import hashlib
-import inspect
 import json
-import logging
 import math
 import re
 import shutil
 import sys
-import sysconfig
 import tempfile
-import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import click
-from tqdm import tqdm
 
-from opensearch_neural.corpus.documents import MAX_ID_BYTES, Document
+from benchmarks.demo.python_objects import MIN_WORDS, Counts, Documented, Source, installed_sources, read_objects
+from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError
 
-log = logging.getLogger(__name__)
-
-MIN_WORDS = 20  # of a docstring, and of what is left of one without its first sentence
 QUERY_WORDS = range(4, 31)
 TEST_SHARE = 0.3  # of top-level modules
 DEMO_TRAIN_QUERIES, DEMO_TEST_QUERIES = 1500, 300
-SIGNATURE_CHARACTERS = 400
-
-_TESTS = re.compile(r"tests?|test_.*|.*_tests?|conftest")
-_VENDORED = {"vendor", "vendored", "third_party", "thirdparty", "extern", "externals", "externs"}
-_NOT_LIBRARIES = {"site-packages", "dist-packages", "opensearch_neural", "trainers", "ingest", "benchmarks"}
-
-
-@dataclass(frozen=True)
-class Source:
-    """A folder of importable modules and packages."""
-
-    folder: Path
-    standard_library: bool = False
-
-
-@dataclass(slots=True, frozen=True)
-class Documented:
-    """A public object and its docstring."""
-
-    name: str
-    """Qualified: `json.JSONEncoder.encode`."""
-    kind: str
-    """module, class, function or method."""
-    module: str
-    signature: str
-    docstring: str
-    standard_library: bool
-
-    @property
-    def package(self) -> str:
-        """The top-level module."""
-        return self.module.partition(".")[0]
-
-    def text(self, docstring: str | None = None) -> str:
-        """Signature and docstring, or what is left of the docstring."""
-        parts = (self.signature, self.docstring if docstring is None else docstring)
-        return "\n\n".join(part for part in parts if part)
-
-
-@dataclass
-class Counts:
-    """What `build` wrote, and what it passed over."""
-
-    documents: int = 0
-    standard_library: int = 0
-    """Documents of it."""
-    packages: int = 0
-    """Top-level modules beside the standard library."""
-    train_queries: int = 0
-    test_queries: int = 0
-    files: int = 0
-    unreadable: int = 0
-    """Source files that could not be parsed."""
-    short: int = 0
-    """Docstrings under MIN_WORDS words."""
-    repeated: int = 0
-    """Names or docstrings that an earlier object has."""
-
-
-def installed_sources() -> list[Source]:
-    """The standard library, and the folders that this Python's packages are installed in."""
-    paths = sysconfig.get_paths()
-    sites = dict.fromkeys([paths["purelib"], paths["platlib"]])
-    return [Source(Path(paths["stdlib"]), True), *(Source(Path(site)) for site in sites)]
-
-
-# ---------------------------------------------------------------- reading sources
-
-
-def source_files(folder: Path) -> Iterator[tuple[Path, str]]:
-    """(path, module) of the public modules below a folder, tests and vendored copies left out, sorted."""
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if not _is_public_module(path.stem):
-            continue
-        if path.suffix == ".py":
-            yield path, path.stem
-        elif not path.suffix and path.is_dir():
-            if (init := path / "__init__.py").is_file():
-                yield init, path.name
-            yield from ((inner, f"{path.name}.{module}") for inner, module in source_files(path))
-
-
-def _is_public_module(name: str) -> bool:
-    excluded = name.startswith("_") or _TESTS.fullmatch(name) or name in _VENDORED or name in _NOT_LIBRARIES
-    return name.isidentifier() and not excluded
-
-
-def read_objects(sources: Sequence[Source], counts: Counts) -> list[Documented]:
-    """All documented public objects of MIN_WORDS or more, each name and each docstring once, the first one kept."""
-    files = [
-        (path, module, source.standard_library) for source in sources for path, module in source_files(source.folder)
-    ]
-    objects: list[Documented] = []
-    # A terminal gets a bar that moves, a log a line every few seconds.
-    seconds = 0.1 if sys.stderr.isatty() else 10
-    for path, module, standard_library in tqdm(files, "reading sources", unit="file", mininterval=seconds):
-        counts.files += 1
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # other people's invalid escapes
-                tree = ast.parse(path.read_bytes())
-            objects += _documented(tree, module, "module", module, standard_library)
-        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            counts.unreadable += 1
-            log.info("%s passed over: %s", module, error)
-    if counts.unreadable:
-        log.warning("%d of %d source files could not be parsed and were passed over", counts.unreadable, counts.files)
-    return _distinct(objects, counts)
-
-
-def _documented(node: Any, name: str, kind: str, module: str, standard_library: bool) -> Iterator[Documented]:
-    """A module, class or function if it has a docstring, and the public objects inside a module or class."""
-    if docstring := _docstring(node):
-        yield Documented(name, kind, module, _signature(node), docstring, standard_library)
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return
-    for inner in _statements(node.body):
-        if isinstance(inner, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and inner.name[0] != "_":
-            function = "function" if isinstance(node, ast.Module) else "method"
-            inner_kind = "class" if isinstance(inner, ast.ClassDef) else function
-            yield from _documented(inner, f"{name}.{inner.name}", inner_kind, module, standard_library)
-
-
-def _statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a module or class; those for one platform or one version are as public as the others."""
-    for node in body:
-        if isinstance(node, ast.If | ast.Try | ast.With):
-            for part in ("body", "orelse", "finalbody"):
-                yield from _statements(getattr(node, part, []))
-            for handler in getattr(node, "handlers", []):
-                yield from _statements(handler.body)
-        else:
-            yield node
-
-
-def _docstring(node: Any) -> str:
-    """An object's docstring, cleaned; empty if it has none."""
-    text = ast.get_docstring(node, clean=False) or ""
-    # Half surrogate pairs and control characters, which a document cannot hold, are left out.
-    text = inspect.cleandoc(text.encode("utf-8", "ignore").decode())
-    return _CONTROL.sub("", text).strip()
-
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-
-
-def _signature(node: Any) -> str:
-    if isinstance(node, ast.Module):
-        return ""
-    if isinstance(node, ast.ClassDef):
-        bases = ", ".join(ast.unparse(base) for base in node.bases)
-        signature = f"class {node.name}({bases})" if bases else f"class {node.name}"
-    else:
-        start = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
-        returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
-        signature = f"{start} {node.name}({ast.unparse(node.args)}){returns}"
-    signature = " ".join(_CONTROL.sub("", signature.encode("utf-8", "ignore").decode()).split())
-    return signature if len(signature) <= SIGNATURE_CHARACTERS else signature[: SIGNATURE_CHARACTERS - 1] + "…"
-
-
-def _distinct(objects: Iterable[Documented], counts: Counts) -> list[Documented]:
-    distinct = []
-    names: set[str] = set()
-    docstrings: set[bytes] = set()
-    for item in sorted(objects, key=lambda item: (not item.standard_library, item.name)):
-        words = item.docstring.split()
-        digest = hashlib.sha256(" ".join(words).encode()).digest()
-        if len(words) < MIN_WORDS or len(item.name.encode()) > MAX_ID_BYTES:
-            counts.short += 1
-        elif item.name in names or digest in docstrings:
-            counts.repeated += 1
-        else:
-            names.add(item.name)
-            docstrings.add(digest)
-            distinct.append(item)
-    return distinct
 
 
 # ---------------------------------------------------------------- choosing

@@ -167,7 +167,8 @@ def encoding(data: Path | None, model: str | None, quick: bool, record: Path | N
 
 def python_docs(folder: Path, quick: bool) -> Path:
     """The documentation strings of the installed packages as a BEIR folder, with held-out queries."""
-    from benchmarks.demo.python_docs import build, installed_sources
+    from benchmarks.demo.python_docs import build
+    from benchmarks.demo.python_objects import installed_sources
 
     sources = installed_sources()[: 1 if quick else None]  # the first is the standard library
     build(folder, 5000, train_queries=0, test_queries=300, sources=sources)

@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.demo import python_docs
-from benchmarks.demo.python_docs import Documented, Source, build, hold_out, split_of, spread
+from benchmarks.demo.python_docs import build, hold_out, split_of, spread
+from benchmarks.demo.python_objects import Documented, Source, installed_sources
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
@@ -314,7 +315,7 @@ def test_the_readme_states_the_counts(tmp_path: Path) -> None:
 
 
 def test_the_standard_library_of_this_python_makes_a_corpus_that_our_readers_take(tmp_path: Path) -> None:
-    library = [source for source in python_docs.installed_sources() if source.standard_library]
+    library = [source for source in installed_sources() if source.standard_library]
     counts = build(tmp_path / "out", 600, train_queries=100, test_queries=50, sources=library)
     documents = list(read_corpus(tmp_path / "out"))
     assert len(documents) == counts.documents == 600
