@@ -1,0 +1,329 @@
+"""Local clusters by the commands a user gives, and on the processes that they start."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opensearchpy import OpenSearch
+from osn_node import OSN_NODE, osn_node, wait_for
+
+from opensearch_neural import node
+from opensearch_neural.errors import ClusterError
+from opensearch_neural.node import launch, process
+from opensearch_neural.node.clusters import ClusterState, cluster_folder, read_state
+from opensearch_neural.node.parts import PROFILES, find_java
+
+# A start takes seconds; what takes minutes hangs.
+pytestmark = pytest.mark.timeout(240)
+
+
+@dataclass
+class Started:
+    name: str
+    url: str
+    pids: list[int]
+    first: subprocess.CompletedProcess[str]
+
+    @property
+    def client(self) -> OpenSearch:
+        return OpenSearch(self.url, timeout=30)
+
+    @property
+    def state(self) -> ClusterState:
+        state = read_state(self.name)
+        assert state is not None
+        return state
+
+
+def listening_addresses(pid: int) -> set[str]:
+    """The local addresses of a process's listening sockets, from the kernel's tables or from lsof."""
+    if not Path("/proc/net/tcp").exists():
+        listed = subprocess.run(
+            ["lsof", "-nP", "-a", "-p", str(pid), "-iTCP", "-sTCP:LISTEN", "-Fn"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return {line[1:].rpartition(":")[0].strip("[]") for line in listed.stdout.splitlines() if line.startswith("n")}
+    inodes = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = str(descriptor.readlink())
+        except FileNotFoundError:
+            continue
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            columns = row.split()
+            if columns[3] == "0A" and columns[9] in inodes:
+                raw = bytes.fromhex(columns[1].split(":")[0])
+                # The kernel prints each 32-bit word in the machine's own byte order.
+                words = [raw[i : i + 4] for i in range(0, len(raw), 4)]
+                address = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words)
+                found.add(socket.inet_ntop(socket.AF_INET if len(address) == 4 else socket.AF_INET6, address))
+    return found
+
+
+@pytest.fixture(scope="module")
+def one_node(cleaned_name: Callable[[str], str]) -> Started:
+    """One node, started by the command."""
+    name = cleaned_name("one")
+    first = osn_node(
+        *("start", "--name", name, "--port", "0", "--heap", "512m"),
+        *("--setting", "indices.query.bool.max_clause_count=2048"),
+    )
+    assert first.returncode == 0, first.stderr
+    url = first.stdout.splitlines()[-1]
+    state = read_state(name)
+    assert state is not None
+    return Started(name, url, [pid for n in state.nodes if (pid := n.pid)], first)
+
+
+@pytest.mark.cluster
+class TestOneNode:
+    def test_the_url_is_all_that_stdout_says(self, one_node: Started) -> None:
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+\n", one_node.first.stdout)
+        assert one_node.client.info()["version"]["number"] == "2.19.1"
+
+    def test_a_second_start_finds_the_first(self, one_node: Started) -> None:
+        again = osn_node("start", "--name", one_node.name)
+        assert (again.returncode, again.stdout) == (0, one_node.first.stdout)
+        assert "runs already" in again.stderr
+        assert [n.pid for n in one_node.state.nodes] == one_node.pids
+
+    def test_a_second_start_that_asks_for_something_else_is_refused(self, one_node: Started) -> None:
+        failed = osn_node("start", "--name", one_node.name, "--nodes", "3", "--heap", "2g")
+        assert failed.returncode == 1
+        assert "--nodes is 1, not 3; --heap is 512m, not 2g" in failed.stderr
+        assert f"osn node stop --name {one_node.name}" in failed.stderr
+
+    def test_the_port_of_another_local_cluster_is_named_as_that(self, one_node: Started) -> None:
+        failed = osn_node("start", "--name", "never-started", "--port", one_node.url.rpartition(":")[2])
+        assert failed.returncode == 1
+        assert f"is that of the local cluster '{one_node.name}'" in failed.stderr
+
+    def test_it_listens_on_loopback_only(self, one_node: Started) -> None:
+        addresses = listening_addresses(one_node.pids[0])
+        assert addresses, "it has listening sockets"
+        assert addresses <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+    def test_it_has_the_plugins_and_the_settings_it_was_given(self, one_node: Started) -> None:
+        plugins = {row["component"] for row in one_node.client.cat.plugins(format="json")}
+        assert set(PROFILES["full"].plugins) <= plugins
+        settings = one_node.client.cluster.get_settings(include_defaults=True, flat_settings=True)["defaults"]
+        assert settings["indices.query.bool.max_clause_count"] == "2048"
+        assert settings["cluster.routing.allocation.disk.threshold_enabled"] == "true"
+        assert {name: settings[name] for name in launch.DISK_WATERMARKS} == launch.DISK_WATERMARKS
+
+    def test_the_heap_is_what_was_asked_for(self, one_node: Started) -> None:
+        (member,) = one_node.client.nodes.stats(metric="jvm")["nodes"].values()
+        assert member["jvm"]["mem"]["heap_max_in_bytes"] == 512 * 2**20
+        assert "-Xms512m" in process.command_line(one_node.pids[0])
+
+    def test_it_can_index_and_search(self, one_node: Started) -> None:
+        """A Java that lacks a part starts, and then creates no index: see LocalNode.java."""
+        mappings = {"properties": {"sparse": {"type": "rank_features"}}}
+        one_node.client.indices.create(index="a", body={"mappings": mappings})
+        one_node.client.index(index="a", body={"sparse": {"cat": 1.5, "mat": 0.5}}, params={"refresh": "true"})
+        body = {"query": {"neural_sparse": {"sparse": {"query_tokens": {"cat": 2.0}}}}}
+        (hit,) = one_node.client.search(index="a", body=body)["hits"]["hits"]
+        assert hit["_score"] == 3.0
+        one_node.client.indices.delete(index="a")
+
+    def test_status_tells_people_and_programs(self, one_node: Started) -> None:
+        told = osn_node("status", "--name", one_node.name)
+        assert f"{one_node.name}  {one_node.url}  green  full 2.19.1  heap 512m  1 of 1 running" in told.stdout
+        (cluster,) = json.loads(osn_node("status", "--name", one_node.name, "--json").stdout)
+        assert (cluster["name"], cluster["url"], cluster["health"]) == (one_node.name, one_node.url, "green")
+        assert cluster["nodes"][0]["pid"] == one_node.pids[0]
+        assert cluster["nodes"][0]["running"] is True
+        assert json.loads(osn_node("status", "--name", "never-started", "--json").stdout) == []
+
+    def test_logs_print_the_end_and_follow(self, one_node: Started) -> None:
+        told = osn_node("logs", "--name", one_node.name, "-n", "5000").stdout
+        assert f"publish_address {{{one_node.url.removeprefix('http://')}}}" in told
+        assert len(osn_node("logs", "--name", one_node.name, "-n", "3").stdout.splitlines()) == 3
+        lines = node.logs(one_node.name, lines=0, follow=True)
+        one_node.client.indices.create(index="seen-in-the-log")
+        assert any("seen-in-the-log" in line for line in lines)
+        one_node.client.indices.delete(index="seen-in-the-log")
+
+    def test_logs_of_what_is_not_there_are_an_error(self, one_node: Started) -> None:
+        assert "no local cluster 'never-started'" in osn_node("logs", "--name", "never-started").stderr
+        assert "has no node 2" in osn_node("logs", "--name", one_node.name, "--node", "2").stderr
+
+
+@pytest.mark.cluster
+class TestLifeOfACluster:
+    def test_data_survives_a_kill_and_a_stop_until_it_is_purged(
+        self, cleaned_name: Callable[[str], str], tmp_path: Path
+    ) -> None:
+        name = cleaned_name("life")
+        (tmp_path / "mine.txt").write_text("not the node's")
+        options: dict[str, Any] = {"port": 0, "heap": "512m", "data": tmp_path}
+        running = node.start(name=name, **options)
+        client = OpenSearch(running.url, timeout=30)
+        client.index(index="kept", id="1", body={"a": 1}, params={"refresh": "true"})
+
+        node.kill_node(1, name)
+        (known,) = node.status(name)
+        assert (known.running, known.health) == (0, None)
+        # A pid file that is stale in the worst way: the pid is that of another process, which must be left alone.
+        state = read_state(name)
+        assert state is not None
+        replace(state, nodes=[replace(state.nodes[0], pid=os.getpid())]).write()
+        again = node.start(name=name)
+        assert again.url == running.url
+        assert again.pids != running.pids
+        assert client.get(index="kept", id="1")["_source"] == {"a": 1}
+        assert Path(known.nodes[0].log).with_suffix(".log.1").exists(), "what the node wrote before it died is kept"
+
+        assert node.stop(name) is True
+        assert node.stop(name) is False
+        assert not any(process.command_line(pid) for pid in again.pids)
+        with pytest.raises(
+            ClusterError, match=r"profile full \(2\.19\.1\) with 1 node\(s\), not full \(2\.19\.1\) with 2"
+        ):
+            node.start(name=name, nodes=2, **options)
+        resumed = node.start(name=name, **options)
+        client = OpenSearch(resumed.url, timeout=30)
+        assert client.get(index="kept", id="1")["_source"] == {"a": 1}
+
+        purged = osn_node("stop", "--name", name, "--purge")
+        assert "stopped, its data removed" in purged.stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+        assert node.status(name) == []
+
+    def test_a_node_that_dies_while_starting_shows_the_end_of_its_log_and_leaves_no_process(
+        self, cleaned_name: Callable[[str], str]
+    ) -> None:
+        name = cleaned_name("dies")
+        failed = osn_node("start", "--name", name, "--port", "0", "--heap", "256m", "--setting", "no.such.setting=1")
+        assert failed.returncode == 1
+        assert failed.stdout == ""
+        assert "died while starting; the end of its log:" in failed.stderr
+        assert "unknown setting [no.such.setting]" in failed.stderr
+        assert "Traceback" not in failed.stderr
+        pid = int(re.findall(r"\(pid (\d+)\)", failed.stderr)[0])
+        assert name not in process.command_line(pid)
+        # Nothing was stored: a start with other nodes or another profile is not refused for it.
+        assert not (cluster_folder(name) / "data").exists()
+
+    def test_starts_at_the_same_time_make_one_cluster_a_name_and_never_share_a_port(
+        self, cleaned_name: Callable[[str], str]
+    ) -> None:
+        same, other = cleaned_name("same"), cleaned_name("other")
+        starts = [
+            subprocess.Popen(
+                [*OSN_NODE, "start", "--name", name, "--heap", "256m", "--port", "0"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for name in (same, other, same)
+        ]
+        told = [start.communicate(timeout=200) for start in starts]
+        assert [start.returncode for start in starts] == [0, 0, 0], told
+        first, elsewhere, second = (out for out, _ in told)
+        assert first == second != elsewhere
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+    def test_an_interrupted_start_leaves_no_process(
+        self, cleaned_name: Callable[[str], str], number: signal.Signals
+    ) -> None:
+        name = cleaned_name("cut")
+        starting = subprocess.Popen(
+            [*OSN_NODE, "start", "--name", name, "--port", "0"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        state = wait_for(lambda: (state := read_state(name)) and state.running and state)
+        starting.send_signal(number)
+        starting.wait(60)
+        assert starting.returncode in (130, -number)
+        assert process.wait_until_gone(state.processes(), 30.0) == []
+
+    def test_attached_nodes_and_their_data_go_with_a_process_that_is_killed(
+        self, cleaned_name: Callable[[str], str]
+    ) -> None:
+        name = cleaned_name("attached")
+        script = (
+            "import time; from opensearch_neural import node;"
+            f"node.start(name={name!r}, port=0, heap='512m', attached=True); print(flush=True); time.sleep(600)"
+        )
+        owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+        assert owner.stdout is not None
+        owner.stdout.readline()
+        state = read_state(name)
+        assert state is not None
+        assert len(state.running) == 1
+        owner.kill()
+        owner.wait()
+        owner.stdout.close()
+        assert process.wait_until_gone(state.processes(), 30.0) == []
+        wait_for(lambda: not state.folder.exists())
+
+
+@pytest.mark.cluster
+class TestThreeNodes:
+    def test_one_can_be_lost_and_started_again_and_nothing_is_lost(self, three_nodes: node.RunningNode) -> None:
+        client = OpenSearch(three_nodes.urls, timeout=30, max_retries=3, retry_on_timeout=True)
+        members = {row["name"] for row in client.cat.nodes(format="json")}
+        assert members == {f"{three_nodes.name}-{i}" for i in (1, 2, 3)}
+        assert len(set(three_nodes.pids)) == 3
+        client.indices.create(index="kept", body={"settings": {"number_of_shards": 3, "number_of_replicas": 1}})
+        client.cluster.health(index="kept", params={"wait_for_status": "green"})
+        for i in range(20):
+            client.index(index="kept", id=str(i), body={"n": i})
+
+        node.kill_node(2, three_nodes.name)
+        client = OpenSearch([three_nodes.urls[0], three_nodes.urls[2]], timeout=30, max_retries=3)
+        client.index(index="kept", id="while it was away", body={"n": 20})
+        client.indices.refresh(index="kept")
+        assert client.count(index="kept")["count"] == 21
+        (known,) = node.status(three_nodes.name)
+        assert [member.running for member in known.nodes] == [True, False, True]
+
+        again = node.start(name=three_nodes.name, attached=True)
+        assert again.urls == three_nodes.urls
+        assert [a == b for a, b in zip(again.pids, three_nodes.pids, strict=True)] == [True, False, True]
+        client.cluster.health(index="kept", params={"wait_for_status": "green"})
+        returned = OpenSearch(again.urls[1], timeout=30)
+        assert returned.count(index="kept")["count"] == 21
+        assert returned.cluster.health(index="kept")["status"] == "green"
+        client.indices.delete(index="kept")
+
+
+@pytest.mark.cluster
+def test_the_core_profile_answers_without_plugins(cleaned_name: Callable[[str], str]) -> None:
+    try:
+        find_java(PROFILES["core"].java, "the core profile")
+    except ClusterError as error:
+        pytest.skip(str(error))
+    name = cleaned_name("core")
+    running = node.start("core", port=0, heap="512m", name=name)
+    client = OpenSearch(running.url, timeout=30)
+    assert client.info()["version"]["number"] == "3.5.0"
+    properties = {"sparse": {"type": "rank_features"}, "pq": {"type": "binary", "doc_values": True}}
+    client.indices.create(index="a", body={"mappings": {"properties": properties}})
+    client.index(index="a", body={"sparse": {"cat": 1.5}, "pq": "/wA="}, params={"refresh": "true"})
+    query = {"rank_feature": {"field": "sparse.cat", "linear": {}, "boost": 2.0}}
+    by_script = {"script_score": {"query": {"match_all": {}}, "script": {"source": "doc['pq'].value.bytes[0] & 255"}}}
+    rescore = {"window_size": 10, "query": {"rescore_query": by_script}}
+    (hit,) = client.search(index="a", body={"query": query, "rescore": rescore})["hits"]["hits"]
+    assert hit["_score"] == 3.0 + 255.0
+    node.stop(name, purge=True)
