@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural import __version__
+from opensearch_neural.cluster.errors import reason_of
 from opensearch_neural.cluster.zones import balanced_replicas, demanded_copies
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.index.health import all_shards_answer, index_health
@@ -86,6 +87,7 @@ def open_target(
         wanted_replicas = 1 if replicas is None else replicas
         _create(client, index, body, wanted_replicas, wanted_replicas if keep_replicas else 0)
         wrote = existing_record(client, index)
+        check_unchanged_models(index, wrote, wanted)
     else:
         check_unchanged_models(index, wrote, wanted)
         if replicas is not None and LOADING in wrote.extra:
@@ -100,6 +102,8 @@ def _create(
 ) -> None:
     """Create the index. On a cluster that balances its zones it has its replicas while it is loaded, a multiple of them.
 
+    An index that is there by now is no error: the answer to its creation may have been lost, and the request sent again.
+
     body: makes the index's body of its replicas in the end and while it is loaded.
     """
     from opensearchpy.exceptions import RequestError
@@ -110,6 +114,8 @@ def _create(
         client.indices.create(index=index, body=body(replicas, loading_replicas), params=params)
     except RequestError as error:
         zones = demanded_copies(error)
+        if reason_of(error)[0] == "resource_already_exists_exception":
+            return
         if zones is None:
             raise
         balanced = balanced_replicas(replicas, zones)
@@ -176,7 +182,17 @@ def finish(client: OpenSearch, target: Target, *, merge: bool) -> None:
     current = read_record(client, target.index)
     if current is None or LOADING not in current.extra:
         return
-    client.indices.put_settings(index=target.index, body={"index": current.extra[LOADING]["restore"]})
+    from opensearchpy.exceptions import RequestError
+
+    restore = current.extra[LOADING]["restore"]
+    try:
+        client.indices.put_settings(index=target.index, body={"index": restore})
+    except RequestError as error:
+        zones = demanded_copies(error)
+        if zones is None:
+            raise
+        balanced = balanced_replicas(restore["number_of_replicas"], zones)
+        client.indices.put_settings(index=target.index, body={"index": {**restore, "number_of_replicas": balanced}})
     write_record(client, target.index, replace(current, version=__version__).with_extra(**{LOADING: None}))
 
 

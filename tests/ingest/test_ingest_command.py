@@ -171,13 +171,34 @@ def test_a_cluster_that_is_away_for_a_moment_between_two_steps_ends_no_ingest(
         def fault(request: Request) -> Fault | None:
             step = (request.method, request.path)
             first = away.setdefault(step, time.monotonic())
-            kinds = (Fault("status", 503), Fault("drop"))
-            return kinds[request.number % 2] if time.monotonic() - first < 0.7 else None
+            kinds = (Fault("status", 503), Fault("drop"), Fault("drop_after"))
+            return kinds[request.number % 3] if time.monotonic() - first < 0.7 else None
 
         connected = connect(proxy.url)
         proxy.fault = fault
         assert run_job(connected, settings, show_progress=False).documents == 100
     assert len(away) > 5
+    assert len(snapshot(client, index_name)) == 100
+
+
+def test_an_index_whose_creation_was_answered_too_late_is_taken_as_created(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path
+) -> None:
+    """Before: `resource_already_exists_exception`, of the index that this very run had created."""
+    settings = job(write_jsonl(tmp_path / "d.jsonl", records(100)), index_name)
+    lost: list[str] = []
+
+    def lose_first_answer(request: Request) -> Fault | None:
+        if request.method != "PUT" or lost:
+            return None
+        lost.append(request.path)
+        return Fault("drop_after")
+
+    with FaultProxy(cluster_url, everything=True) as proxy:
+        connected = connect(proxy.url)
+        proxy.fault = lose_first_answer
+        assert run_job(connected, settings, show_progress=False).documents == 100
+    assert lost == [f"/{index_name}"]
     assert len(snapshot(client, index_name)) == 100
 
 

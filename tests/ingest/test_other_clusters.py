@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from corpora import job, records, snapshot, write_jsonl
 
 from ingest.inspection import inspect_index
 from ingest.job import run_job
+from ingest.pipeline import TooManyErrors
 from ingest.versions import versions
 from opensearch_neural import node
 from opensearch_neural.cluster.capabilities import probe
@@ -101,6 +103,17 @@ def test_an_index_has_a_copy_in_each_zone_of_a_cluster_that_balances_them(
     (settings,) = zoned.indices.get_settings(index=index).values()
     assert settings["settings"]["index"]["number_of_replicas"] == str(has)
     assert len(snapshot(zoned, index)) == 50
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
+def test_a_load_that_goes_on_with_other_replicas_has_a_copy_in_each_zone_too(zoned: Any, tmp_path: Path) -> None:
+    wanted = job(write_jsonl(tmp_path / "corpus.jsonl", [*records(50), "broken"]), "resumed", replicas=1)
+    with pytest.raises(TooManyErrors):
+        run_job(zoned, replace(wanted, writing=replace(wanted.writing, max_errors=0)), show_progress=False)
+    assert run_job(zoned, replace(wanted, replicas=2), show_progress=False).documents == 50
+    (settings,) = zoned.indices.get_settings(index="resumed").values()
+    assert settings["settings"]["index"]["number_of_replicas"] == "3"
 
 
 @pytest.mark.cluster
