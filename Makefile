@@ -83,7 +83,7 @@ bench-query-encoding: install
 	$(BIN)/osn bench query-encoding
 
 test-faults: check-java install
-	OSN_KILLS=100 OSN_FUZZ_FILES=1000 $(BIN)/python -m pytest -q -m faults
+	OSN_KILLS=100 OSN_FUZZ_FILES=1000 $(BIN)/python -m pytest -v -m faults
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

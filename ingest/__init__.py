@@ -8,7 +8,8 @@ A document on its way to the index, top to bottom:
     corpus.py           where the corpus lies, how its records are read, split into passages
     models.py           which models encode: those named, those that wrote the index, or a lexical one
     content.py          what the index is to hold: records, vectorizer and the index's record
-    target.py           the index being written: create or check it, finish it, verify it
+    lease.py            a lease on the cluster: one ingest an index
+    target.py           the index being written: create or check it, finish it
     pipeline.py         read, encode, write: batches of documents, several at once
     duplicate_ids.py    which ids the corpus has had so far
     vectorizers.py      documents → vectors
@@ -17,6 +18,8 @@ A document on its way to the index, top to bottom:
     bulk.py             byte-bounded `_bulk` requests with retries
     journal.py          what is written already, so that the same command again continues
     dead_letters.py     what could not be taken, to be mended and ingested again
+    verification.py     whether the index holds exactly what the corpus holds
+    swap.py             what must hold before an alias names the index
     progress.py         a bar on a terminal, plain lines elsewhere
 
 Vectors in files instead of models:
@@ -31,6 +34,7 @@ An index once it is there:
 
     index_command.py    `osn index`
     versions.py         builds under an alias: swap, roll back, prune
+    unfinished.py       take an interrupted index as it is, or delete it
     inspection.py       what an index is made of, and what a larger one would need
     documents_command.py  `osn documents`
     documents.py        add, update and delete single documents

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+ATTEMPTS_OF_ONE = 4
+"""Attempts after which a document may be at fault, and not the cluster."""
+MOST_SUSPECTS = 16
+"""More documents than these are not at fault all at once."""
+NEIGHBOURS, NEIGHBOUR_BYTES = 64, 1 << 16
+"""How many accepted documents are remembered to compare with, and their most bytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Action:
@@ -32,8 +40,12 @@ class Action:
     id: str
     source: bytes
 
-    def head(self) -> bytes:
-        return b'{"index":{"_id":' + orjson.dumps(self.id) + b"}}\n"
+    def head(self, condition: tuple[int, int] | None = None) -> bytes:
+        """The line before the document. condition: the sequence number and primary term that it must still have."""
+        if condition is None:
+            return b'{"index":{"_id":' + orjson.dumps(self.id) + b"}}\n"
+        unchanged = {"if_seq_no": condition[0], "if_primary_term": condition[1]}
+        return orjson.dumps({"index": {"_id": self.id, **unchanged}}) + b"\n"
 
     def size(self) -> int:
         """Bytes in a request."""
@@ -77,6 +89,8 @@ class BulkWriter:
     """Writes actions to one index. Safe to call from several threads at once.
 
     Args:
+        alias: an alias of the index, to write through. An index that is deleted under way is then not created anew by the
+            next request, with mappings that OpenSearch guesses.
         chunk_bytes: the most bytes of one request. OpenSearch refuses requests over 100 MB; 5 to 15 MB serve best.
         stop: an event that ends the waiting between attempts.
     """
@@ -86,6 +100,7 @@ class BulkWriter:
         client: OpenSearch,
         index: str,
         *,
+        alias: str | None = None,
         policy: RetryPolicy | None = None,
         chunk_bytes: int = 8 << 20,
         request_timeout: float = 120.0,
@@ -93,10 +108,14 @@ class BulkWriter:
     ) -> None:
         self.client = client
         self.index = index
+        self.alias = alias
         self.policy = policy or RetryPolicy()
         self.chunk_bytes = chunk_bytes
         self.request_timeout = request_timeout
         self.stop = stop or threading.Event()
+        self._accepted: deque[_Accepted] = deque(maxlen=NEIGHBOURS)
+        self._lock = threading.Lock()
+        self._poisoned = False
 
     def write(self, actions: Sequence[Action]) -> Outcome:
         """Index all actions; returns what became of them.
@@ -113,8 +132,12 @@ class BulkWriter:
             self._write_chunk(actions, list(range(start, end)), outcome)
         return outcome
 
-    def _write_chunk(self, actions: Sequence[Action], positions: list[int], outcome: Outcome) -> None:
-        deadline = time.monotonic() + self.policy.patience
+    def _write_chunk(
+        self, actions: Sequence[Action], positions: list[int], outcome: Outcome, since: float | None = None
+    ) -> None:
+        """Index these positions of the actions. since: when the first attempt was, if there were attempts before."""
+        began = time.monotonic() if since is None else since
+        deadline = began + self.policy.patience
         attempt = 0
         while True:
             status, answer = self._send([actions[position] for position in positions])
@@ -128,8 +151,9 @@ class BulkWriter:
                 reason = "the document is larger than the cluster's http.max_content_length"
                 outcome.failures.append(Failure(positions[0], 413, reason))
                 return
-            if status == 200:
-                again, reason = self._sort_items(answer["items"], positions, outcome)
+            whole = status != 200
+            if not whole:
+                again, status, reason = self._sort_items(answer["items"], actions, positions, outcome)
                 if not again:
                     return
                 if len(again) < len(positions):
@@ -138,19 +162,98 @@ class BulkWriter:
             else:
                 reason = answer
             attempt += 1
-            wait = self.policy.wait(attempt)
-            if time.monotonic() + wait > deadline:
-                raise ClusterError(
-                    f"OpenSearch did not take {len(positions)} documents for {self.index!r}, "
-                    f"tried {attempt} times in {self.policy.patience:.0f} s: {reason}",
-                    "look at the cluster's health and disk; the same command again continues where this one stopped",
-                )
-            outcome.retries += 1
-            log.warning("trying %d documents again in %.1f s (%s)", len(positions), wait, reason)
-            if self.stop.wait(wait):
-                raise Stopped
+            suspicious = attempt >= ATTEMPTS_OF_ONE and status >= 400
+            if suspicious and len(positions) <= MOST_SUSPECTS and time.monotonic() - began > self._item_patience:
+                positions = self._without_poison(actions, positions, outcome)
+                if not positions:
+                    return
+            self._pause(attempt, deadline, positions, reason, outcome)
+            if len(positions) > 1 and (
+                status == 429
+                or (suspicious and status == 500 and whole)
+                or (suspicious and not whole and len(positions) > MOST_SUSPECTS)
+            ):
+                # Too much at once, or documents that no attempt will take: halves may pass.
+                middle = len(positions) // 2
+                self._write_chunk(actions, positions[:middle], outcome, began)
+                self._write_chunk(actions, positions[middle:], outcome)
+                return
 
-    def _send(self, actions: Sequence[Action]) -> tuple[int, Any]:
+    def _pause(self, attempt: int, deadline: float, positions: list[int], reason: str, outcome: Outcome) -> None:
+        """Wait before the next attempt. Raises ClusterError past the deadline, Stopped when told to stop."""
+        wait = self.policy.wait(attempt)
+        if time.monotonic() + wait > deadline:
+            raise ClusterError(
+                f"OpenSearch did not take {len(positions)} documents for {self.index!r}, "
+                f"tried {attempt} times in {self.policy.patience:.0f} s: {reason}",
+                "look at the cluster's health and disk; the same command again continues where this one stopped",
+            )
+        outcome.retries += 1
+        log.warning("trying %d documents again in %.1f s (%s)", len(positions), wait, reason)
+        if self.stop.wait(wait):
+            raise Stopped
+
+    @property
+    def _item_patience(self) -> float:
+        """Seconds until documents are suspected; none once one was at fault, since others like it will come."""
+        return 0.0 if self._poisoned else min(self.policy.item_patience, self.policy.patience / 4)
+
+    def _without_poison(self, actions: Sequence[Action], positions: list[int], outcome: Outcome) -> list[int]:
+        """The positions without those whose documents are at fault; these are failures.
+
+        A document is at fault if it fails although a neighbour of the same shard passes before and after it. (A full disk
+        or a shard that is not there refuse both.)
+        """
+        left = []
+        for position in positions:
+            neighbour = self._neighbour(actions[position].id)
+            if neighbour is None or not self._passes(neighbour):
+                left.append(position)
+            elif failed := self._failure(actions[position], position, outcome):
+                if self._passes(neighbour):
+                    outcome.failures.append(failed)
+                    self._poisoned = True
+                else:
+                    left.append(position)
+        return left
+
+    def _failure(self, action: Action, position: int, outcome: Outcome) -> Failure | None:
+        """Why the document alone is refused now; None if it was written."""
+        status, answer = self._send([action])
+        if status != 200:
+            return Failure(position, status, str(answer))
+        result = answer["items"][0]["index"]
+        if result["status"] in (200, 201):
+            outcome.created += result["status"] == 201
+            outcome.updated += result["status"] == 200
+            return None
+        return Failure(position, result["status"], _reason(result))
+
+    def _neighbour(self, id: str) -> _Accepted | None:
+        """A document that was accepted lately, of the shard that this id belongs to."""
+        with self._lock:
+            accepted = list(self._accepted)
+        shard = self._shard(id) if accepted else None
+        if shard is None:
+            return None
+        return next((each for each in reversed(accepted) if self._shard(each.action.id) == shard), None)
+
+    def _shard(self, id: str) -> int | None:
+        """The number of the shard that an id belongs to; None if there is no such index any more."""
+        answer = self.client.search_shards(index=self.index, params={"routing": id, "ignore": 404})
+        shards = answer.get("shards")
+        return int(shards[0][0]["shard"]) if shards else None
+
+    def _passes(self, neighbour: _Accepted) -> bool:
+        """Whether a document that was accepted is accepted again, unless it was changed since."""
+        status, answer = self._send([neighbour.action], condition=(neighbour.seq_no, neighbour.primary_term))
+        if status != 200 or answer["items"][0]["index"]["status"] != 200:
+            return False
+        result = answer["items"][0]["index"]
+        neighbour.seq_no, neighbour.primary_term = result["_seq_no"], result["_primary_term"]
+        return True
+
+    def _send(self, actions: Sequence[Action], condition: tuple[int, int] | None = None) -> tuple[int, Any]:
         """(200, the parsed answer), (413, …), or (a status that may pass, reason); status 0 where no answer came.
 
         Raises ClusterError for every other status.
@@ -160,17 +263,17 @@ class BulkWriter:
 
         lines = bytearray()
         for action in actions:
-            lines += action.head() + action.source + b"\n"
+            lines += action.head(condition) + action.source + b"\n"
         try:
             with patience(0):  # the policy's attempts are the only ones
                 answer = self.client.transport.perform_request(
                     "POST",
-                    f"/{self.index}/_bulk",
+                    f"/{self.alias or self.index}/_bulk",
                     params={
                         "request_timeout": self.request_timeout,
                         # For a shard that is not there: waiting is better done here, where it can be interrupted.
                         "timeout": "10s",
-                        "require_alias": "false",
+                        "require_alias": "true" if self.alias else "false",
                     },
                     headers={"content-type": "application/x-ndjson"},
                     body=bytes(lines),
@@ -190,19 +293,26 @@ class BulkWriter:
         return 200, answer
 
     def _sort_items(
-        self, items: Sequence[dict[str, Any]], positions: list[int], outcome: Outcome
-    ) -> tuple[list[int], str]:
-        """Count what was written, keep what failed for good; returns the positions to try again, and why."""
-        again, reason = [], ""
+        self, items: Sequence[dict[str, Any]], actions: Sequence[Action], positions: list[int], outcome: Outcome
+    ) -> tuple[list[int], int, str]:
+        """Count what was written, keep what failed for good; returns the positions to try again, a status and why."""
+        again, last, reason = [], 200, ""
         for position, item in zip(positions, items, strict=True):
             result = item["index"]
             status = result["status"]
             if status in (200, 201):
                 outcome.created += status == 201
                 outcome.updated += status == 200
+                self._remember(actions[position], result)
             elif may_pass_later(status):
                 again.append(position)
+                last = status
                 reason = f"status {status}: {_reason(result)}"
+            elif status == 404 and self.alias is not None:
+                raise ClusterError(
+                    f"the index {self.index!r} was deleted or replaced while it was being written",
+                    "the same command again begins anew",
+                )
             elif status in (403, 404):
                 # A write block, missing permissions, a deleted index: no document would pass.
                 raise ClusterError(
@@ -211,7 +321,21 @@ class BulkWriter:
                 )
             else:
                 outcome.failures.append(Failure(position, status, _reason(result)))
-        return again, reason
+        return again, last, reason
+
+    def _remember(self, action: Action, result: dict[str, Any]) -> None:
+        if len(action.source) <= NEIGHBOUR_BYTES:
+            with self._lock:
+                self._accepted.append(_Accepted(action, result["_seq_no"], result["_primary_term"]))
+
+
+@dataclass
+class _Accepted:
+    """A document that was accepted, as it then was."""
+
+    action: Action
+    seq_no: int
+    primary_term: int
 
 
 def _reason(result: dict[str, Any]) -> str:

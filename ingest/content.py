@@ -58,7 +58,7 @@ def content_by_models(
             dense = reconstructed_meta(chosen.pq, settings.dense_type, sample)
     sparse = sparse_meta(chosen.sparse) if chosen.sparse else None
     quantized = quantized_meta(chosen.pq) if chosen.pq else None
-    meta = IndexMeta(sparse, dense, chosen.passages, quantized, settings.analyzer)
+    meta = IndexMeta(sparse, dense, chosen.passages, quantized, settings.analyzer or ANALYZER)
     encoders = Encoders(chosen.sparse, chosen.dense, settings.encode_batch, chosen.pq, chosen.reconstructed)
     return Content(meta, chosen.records, encoders, chosen.total, encoders.pads)
 
@@ -106,10 +106,11 @@ def content_of_files(settings: IndexSettings, stored: StoredVectors, records: Re
         dense = stored_dense_meta(codes.name, codes.hash, quantizer.dimension, settings.dense_type, False, sample)
         dense = replace(dense, reconstructed=True)
         vectorizer = Reconstructing(stored, quantizer)
-    meta = IndexMeta(manifest.sparse, dense, manifest.passages, codes, settings.analyzer)
+    meta = IndexMeta(manifest.sparse, dense, manifest.passages, codes, settings.analyzer or ANALYZER)
     return Content(meta, records, vectorizer, manifest.records)
 
 
+ANALYZER = "english"
 PROBED = 512
 """How many documents are read to choose those that a model encodes again."""
 LARGEST_DIFFERENCE = 0.01

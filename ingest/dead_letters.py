@@ -16,8 +16,10 @@ import hashlib
 import json
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +27,12 @@ from opensearch_neural.corpus.documents import Document, OnReject, Rejected
 from opensearch_neural.corpus.passages import Passage
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
+
+if sys.platform != "win32":
+    import fcntl
+
+EXIT_WITH_LETTERS = 3
+"""The exit status of a command that did its work but did not take every document."""
 
 # What is kept of a line that could not be understood.
 RAW_LIMIT = 1 << 20
@@ -34,12 +42,13 @@ class DeadLetters:
     """Appends to the dead-letter file; creates it with the first letter, so no letters leave no file.
 
     A run that continues another one meets some of its documents again; what already lies in the file is not added twice.
+    Letters are written whole, under a lock, and the file is the user's alone: it holds what documents hold.
     Raises InputError where no file can be written, before the first letter has to be.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: IO[str] | None = None
+        self._waiting: list[str] = []
         self._known: set[bytes] = set()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,11 +76,8 @@ class DeadLetters:
             letter["document"] = item.record()
         else:
             letter["raw"] = item.raw[:RAW_LIMIT]
-        if not self._note(letter):
-            return
-        if self._file is None:
-            self._file = self._open()
-        self._file.write(json.dumps(letter, default=str) + "\n")
+        if self._note(letter):
+            self._waiting.append(json.dumps(letter, default=str) + "\n")
 
     def _note(self, letter: dict[str, Any]) -> bool:
         """Whether the letter is new."""
@@ -83,39 +89,46 @@ class DeadLetters:
         self._known.add(digest)
         return True
 
-    def _open(self) -> IO[str]:
-        file = self.path.open("a+b")
-        size = file.seek(0, os.SEEK_END)
-        if size:
-            file.seek(size - 1)
-            if file.read(1) != b"\n":  # the torn line of a run that was killed
-                file.write(b"\n")
-        file.close()
-        return self.path.open("a", encoding="utf-8", errors="surrogatepass")
-
     def sync(self) -> None:
-        """Make the letters so far survive a crash of the machine."""
-        if self._file is not None:
-            self._file.flush()
-            os.fsync(self._file.fileno())
+        """Write the letters so far, and make them survive a crash of the machine."""
+        if not self._waiting:
+            return
+        private = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(private, "a+b") as file, locked(file):
+            if (size := file.seek(0, os.SEEK_END)) and file.seek(size - 1) is not None and file.read(1) != b"\n":
+                file.write(b"\n")  # after the torn line of a run that was killed
+            file.write("".join(self._waiting).encode("utf-8", "surrogatepass"))
+            file.flush()
+            os.fsync(file.fileno())
+        self._waiting.clear()
 
     def close(self) -> None:
-        if self._file is not None:
-            self.sync()
-            self._file.close()
-            self._file = None
+        self.sync()
 
 
-def letters_path(given: Path | None, index: str, corpus: str) -> Path:
+@contextmanager
+def locked(file: IO[bytes]) -> Iterator[None]:
+    """Have the file to oneself; others wait."""
+    if sys.platform == "win32":
+        yield
+        return
+    fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def letters_path(named: Path | None, index: str, corpus: str) -> Path:
     """Where an ingest puts its letters: never into the file that it reads.
 
     Raises InputError when that is what was asked for.
     """
-    path = given or Path(f"{index}.dead-letters.jsonl")
+    path = named or Path(f"{index}.dead-letters.jsonl")
     if corpus == "-" or not path.exists() or not Path(corpus).exists() or not path.samefile(corpus):
         return path
-    if given is not None:
-        raise InputError(f"{given} is the corpus; it cannot be the dead-letter file too", "give another --dead-letters")
+    if named is not None:
+        raise InputError(f"{named} is the corpus; it cannot be the dead-letter file too", "give another --dead-letters")
     return next_path(Path(corpus))
 
 
@@ -142,7 +155,12 @@ def mended(path: Path, on_reject: OnReject) -> Iterator[Document]:
     """
     origins: list[tuple[str, int | None, dict[str, Any] | None]] = []
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8", errors="surrogatepass") as lines:
-        for letter in letters_of(path):
+        for number, content in _lines(path):
+            letter = _letter(content)
+            if letter is None:
+                reason = "not a dead letter: a line of JSON with `document` or `raw`"
+                on_reject(Rejected(str(path), number, reason, content))
+                continue
             document = letter.get("document")
             passage = None
             if isinstance(document, dict):
@@ -151,7 +169,7 @@ def mended(path: Path, on_reject: OnReject) -> Iterator[Document]:
                 text = json.dumps(document)
             else:
                 # One line; an empty one would not be counted.
-                text = " ".join(str(letter.get("raw", "")).splitlines()) or "null"
+                text = " ".join(str(letter["raw"]).splitlines()) or "null"
             lines.write(text + "\n")
             origins.append((str(letter.get("file", path)), letter.get("line"), passage))
         lines.flush()
@@ -183,11 +201,23 @@ def _passage(document: Document, passage: dict[str, Any]) -> Passage:
 
 
 def letters_of(path: Path) -> Iterator[dict[str, Any]]:
+    """The letters of a file; lines that are none (the torn last line of a run that was killed) are passed over."""
+    for _, line in _lines(path):
+        if (letter := _letter(line)) is not None:
+            yield letter
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(number, line) of the lines that are not empty."""
     with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            try:
-                letter = json.loads(line)
-            except ValueError:
-                continue  # the torn last line of a run that was killed
-            if isinstance(letter, dict):
-                yield letter
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield number, line.rstrip("\n")
+
+
+def _letter(line: str) -> dict[str, Any] | None:
+    try:
+        letter = json.loads(line)
+    except ValueError:
+        return None
+    return letter if isinstance(letter, dict) and ("raw" in letter or "document" in letter) else None

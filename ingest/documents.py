@@ -28,7 +28,7 @@ from opensearch_neural.cluster.errors import reason_of, translate_errors
 from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.corpus.documents import Document, document_of
 from opensearch_neural.corpus.passages import Passage, split
-from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index import segments
 from opensearch_neural.index.record import MODEL_OPTIONS, IndexMeta, check_same_model, existing_record
 from opensearch_neural.models import registry
@@ -51,10 +51,12 @@ class Refused:
 
 @dataclass
 class Written:
-    """What became of documents: new ones, replaced ones, refused ones (passages are counted as their documents)."""
+    """What became of documents; passages are counted as their documents."""
 
     created: int = 0
+    """Documents that were not there before."""
     replaced: int = 0
+    """Documents that were."""
     refused: list[Refused] = field(default_factory=list)
 
 
@@ -87,7 +89,7 @@ class Documents:
             if self.meta.passages
             else None
         )
-        self._writer = BulkWriter(client, index, policy=RetryPolicy(patience))
+        self._policy = RetryPolicy(patience)
 
     @translate_errors()
     def add(self, documents: Iterable[Document | Mapping[str, Any]], *, refresh: bool = True) -> Written:
@@ -115,7 +117,23 @@ class Documents:
             segments.refresh(self.client, self.index)
         return written
 
+    def _target(self) -> str:
+        """The name of the index that is written now; an alias may name another one than when this was opened.
+
+        Raises ModelError when its vectors are made otherwise than these models make them.
+        """
+        name = targets.own_name(self.client, self.index)
+        record = existing_record(self.client, name)
+        made = ("sparse", "dense", "quantized", "passages")
+        if any(getattr(record, part) != getattr(self.meta, part) for part in made):
+            raise ModelError(
+                f"{self.index!r} names {name!r} now, which was written with other models or settings",
+                "open Documents again",
+            )
+        return name
+
     def _write(self, documents: list[Document], written: Written) -> None:
+        target = self._target()
         parts: list[Document] = []
         for document in documents:
             try:
@@ -123,24 +141,25 @@ class Documents:
             except InputError as error:
                 written.refused.append(Refused(document.id, error.message))
         counts = Counter(_document_id(part) for part in parts)
-        there = self._there(counts)
+        there = self._there(target, counts)
         prepared = prepare(parts, self._encoders, self.meta.dense)
-        outcome = self._writer.write(prepared.actions)
+        # By its own name: an alias that is swapped in between must not lead these vectors into another index.
+        outcome = BulkWriter(self.client, target, policy=self._policy).write(prepared.actions)
         reasons = {_document_id(parts[unfit.position]): unfit.reason for unfit in prepared.unfit}
         for failure in outcome.failures:
             reasons[_document_id(parts[prepared.positions[failure.position]])] = failure.reason
         written.refused.extend(Refused(id, reason) for id, reason in reasons.items())
         if self.meta.passages is not None:
-            segments.refresh(self.client, self.index)
-            targets.remove_last_passages(self.client, self.index, counts)
+            segments.refresh(self.client, target)
+            targets.remove_last_passages(self.client, target, counts)
         taken = counts.keys() - reasons.keys()
         written.replaced += len(taken & there)
         written.created += len(taken - there)
 
-    def _there(self, ids: Iterable[str]) -> set[str]:
+    def _there(self, target: str, ids: Iterable[str]) -> set[str]:
         """Those of the documents that the index holds."""
         first = {id if self.meta.passages is None else f"{id}#0001": id for id in ids}
-        missing = targets.missing_ids(self.client, self.index, list(first))
+        missing = targets.missing_ids(self.client, target, list(first))
         return {*first.values()} - {first[id] for id in missing}
 
     def _parts(self, document: Document) -> list[Document]:
@@ -163,10 +182,11 @@ class Documents:
         Raises InputError when there is no such document, or the changed one is refused.
         """
         for _ in range(CONFLICTS):
-            found = _read(self.client, self.index, self.meta, id)
-            if found is None:
+            target = self._target()
+            held = _read(self.client, target, self.meta, id)
+            if held is None:
                 raise InputError(f"{self.index!r} holds no document {id!r}", "add it with all its fields")
-            document, condition = found
+            document, condition = held
             record = {**document.record(), **changes}
             if "_id" in changes and changes["_id"] != id:
                 raise InputError(
@@ -178,11 +198,11 @@ class Documents:
                 if written.refused:
                     raise InputError(f"{id}: {written.refused[0].reason}")
                 return changed
-            if self._replace(changed, condition, refresh):
+            if self._replace(target, changed, condition, refresh):
                 return changed
         raise ClusterError(f"{id!r} was changed by somebody else {CONFLICTS} times in a row", "try again")
 
-    def _replace(self, document: Document, condition: dict[str, int], refresh: bool) -> bool:
+    def _replace(self, target: str, document: Document, condition: dict[str, int], refresh: bool) -> bool:
         """Whether the document was written; False when another write came in between."""
         from opensearchpy.exceptions import ConflictError, RequestError
 
@@ -192,7 +212,7 @@ class Documents:
         params = {**condition, "refresh": "true" if refresh else "false"}
         try:
             self.client.index(
-                index=self.index, id=document.id, body=orjson.loads(prepared.actions[0].source), params=params
+                index=target, id=document.id, body=orjson.loads(prepared.actions[0].source), params=params
             )
         except ConflictError:
             return False
@@ -208,8 +228,8 @@ class Documents:
 @translate_errors()
 def read_document(client: OpenSearch, index: str, id: str) -> Document | None:
     """The document as the index has it; None where there is none. One in passages is put together again."""
-    found = _read(client, index, existing_record(client, index), id)
-    return None if found is None else found[0]
+    held = _read(client, index, existing_record(client, index), id)
+    return None if held is None else held[0]
 
 
 @translate_errors()

@@ -60,9 +60,10 @@ def add(
 ) -> None:
     """Add the documents of CORPUS (a file as for `osn ingest`, or - for lines of JSON); replace those that are there.
 
-    Exits with status 1 when one was refused. A large corpus is better ingested: that can be continued.
+    Exits with status 3 when one was refused. A large corpus is better ingested: that can be continued.
     """
     from ingest.corpus import CorpusSource, spooled
+    from ingest.dead_letters import EXIT_WITH_LETTERS
     from ingest.documents import Refused
     from opensearch_neural.corpus.documents import Rejected
 
@@ -80,7 +81,7 @@ def add(
         for each in refused:
             click.echo(f"refused: {each.id}: {each.reason}", err=True)
     if refused:
-        raise click.exceptions.Exit(1)
+        raise click.exceptions.Exit(EXIT_WITH_LETTERS)
 
 
 @documents.command()

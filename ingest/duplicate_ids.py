@@ -23,16 +23,23 @@ class FirstRecords:
     def __len__(self) -> int:
         return len(self._keys) + len(self._recent)
 
+    def __contains__(self, id: str) -> bool:
+        key = _key(id)
+        return self._merged(key) is not None or key in self._recent
+
     def first(self, id: str, number: int) -> int:
-        """The number of the first record with this id: `number` itself where there was none before."""
-        key = int.from_bytes(hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
-        at = int(np.searchsorted(self._keys, np.uint64(key)))
-        if at < len(self._keys) and int(self._keys[at]) == key:
-            return int(self._numbers[at])
-        found = self._recent.setdefault(key, number)
+        """The number of the first record with this id: `number` itself if there was none before."""
+        key = _key(id)
+        if (merged := self._merged(key)) is not None:
+            return merged
+        first = self._recent.setdefault(key, number)
         if len(self._recent) >= max(1 << 15, len(self._keys) // 4):
             self._merge()
-        return found
+        return first
+
+    def _merged(self, key: int) -> int | None:
+        at = int(np.searchsorted(self._keys, np.uint64(key)))
+        return int(self._numbers[at]) if at < len(self._keys) and int(self._keys[at]) == key else None
 
     def _merge(self) -> None:
         keys = np.concatenate([self._keys, np.fromiter(self._recent.keys(), np.uint64, len(self._recent))])
@@ -40,3 +47,7 @@ class FirstRecords:
         order = np.argsort(keys, kind="stable")
         self._keys, self._numbers = keys[order], numbers[order]
         self._recent = {}
+
+
+def _key(id: str) -> int:
+    return int.from_bytes(hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from ingest.corpus import CorpusSource, corpus_options
+from ingest.dead_letters import EXIT_WITH_LETTERS
 from ingest.settings import Models, model_options
 from ingest.shards import SHARD_RECORDS
 
@@ -93,9 +94,10 @@ def encode(
         raise
     if as_json:
         print(json.dumps(asdict(encoded), default=str))
-        return
+        raise click.exceptions.Exit(EXIT_WITH_LETTERS if encoded.rejected + encoded.unfit else 0)
     print(f"{encoded.documents} documents in {encoded.manifest} ({encoded.shards} shards, {encoded.seconds:.1f} s)")
     if encoded.reused:
         print(f"{encoded.reused} shards were there already")
     if encoded.rejected or encoded.unfit:
         print(f"{encoded.rejected + encoded.unfit} records have no vectors: `osn ingest` keeps them as dead letters")
+        raise click.exceptions.Exit(EXIT_WITH_LETTERS)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
 
 
 @click.group()
@@ -20,6 +24,7 @@ def index() -> None:
     osn index inspect docs
     osn index plan docs --docs 100000000
     osn index rollback docs
+    osn index abort docs
     """
 
 
@@ -36,32 +41,36 @@ def inspect(connection: ConnectionSettings, name: str, sample: int, as_json: boo
     from ingest.versions import versions
 
     client = connect(settings=connection)
-    found = inspect_index(client, name, sample=sample)
-    builds = [version for alias in found.alias for version in versions(client, alias)]
+    inspection = inspect_index(client, name, sample=sample)
+    builds = [version for alias in inspection.alias for version in versions(client, alias)]
     if as_json:
-        told = asdict(found) | {"meta": found.meta.to_dict()}
+        told = asdict(inspection) | {"meta": inspection.meta.to_dict()}
         told["builds"] = [{"index": v.index, "serving": v.serving, "complete": v.complete} for v in builds]
         print(json.dumps(told, ensure_ascii=False, indent=2))
         return
-    click.secho(found.index, bold=True)
+    click.secho(inspection.index, bold=True)
+    if inspection.meta.loading is not None:
+        print(f"  NOT COMPLETE: {inspection.meta.loading} is being written, or its writing was interrupted")
+        print("              `osn ingest` goes on, `osn index finish` takes it as it is, `osn index abort` deletes it")
     for version in builds:
         state = "serves now" if version.serving else "complete" if version.complete else "not complete"
-        print(f"  build       {version.index}: {state}, {version.documents:,} documents")
-    print(f"  documents   {found.documents:,}" + (f" passages of {found.parents:,} documents" if found.parents else ""))
-    if found.deleted:
-        print(f"  deleted     {found.deleted:,} (their bytes are freed by merges)")
-    health = found.health or "health unknown"
-    print(f"  shards      {found.shards}, {found.replicas} replicas, {found.segments} segments, {health}")
-    if found.meta.passages:
-        print(f"  passages    {found.meta.passages.tokens} tokens, one every {found.meta.passages.stride}")
-    for model in found.models:
+        print(f"  build       {version.index}: {state}, {_counted(client, version.index)}")
+    of_parents = f" passages of {inspection.parents:,} documents" if inspection.parents else ""
+    print(f"  documents   {inspection.documents:,}{of_parents}")
+    if inspection.deleted:
+        print(f"  deleted     {inspection.deleted:,} (their bytes are freed by merges)")
+    copies = f"{inspection.shards}, {inspection.replicas} replicas"
+    print(f"  shards      {copies}, {inspection.segments} segments, {inspection.health or 'health unknown'}")
+    if inspection.meta.passages:
+        print(f"  passages    {inspection.meta.passages.tokens} tokens, one every {inspection.meta.passages.stride}")
+    for model in inspection.models:
         here = "" if model.here else ", not on this machine"
         print(f"  {model.kind:<11} {model.name} ({model.hash}){', ' + model.details if model.details else ''}{here}")
-    print(f"  size        {_bytes(found.bytes)} (primaries)")
-    for part, size in found.sizes.items():
-        print(f"    {part:<20} {_bytes(size):>10}  {_bytes(size / max(1, found.documents))} a document")
-    if found.drift:
-        drift = found.drift
+    print(f"  size        {_bytes(inspection.bytes)} (primaries)")
+    for part, size in inspection.sizes.items():
+        print(f"    {part:<20} {_bytes(size):>10}  {_bytes(size / max(1, inspection.documents))} a document")
+    if inspection.drift:
+        drift = inspection.drift
         print(
             f"  idf drift   {drift.mean:.3f} on average ({drift.by_chance:.3f} by chance), {drift.documents:,} documents"
         )
@@ -126,6 +135,38 @@ def prune(connection: ConnectionSettings, alias: str, keep: int) -> None:
 
     gone = delete_old(connect(settings=connection), alias, keep=keep)
     print("\n".join(f"{name} deleted" for name in gone) or "nothing to delete")
+
+
+@index.command()
+@click.argument("name")
+@connection_options
+def finish(connection: ConnectionSettings, name: str) -> None:
+    """Take an index whose writing was interrupted as it is: it is searched and refreshed as any other."""
+    from ingest.unfinished import finish as take
+
+    print(f"{take(connect(settings=connection), name)} is complete")
+
+
+@index.command()
+@click.argument("name")
+@connection_options
+def abort(connection: ConnectionSettings, name: str) -> None:
+    """Delete an index whose writing was interrupted, or a build that never served. NAME: it, or the alias of its build."""
+    from ingest.unfinished import abort as delete
+
+    print(f"{delete(connect(settings=connection), name)} deleted")
+
+
+def _counted(client: OpenSearch, index: str) -> str:
+    """An index's number of documents, for people."""
+    from opensearchpy.exceptions import TransportError
+
+    try:
+        answer = client.count(index=index)
+    except TransportError:
+        return "its shards do not answer"
+    missing = answer["_shards"]["failed"]
+    return f"{answer['count']:,} documents" + (f", and {missing} shards do not answer" if missing else "")
 
 
 def _bytes(size: float) -> str:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ingest.corpus import CorpusSource, corpus_options
+from ingest.dead_letters import EXIT_WITH_LETTERS
 from ingest.settings import Models, NewIndex, Writing, model_options, new_index_options, writing_options
+from ingest.swap import Gate, gate_options
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     default=None,
     help="Build a new index beside the one that serves under this alias, and swap when verified.",
 )
+@gate_options
 @model_options
 @click.option(
     "--dense-from-codes", is_flag=True, help="Dense vectors are reconstructed from --pq's codes: no dense model."
@@ -49,6 +52,7 @@ def ingest(
     vectors: Path | None,
     index: str,
     alias: str | None,
+    gate: Gate,
     models: Models,
     dense_from_codes: bool,
     new_index: NewIndex,
@@ -59,7 +63,7 @@ def ingest(
     """Encode a corpus and write it into one index: BM25 text, sparse, dense and quantized vectors.
 
     Interrupted or killed, the same command again continues. What could not be taken is kept in the dead-letter file,
-    which is a corpus itself: mend it and ingest it.
+    which is a corpus itself: mend it and ingest it. The exit status is then 3.
 
     \b
     osn ingest --corpus docs.jsonl.gz --index docs
@@ -69,7 +73,9 @@ def ingest(
     from ingest.job import Job, run_job
 
     settings = {**vars(models), **vars(new_index), "reconstruct": dense_from_codes}
-    job = Job(corpus, index, alias=alias, vectors=vectors, dead_letters=dead_letters, writing=writing, **settings)
+    job = Job(
+        corpus, index, alias=alias, gate=gate, vectors=vectors, dead_letters=dead_letters, writing=writing, **settings
+    )
     try:
         report = run_job(connect(settings=connection), job)
     except KeyboardInterrupt:
@@ -84,6 +90,8 @@ def ingest(
 
         first = next(letters_of(report.dead_letters))["reason"]
         raise InputError(f"no document was taken; the first of {report.letters}: {first}", f"see {report.dead_letters}")
+    if report.letters:
+        raise click.exceptions.Exit(EXIT_WITH_LETTERS)
 
 
 def _show(report: Report) -> None:

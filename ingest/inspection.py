@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ingest.target import WRITE_ALIAS
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.health import index_health
@@ -47,50 +48,57 @@ DISK_FACTOR = 1.5
 
 @dataclass(frozen=True)
 class Model:
-    """A model that wrote the index; `here`: whether it is on this machine."""
+    """A model that wrote the index."""
 
     kind: str
+    """sparse, dense or quantized"""
     name: str
     hash: str
     here: bool
+    """Whether it is on this machine."""
     details: str = ""
 
 
 @dataclass(frozen=True)
 class Drift:
-    """How far the idf of the index's documents is from the table in use.
-
-    documents: the sample's size
-    mean: |idf of the sample − table|, averaged over all occurrences of tokens
-    by_chance: what sampling alone makes of that
-    tokens: those that differ most beyond chance, as (token, table, idf of the sample)
-    """
+    """How far the idf of the index's documents is from the table in use."""
 
     documents: int
+    """The sample's size."""
     mean: float
+    """|idf of the sample − table|, averaged over all occurrences of tokens."""
     by_chance: float
+    """What sampling alone makes of that."""
     tokens: list[tuple[str, float, float]] = field(default_factory=list)
+    """Those that differ most beyond chance: (token, table, idf of the sample)."""
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """sizes: bytes of the primaries by what they hold. parents: documents where the index holds passages."""
+    """What an index is made of."""
 
     index: str
     alias: list[str]
+    """The aliases that name it."""
     documents: int
+    """Documents, or passages."""
     parents: int | None
+    """Documents that were split into passages; None if it holds whole documents."""
     deleted: int
+    """Deleted documents whose bytes no merge has freed yet."""
     shards: int
     replicas: int
     segments: int
     health: str | None
     """green, yellow or red; None if this user may not ask."""
     bytes: int
+    """Bytes of the primaries."""
     sizes: dict[str, int]
+    """The same by what they hold."""
     models: list[Model]
     meta: IndexMeta
     drift: Drift | None
+    """None if no sparse model is on this machine, or no sample was asked for."""
 
 
 @translate_errors()
@@ -110,7 +118,11 @@ def inspect_index(client: OpenSearch, index: str, *, sample: int = 2000) -> Insp
         parents = int(client.search(index=name, body={"size": 0, "aggs": there})["aggregations"]["there"]["value"])
     return Inspection(
         index=name,
-        alias=sorted(client.indices.get_alias(index=name)[name]["aliases"]),
+        alias=sorted(
+            alias
+            for alias in client.indices.get_alias(index=name)[name]["aliases"]
+            if not alias.startswith(WRITE_ALIAS)
+        ),
         documents=stats.get("docs", {}).get("count", 0) // _of_lucene(meta),
         parents=parents,
         deleted=stats.get("docs", {}).get("deleted", 0) // _of_lucene(meta),
@@ -127,7 +139,7 @@ def inspect_index(client: OpenSearch, index: str, *, sample: int = 2000) -> Insp
 
 
 def _models(meta: IndexMeta) -> list[Model]:
-    found = []
+    models = []
     for kind, model in (("sparse", meta.sparse), ("dense", meta.dense), ("quantized", meta.quantized)):
         if model is not None:
             details = ""
@@ -137,8 +149,8 @@ def _models(meta: IndexMeta) -> list[Model]:
             elif isinstance(model, QuantizedMeta):
                 details = f"{model.subvectors} bytes a document"
             here = registry.link_of(model.hash).is_dir()
-            found.append(Model(kind, model.name, model.hash, here, details))
-    return found
+            models.append(Model(kind, model.name, model.hash, here, details))
+    return models
 
 
 def _sizes(client: OpenSearch, index: str, meta: IndexMeta, files: Mapping[str, Any]) -> dict[str, int]:
@@ -193,7 +205,7 @@ def _drift(client: OpenSearch, index: str, sparse: SparseMeta, sample: int) -> D
         counted.add(encoding.ids)
     weights = encoder.weights
     special = special_tokens(encoder.tokenizer)
-    found = idf(counted.counts, counted.n)
+    now = idf(counted.counts, counted.n)
     occurrences = total = chance = 0.0
     differing: list[tuple[float, str, float, float]] = []
     for number in counted.counts.nonzero()[0].tolist():
@@ -203,12 +215,12 @@ def _drift(client: OpenSearch, index: str, sparse: SparseMeta, sample: int) -> D
         share = frequency / counted.n
         # ln of a count that is binomially distributed, and its expected distance from its mean.
         deviation = math.sqrt((1 - share) / frequency)
-        difference = abs(float(found[number]) - weights[token])
+        difference = abs(float(now[number]) - weights[token])
         occurrences += frequency
         total += frequency * difference
         chance += frequency * deviation * math.sqrt(2 / math.pi)
         if difference > max(4 * deviation, 0.01):
-            differing.append((difference * math.sqrt(frequency), token, weights[token], float(found[number])))
+            differing.append((difference * math.sqrt(frequency), token, weights[token], float(now[number])))
     if not occurrences:
         return None
     differing.sort(reverse=True)
@@ -239,21 +251,21 @@ def _of_lucene(meta: IndexMeta) -> int:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What an index of so many documents would need, from one of fewer of the same kind.
-
-    primaries: bytes of one copy, by what they hold; disk: bytes to provide for all copies with room to work in;
-    cache: bytes of memory beside the heap in which searches find everything; heap: bytes of heap that one merge of a
-    vector graph takes, beyond what any node needs
-    """
+class SizeEstimate:
+    """What an index of so many documents would need, estimated from a smaller one of the same kind."""
 
     documents: int
     sampled: int
+    """Documents of the smaller index."""
     primaries: dict[str, int]
+    """Bytes of one copy, by what they hold."""
     replicas: int
     disk: int
+    """Bytes for all copies, with room for merges."""
     cache: int
+    """Bytes of memory beside the heap in which searches find everything."""
     heap: int
+    """Bytes of heap that one merge of a vector graph takes, beyond what any node needs."""
     shards: int
 
     @property
@@ -261,7 +273,7 @@ class Plan:
         return sum(self.primaries.values())
 
 
-def plan(inspection: Inspection, documents: int, *, replicas: int | None = None) -> Plan:
+def plan(inspection: Inspection, documents: int, *, replicas: int | None = None) -> SizeEstimate:
     """Scale an index's sizes to another number of documents (of passages, where it holds such).
 
     In proportion: what grows more slowly (the term dictionary) is overestimated. An index that was just written holds
@@ -283,7 +295,7 @@ def plan(inspection: Inspection, documents: int, *, replicas: int | None = None)
         heap = math.ceil(in_segment * inspection.meta.dense.vectors * GRAPH_BYTES)
     searched = sum(size for part, size in primaries.items() if part not in NOT_SEARCHED)
     copies = replicas + 1
-    return Plan(
+    return SizeEstimate(
         documents, inspection.documents, primaries, replicas, math.ceil(total * copies * DISK_FACTOR), searched * copies,
         heap, shards,
     )  # fmt: skip

@@ -13,11 +13,13 @@ from ingest import pipeline
 from ingest.content import content_by_models, content_of_files
 from ingest.corpus import CorpusSource, spooled
 from ingest.dead_letters import is_dead_letter_file, letters_path
+from ingest.lease import Lease
 from ingest.pipeline import Report
 from ingest.settings import IndexSettings, Writing
 from ingest.stored_vectors import StoredVectors, find_manifest
-from ingest.target import open_target
-from ingest.versions import build_record, open_build, serve
+from ingest.swap import Gate, Swap
+from ingest.target import open_target, own_name
+from ingest.versions import build_record, open_build
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.patience import patience
 from opensearch_neural.errors import InputError
@@ -39,6 +41,8 @@ class Job(IndexSettings):
     """Build an index beside the one that this alias names, and have it name the new one when that is complete."""
     vectors: Path | None = None
     """A folder that `osn encode` wrote, instead of models."""
+    gate: Gate = field(default_factory=Gate)
+    """What must hold before the alias names the new index."""
     dead_letters: Path | None = None
     """Where documents that were not taken are kept. None: INDEX.dead-letters.jsonl."""
     writing: Writing = field(default_factory=Writing)
@@ -55,50 +59,58 @@ def run_job(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Repo
     stored = None if job.vectors is None else StoredVectors(*find_manifest(job.vectors))
     corpus = corpus_of(job, stored)
     if job.alias is None:
-        return _write(client, job, corpus, stored, show_progress)
-    index = open_build(client, job.alias, corpus.name, restart=job.writing.restart)
-    letters = letters_path(job.dead_letters, job.alias, corpus.path)
-    return _write(client, replace(job, index=index, dead_letters=letters), corpus, stored, show_progress)
+        letters = letters_path(job.dead_letters, job.index, corpus.path)
+        return _write(client, job, corpus, stored, letters, show_progress)
+    with translate_errors(), patience(job.writing.retry.patience), Lease(client, f"alias:{job.alias}"):
+        index = open_build(client, job.alias, corpus.name, restart=job.writing.restart)
+        letters = letters_path(job.dead_letters, job.alias, corpus.path)
+        job = replace(job, index=index)
+        return _write(client, job, corpus, stored, letters, show_progress)
 
 
 def _write(
-    client: OpenSearch, job: Job, corpus: CorpusSource, stored: StoredVectors | None, show_progress: bool
+    client: OpenSearch,
+    job: Job,
+    corpus: CorpusSource,
+    stored: StoredVectors | None,
+    letters: Path,
+    show_progress: bool,
 ) -> Report:
     with spooled(corpus.path) as place, translate_errors(), patience(job.writing.retry.patience):
-        letters = letters_path(job.dead_letters, job.index, corpus.path)
         wrote = read_record(client, job.index)
-        content = (
-            content_by_models(job, wrote, job.index, corpus.reader(place), corpus.name)
-            if stored is None
-            else content_of_files(job, stored, corpus.reader(place))
-        )
-        target = open_target(
-            client,
-            job.index,
-            content.meta,
-            corpus_name=corpus.name,
-            shards=job.shards,
-            replicas=job.replicas,
-            keep_replicas=job.keep_replicas,
-            store_vectors=job.store_vectors,
-            extra=build_record(job.alias, corpus.name) if job.alias else {},
-            patience=min(60.0, job.writing.retry.patience),
-        )
-        report = pipeline.ingest(
-            client,
-            target,
-            content.records,
-            content.vectorizer,
-            corpus_name=corpus.name,
-            dead_letters=letters,
-            reader=corpus.reading,
-            writing=job.writing,
-            serve=(lambda: serve(client, str(job.alias), job.index)) if job.alias else None,
-            whole_documents=not is_dead_letter_file(Path(place)),
-            total=content.total,
-            pads=content.pads,
-            show_progress=show_progress,
-        )
+        with Lease(client, f"index:{own_name(client, job.index)}") as lease:
+            content = (
+                content_by_models(job, wrote, job.index, corpus.reader(place), corpus.name)
+                if stored is None
+                else content_of_files(job, stored, corpus.reader(place))
+            )
+            target = open_target(
+                client,
+                job.index,
+                content.meta,
+                corpus_name=corpus.name,
+                analyzer=job.analyzer,
+                shards=job.shards,
+                replicas=job.replicas,
+                keep_replicas=job.keep_replicas,
+                store_vectors=job.store_vectors,
+                extra=build_record(job.alias, corpus.name) if job.alias else {},
+                patience=min(60.0, job.writing.retry.patience),
+            )
+            report = pipeline.ingest(
+                client,
+                target,
+                content,
+                corpus_name=corpus.name,
+                dead_letters=letters,
+                letters_named=job.dead_letters is not None or is_dead_letter_file(Path(place)),
+                reader=corpus.reading,
+                writing=job.writing,
+                swap=Swap(client, job.alias, job.index, job.gate) if job.alias else None,
+                still_ours=lease.check,
+                whole_documents=not is_dead_letter_file(Path(place)),
+                show_progress=show_progress,
+            )
         return replace(report, alias=job.alias)
 
 

@@ -1,4 +1,4 @@
-"""What of a corpus is already in the index, kept in a small file beside nothing else that a crash could take along.
+"""The journal: which batches of a corpus are in the index already, so that an interrupted run continues.
 
 The corpus is read in order and written in batches. When OpenSearch has acknowledged a batch (and so has it in its
 translog), one line is appended and synced:
@@ -6,8 +6,8 @@ translog), one line is appended and synced:
     {"from": 512, "to": 1024, "digest": "…", "written": 511, "letters": 1}
 
 `from` and `to` count the corpus's records, rejected ones included. `digest` covers their contents, so that a corpus
-changed since is noticed rather than half-skipped. Killed at any moment, at most the batches in flight are encoded again;
-writing a document twice under its id leaves one.
+changed since is noticed rather than half-skipped. After a kill at most the batches in flight are encoded again. A document
+that is written twice under its id is in the index once.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from opensearch_neural.corpus.documents import Document, Rejected
-from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.files import write_text
+from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.files import read_json_object, write_json, write_text
 
 if sys.platform != "win32":
     import fcntl
@@ -36,8 +36,10 @@ class Identity:
     index_uuid: str
     corpus: str
     sparse: str | None
+    """The hash of the sparse model; likewise the others."""
     dense: str | None
     reader: str = ""
+    """How records are read: `CorpusSource.reading`."""
     quantized: str | None = None
 
     @property
@@ -52,8 +54,11 @@ class Batch:
     start: int
     end: int
     digest: str
+    """Of the records' contents."""
     written: int
+    """Documents that OpenSearch acknowledged."""
     letters: int
+    """Records and documents that were set aside."""
 
 
 def record_digest(record: Document | Rejected) -> bytes:
@@ -74,7 +79,8 @@ def digest(records: Iterable[Document | Rejected]) -> str:
 class Journal:
     """Opens the journal at `path`; one that belongs to something else, or any when `restart`, is begun anew.
 
-    `batches` holds what an earlier run finished, by the number of its first record.
+    batches: what an earlier run finished, by the number of its first record.
+    notes: what that run kept beside the journal.
     Raises ClusterError when another process on this machine is writing the same corpus into the same index.
     """
 
@@ -90,12 +96,23 @@ class Journal:
             self._rewrite([header, *lines[1:]])  # a torn last line is dropped
         else:
             self._rewrite([header])
+            self._notes_path.unlink(missing_ok=True)
+        self.notes = _read_notes(self._notes_path)
         self._file: IO[str] = path.open("a", encoding="utf-8")
 
     def done(self, batch: Batch) -> None:
         self._file.write(json.dumps(_line(batch)) + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())
+
+    @property
+    def _notes_path(self) -> Path:
+        return self.path.with_suffix(".json")
+
+    def note(self, **entries: Any) -> None:
+        """Keep something beside the journal, for as long as there is one."""
+        self.notes |= entries
+        write_json(self._notes_path, self.notes)
 
     def close(self) -> None:
         self._file.close()
@@ -104,6 +121,7 @@ class Journal:
     def remove(self) -> None:
         """The run is complete and verified: there is nothing to continue."""
         self.path.unlink(missing_ok=True)
+        self._notes_path.unlink(missing_ok=True)
         Path(self._lock.name).unlink(missing_ok=True)
         self.close()
 
@@ -145,6 +163,13 @@ def _read(path: Path) -> list[dict]:
         except ValueError:
             break  # torn by a crash; nothing after it can be trusted
     return lines
+
+
+def _read_notes(path: Path) -> dict[str, Any]:
+    try:
+        return read_json_object(path)
+    except ModelError:  # none, or damaged
+        return {}
 
 
 def _line(batch: Batch) -> dict:

@@ -37,18 +37,18 @@ SPLADE = "splade"
 
 @dataclass(frozen=True)
 class Chosen:
-    """The models, and the records as they are to be encoded: passages where documents are split into such.
-
-    total: how many records there are, where that is known. reconstructed: dense vectors are made of `pq`'s codes.
-    """
+    """The models that encode, and the records as they are encoded."""
 
     sparse: SparseDocumentEncoder | None
     dense: DenseEncoder | None
     passages: PassageMeta | None
     records: Records
+    """Documents, or passages if documents are split."""
     total: int | None
+    """How many records there are, if that is known."""
     pq: QuantizedModel | None = None
     reconstructed: bool = False
+    """Whether dense vectors are reconstructed from the codes of `pq`."""
 
 
 def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records, corpus_name: str) -> Chosen:

@@ -6,6 +6,7 @@ its own. What OpenSearch acknowledged is journalled in the order of the corpus.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -14,30 +15,30 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingest import target as targets
 from ingest.bulk import BulkWriter, Outcome
-from ingest.bulk_actions import Prepared, prepare, prepare_batches
-from ingest.corpus import Records, ignore
+from ingest.bulk_actions import Prepared, prepare_batches
+from ingest.corpus import Records
 from ingest.dead_letters import DeadLetters
-from ingest.duplicate_ids import FirstRecords
 from ingest.journal import Batch, Identity, Journal, changed_corpus, digest
 from ingest.progress import Progress
 from ingest.settings import Writing
+from ingest.swap import Swap
 from ingest.target import Target
 from ingest.vectorizers import Vectorizer
+from ingest.verification import Verification
 from opensearch_neural.corpus.documents import Document, Rejected
-from opensearch_neural.corpus.passages import Passage
-from opensearch_neural.errors import ClusterError, OsnError
+from opensearch_neural.errors import InputError, OsnError
 from opensearch_neural.home import home
-from opensearch_neural.index import segments
 from opensearch_neural.index.names import checked_name
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
+
+    from ingest.content import Content
 
 log = logging.getLogger(__name__)
 
@@ -74,31 +75,34 @@ class TooManyErrors(OsnError):
 def ingest(
     client: OpenSearch,
     target: Target,
-    records: Records,
-    vectorizer: Vectorizer,
+    content: Content,
     *,
     corpus_name: str,
     dead_letters: Path,
+    letters_named: bool = True,
     reader: str = "",
     writing: Writing | None = None,
     whole_documents: bool = True,
-    serve: Callable[[], str | None] | None = None,
-    total: int | None = None,
-    pads: bool = False,
+    swap: Swap | None = None,
+    still_ours: Callable[[], None] | None = None,
     show_progress: bool = True,
 ) -> Report:
-    """Write all documents that `records` yields into the target, then finish and verify it.
+    """Write all documents of the content into the target, then verify and finish it.
 
-    `records` is called with a function that takes what a reader rejects; it must yield the same records in the same
-    order at every call. `corpus_name` distinguishes corpora in the journal, `reader` ways of reading one. Where documents
-    are split, `whole_documents` says that all passages of each are there: what an index holds beyond them is removed.
-    `serve` is called when the index is complete, before what could continue the run is removed; it returns the index that
-    this one replaced. Then nothing else may be in the index. `pads`: the vectorizer is faster with several batches at once.
+    Args:
+        content: its `records` must yield the same records in the same order at every call.
+        corpus_name: distinguishes corpora in the journal.
+        letters_named: whether the dead-letter file was asked for. Otherwise a run that continues another one goes on with
+            that one's file.
+        reader: distinguishes ways of reading one corpus in the journal.
+        whole_documents: whether all passages of each document are there. What an index holds beyond them is removed.
+        swap: makes the index serve when it is complete and fit. Then nothing else may be in it.
+        still_ours: raises if another ingest has taken the index over.
 
     Raises:
-        ClusterError: OpenSearch did not take the documents, or the verification failed.
+        ClusterError: OpenSearch did not take the documents, the verification failed, or the index is not fit to serve.
         TooManyErrors: more than `writing.max_errors` documents were set aside.
-        InputError: the corpus is not the one that an interrupted run began.
+        InputError: the corpus is not the one that an interrupted run began, or it holds no document.
     After each of these, and after KeyboardInterrupt or a kill, the same call again continues.
     """
     writing = writing or Writing()
@@ -111,18 +115,55 @@ def ingest(
         reader,
         meta.quantized.hash if meta.quantized else None,
     )
-    letters = DeadLetters(dead_letters)
     journal = Journal(journal_path(target, identity), identity, restart=writing.restart)
-    together = writing.writers + 1 if pads else 1
-    run = _Run(client, target, vectorizer, journal, letters, writing, whole_documents, together)
+    if not letters_named and "dead_letters" in journal.notes:
+        dead_letters = Path(journal.notes["dead_letters"])  # of the run that is continued, from whatever folder
+    try:
+        letters = DeadLetters(dead_letters)
+    except InputError:
+        journal.close()
+        raise
+    journal.note(dead_letters=str(dead_letters.resolve()))
+    alone = swap is not None or target.loading_corpus == corpus_name
+    if "empty_at_first" not in journal.notes:
+        # Batches without notes are those of an older version: what was there before them is not known.
+        empty = alone and not journal.batches and targets.is_empty(client, target.index)
+        journal.note(empty_at_first=empty)
+    verification = Verification(
+        client, target, alone=alone, empty_at_first=journal.notes["empty_at_first"], whole_documents=whole_documents
+    )
+    together = writing.writers + 1 if content.pads else 1
+    run = _Run(client, target, content.vectorizer, journal, letters, writing, verification, still_ours, together)
     started = time.monotonic()
     try:
-        with Progress(f"ingest → {target.index}", total=total, show=show_progress) as progress:
-            run.write_all(records, progress)
-        return run.finish(records, started, corpus_name, serve)
+        with Progress(f"ingest → {target.index}", total=content.total, show=show_progress) as progress:
+            run.write_all(content.records, progress)
+        if not run.written and not run.letter_count:
+            raise InputError(f"{corpus_name} holds no document", "name a corpus with at least one")
+        run.still_ours()
+        run.retries += verification.verify(content.records, run.written, run.writer, content.vectorizer)
+        if swap is not None:
+            swap.check()
+        targets.finish(client, target, merge=writing.merge)
+        replaced = swap.serve() if swap is not None else None
+        run.journal.remove()
     finally:
         run.letters.close()
         run.journal.close()
+    return Report(
+        target.index,
+        run.written,
+        run.letter_count,
+        run.skipped,
+        run.retries,
+        time.monotonic() - started,
+        letters.path if run.letter_count else None,
+        replaced=replaced,
+    )
+
+
+SHARE_RECORDS = 1000
+"""Records from which on a share of errors is judged while they are read; at the end it always is."""
 
 
 def journal_path(target: Target, identity: Identity) -> Path:
@@ -140,10 +181,12 @@ class _Run:
         journal: Journal,
         letters: DeadLetters,
         writing: Writing,
-        whole_documents: bool,
+        verification: Verification,
+        still_ours: Callable[[], None] | None,
         together: int,
     ) -> None:
-        self.whole_documents = whole_documents
+        self.verification = verification
+        self.still_ours = still_ours or (lambda: None)
         self.together = together
         self.client = client
         self.target = target
@@ -153,13 +196,17 @@ class _Run:
         self.writing = writing
         self.stop = threading.Event()
         self.writer = BulkWriter(
-            client, target.index, policy=writing.retry, chunk_bytes=writing.chunk_bytes, stop=self.stop
+            client,
+            target.index,
+            alias=target.write_alias,
+            policy=writing.retry,
+            chunk_bytes=writing.chunk_bytes,
+            stop=self.stop,
         )
-        self.ids = FirstRecords()
-        self.refused: set[str] = set()
-        """Ids of documents that cannot be in the index, as far as this run has met them."""
         self.written = 0
         self.letter_count = 0
+        self.records = 0
+        """Records of the corpus that were read and settled, or skipped."""
         self.skipped = 0
         self.retries = 0
 
@@ -192,6 +239,7 @@ class _Run:
             encode_and_write()
             while pending:
                 self._settle_first(pending, progress)
+            self._check_errors(self.records)
         except BaseException:
             # What is on its way arrives soon, or gives up at its next attempt, or is sent again by the next run. What
             # arrived is journalled.
@@ -217,20 +265,20 @@ class _Run:
         """(number of the first record, records) of batches of the corpus: the journal's where it has some."""
         rejected: deque[Rejected] = deque()
         items: list[Document | Rejected] = []
-        start = characters = 0
+        start = size = 0
 
         def full() -> bool:
             if earlier := self.journal.batches.get(start):
                 return len(items) == earlier.end - earlier.start
-            return len(items) >= self.writing.batch_documents or characters >= self.writing.batch_characters
+            return len(items) >= self.writing.batch_documents or size >= self.writing.batch_bytes
 
         def add(item: Document | Rejected) -> Iterator[tuple[int, list[Document | Rejected]]]:
-            nonlocal items, start, characters
+            nonlocal items, start, size
             items.append(item)
-            characters += len(item.text) if isinstance(item, Document) else len(item.raw)
+            size += size_of(item)
             if full():
                 yield start, items
-                start, items, characters = start + len(items), [], 0
+                start, items, size = start + len(items), [], 0
 
         for document in records(rejected.append):
             while rejected:
@@ -247,10 +295,11 @@ class _Run:
             raise changed_corpus(earlier.start, earlier.end)
         for number, item in enumerate(items, earlier.start):
             if isinstance(item, Document):
-                self.ids.first(item.id, number)
+                self.verification.ids.first(item.id, number)
         self.skipped += earlier.written
         self.written += earlier.written
         self.letter_count += earlier.letters
+        self.records += len(items)
 
     def _take(self, start: int, items: list[Document | Rejected]) -> _Taken:
         documents: list[Document] = []
@@ -258,7 +307,7 @@ class _Run:
         for number, item in enumerate(items, start):
             if isinstance(item, Rejected):
                 set_aside.append((item, item.reason))
-            elif (first := self.ids.first(item.id, number)) != number:
+            elif (first := self.verification.ids.first(item.id, number)) != number:
                 set_aside.append((item, f"the id {item.id!r} occurs twice: first in record {first + 1} of the corpus"))
             else:
                 documents.append(item)
@@ -271,19 +320,22 @@ class _Run:
         ):
             unfit = [(batch.documents[each.position], each.reason) for each in prepared.unfit]
             batch.set_aside.extend(unfit)
-            self.refused.update(document.id for document, _ in unfit)
+            self.verification.refuse([document.id for document, _ in unfit])
             yield _Encoded(batch, prepared)
 
     def _settle(self, encoded: _Encoded, future: Future[Outcome], progress: Progress) -> None:
         """Take note of a batch that OpenSearch answered: letters first, then the journal, so that no letter is lost."""
         outcome = future.result()
+        self.still_ours()
         batch, prepared = encoded.batch, encoded.prepared
         for item, reason in batch.set_aside:
             self.letters.add(item, reason)
         for failure in outcome.failures:
             document = batch.documents[prepared.positions[failure.position]]
             self.letters.add(document, failure.reason, failure.status)
-            self.refused.add(document.id)
+        self.verification.refuse(
+            [batch.documents[prepared.positions[failure.position]].id for failure in outcome.failures]
+        )
         letters = len(batch.set_aside) + len(outcome.failures)
         self.letters.sync()
         written = len(prepared.actions) - len(outcome.failures)
@@ -294,85 +346,21 @@ class _Run:
         if self.letter_count:
             progress.remark(f"{self.letter_count} set aside")
         progress.update(batch.length)
-        if self.letter_count > self.writing.max_errors:
+        self.records += batch.length
+        self._check_errors(self.records if self.records >= SHARE_RECORDS else None)
+
+    def _check_errors(self, records: int | None) -> None:
+        """Raise TooManyErrors if too many of the records read so far were set aside; a share needs some records."""
+        most = self.writing.max_errors
+        if isinstance(most, float) and records is None:
+            return
+        allowed = most * (records or 0) if isinstance(most, float) else most
+        if self.letter_count > allowed:
+            limit = f"{most:.4g} of {records} records" if isinstance(most, float) else str(most)
             raise TooManyErrors(
-                f"{self.letter_count} documents were not taken, more than --max-errors {self.writing.max_errors} allows",
+                f"{self.letter_count} documents were not taken, more than --max-errors {limit} allows",
                 f"read the reasons in {self.letters.path}; the same command again continues",
             )
-
-    def finish(
-        self, records: Records, started: float, corpus_name: str, serve: Callable[[], str | None] | None
-    ) -> Report:
-        """Verify and open the index for searching; then there is nothing left to continue."""
-        targets.verify_unchanged_index(self.client, self.target)
-        segments.refresh(self.client, self.target.index)
-        self._verify(records, corpus_name, alone=serve is not None)
-        if self.target.meta.passages and self.target.loading_corpus is None and self.whole_documents:
-            self._remove_last_passages(records)
-        targets.finish(self.client, self.target, merge=self.writing.merge)
-        replaced = serve() if serve else None
-        self.journal.remove()
-        return Report(
-            self.target.index,
-            self.written,
-            self.letter_count,
-            self.skipped,
-            self.retries,
-            time.monotonic() - started,
-            self.letters.path if self.letter_count else None,
-            replaced=replaced,
-        )
-
-    def _verify(self, records: Records, corpus_name: str, *, alone: bool) -> None:
-        """Raise ClusterError unless the index holds a document of each id of the corpus that was taken.
-
-        A count shows it where the index holds this corpus alone; otherwise each id is looked up. What was acknowledged
-        and is not there (the last copy of a shard was given up, its translog is not synced with each request, somebody
-        else deleted it) is written again. Contents are not compared. `alone`: nothing else may be there.
-        """
-        counted = targets.count(self.client, self.target.index)
-        if (alone or self.target.loading_corpus == corpus_name) and counted == self.written:
-            return
-        if alone and counted > self.written:
-            raise ClusterError(
-                f"{self.target.index!r} holds {counted} documents, {counted - self.written} more than the corpus",
-                "the corpus has changed since the build began: build anew with --restart",
-            )
-        for _ in range(3):
-            missing = sum(self._look_up(documents) for documents in _by_thousands(records(ignore)))
-            if not missing:
-                return
-            log.warning("%d documents that %r had acknowledged were not in it", missing, self.target.index)
-        raise ClusterError(
-            f"{self.target.index!r} lacks {missing} documents of the corpus that it had taken, again and again",
-            "is something else deleting them? Look at the cluster's log; the same command again continues",
-        )
-
-    def _remove_last_passages(self, records: Records) -> None:
-        """Documents that the index held before may have become shorter."""
-        documents = groupby((each for each in records(ignore) if isinstance(each, Passage)), lambda each: each.parent)
-        counts = ((parent, max(passage.number for passage in passages)) for parent, passages in documents)
-        while part := dict(islice(counts, 1000)):
-            targets.remove_last_passages(self.client, self.target.index, part)
-
-    def _look_up(self, documents: list[Document]) -> int:
-        """How many of the documents were not in the index and can be; they are written again.
-
-        The dead-letter file would not tell which cannot: it may hold an id that was taken too, because it occurs twice or
-        was mended since.
-        """
-        ids = list(dict.fromkeys(document.id for document in documents))
-        lacking = set(targets.missing_ids(self.client, self.target.index, ids)) - self.refused
-        if not lacking:
-            return 0
-        again = list({document.id: document for document in reversed(documents) if document.id in lacking}.values())
-        prepared = prepare(again, self.vectorizer, self.target.meta.dense)
-        outcome = self.writer.write(prepared.actions)
-        self.retries += outcome.retries
-        positions = [each.position for each in prepared.unfit]
-        positions += [prepared.positions[failure.position] for failure in outcome.failures]
-        self.refused.update(again[position].id for position in positions)
-        return len(lacking - self.refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,6 +380,9 @@ class _Encoded:
     prepared: Prepared
 
 
-def _by_thousands(documents: Iterator[Document]) -> Iterator[list[Document]]:
-    while part := list(islice(documents, 1000)):
-        yield part
+def size_of(record: Document | Rejected) -> int:
+    """About how many bytes a record takes in a request: all its fields, not its text alone."""
+    if isinstance(record, Rejected):
+        return len(record.raw)
+    size = len(record.text.encode("utf-8", "surrogatepass")) + len(record.title) + len(record.url or "")
+    return size + (len(json.dumps(record.fields, default=str)) if record.fields else 0)

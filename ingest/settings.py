@@ -60,6 +60,18 @@ def parse_passages(text: str) -> PassageMeta:
     return passages
 
 
+def parse_max_errors(text: str) -> int | float:
+    """A number of documents, or a percentage of the records as a share. Raises InputError for anything else."""
+    number, percent, rest = text.partition("%")
+    try:
+        most = float(number) / 100 if percent else int(number)
+    except ValueError:
+        most = -1
+    if rest or most < 0 or (percent and not most <= 1):
+        raise InputError(f"--max-errors {text!r}: expected a number, or a percentage such as 0.5%")
+    return most
+
+
 @dataclass(frozen=True, kw_only=True)
 class Models:
     """Which models encode, and how."""
@@ -133,12 +145,12 @@ class NewIndex:
 
     dense_type: DenseType = "float"
     """How dense vectors are stored."""
-    analyzer: str = "english"
-    """The analyzer of the BM25 fields."""
-    shards: int = 1
-    """Primary shards."""
+    analyzer: str | None = None
+    """The analyzer of the BM25 fields. None: as the index has, or english for a new one."""
+    shards: int | None = None
+    """Primary shards. None: as the index has, or 1 for a new one."""
     replicas: int | None = None
-    """Copies of each shard once it is loaded. None: 1."""
+    """Copies of each shard once it is loaded. None: as the index has, or 1 for a new one."""
     keep_replicas: bool = False
     """Whether the replicas are there while it is loaded too."""
     store_vectors: bool = False
@@ -149,8 +161,8 @@ new_index_options = options_of(
     NewIndex,
     "new_index",
     click.option("--dense-type", type=click.Choice(["float", "byte", "sq"]), default="float", show_default=True),
-    click.option("--analyzer", default="english", show_default=True, help="Analyzer of the BM25 fields."),
-    click.option("--shards", type=click.IntRange(min=1), default=1, show_default=True),
+    click.option("--analyzer", default=None, help="Analyzer of the BM25 fields.  [default: english]"),
+    click.option("--shards", type=click.IntRange(min=1), default=None, help="Of a new index.  [default: 1]"),
     click.option("--replicas", type=click.IntRange(min=0), default=None, help="Of a new index.  [default: 1]"),
     click.option("--keep-replicas", is_flag=True, help="Have them while loading too: a lost node then costs nothing."),
     click.option(
@@ -174,12 +186,12 @@ class Writing:
     """Bulk requests at once."""
     batch_documents: int = 256
     """Documents that are written and journalled together."""
-    batch_characters: int = 8 << 20
-    """Characters of text at which a batch ends, so that memory stays bounded."""
+    batch_bytes: int = 8_000_000
+    """Bytes of the documents at which a batch ends; `in_flight` such batches are in memory at most."""
     chunk_bytes: int = 8_000_000
     """The most bytes of one bulk request."""
-    max_errors: int = 1000
-    """How many documents may become dead letters before the run stops."""
+    max_errors: int | float = 1000
+    """How many documents may become dead letters before the run stops: a number, or a share (a float) of the records."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     """How long and how often a request is tried."""
     merge: bool = False
@@ -214,7 +226,23 @@ writing_options = options_of(
         callback=lambda context, option, megabytes: int(megabytes * 1e6),
         help="Most MB of a request.",
     ),
-    click.option("--max-errors", type=click.IntRange(min=0), default=1000, show_default=True),
+    click.option(
+        "--batch-mb",
+        "batch_bytes",
+        type=click.FloatRange(min=0.1),
+        default=8,
+        show_default=True,
+        callback=lambda context, option, megabytes: int(megabytes * 1e6),
+        help="MB at which such a batch ends. In memory are 2 · writers + 1 of them.",
+    ),
+    click.option(
+        "--max-errors",
+        metavar="N|P%",
+        default="1000",
+        show_default=True,
+        callback=lambda context, option, text: parse_max_errors(text),
+        help="How many documents may not be taken before the run stops.",
+    ),
     click.option(
         "--patience",
         "retry",

@@ -58,7 +58,7 @@ class DenseInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an encoding was made of. `records`, `documents`, `unfit` are counts, and None until it is complete."""
+    """What an encoding was made of."""
 
     corpus: CorpusSource
     sparse: SparseMeta | None
@@ -66,9 +66,13 @@ class Manifest:
     passages: PassageMeta | None = None
     dtype: str = "fp32"
     shard_records: int = SHARD_RECORDS
+    """Records of the corpus in one shard."""
     records: int | None = None
+    """Records of the corpus. None, as the next two, until the encoding is complete."""
     documents: int | None = None
+    """Documents that have vectors."""
     unfit: int | None = None
+    """Documents that a model could not encode."""
     quantized: QuantizedMeta | None = None
 
     @property
@@ -168,17 +172,17 @@ class StoredVectors:
 
     def vectors(self, documents: Sequence[Document]) -> Vectors:
         """Raises ModelError for a document that could not be encoded, InputError for one that was not there."""
-        found = [self._find(document) for document in documents]
+        rows = [self._find(document) for document in documents]
         sparse = dense = pq = None
         if self.manifest.sparse is not None:
             sparse = SparseVectors.concat(
-                [shard.sparse.take(np.array([row])) for shard, row in found if shard.sparse is not None],
+                [shard.sparse.take(np.array([row])) for shard, row in rows if shard.sparse is not None],
                 self.vocabulary,
             )
         if self.manifest.dense is not None:
-            dense = np.stack([shard.dense[row] for shard, row in found if shard.dense is not None])
+            dense = np.stack([shard.dense[row] for shard, row in rows if shard.dense is not None])
         if self.manifest.quantized is not None:
-            pq = np.stack([shard.pq[row] for shard, row in found if shard.pq is not None])
+            pq = np.stack([shard.pq[row] for shard, row in rows if shard.pq is not None])
         return Vectors(sparse, dense, pq)
 
     def unfit(self, document: Document) -> bool:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural import __version__
 from opensearch_neural.cluster.errors import reason_of
 from opensearch_neural.cluster.zones import balanced_replicas, demanded_copies
-from opensearch_neural.errors import ClusterError
+from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.health import all_shards_answer, index_health
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.record import IndexMeta, check_unchanged_models, existing_record, read_record, write_record
-from opensearch_neural.index.segments import merge_segments
+from opensearch_neural.index.segments import merge_segments, refresh
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -25,20 +26,23 @@ log = logging.getLogger(__name__)
 # A new index is loaded without refreshes and replicas. What they are to be, and which corpus is being loaded, is kept in
 # the index's `_meta`, so that a run which continues a killed one sets them too.
 LOADING = "loading"
+WRITE_ALIAS = "osn-write-"
+LENGTHS = 200
+"""Documents of so many different lengths are asked for in one query: three clauses each, and a query may have 1,024."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """An index that takes documents.
-
-    index: its own name, where the user gave an alias
-    loading_corpus: the corpus for which the index was created, until that is written; then the index holds it alone
-    """
+    """An index that takes documents."""
 
     index: str
+    """Its own name, also if the user gave an alias."""
     uuid: str
     meta: IndexMeta
     loading_corpus: str | None
+    """The corpus for which the index was created, until that is written: till then the index holds it alone."""
+    write_alias: str | None = None
+    """An alias that documents are written through, so that no request creates the index anew if it is deleted."""
 
 
 def open_target(
@@ -47,7 +51,8 @@ def open_target(
     wanted: IndexMeta,
     *,
     corpus_name: str,
-    shards: int = 1,
+    analyzer: str | None = None,
+    shards: int | None = None,
     replicas: int | None = None,
     keep_replicas: bool = False,
     store_vectors: bool = False,
@@ -66,6 +71,8 @@ def open_target(
 
     Raises ClusterError for a name that OpenSearch refuses, or an index whose primary shards are not there (red).
     """
+    from opensearchpy.exceptions import AuthorizationException
+
     wrote = read_record(client, index)
     if wrote is None:
         restore: dict[str, Any] = {"refresh_interval": None}
@@ -78,7 +85,7 @@ def open_target(
                 restore["number_of_replicas"] = final_replicas
             return index_body(
                 meta,
-                shards=shards,
+                shards=shards or 1,
                 replicas=loading_replicas,
                 store_vectors=store_vectors,
                 settings={"refresh_interval": "-1"},
@@ -90,11 +97,59 @@ def open_target(
         check_unchanged_models(index, wrote, wanted)
     else:
         check_unchanged_models(index, wrote, wanted)
+        asked = {"analyzer": analyzer, "shards": shards, "replicas": replicas}
+        _check_existing(client, index, wrote, asked, keep_replicas=keep_replicas, store_vectors=store_vectors)
         if replicas is not None and LOADING in wrote.extra:
             wrote = _with_replicas(client, index, wrote, replicas)
     name, settings = _settings(client, index)
     wait_for_primaries(client, name, patience)
-    return Target(name, settings["uuid"], wrote, wrote.extra.get(LOADING, {}).get("corpus"))
+    target = Target(name, settings["uuid"], wrote, wrote.loading, f"{WRITE_ALIAS}{settings['uuid']}")
+    try:
+        client.indices.put_alias(index=name, name=target.write_alias, body={"is_hidden": True})
+    except AuthorizationException:
+        log.warning("this user may not make an alias, so nothing guards against the index being deleted under way")
+        return replace(target, write_alias=None)
+    return target
+
+
+def existing_target(client: OpenSearch, index: str) -> Target:
+    record = existing_record(client, index)
+    name, settings = _settings(client, index)
+    return Target(name, settings["uuid"], record, record.loading, f"{WRITE_ALIAS}{settings['uuid']}")
+
+
+def _check_existing(
+    client: OpenSearch,
+    index: str,
+    wrote: IndexMeta,
+    asked: dict[str, Any],
+    *,
+    keep_replicas: bool,
+    store_vectors: bool,
+) -> None:
+    """Raise InputError for settings that were asked for and that an index has or has not for good.
+
+    asked: {setting: value, or None where it was not asked for}
+    """
+    name, settings = _settings(client, index)
+    loading = wrote.extra.get(LOADING)
+    has: dict[str, Any] = {"analyzer": wrote.analyzer, "shards": int(settings["number_of_shards"])}
+    held = int(settings["number_of_replicas"])
+    if loading is None and held < (asked["replicas"] or 0):  # more than asked for it may have to balance zones
+        has["replicas"] = held
+    different = [
+        f"--{setting} {asked[setting]} (it has {value})"
+        for setting, value in has.items()
+        if asked[setting] not in (None, value)
+    ]
+    mapping = client.indices.get_mapping(index=index)[name]["mappings"]
+    if store_vectors and mapping.get("_source", {}).get("excludes"):
+        different.append("--store-vectors")
+    if keep_replicas and loading is not None and "number_of_replicas" in loading["restore"]:
+        different.append("--keep-replicas")
+    if different:
+        remedy = "leave it out, or write another index" + (" (--restart)" if loading is not None else "")
+        raise InputError(f"the index {index!r} is there already, without {', '.join(different)}", remedy)
 
 
 def _create(
@@ -113,6 +168,8 @@ def _create(
     try:
         client.indices.create(index=index, body=body(replicas, loading_replicas), params=params)
     except RequestError as error:
+        if error.error == "resource_already_exists_exception":
+            return  # the request was repeated, because the answer to the first was lost
         zones = demanded_copies(error)
         if reason_of(error)[0] == "resource_already_exists_exception":
             return
@@ -131,6 +188,16 @@ def _with_replicas(client: OpenSearch, index: str, wrote: IndexMeta, replicas: i
         wrote = wrote.with_extra(**{LOADING: changed})
         write_record(client, index, wrote)
     return wrote
+
+
+def own_name(client: OpenSearch, index: str) -> str:
+    """The name of the index that an alias names; of anything else the name that it is or would have."""
+    from opensearchpy.exceptions import NotFoundError
+
+    try:
+        return _settings(client, index)[0]
+    except NotFoundError:
+        return index
 
 
 def wait_for_primaries(client: OpenSearch, index: str, patience: float) -> None:
@@ -176,24 +243,35 @@ def _why_unassigned(client: OpenSearch, index: str) -> str:
 
 
 def finish(client: OpenSearch, target: Target, *, merge: bool) -> None:
-    """Restore replicas and refresh interval, and merge to one segment a shard when asked to."""
+    """Restore replicas and refresh interval, and merge to one segment a shard when asked to.
+
+    The index serves as it should before the merge, which may take hours, begins.
+    """
+    if target.write_alias is not None:
+        client.indices.delete_alias(index=target.index, name=target.write_alias, params={"ignore": 404})
+    current = read_record(client, target.index)
+    loading = None if current is None else current.extra.get(LOADING)
+    if loading is not None:
+        _restore(client, target.index, loading["restore"])
     if merge:
         merge_segments(client, target.index)
-    current = read_record(client, target.index)
-    if current is None or LOADING not in current.extra:
+    if current is None or loading is None:
         return
+    write_record(client, target.index, replace(current, version=__version__).with_extra(**{LOADING: None}))
+
+
+def _restore(client: OpenSearch, index: str, settings: dict[str, Any]) -> None:
+    """Give the index its settings. A cluster that balances its zones gets a multiple of copies."""
     from opensearchpy.exceptions import RequestError
 
-    restore = current.extra[LOADING]["restore"]
     try:
-        client.indices.put_settings(index=target.index, body={"index": restore})
+        client.indices.put_settings(index=index, body={"index": settings})
     except RequestError as error:
         zones = demanded_copies(error)
         if zones is None:
             raise
-        balanced = balanced_replicas(restore["number_of_replicas"], zones)
-        client.indices.put_settings(index=target.index, body={"index": {**restore, "number_of_replicas": balanced}})
-    write_record(client, target.index, replace(current, version=__version__).with_extra(**{LOADING: None}))
+        balanced = balanced_replicas(settings["number_of_replicas"], zones)
+        client.indices.put_settings(index=index, body={"index": {**settings, "number_of_replicas": balanced}})
 
 
 def verify_unchanged_index(client: OpenSearch, target: Target) -> None:
@@ -201,7 +279,7 @@ def verify_unchanged_index(client: OpenSearch, target: Target) -> None:
     if not client.indices.exists(index=target.index) or _settings(client, target.index)[1]["uuid"] != target.uuid:
         raise ClusterError(
             f"the index {target.index!r} was deleted or replaced while it was being written",
-            "delete what has its name now (late writes create an index), then run the same command again: it begins anew",
+            "the same command again begins anew",
         )
 
 
@@ -221,41 +299,74 @@ def count(client: OpenSearch, index: str) -> int:
     )
 
 
+def is_empty(client: OpenSearch, index: str) -> bool:
+    refresh(client, index)
+    return count(client, index) == 0
+
+
+def all_ids(client: OpenSearch, index: str) -> Iterator[str]:
+    """The ids of all documents that searches see. Raises ClusterError if shards do not answer."""
+    from opensearchpy.helpers import scan
+    from opensearchpy.helpers.errors import ScanError
+
+    try:
+        for hit in scan(client, index=index, query={"query": {"match_all": {}}, "_source": False}, size=5000):
+            yield hit["_id"]
+    except ScanError as error:
+        raise ClusterError(
+            f"the documents of {index!r} cannot be listed: {error}", "look at the cluster's health"
+        ) from None
+
+
+def delete_ids(client: OpenSearch, index: str, ids: Sequence[str]) -> None:
+    """Delete documents, whether they are there or not. Raises ClusterError if the cluster does not."""
+    lines = "".join(json.dumps({"delete": {"_id": id}}) + "\n" for id in ids)
+    answer = client.bulk(index=index, body=lines, params={"request_timeout": 120})
+    if failed := [item["delete"] for item in answer["items"] if item["delete"]["status"] not in (200, 404)]:
+        raise ClusterError(
+            f"{len(failed)} documents of {index!r} could not be deleted: {failed[0].get('error')}",
+            "the same command again continues",
+        )
+
+
 def missing_ids(client: OpenSearch, index: str, ids: Sequence[str]) -> list[str]:
     """Those of `ids` that the index does not hold."""
     missing: list[str] = []
     for start in range(0, len(ids), 1000):
         part = list(ids[start : start + 1000])
-        found = client.mget(index=index, body={"ids": part}, params={"_source": "false"})
-        missing.extend(document["_id"] for document in found["docs"] if not document.get("found"))
+        answer = client.mget(index=index, body={"ids": part}, params={"_source": "false"})
+        missing.extend(document["_id"] for document in answer["docs"] if not document.get("found"))
     return missing
 
 
 def remove_last_passages(client: OpenSearch, index: str, counts: Mapping[str, int]) -> int:
     """Delete what lies behind the last passage of documents that have become shorter; returns how many passages.
 
-    counts: how many passages each of the documents has now. The index must have been refreshed since it was written.
+    counts: how many passages each of the documents has now. What searches do not see yet is not deleted.
     """
+    parents: dict[int, list[str]] = {}
+    for parent, number in counts.items():
+        parents.setdefault(number, []).append(parent)
+    behind = [
+        {"bool": {"filter": [{"terms": {"parent": group}}, {"range": {"passage.number": {"gt": number}}}]}}
+        for number, group in parents.items()
+    ]
     removed = 0
-    parents = list(counts)
-    for start in range(0, len(parents), 500):
-        behind = [
-            {"bool": {"filter": [{"term": {"parent": parent}}, {"range": {"passage.number": {"gt": counts[parent]}}}]}}
-            for parent in parents[start : start + 500]
-        ]
-        removed += delete_by_query(client, index, {"bool": {"should": behind}})
+    for start in range(0, len(behind), LENGTHS):
+        query = {"bool": {"should": behind[start : start + LENGTHS]}}
+        removed += delete_by_query(client, index, query, refreshed=False)
     return removed
 
 
-def delete_by_query(client: OpenSearch, index: str, query: dict[str, Any]) -> int:
-    """Delete what matches, and make that visible; returns how many documents.
+def delete_by_query(client: OpenSearch, index: str, query: dict[str, Any], *, refreshed: bool = True) -> int:
+    """Delete what matches; returns how many documents. refreshed: have searches see it at once, which costs a refresh.
 
     Raises ClusterError when some could not be deleted.
     """
     answer = client.delete_by_query(
         index=index,
         body={"query": query},
-        params={"refresh": "true", "conflicts": "proceed", "request_timeout": 600},
+        params={"refresh": "true" if refreshed else "false", "conflicts": "proceed", "request_timeout": 600},
     )
     if answer["failures"] or answer["version_conflicts"]:
         raise ClusterError(

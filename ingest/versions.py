@@ -4,6 +4,8 @@
 whole, when every document of it is there. What a build is, and what it replaced, stands in its `_meta.osn.build`:
 
     {"alias": "docs", "corpus": "/data/docs.jsonl", "replaced": "docs-20260201-091500", "swapped": true}
+
+`replaced` is written before the swap and `swapped` after it: whatever is interrupted, the same command goes on.
 """
 
 from __future__ import annotations
@@ -26,26 +28,37 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BUILD = "build"
+REPLICA_PATIENCE = 300.0
+"""Seconds that a swap waits for replicas that are being made."""
+ROLLBACK_PATIENCE = 5.0
+"""Seconds that a rollback waits for the primary shards of its target."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """One build of an alias. `documents` is its count, `created` in milliseconds since 1970."""
+    """One build of an alias."""
 
     index: str
     created: int
+    """Milliseconds since 1970."""
     serving: bool
     complete: bool
-    documents: int
+    """Whether everything of its corpus is written."""
     build: dict[str, Any]
+    """`_meta.osn.build`."""
     meta: IndexMeta
+
+    @property
+    def served(self) -> bool:
+        """Whether it serves, or has served."""
+        return self.serving or bool(self.build.get("swapped"))
 
 
 @translate_errors()
 def versions(client: OpenSearch, alias: str) -> list[Version]:
-    """All builds of an alias, the newest first."""
+    """All builds of an alias, the newest first. Asks no shard, so one that is red does not matter."""
     serving = serving_index(client, alias)
-    found = []
+    builds = []
     for name, index in client.indices.get(index=f"{alias}-*", params={"allow_no_indices": "true"}).items():
         try:
             meta = IndexMeta.from_mapping(index["mappings"], name)
@@ -56,15 +69,14 @@ def versions(client: OpenSearch, alias: str) -> list[Version]:
             continue
         complete = targets.LOADING not in meta.extra
         created = int(index["settings"]["index"]["creation_date"])
-        count = int(client.count(index=name)["count"])
-        found.append(Version(name, created, name == serving, complete, count, build, meta))
-    return sorted(found, key=lambda each: (each.created, each.index), reverse=True)
+        builds.append(Version(name, created, name == serving, complete, build, meta))
+    return sorted(builds, key=lambda version: (version.created, version.index), reverse=True)
 
 
 def serving_index(client: OpenSearch, alias: str) -> str | None:
-    """The index that an alias names; None where there is no such alias.
+    """The index that an alias names; None if there is no such alias.
 
-    Raises ClusterError where it names several, or is no alias but an index.
+    Raises ClusterError if it names several, or is no alias but an index.
     """
     if not client.indices.exists(index=alias):
         return None
@@ -81,14 +93,11 @@ def serving_index(client: OpenSearch, alias: str) -> str | None:
 
 @translate_errors()
 def open_build(client: OpenSearch, alias: str, corpus_name: str, *, restart: bool = False) -> str:
-    """The name of the index to build: that of an interrupted build of this corpus, else a new one.
-
-    Interrupted is also what is complete and was never served.
-    """
+    """The name of the index to build: an unfinished build of this corpus, or one that never served; else a new one."""
     serving_index(client, alias)
     if not restart:
         for version in versions(client, alias):
-            if not version.build.get("swapped") and version.build.get("corpus") == corpus_name:
+            if not version.served and version.build.get("corpus") == corpus_name:
                 log.info("going on with %s", version.index)
                 return version.index
     stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
@@ -105,11 +114,11 @@ def build_record(alias: str, corpus_name: str) -> dict[str, Any]:
 
 
 @translate_errors()
-def serve(client: OpenSearch, alias: str, index: str, *, patience: float = 300.0) -> str | None:
+def serve(client: OpenSearch, alias: str, index: str, *, patience: float = REPLICA_PATIENCE) -> str | None:
     """Have the alias name the index, in one step for all searches; returns the index that it named before.
 
-    Waits `patience` seconds for the index's replicas, so that it serves at full strength from its first query, and goes
-    on without those that no node has room for. Raises ClusterError when the index is not complete.
+    Waits `patience` seconds for replicas that are being made, so that the index serves at full strength from its first
+    query. Raises ClusterError when the index is not complete.
     """
     meta = existing_record(client, index)
     if targets.LOADING in meta.extra:
@@ -117,15 +126,40 @@ def serve(client: OpenSearch, alias: str, index: str, *, patience: float = 300.0
     _wait_for_replicas(client, index, patience)
     previous = serving_index(client, alias)
     record = dict(meta.extra.get(BUILD, {}))
-    if not record.get("swapped"):
-        record |= {"alias": alias, "swapped": True, "replaced": previous}
-    # Before the swap: a kill in between leaves an index that only looks as if it had served.
-    write_record(client, index, meta.with_extra(**{BUILD: record}))
+    if not record.get("swapped") and previous != index:
+        record |= {"alias": alias, "replaced": previous}
+        write_record(client, index, meta.with_extra(**{BUILD: record}))
+    if previous is not None and previous != index:
+        _note_swapped(client, previous)  # if a kill kept it from being noted
+    _name(client, alias, index, previous)
+    _note_swapped(client, index)
+    return previous if previous != index else None
+
+
+def _name(client: OpenSearch, alias: str, index: str, previous: str | None) -> None:
+    """Have the alias name the index. A request whose answer was lost may have been carried out: the alias tells."""
+    from opensearchpy.exceptions import ConnectionError as LostConnection
+    from opensearchpy.exceptions import TransportError
+
     actions: list[dict[str, Any]] = [{"add": {"index": index, "alias": alias}}]
     if previous is not None and previous != index:
         actions.insert(0, {"remove": {"index": previous, "alias": alias, "must_exist": True}})
-    client.indices.update_aliases(body={"actions": actions})
-    return previous if previous != index else None
+    try:
+        client.indices.update_aliases(body={"actions": actions})
+    except (LostConnection, TransportError):
+        if serving_index(client, alias) != index:
+            raise
+        log.info("the answer to the swap was lost, and %s names %s", alias, index)
+
+
+def _note_swapped(client: OpenSearch, index: str) -> None:
+    try:
+        meta = existing_record(client, index)
+    except ModelError:
+        return  # not ours
+    record = meta.extra.get(BUILD, {})
+    if record and not record.get("swapped"):
+        write_record(client, index, meta.with_extra(**{BUILD: {**record, "swapped": True}}))
 
 
 def _wait_for_replicas(client: OpenSearch, index: str, patience: float) -> None:
@@ -145,18 +179,18 @@ def _wait_for_replicas(client: OpenSearch, index: str, patience: float) -> None:
 
 @translate_errors()
 def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str, str]:
-    """Have the alias name the build before the present one, or `to`; returns (present one, the one before).
+    """Have the alias name the build that the present one replaced, or `to`; returns (present one, the one before).
 
-    Raises ClusterError when there is none, or it is gone.
+    Looks at these two indexes alone, and does not wait for replicas.
+    Raises ClusterError when there is none to go back to, or it is gone, red or incomplete.
     """
     present = serving_index(client, alias)
     if present is None:
         raise ClusterError(f"there is no alias {alias!r}", "`osn ingest --alias` makes one")
-    known = {version.index: version for version in versions(client, alias)}
     if to is None:
-        to = known[present].build.get("replaced") if present in known else None
+        to = _replaced_by(client, present)
         if to is None:
-            others = [name for name, version in known.items() if version.complete and name != present]
+            others = [version.index for version in versions(client, alias) if version.complete and not version.serving]
             raise ClusterError(
                 f"{present} replaced no other index",
                 f"name one with --to: {', '.join(others)}" if others else "there is nothing to go back to",
@@ -165,17 +199,30 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
         raise ClusterError(f"the index {to!r}, which {alias!r} named before, is gone")
     if to == present:
         raise InputError(f"{alias!r} names {to!r} already")
-    serve(client, alias, to)
+    targets.wait_for_primaries(client, to, ROLLBACK_PATIENCE)
+    serve(client, alias, to, patience=0)
     return to, present
+
+
+def _replaced_by(client: OpenSearch, index: str) -> str | None:
+    try:
+        replaced: str | None = existing_record(client, index).extra.get(BUILD, {}).get("replaced")
+    except ModelError:  # not ours
+        return None
+    return replaced
 
 
 @translate_errors()
 def prune(client: OpenSearch, alias: str, *, keep: int = 1) -> list[str]:
-    """Delete the builds of an alias but the one that serves and the `keep` newest others; returns what was deleted."""
-    others = [version for version in versions(client, alias) if not version.serving]
+    """Delete builds of an alias that have served; returns what was deleted.
+
+    Kept are the one that serves, the `keep` newest others, and every build that has not served yet: it may be under way
+    (`osn index abort` deletes one by its name).
+    """
+    others = [version for version in versions(client, alias) if version.served and not version.serving]
     if serving_index(client, alias) is None:
         raise ClusterError(f"there is no alias {alias!r}", "`osn ingest --alias` makes one")
-    gone = [version.index for version in others[keep:]]
+    gone = [version.index for version in others if version.complete][keep:]
     for index in gone:
         client.indices.delete(index=index)
     return gone

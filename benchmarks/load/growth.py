@@ -410,16 +410,15 @@ def _write(
 
     with _created_with(client, growth):
         target = open_target(client, growth.index, meta, corpus_name=growth.corpus, shards=growth.shards, replicas=0)
+    vectors = DrawnVectors(vocabulary, growth.prune, resampler.query_weights, growth.weight_bits)
     run_pipeline(
         client,
         target,
-        records,
-        DrawnVectors(vocabulary, growth.prune, resampler.query_weights, growth.weight_bits),
+        Content(meta, records, vectors, growth.documents),
         corpus_name=growth.corpus,
         dead_letters=Path(f"{growth.index}.dead-letters.jsonl"),
         reader=f"{growth.described}",
         writing=Writing(merge=False),
-        total=growth.documents,
         show_progress=show_progress,
     )
 

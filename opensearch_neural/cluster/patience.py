@@ -59,6 +59,8 @@ class RetryPolicy:
     """Seconds after which a request that still fails is given up; long enough for a node to be restarted."""
     base: float = 0.5
     cap: float = 30.0
+    item_patience: float = 30.0
+    """Seconds after which a document that fails while its neighbours pass is given up alone."""
 
     def wait(self, attempt: int) -> float:
         return random.uniform(0, min(self.cap, self.base * 2 ** min(attempt, 16)))

@@ -90,6 +90,8 @@ def search(
     body, answer = searched.body, searched.answer
     missing = chosen.missing(body, answer, filtered=bool(clauses))
     warn(missing.warnings)
+    if engines.meta.loading is not None:
+        warn([f"{index!r} is not complete: {engines.meta.loading} is being written, or that was interrupted"])
     hits = answer["hits"]["hits"]
     if not hits:
         warn(f"{index!r} has no field {field!r} to filter by" for field in unknown_fields(client, index, clauses))

@@ -98,6 +98,12 @@ class IndexMeta:
         """`dense` where its vectors are what codes stand for."""
         return self.dense if self.dense is not None and self.dense.reconstructed else None
 
+    @property
+    def loading(self) -> str | None:
+        """The corpus that is being written, or whose writing was interrupted; None once the index is complete."""
+        loading: dict[str, Any] | None = self.extra.get("loading")
+        return None if loading is None else str(loading.get("corpus", "a corpus"))
+
     def with_extra(self, **entries: Any) -> IndexMeta:
         """The record with these entries in `extra`; None removes an entry."""
         return replace(self, extra={k: v for k, v in {**self.extra, **entries}.items() if v is not None})

@@ -13,6 +13,7 @@ from corpora import letters, snapshot
 
 from ingest import pipeline
 from ingest.bulk_actions import prepare
+from ingest.content import Content
 from ingest.target import open_target
 from ingest.vectorizers import Vectors
 from opensearch_neural import queries
@@ -81,8 +82,7 @@ def test_every_kind_of_weight_has_its_outcome_and_costs_no_other_document(
     report = pipeline.ingest(
         client,
         target,
-        lambda on_reject: iter([Document(text, text) for text in ODD]),
-        Given(ODD),
+        Content(target.meta, lambda on_reject: iter([Document(text, text) for text in ODD]), Given(ODD), len(ODD)),
         corpus_name="c",
         dead_letters=tmp_path / "dead.jsonl",
         show_progress=False,

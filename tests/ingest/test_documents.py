@@ -189,7 +189,7 @@ def test_the_commands(
 ) -> None:
     lines = "".join(json.dumps(record) + "\n" for record in [*records(3, seed=4), {"_id": "bad"}])
     ran = osn("documents", "add", "--index", index, "--json", "-", input=lines)
-    assert ran.returncode == 1, ran.stderr
+    assert ran.returncode == 3, ran.stderr
     told = json.loads(ran.stdout)
     assert (told["created"], told["replaced"], len(told["refused"])) == (3, 0, 1)
     ran = osn("documents", "update", "--index", index, "doc-4-000001", "--set", "title=New", "--set", "year:=7")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import random
 import shutil
@@ -238,23 +237,3 @@ def test_a_full_disk_stops_the_ingest_and_more_room_lets_it_go_on(small_disk: Pa
         assert {id: source["filler"] for id, source in found.items()} == {line["_id"]: line["filler"] for line in lines}
     finally:
         node.stop(name, purge=True)
-
-
-# ---------------------------------------------------------------- corpora
-
-
-def test_a_broken_gzip_member_costs_what_is_in_it(client: Any, index_name: str, tmp_path: Path) -> None:
-    import json
-
-    parts = [
-        gzip.compress(b"".join(json.dumps(record).encode() + b"\n" for record in records(40, seed=seed)))
-        for seed in range(3)
-    ]
-    broken = bytearray(parts[1])
-    broken[len(broken) // 2] ^= 0xFF
-    (tmp_path / "d.jsonl.gz").write_bytes(parts[0] + bytes(broken) + parts[2])
-    report = run_job(client, job(tmp_path / "d.jsonl.gz", index_name), show_progress=False)
-    found = snapshot(client, index_name)
-    assert {f"doc-{seed}-{n:06}" for seed in (0, 2) for n in range(40)} <= found.keys()
-    assert report.dead_letters is not None
-    assert any("damaged gzip data" in letter["reason"] for letter in letters(report.dead_letters))

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from corpora import job, letters, records, snapshot, write_jsonl
 
+from ingest.content import Content
 from ingest.job import run_job
 from ingest.pipeline import TooManyErrors
 from opensearch_neural import queries
@@ -418,7 +419,7 @@ def test_a_changed_corpus_is_not_half_skipped(client, index_name: str, tmp_path:
 
 def test_batches_are_bounded_by_their_text_too(client, index_name: str, tmp_path: Path) -> None:
     corpus = write_jsonl(tmp_path / "d.jsonl", records(40, words=50))
-    settings = job(corpus, index_name, sparse="none", writing={"batch_characters": 1000})
+    settings = job(corpus, index_name, sparse="none", writing={"batch_bytes": 1000})
     from ingest import pipeline
 
     sizes = []
@@ -436,8 +437,7 @@ def test_batches_are_bounded_by_their_text_too(client, index_name: str, tmp_path
     pipeline.ingest(
         client,
         target,
-        settings.corpus.reader(str(corpus)),
-        Counted(),
+        Content(target.meta, settings.corpus.reader(str(corpus)), Counted(), None),
         corpus_name="c",
         dead_letters=tmp_path / "dead.jsonl",
         writing=settings.writing,
@@ -483,12 +483,10 @@ def test_batches_that_are_encoded_at_once_are_written_and_journalled_apart(
         return pipeline.ingest(
             client,
             target,
-            settings.corpus.reader(str(corpus)),
-            vectorizer,
+            Content(target.meta, settings.corpus.reader(str(corpus)), vectorizer, None, pads=True),
             corpus_name="c",
             dead_letters=tmp_path / "dead.jsonl",
             writing=settings.writing,
-            pads=True,
             show_progress=False,
         )
 

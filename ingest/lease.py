@@ -1,0 +1,212 @@
+"""A lease on the cluster: two ingests of one index do not interleave, whichever machine or $OSN_HOME they run from.
+
+A lease is a document of the index `osn-leases`, taken and renewed by one scripted update each, so that the cluster decides
+by its own clock. Who was killed leaves a lease that ends by itself; on the same machine it is seen at once that the process
+is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import threading
+import time
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from opensearch_neural.errors import ClusterError
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+log = logging.getLogger(__name__)
+
+LEASES = "osn-leases"
+SECONDS = 60.0
+"""How long a lease lasts without being renewed."""
+RENEWALS = 4
+"""How often it is renewed in that time."""
+
+_TAKE = """
+if (ctx._source.owner == null || ctx._source.owner == params.holder.owner || ctx._source.until < ctx._now
+    || ctx._source.owner == params.gone) {
+  ctx._source.putAll(params.holder); ctx._source.until = ctx._now + params.milliseconds;
+} else { ctx.op = 'none' }
+"""
+_GIVE_BACK = "if (ctx._source.owner == params.owner) { ctx.op = 'delete' } else { ctx.op = 'none' }"
+
+
+class Lease:
+    """The right to write something, for as long as the context is open.
+
+        with Lease(client, "index:docs") as lease:
+            ...
+            lease.check()
+
+    Where the cluster does not let its user write to `osn-leases`, or forbids scripts, a warning says that nothing guards
+    against a second ingest.
+    """
+
+    def __init__(self, client: OpenSearch, name: str, *, seconds: float = SECONDS) -> None:
+        self.client = client
+        self.name = name
+        self.seconds = seconds
+        self._holder: dict[str, Any] = {
+            "owner": uuid.uuid4().hex,
+            "host": platform.node(),
+            "machine": _machine(),
+            "pid": os.getpid(),
+            "process_start": _process_start(os.getpid()),
+        }
+        self._lost = threading.Event()
+        self._ended = threading.Event()
+        self._renewed = 0.0
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Lease:
+        """Raises ClusterError when another process holds the lease."""
+        if self._acquire():
+            self._renewed = time.monotonic()
+            self._thread = threading.Thread(target=self._keep, name="osn-lease", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        from opensearchpy.exceptions import OpenSearchException
+
+        self._ended.set()
+        if self._thread is None:
+            return
+        try:
+            self._update({"script": {"source": _GIVE_BACK, "params": {"owner": self._holder["owner"]}}})
+        except OpenSearchException as failed:
+            log.debug("the lease of %s ends by itself: %s", self.name, failed)
+
+    def check(self) -> None:
+        """Raise ClusterError when another process has taken the lease, because it was not renewed in time."""
+        if self._lost.is_set():
+            raise ClusterError(
+                f"another ingest has taken over {self.name.partition(':')[2]!r}, because this one did not answer for "
+                f"{self.seconds:.0f} s",
+                "wait for that one; then the same command again continues",
+            )
+
+    def _acquire(self) -> bool:
+        """Whether there is a lease now; False where the cluster does not allow any."""
+        from opensearchpy.exceptions import AuthorizationException, RequestError
+
+        try:
+            self._make_index()
+            if self._take():
+                return True
+            other = self._other()
+            if other and _is_gone(other) and self._take(gone=other["owner"]):
+                return True
+            if other and other.get("machine") != self._holder["machine"] and self._wait_for(other):
+                return True
+        except (AuthorizationException, RequestError) as error:
+            log.warning("no lease on %s, so nothing guards against a second ingest: %s", self.name, error.error)
+            return False
+        where = f"process {other['pid']} on {other['host']}" if other else "another process"
+        raise ClusterError(
+            f"{where} is writing {self.name.partition(':')[2]!r} now",
+            f"wait for it, or stop it; the lease of one that was killed ends after {self.seconds:.0f} s",
+        )
+
+    def _wait_for(self, other: dict[str, Any]) -> bool:
+        """Take the lease of a process on another machine if that does not renew it."""
+        deadline = time.monotonic() + self.seconds + 2
+        while time.monotonic() < deadline:
+            time.sleep(self.seconds / RENEWALS / 2)
+            if self._take():
+                return True
+            now = self._other()
+            if now and (now["owner"], now["until"]) != (other["owner"], other["until"]):
+                return False
+        return self._take()
+
+    def _keep(self) -> None:
+        from opensearchpy.exceptions import OpenSearchException
+
+        while not self._ended.wait(self.seconds / RENEWALS):
+            try:
+                if self._take():
+                    self._renewed = time.monotonic()
+                else:
+                    self._lost.set()
+                    return
+            except OpenSearchException as error:  # a cluster that does not answer lets nobody else take it either
+                log.debug("the lease of %s was not renewed: %s", self.name, error)
+
+    def _take(self, *, gone: str | None = None) -> bool:
+        from opensearchpy.exceptions import ConflictError
+
+        params = {"holder": self._holder, "milliseconds": int(self.seconds * 1000), "gone": gone}
+        script = {"source": _TAKE, "params": params}
+        try:
+            answer = self._update({"scripted_upsert": True, "script": script, "upsert": {}})
+        except ConflictError:  # others were faster, again and again
+            return False
+        return bool(answer["result"] != "noop")
+
+    def _update(self, body: dict[str, Any]) -> Any:
+        return self.client.update(
+            index=LEASES, id=self.name, body=body, params={"retry_on_conflict": 5, "request_timeout": 10}
+        )
+
+    def _other(self) -> dict[str, Any] | None:
+        answer = self.client.get(index=LEASES, id=self.name, params={"ignore": 404})
+        source: dict[str, Any] | None = answer.get("_source")
+        return source
+
+    def _make_index(self) -> None:
+        if self.client.indices.exists(index=LEASES):
+            return
+        settings = {"number_of_shards": 1, "auto_expand_replicas": "0-1", "hidden": True}
+        mappings = {"dynamic": False}
+        body = {"settings": {"index": settings}, "mappings": mappings}
+        self.client.indices.create(index=LEASES, body=body, params={"ignore": 400})  # another process was faster
+
+
+def held(client: OpenSearch, name: str) -> bool:
+    """Whether a process that is not known to be gone holds the lease."""
+    lease = Lease(client, name)
+    if not client.indices.exists(index=LEASES):
+        return False
+    other = lease._other()
+    if not other or _is_gone(other):
+        return False
+    if lease._take():
+        lease._update({"script": {"source": _GIVE_BACK, "params": {"owner": lease._holder["owner"]}}})
+        return False
+    return True
+
+
+def _is_gone(holder: dict[str, Any]) -> bool:
+    """Whether a holder on this machine is known to have ended."""
+    if not _machine() or holder.get("machine") != _machine():
+        return False
+    started = _process_start(holder["pid"])
+    return started is None or started != holder.get("process_start")
+
+
+def _machine() -> str:
+    """This machine since it was booted, and the name space of its process ids; empty where that is not known."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def _process_start(pid: int) -> str | None:
+    """When a process began, in the kernel's own measure; None where there is none of this id."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None

@@ -1,0 +1,138 @@
+"""The swap of an alias to the index that was built, and what must hold before it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from ingest import target as targets
+from ingest.settings import options_of
+from ingest.versions import serve, serving_index
+from opensearch_neural.engines import open_engines
+from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.index.health import index_health
+from opensearch_neural.index.record import existing_record
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+log = logging.getLogger(__name__)
+
+LEAST_SHARE = 0.9
+"""The share of the serving index's documents that the new one must hold."""
+TOP = 10
+
+
+class SwapRefused(ClusterError):
+    """The index that was built is not fit to serve."""
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A query that must find a document."""
+
+    query: str
+    id: str
+    k: int = TOP
+    """The document must be among the first k hits."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What must hold before an alias names a new index."""
+
+    allow_shrink: bool = False
+    """Whether the new index may hold fewer than nine tenths of the serving one's documents, or none."""
+    require: tuple[Requirement, ...] = ()
+    """Queries that must find their document."""
+
+
+def parse_requirement(text: str) -> Requirement:
+    """QUERY => ID, or QUERY => ID @K. Raises InputError for anything else."""
+    query, arrow, rest = text.rpartition("=>")
+    id, at, k = rest.rpartition(" @")
+    id, number = (id.strip(), k.strip()) if at else (rest.strip(), str(TOP))
+    if not arrow or not query.strip() or not id or not number.isdigit() or not 1 <= int(number) <= 10_000:
+        raise InputError(f"--require {text!r}: expected 'QUERY => ID', or 'QUERY => ID @K' for the first K hits")
+    return Requirement(query.strip(), id, int(number))
+
+
+gate_options = options_of(
+    Gate,
+    "gate",
+    click.option(
+        "--allow-shrink",
+        is_flag=True,
+        help="Swap even if the new index holds none, or fewer than 90 % of the serving one's documents.",
+    ),
+    click.option(
+        "--require",
+        multiple=True,
+        metavar="'QUERY => ID'",
+        callback=lambda context, option, texts: tuple(map(parse_requirement, texts)),
+        help="Swap only if the query finds the document among its first 10 hits ('QUERY => ID @3': first 3). Repeatable.",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Swap:
+    """An index that is to be served under an alias once it is complete."""
+
+    client: OpenSearch
+    alias: str
+    index: str
+    gate: Gate
+
+    def check(self) -> None:
+        """Raise SwapRefused if the index is not fit to serve. It must have been refreshed."""
+        documents = _documents(self.client, self.index)
+        remedy = f"{self.alias!r} stays as it is; with --allow-shrink the same command goes on"
+        if not documents and not self.gate.allow_shrink:
+            raise SwapRefused(f"the new index {self.index!r} holds no document", remedy)
+        serving = serving_index(self.client, self.alias)
+        if serving is not None and serving != self.index and not self.gate.allow_shrink:
+            if (index_health(self.client, serving) or {}).get("status") == "red":
+                log.warning("the documents of %s, which serves now and is red, are not counted", serving)
+            elif documents < LEAST_SHARE * (before := _documents(self.client, serving)):
+                raise SwapRefused(
+                    f"the new index {self.index!r} holds {documents} documents, and {serving!r}, which serves now, "
+                    f"{before}",
+                    remedy,
+                )
+        for requirement in self.gate.require:
+            self._check_requirement(requirement)
+
+    def _check_requirement(self, requirement: Requirement) -> None:
+        engines = open_engines(self.client, self.index)
+        body = engines.body(engines.default, requirement.query, size=requirement.k)
+        hits = self.client.search(index=self.index, body=body)["hits"]["hits"]
+        ids = [hit.get("_source", {}).get("parent", hit["_id"]) for hit in hits]
+        if requirement.id not in ids:
+            raise SwapRefused(
+                f"{requirement.query!r} does not find {requirement.id!r} among the first {requirement.k} hits in "
+                f"{self.index!r}, but {', '.join(ids[:3]) or 'nothing'}",
+                f"{self.alias!r} stays as it is; leave out the --require if that is right",
+            )
+
+    def serve(self) -> str | None:
+        """Have the alias name the index; returns the index that it named before."""
+        return serve(self.client, self.alias, self.index)
+
+
+def _documents(client: OpenSearch, index: str) -> int:
+    """Documents of an index; passages count as their documents. Raises ClusterError if shards do not answer."""
+    try:
+        passages = existing_record(client, index).passages
+    except ModelError:  # not ours
+        passages = None
+    if passages is None:
+        return targets.count(client, index)
+    parents = {"parents": {"cardinality": {"field": "parent", "precision_threshold": 40_000}}}
+    answer = client.search(index=index, body={"size": 0, "aggs": parents})
+    if answer["_shards"]["failed"]:
+        raise ClusterError(f"{answer['_shards']['failed']} shards of {index!r} do not answer")
+    return int(answer["aggregations"]["parents"]["value"])

@@ -1,0 +1,69 @@
+"""Indexes whose writing was interrupted: take one as it is, or delete it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ingest import target as targets
+from ingest.lease import held
+from ingest.versions import versions
+from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.index import segments
+from opensearch_neural.index.record import existing_record
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+
+@translate_errors()
+def finish(client: OpenSearch, name: str) -> str:
+    """Have an interrupted index be as a complete one; returns its own name. A build is not served by that.
+
+    Raises InputError when it is complete, ClusterError when it is being written.
+    """
+    index = _unfinished(client, name)
+    if existing_record(client, index).loading is None:
+        raise InputError(f"the index {index!r} is complete")
+    targets.finish(client, targets.existing_target(client, index), merge=False)
+    segments.refresh(client, index)
+    return index
+
+
+@translate_errors()
+def abort(client: OpenSearch, name: str) -> str:
+    """Delete an interrupted index, or a build that never served; returns its own name.
+
+    Raises InputError when it is complete, ClusterError when it is being written.
+    """
+    index = _unfinished(client, name)
+    client.indices.delete(index=index)
+    return index
+
+
+def _unfinished(client: OpenSearch, name: str) -> str:
+    """The index of this name, or the one build of this alias, that has not served and that nobody writes now."""
+    waiting = (
+        [version.index for version in versions(client, name) if not version.served] if _is_alias(client, name) else []
+    )
+    if len(waiting) > 1:
+        raise InputError(f"{name!r} has {len(waiting)} unfinished builds", f"name one: {', '.join(waiting)}")
+    index = waiting[0] if waiting else targets.own_name(client, name)
+    record = existing_record(client, index)
+    build = record.extra.get("build", {})
+    alias = build.get("alias")
+    never_served = alias is not None and index in [
+        version.index for version in versions(client, alias) if not version.served
+    ]
+    if record.loading is None and not never_served:
+        raise InputError(
+            f"the index {index!r} is complete", "it is deleted with OpenSearch's own DELETE, if it has to be"
+        )
+    for lease in (f"index:{index}", f"alias:{alias}"):
+        if held(client, lease):
+            raise ClusterError(f"the index {index!r} is being written now", "stop that ingest first")
+    return index
+
+
+def _is_alias(client: OpenSearch, name: str) -> bool:
+    return not client.indices.exists(index=name) or bool(client.indices.exists_alias(name=name))

@@ -1,0 +1,147 @@
+"""Whether the index holds exactly what the corpus holds: what is missing is written again, what is left over removed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from itertools import groupby, islice
+from typing import TYPE_CHECKING
+
+from ingest import target as targets
+from ingest.bulk import BulkWriter
+from ingest.bulk_actions import prepare
+from ingest.corpus import Records, ignore
+from ingest.duplicate_ids import FirstRecords
+from ingest.target import Target
+from ingest.vectorizers import Vectorizer
+from opensearch_neural.corpus.documents import Document
+from opensearch_neural.corpus.passages import Passage
+from opensearch_neural.errors import ClusterError
+from opensearch_neural.index import segments
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+log = logging.getLogger(__name__)
+
+
+class Verification:
+    """What an ingest has written, and whether the index holds it.
+
+    Args:
+        alone: whether the index is to hold this corpus and nothing else.
+        empty_at_first: whether the index held nothing when its first batch was written. Otherwise documents of another
+            state of the corpus may be in it.
+        whole_documents: whether the corpus holds all passages of each document that it holds a passage of.
+    """
+
+    def __init__(
+        self, client: OpenSearch, target: Target, *, alone: bool, empty_at_first: bool, whole_documents: bool
+    ) -> None:
+        self.client = client
+        self.target = target
+        self.alone = alone
+        self.empty_at_first = empty_at_first
+        self.whole_documents = whole_documents
+        self.ids = FirstRecords()
+        self._refused: set[str] = set()
+
+    def refuse(self, ids: Sequence[str]) -> None:
+        """Note documents that cannot be in the index.
+
+        An older version of one must not stay: in an index that is to hold this corpus alone, and beside new passages of
+        the same document.
+        """
+        self._refused.update(ids)
+        if ids and not (self.alone and self.empty_at_first) and (self.alone or self.target.meta.passages):
+            targets.delete_ids(self.client, self.target.index, ids)
+
+    def verify(self, records: Records, written: int, writer: BulkWriter, vectorizer: Vectorizer) -> int:
+        """Have the index hold a document of each id of the corpus that was taken; returns how many requests were retried.
+
+        The count shows it if the index holds this corpus alone and was empty at first; otherwise ids are compared. What
+        was acknowledged and is not there (the last copy of a shard was given up, its translog is not synced with each
+        request, somebody else deleted it) is written again. Contents are not compared.
+
+        written: how many documents of the corpus were acknowledged.
+        Raises ClusterError if documents stay missing, or others keep coming.
+        """
+        index = self.target.index
+        targets.verify_unchanged_index(self.client, self.target)
+        segments.refresh(self.client, index)
+        if not self.alone:
+            retries = self._write_missing(records, writer, vectorizer)
+            if self.target.meta.passages and self.whole_documents:
+                self._remove_last_passages(records)
+            return retries
+        if targets.count(self.client, index) == written and self.empty_at_first:
+            return 0
+        removed = self._remove_surplus()
+        if removed:
+            log.warning("removed %d documents from %r that are not in the corpus", removed, index)
+        retries = self._write_missing(records, writer, vectorizer)
+        segments.refresh(self.client, index)
+        counted = targets.count(self.client, index)
+        if counted != written:
+            raise ClusterError(
+                f"{index!r} holds {counted} documents, and the corpus {written}",
+                "is something else writing to it? The same command again continues",
+            )
+        return retries
+
+    def _remove_surplus(self) -> int:
+        """Remove what the corpus does not hold, and documents that were refused; returns how many."""
+        surplus = (
+            id for id in targets.all_ids(self.client, self.target.index) if id not in self.ids or id in self._refused
+        )
+        removed = 0
+        while part := list(islice(surplus, 1000)):
+            targets.delete_ids(self.client, self.target.index, part)
+            removed += len(part)
+        return removed
+
+    def _remove_last_passages(self, records: Records) -> None:
+        """Documents that the index held before may have become shorter."""
+        passages = (document for document in records(ignore) if isinstance(document, Passage))
+        documents = groupby(passages, lambda passage: passage.parent)
+        counts = ((parent, max(passage.number for passage in group)) for parent, group in documents)
+        while part := dict(islice(counts, 1000)):
+            targets.remove_last_passages(self.client, self.target.index, part)
+
+    def _write_missing(self, records: Records, writer: BulkWriter, vectorizer: Vectorizer) -> int:
+        retries = 0
+        for _ in range(3):
+            missing = 0
+            for documents in _by_thousands(records(ignore)):
+                missing_here, retried = self._look_up(documents, writer, vectorizer)
+                missing, retries = missing + missing_here, retries + retried
+            if not missing:
+                return retries
+            log.warning("%d documents that %r had acknowledged were not in it", missing, self.target.index)
+        raise ClusterError(
+            f"{self.target.index!r} lacks {missing} documents of the corpus that it had taken, again and again",
+            "is something else deleting them? Look at the cluster's log; the same command again continues",
+        )
+
+    def _look_up(self, documents: list[Document], writer: BulkWriter, vectorizer: Vectorizer) -> tuple[int, int]:
+        """(how many of the documents were not in the index and can be, retried requests); they are written again.
+
+        The dead-letter file would not tell which cannot: it may hold an id that was taken too, because it occurs twice or
+        was mended since.
+        """
+        ids = list(dict.fromkeys(document.id for document in documents))
+        lacking = set(targets.missing_ids(self.client, self.target.index, ids)) - self._refused
+        if not lacking:
+            return 0, 0
+        again = list({document.id: document for document in reversed(documents) if document.id in lacking}.values())
+        prepared = prepare(again, vectorizer, self.target.meta.dense)
+        outcome = writer.write(prepared.actions)
+        positions = [each.position for each in prepared.unfit]
+        positions += [prepared.positions[failure.position] for failure in outcome.failures]
+        self._refused.update(again[position].id for position in positions)
+        return len(lacking - self._refused), outcome.retries
+
+
+def _by_thousands(documents: Iterator[Document]) -> Iterator[list[Document]]:
+    while part := list(islice(documents, 1000)):
+        yield part

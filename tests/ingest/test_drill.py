@@ -1,0 +1,656 @@
+"""The drill: bad input that looks whole, writers who do not know of each other, clusters of other people.
+
+Each test is one item, numbered as in docs/ingest.md, on a real cluster.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import killable
+import pytest
+from corpora import job, letters, records, snapshot, write_jsonl
+from fault_proxy import Fault, FaultProxy, Request
+
+from ingest import lease, pipeline, versions
+from ingest.documents import Documents
+from ingest.job import Job, run_job
+from ingest.pipeline import TooManyErrors
+from ingest.swap import Gate, Requirement, SwapRefused, parse_requirement
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.patience import RetryPolicy
+from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.index.record import PassageMeta
+
+pytestmark = pytest.mark.faults
+
+Osn = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+class Killed(BaseException):
+    """Ends a run at a chosen moment as a kill would: nothing of ours catches it."""
+
+
+def build(corpus: Path, alias: str, **settings: Any) -> Job:
+    return replace(job(corpus, "", **settings), alias=alias)
+
+
+def run(client: Any, settings: Job) -> pipeline.Report:
+    return run_job(client, settings, show_progress=False)
+
+
+def killed(*arguments: Any, **more: Any) -> None:
+    raise Killed
+
+
+# ---------------------------------------------------------------- 1: a gate before every swap
+
+
+@pytest.mark.parametrize(
+    "lines", [[], ["{", "broken"], records(170)], ids=["empty", "broken lines", "fewer than 90 percent"]
+)
+def test_01_a_corpus_that_holds_too_little_does_not_serve(
+    client: Any, index_name: str, tmp_path: Path, lines: list[Any]
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(200))
+    first = run(client, build(corpus, index_name, sparse="none"))
+    write_jsonl(corpus, lines)
+    with pytest.raises((SwapRefused, InputError), match=r"holds no document|holds 170 documents"):
+        run(client, build(corpus, index_name, sparse="none"))
+    assert versions.serving_index(client, index_name) == first.index
+    if lines and isinstance(lines[0], dict):
+        allowed = replace(build(corpus, index_name, sparse="none"), gate=Gate(allow_shrink=True))
+        report = run(client, allowed)
+        assert (report.replaced, report.skipped) == (first.index, 170), "nothing is written again"
+
+
+def test_01_a_query_that_must_find_its_document_keeps_the_alias_back(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", [*records(20), {"_id": "sky", "text": "the rain bow over the engine"}])
+    gate = Gate(require=(Requirement("rain bow", "cake", 3),))
+    with pytest.raises(SwapRefused, match="'rain bow' does not find 'cake' among the first 3 hits"):
+        run(client, replace(build(corpus, index_name), gate=gate))
+    assert versions.serving_index(client, index_name) is None
+    gate = Gate(require=(Requirement("rain bow over engine", "sky", 20),))
+    assert run(client, replace(build(corpus, index_name), gate=gate)).skipped == 21
+
+
+def test_01_an_alias_of_somebody_elses_index_is_swapped_too(client: Any, index_name: str, tmp_path: Path) -> None:
+    client.indices.create(index=f"{index_name}-theirs", body={"aliases": {index_name: {}}})
+    for number in range(4):
+        client.index(index=f"{index_name}-theirs", id=str(number), body={"text": "rain"}, params={"refresh": "true"})
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(3))
+    with pytest.raises(SwapRefused, match="holds 3 documents"):
+        run(client, build(corpus, index_name, sparse="none"))
+    write_jsonl(corpus, records(4))
+    settings = build(corpus, index_name, sparse="none", writing={"restart": True})
+    assert run(client, settings).replaced == f"{index_name}-theirs"
+
+
+def test_01_a_requirement_is_read_as_it_is_written() -> None:
+    assert parse_requirement("what is it? => doc 1") == Requirement("what is it?", "doc 1", 10)
+    assert parse_requirement("a => b => c @3") == Requirement("a => b", "c", 3)
+    for wrong in ("no arrow", "=> id", "query =>", "query => id @0"):
+        with pytest.raises(InputError, match="expected 'QUERY => ID'"):
+            parse_requirement(wrong)
+
+
+# ---------------------------------------------------------------- 2: loss is not a success
+
+
+def gzipped(lines: bytes) -> bytes:
+    return gzip.compress(lines)
+
+
+def zstandard(lines: bytes) -> bytes:
+    import zstandard
+
+    return zstandard.ZstdCompressor().compress(lines)
+
+
+@pytest.mark.parametrize(("suffix", "compress"), [("gz", gzipped), ("zst", zstandard)])
+def test_02_half_a_file_ends_before_the_swap_and_the_whole_one_goes_on(
+    osn: Osn, client: Any, index_name: str, tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]
+) -> None:
+    lines = b"".join(json.dumps(record).encode() + b"\n" for record in records(3000))
+    corpus = tmp_path / f"d.jsonl.{suffix}"
+    corpus.write_bytes(compress(lines))
+    command = ["ingest", "--corpus", str(corpus), "--alias", index_name, "--sparse", "none", "--replicas", "0"]
+    assert osn(*command).returncode == 0
+    serving = versions.serving_index(client, index_name)
+    whole = corpus.read_bytes()
+    corpus.write_bytes(whole[: len(whole) * 9 // 10])
+    ran = osn(*command)
+    assert ran.returncode == 1 and "Traceback" not in ran.stderr, ran.stderr
+    assert versions.serving_index(client, index_name) == serving
+    corpus.write_bytes(whole)
+    ran = osn(*command, "--json")
+    assert ran.returncode == 0, ran.stderr
+    report = json.loads(ran.stdout)
+    assert report["documents"] == 3000 and report["replaced"] == serving
+    if suffix == "gz":  # of half a zstd frame nothing may have been read
+        assert report["skipped"] > 0
+
+
+def test_02_letters_have_an_exit_status_of_their_own(osn: Osn, client: Any, index_name: str, tmp_path: Path) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", [*records(20), "broken"])
+    for command in (
+        ["ingest", "--corpus", str(corpus), "--index", index_name, "--sparse", "none", "--replicas", "0"],
+        ["documents", "add", "--index", index_name, str(corpus)],
+    ):
+        ran = osn(*command)
+        assert ran.returncode == 3, ran.stderr
+    ran = osn("ingest", "--corpus", str(corpus), "--index", index_name, "--sparse", "none", "--max-errors", "4%")
+    assert ran.returncode == 1 and "more than --max-errors 0.04 of 21 records" in ran.stderr
+    assert osn("ingest", "--corpus", "x", "--index", "y", "--max-errors", "200%").returncode == 1
+
+
+def test_02_a_share_of_errors_is_judged_by_the_records_read(client: Any, index_name: str, tmp_path: Path) -> None:
+    lines: list[Any] = records(1500)
+    lines[0:40] = ["broken"] * 40  # much at first, 2.7 % in all
+    corpus = write_jsonl(tmp_path / "d.jsonl", lines)
+    report = run(client, job(corpus, index_name, sparse="none", writing={"max_errors": 0.05}))
+    assert (report.documents, report.letters) == (1460, 40)
+    with pytest.raises(TooManyErrors, match=r"0\.02 of 1[05]00 records"):
+        run(client, job(corpus, f"{index_name}-b", sparse="none", writing={"max_errors": 0.02}))
+
+
+# ---------------------------------------------------------------- 3: what was removed is gone
+
+
+def test_03_what_a_smaller_corpus_no_longer_holds_is_removed(
+    client: Any, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[Any] = records(200)
+    corpus = write_jsonl(tmp_path / "d.jsonl", lines)
+    settings = job(corpus, index_name, sparse="none")
+    with monkeypatch.context() as patch:
+        patch.setattr("ingest.target.finish", killed)
+        with pytest.raises(Killed):
+            run(client, settings)
+    # Fewer, and one is refused now that was taken before: its old text must go, too.
+    lines = lines[:120]
+    lines[7] = {**lines[7], "year": "MCM"}
+    write_jsonl(corpus, lines)
+    again = replace(settings, writing=replace(settings.writing, restart=True))
+    report = run(client, again)
+    assert (report.documents, report.letters) == (119, 1)
+    assert snapshot(client, index_name).keys() == {line["_id"] for line in lines} - {"doc-0-000007"}
+
+
+def test_03_a_document_redacted_to_one_passage_keeps_no_other(
+    client: Any, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = " ".join(["secret rain bow light"] * 20)
+    corpus = write_jsonl(tmp_path / "d.jsonl", [{"_id": "a", "text": text}, {"_id": "b", "text": text}])
+    settings = job(corpus, index_name, passages=PassageMeta(10, 10))
+    with monkeypatch.context() as patch:
+        patch.setattr("ingest.target.finish", killed)
+        with pytest.raises(Killed):
+            run(client, settings)
+    assert len(snapshot(client, index_name)) == 16
+    write_jsonl(corpus, [{"_id": "a", "text": "sun"}, {"_id": "b", "text": text}])
+    run(client, replace(settings, writing=replace(settings.writing, restart=True)))
+    found = snapshot(client, index_name)
+    assert [id for id in found if id.startswith("a#")] == ["a#0001"] and len(found) == 9
+    # In an index that serves, the same.
+    write_jsonl(corpus, [{"_id": "a", "text": "sun"}, {"_id": "b", "text": "sun"}])
+    run(client, settings)
+    client.indices.refresh(index=index_name)
+    assert sorted(snapshot(client, index_name)) == ["a#0001", "b#0001"]
+
+
+# ---------------------------------------------------------------- 4, 5: versions
+
+
+def red_build(client: Any, alias: str) -> str:
+    """An old build of the alias whose primary shard is nowhere."""
+    name = f"{alias}-20200101-000000"
+    record = {"format": 1, "build": {"alias": alias, "corpus": "c", "swapped": True}}
+    client.indices.create(
+        index=name,
+        body={
+            "settings": {"index.routing.allocation.require._name": "nowhere"},
+            "mappings": {"_meta": {"osn": record}},
+        },
+        params={"wait_for_active_shards": "0"},
+    )
+    return name
+
+
+def test_04_a_red_build_beside_does_not_hinder_a_rollback(
+    osn: Osn, client: Any, index_name: str, tmp_path: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(20))
+    settings = build(corpus, index_name, sparse="none", replicas=0)
+    first, second = run(client, settings), run(client, replace(settings, replicas=2))
+    red = red_build(client, index_name)
+    began = time.monotonic()
+    assert versions.rollback(client, index_name) == (first.index, second.index)
+    assert time.monotonic() - began < 10
+    with pytest.raises(ClusterError, match="is red"):
+        versions.rollback(client, index_name, to=red)
+    assert versions.serving_index(client, index_name) == first.index
+    assert run(client, replace(settings, writing=replace(settings.writing, restart=True))).replaced == first.index
+    ran = osn("index", "inspect", index_name)
+    assert ran.returncode == 0 and red in ran.stdout, ran.stderr
+
+
+def test_05_a_prune_during_a_build_keeps_it_and_the_one_to_roll_back_to(
+    client: Any, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(20))
+    settings = build(corpus, index_name, sparse="none")
+    first, second = run(client, settings), run(client, settings)
+    pruned = []
+    write_all = pipeline._Run.write_all
+
+    def prune(self: Any, *arguments: Any) -> None:
+        pruned.extend(versions.prune(client, index_name, keep=1))
+        write_all(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline._Run, "write_all", prune)
+        third = run(client, settings)
+    assert pruned == []
+    assert versions.rollback(client, index_name) == (second.index, third.index)
+    assert versions.prune(client, index_name, keep=0) == [third.index, first.index]
+
+
+# ---------------------------------------------------------------- 6: two writers
+
+
+def test_06_a_second_ingest_with_another_home_is_refused(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path
+) -> None:
+    settings = job(write_jsonl(tmp_path / "d.jsonl", records(1500)), index_name)
+    with FaultProxy(cluster_url) as proxy:
+        proxy.fault = lambda request: Fault("delay", seconds=0.1)
+        process = killable.begin(proxy.url, settings, tmp_path / "other-home", tmp_path)
+        while len(proxy.bulks) < 3:
+            assert process.exitcode is None
+            time.sleep(0.01)
+        with pytest.raises(ClusterError, match=rf"process {process.pid} on .* is writing '{index_name}' now"):
+            run(client, settings)
+        # The lease of a process that was killed is seen to be nobody's at once.
+        assert killable.kill_after(process, 0)
+    began = time.monotonic()
+    assert run(client, settings).documents == 1500
+    assert time.monotonic() - began < lease.SECONDS / 2
+
+
+def test_06_a_lease_on_another_machine_ends_by_itself_and_its_owner_stops(
+    client: Any, index_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = lease.Lease(client, index_name, seconds=2)
+    first._holder["machine"] = "another/pid"
+    with first:
+        with pytest.raises(ClusterError, match="is writing"), lease.Lease(client, index_name, seconds=2):
+            pass
+        first.check()
+        # It is held up for longer than its lease lasts.
+        with monkeypatch.context() as patch:
+            patch.setattr(first, "_take", lambda **more: True)
+            with lease.Lease(client, index_name, seconds=2) as second:
+                second.check()
+                patch.undo()
+                time.sleep(1.5)
+                with pytest.raises(ClusterError, match="has taken over"):
+                    first.check()
+    assert not lease.held(client, index_name)
+
+
+# ---------------------------------------------------------------- 7: the index is deleted under way
+
+
+def test_07_an_index_deleted_under_way_is_not_made_anew(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(1000))
+
+    def delete(request: Request) -> None:
+        if request.number == 5:
+            client.indices.delete(index=index_name)
+
+    with FaultProxy(cluster_url) as proxy:
+        proxy.fault = delete  # type: ignore[assignment]
+        with pytest.raises(ClusterError, match="was deleted or replaced while it was being written"):
+            run(connect(proxy.url), job(corpus, index_name))
+    assert not client.indices.exists(index=index_name)
+    assert letters(Path(f"{index_name}.dead-letters.jsonl")) == []
+    assert run(client, job(corpus, index_name)).documents == 1000
+    assert not client.indices.get_alias(index=index_name)[index_name]["aliases"]
+
+
+# ---------------------------------------------------------------- 13: the swap
+
+
+def test_13_a_lost_answer_to_the_swap_is_no_failure(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path
+) -> None:
+    settings = build(write_jsonl(tmp_path / "d.jsonl", records(20)), index_name, sparse="none")
+    first = run(client, settings)
+    swaps = []
+
+    def lose(request: Request) -> Fault | None:
+        if request.path.endswith("/_aliases"):
+            swaps.append(request)
+            return Fault("drop_after")
+        return None
+
+    with FaultProxy(cluster_url, everything=True) as proxy:
+        proxy.fault = lose
+        second = run(connect(proxy.url), settings)
+    assert swaps and second.replaced == first.index
+    assert versions.serving_index(client, index_name) == second.index
+
+
+@pytest.mark.parametrize("moment", ["before the swap", "after the swap"])
+def test_13_a_kill_at_the_swap_costs_no_encoding(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path, osn_home: Path, moment: str, monkeypatch: Any
+) -> None:
+    settings = build(write_jsonl(tmp_path / "d.jsonl", records(100)), index_name)
+    with monkeypatch.context() as patch:
+        if moment == "before the swap":
+            patch.setattr(versions, "_name", killed)
+        else:
+            patch.setattr(versions, "_note_swapped", killed)
+        with pytest.raises(Killed):
+            run(client, settings)
+    (built,) = versions.versions(client, index_name)
+    assert built.serving == (moment == "after the swap")
+    if moment == "before the swap":
+        killable.finish(killable.begin(cluster_url, settings, osn_home, tmp_path))
+        assert killable.encoded(tmp_path) == 0, "nothing is encoded again"
+        assert versions.serving_index(client, index_name) == built.index
+    second = run(client, settings)
+    assert second.replaced == built.index and second.index != built.index
+    third = run(client, settings)
+    assert third.index not in (built.index, second.index), "a build that has served is not continued"
+    assert versions.rollback(client, index_name) == (second.index, third.index)
+
+
+# ---------------------------------------------------------------- 9: documents at fault
+
+
+def refusing(client: Any, index: str, condition: str) -> None:
+    """An ingest pipeline that fails for documents of a condition, on every index whose name begins so."""
+    processor = {"fail": {"if": condition, "message": "this processor fails"}}
+    client.ingest.put_pipeline(id=index, body={"processors": [processor]})
+    settings = {"index.default_pipeline": index}
+    client.indices.put_index_template(
+        name=index, body={"index_patterns": [f"{index}*"], "template": {"settings": settings}}
+    )
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_09_documents_that_a_pipeline_never_takes_become_letters(
+    client: Any, index_name: str, tmp_path: Path, shards: int
+) -> None:
+    lines = records(300)
+    for number in (20, 140, 141):
+        lines[number]["text"] = "poison"
+    refusing(client, index_name, "ctx.text == 'poison'")
+    try:
+        policy = RetryPolicy(patience=60, base=0.05, cap=0.5, item_patience=1)
+        settings = job(write_jsonl(tmp_path / "d.jsonl", lines), index_name, shards=shards, writing={"retry": policy})
+        report = run(client, settings)
+    finally:
+        client.indices.delete_index_template(name=index_name)
+    assert (report.documents, report.letters) == (297, 3)
+    assert report.dead_letters is not None
+    assert {letter["line"] for letter in letters(report.dead_letters)} == {21, 141, 142}
+    assert all("this processor fails" in letter["reason"] for letter in letters(report.dead_letters))
+
+
+def test_09_healthy_documents_are_no_letters_when_the_cluster_takes_none(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path
+) -> None:
+    policy = RetryPolicy(patience=4, base=0.05, cap=0.5, item_patience=0.5)
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(60))
+    settings = job(corpus, index_name, writing={"retry": policy, "writers": 1})
+    with FaultProxy(cluster_url) as proxy:
+        proxy.fault = lambda request: Fault("status", status=500) if request.number > 1 else None
+        with pytest.raises(ClusterError, match="did not take"):
+            run(connect(proxy.url), settings)
+    assert letters(Path(f"{index_name}.dead-letters.jsonl")) == []
+
+
+def test_09_a_cluster_that_takes_little_at_once_gets_halves(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path
+) -> None:
+    def overloaded(request: Request) -> Fault | None:
+        return Fault("status", status=429) if request.body.count(b"\n") > 2 * 8 else None
+
+    with FaultProxy(cluster_url) as proxy:
+        proxy.fault = overloaded
+        corpus = write_jsonl(tmp_path / "d.jsonl", records(200))
+        assert run(connect(proxy.url), job(corpus, index_name)).documents == 200
+    assert len(snapshot(client, index_name)) == 200
+
+
+# ---------------------------------------------------------------- 8: a merge takes hours
+
+
+def test_08_a_merge_is_asked_after_and_not_repeated(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def slow(request: Request) -> Fault | None:
+        if request.path.endswith("/_forcemerge"):
+            settings = client.indices.get_settings(index=index_name)[index_name]["settings"]["index"]
+            asked.append(settings["number_of_replicas"])
+        return None
+
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(600))
+    settings = job(corpus, index_name, replicas=1, writing={"merge": True})
+    with FaultProxy(cluster_url, everything=True) as proxy:
+        proxy.fault = slow
+        with monkeypatch.context() as patch:
+            patch.setattr("ingest.target.write_record", killed)  # after the merge
+            with pytest.raises(Killed):
+                run(connect(proxy.url), settings)
+        assert asked == ["1"], "the settings are restored before the merge"
+        run(connect(proxy.url), settings)
+    assert asked == ["1"], "what is merged is not merged again"
+    parts = client.indices.segments(index=index_name)["indices"][index_name]["shards"]["0"][0]["segments"]
+    assert len(parts) == 1
+
+
+# ---------------------------------------------------------------- 10: a service that holds Documents
+
+
+def test_10_documents_held_over_a_swap_to_another_model_are_refused(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    run(client, build(write_jsonl(tmp_path / "d.jsonl", records(20)), index_name))
+    service = Documents(client, index_name)
+    assert service.add(records(2, seed=1)).created == 2
+    run(client, build(write_jsonl(tmp_path / "e.jsonl", records(40, seed=3)), index_name))
+    for write in (lambda: service.add(records(2, seed=2)), lambda: service.update("doc-3-000001", {"title": "x"})):
+        with pytest.raises(ModelError, match="was written with other models"):
+            write()
+    assert len(snapshot(client, index_name)) == 40
+    assert Documents(client, index_name).add(records(2, seed=2)).created == 2
+
+
+# ---------------------------------------------------------------- 11: memory
+
+
+def test_11_a_batch_ends_by_all_its_bytes(client: Any, index_name: str, tmp_path: Path) -> None:
+    lines = [{"_id": str(n), "text": "rain", "filler": "x" * 100_000} for n in range(60)]
+    corpus = write_jsonl(tmp_path / "d.jsonl", lines)
+    sizes: list[int] = []
+    take = pipeline._Run._take
+
+    def measured(self: Any, start: int, items: list[Any]) -> Any:
+        sizes.append(sum(map(pipeline.size_of, items)))
+        return take(self, start, items)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline._Run, "_take", measured)
+        settings = job(corpus, index_name, sparse="none", writing={"batch_bytes": 1_000_000, "batch_documents": 256})
+        assert run(client, settings).documents == 60
+    assert max(sizes) <= 1_100_000 and len(sizes) == 6
+
+
+# ---------------------------------------------------------------- 12: patience
+
+
+def test_12_control_requests_have_the_patience_of_all_others(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path
+) -> None:
+    failing: dict[str, int] = {}
+
+    def once_each(request: Request) -> Fault | None:
+        if "osn-leases" in request.path or request.path == "/":
+            return None
+        times = failing[request.path] = failing.get(request.path, 0) + 1
+        return Fault("status", status=503) if times == 1 else None
+
+    with FaultProxy(cluster_url, everything=True) as proxy:
+        proxy.fault = once_each
+        settings = build(write_jsonl(tmp_path / "d.jsonl", records(60)), index_name, sparse="none")
+        assert run(connect(proxy.url), settings).documents == 60
+    assert len(failing) > 5
+
+
+def test_12_opensearch_pys_own_retries_do_not_multiply_ours(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(10))
+    policy = RetryPolicy(patience=2, base=0.2, cap=0.5)
+    with FaultProxy(cluster_url) as proxy:
+        proxy.fault = lambda request: Fault("status", status=503)
+        with pytest.raises(ClusterError, match=r"tried (\d+) times") as caught:
+            run(connect(proxy.url), job(corpus, index_name, writing={"retry": policy}))
+        (tried,) = re.findall(r"tried (\d+) times", caught.value.message)
+        assert proxy.faults["status"] == int(tried)
+
+
+def test_12_an_interrupt_does_not_wait_for_a_cluster_that_does_not_answer(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path, osn_home: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(1000))
+    arguments = ["ingest", "--corpus", str(corpus), "--index", index_name, "--sparse", "none", "--batch-docs", "50"]
+    with FaultProxy(cluster_url) as proxy:
+        proxy.fault = lambda request: Fault("delay", seconds=60) if request.number > 3 else None
+        process = subprocess.Popen(
+            [sys.executable, "-m", "opensearch_neural.cli", *arguments],
+            env=os.environ | {"OSN_URL": proxy.url, "OSN_HOME": str(osn_home)},
+            text=True,
+            stderr=subprocess.PIPE,
+        )
+        deadline = time.monotonic() + 60
+        while len(proxy.bulks) < 3 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1)
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+        assert process.returncode == 130, told
+        assert time.monotonic() - began < 30 and "Traceback" not in told
+
+
+# ---------------------------------------------------------------- 14: letters and unfinished indexes
+
+
+def test_14_a_run_that_continues_elsewhere_goes_on_with_its_letters(
+    client: Any, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[Any] = records(400)
+    lines[30] = lines[330] = "broken"
+    settings = job(write_jsonl(tmp_path / "d.jsonl", lines), index_name, sparse="none", writing={"max_errors": 1})
+    with pytest.raises(TooManyErrors):
+        run(client, settings)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    report = run(client, replace(settings, writing=replace(settings.writing, max_errors=5)))
+    assert report.dead_letters == tmp_path / f"{index_name}.dead-letters.jsonl"
+    assert {letter["line"] for letter in letters(report.dead_letters)} == {31, 331}
+    assert not list(Path().glob("*.jsonl"))
+    assert report.dead_letters.stat().st_mode & 0o077 == 0, "letters are the user's alone"
+
+
+def test_14_a_line_that_was_mended_wrongly_is_kept(client: Any, index_name: str, tmp_path: Path) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", [{"_id": "a", "text": "rain"}, '{"_id": "b"'])
+    first = run(client, job(corpus, index_name, sparse="none"))
+    assert first.dead_letters
+    wrong = '{"dead_letter": 1, "raw": "{\\"_id\\": \\"b\\", \\"text\\": \\"sun\\"}'
+    write_jsonl(first.dead_letters, [wrong, {"_id": "c", "text": "a document alone"}])
+    second = run(client, job(first.dead_letters, index_name, sparse="none"))
+    assert second.dead_letters and second.dead_letters != first.dead_letters
+    assert letters(second.dead_letters)[0]["raw"] == wrong
+    assert len(letters(second.dead_letters)) == 2
+
+
+def test_14_settings_that_an_existing_index_has_for_good_are_refused(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    settings = job(write_jsonl(tmp_path / "d.jsonl", records(20)), index_name, sparse="none", store_vectors=False)
+    run(client, settings)
+    for different, told in (
+        ({"shards": 3}, r"--shards 3 \(it has 1\)"),
+        ({"analyzer": "standard"}, r"--analyzer standard \(it has english\)"),
+        ({"replicas": 2}, r"--replicas 2 \(it has 0\)"),
+        ({"store_vectors": True}, "--store-vectors"),
+    ):
+        with pytest.raises(InputError, match=told):
+            run(client, replace(settings, **different))
+    assert run(client, replace(settings, shards=1, analyzer="english")).documents == 20
+
+
+def test_14_an_interrupted_index_says_so_until_it_is_finished_or_deleted(
+    osn: Osn, client: Any, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(60))
+    for settings in (job(corpus, f"{index_name}-a"), build(corpus, f"{index_name}-b")):
+        with monkeypatch.context() as patch:
+            patch.setattr("ingest.target.finish", killed)
+            with pytest.raises(Killed):
+                run(client, settings)
+    ran = osn("index", "inspect", f"{index_name}-a")
+    assert "NOT COMPLETE" in ran.stdout and str(corpus) in ran.stdout, ran.stderr
+    ran = osn("search", "--index", f"{index_name}-a", "--engine", "bm25", "rain")
+    assert "not complete" in ran.stderr, ran.stderr
+    assert osn("index", "finish", f"{index_name}-a").returncode == 0
+    assert "NOT COMPLETE" not in osn("index", "inspect", f"{index_name}-a").stdout
+    ran = osn("index", "abort", f"{index_name}-a")
+    assert ran.returncode == 1 and "is complete" in ran.stderr
+    (unfinished,) = client.indices.get(index=f"{index_name}-b-*")
+    ran = osn("index", "abort", f"{index_name}-b")
+    assert f"{unfinished} deleted" in ran.stdout, ran.stderr
+    assert not client.indices.exists(index=unfinished)
+
+
+# ---------------------------------------------------------------- 15: an index that serves
+
+
+def test_15_stale_passages_are_removed_without_a_refresh_for_each_batch(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    text = " ".join(["rain bow light drop"] * 10)
+    corpus = write_jsonl(tmp_path / "d.jsonl", [{"_id": f"d{n}", "text": text} for n in range(1200)])
+    settings = job(corpus, index_name, sparse="lexical", passages=PassageMeta(20, 20))
+    run(client, settings)
+    assert client.count(index=index_name)["count"] == 2400
+    write_jsonl(corpus, [{"_id": f"d{n}", "text": "rain"} for n in range(1200)])
+    before = client.indices.stats(index=index_name, metric="refresh")["_all"]["primaries"]["refresh"]["external_total"]
+    assert run(client, settings).documents == 1200
+    after = client.indices.stats(index=index_name, metric="refresh")["_all"]["primaries"]["refresh"]["external_total"]
+    assert after - before <= 4
+    client.indices.refresh(index=index_name)
+    assert client.count(index=index_name)["count"] == 1200
