@@ -95,8 +95,7 @@ class DeadLetters:
             return
         private = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(private, "a+b") as file, locked(file):
-            if (size := file.seek(0, os.SEEK_END)) and file.seek(size - 1) is not None and file.read(1) != b"\n":
-                file.write(b"\n")  # after the torn line of a run that was killed
+            _mend_end(file)
             file.write("".join(self._waiting).encode("utf-8", "surrogatepass"))
             file.flush()
             os.fsync(file.fileno())
@@ -104,6 +103,20 @@ class DeadLetters:
 
     def close(self) -> None:
         self.sync()
+
+
+def _mend_end(file: IO[bytes]) -> None:
+    """Have the file end with a whole line. A letter that a kill tore is dropped: the run that continues writes it again."""
+    file.seek(0)
+    end = b""
+    for line in file:
+        end = line
+    if not end or end.endswith(b"\n"):
+        return
+    if end.startswith(b'{"dead_letter"') and _letter(end.decode("utf-8", "replace")) is None:
+        file.truncate(file.seek(0, os.SEEK_END) - len(end))
+    else:
+        file.write(b"\n")
 
 
 @contextmanager
