@@ -49,6 +49,7 @@ class DeadLetters:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._waiting: list[str] = []
+        self._mended = False
         self._known: set[bytes] = set()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +96,9 @@ class DeadLetters:
             return
         private = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         with os.fdopen(private, "a+b") as file, locked(file):
-            _mend_end(file)
+            if not self._mended:
+                _mend_end(file)
+                self._mended = True
             file.write("".join(self._waiting).encode("utf-8", "surrogatepass"))
             file.flush()
             os.fsync(file.fileno())
