@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from opensearch_neural.cluster.patience import patience
 from opensearch_neural.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ SECONDS = 60.0
 """How long a lease lasts without being renewed."""
 RENEWALS = 4
 """How often it is renewed in that time."""
+
+_HERE: set[str] = set()
+"""The owners that hold a lease in this process."""
 
 _TAKE = """
 if (ctx._source.owner == null || ctx._source.owner == params.holder.owner || ctx._source.until < ctx._now
@@ -63,13 +67,17 @@ class Lease:
         }
         self._lost = threading.Event()
         self._ended = threading.Event()
-        self._renewed = 0.0
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Lease:
         """Raises ClusterError when another process holds the lease."""
-        if self._acquire():
-            self._renewed = time.monotonic()
+        _HERE.add(self._holder["owner"])
+        try:
+            acquired = self._acquire()
+        except BaseException:
+            _HERE.discard(self._holder["owner"])
+            raise
+        if acquired:
             self._thread = threading.Thread(target=self._keep, name="osn-lease", daemon=True)
             self._thread.start()
         return self
@@ -80,10 +88,12 @@ class Lease:
         from opensearchpy.exceptions import OpenSearchException
 
         self._ended.set()
+        _HERE.discard(self._holder["owner"])
         if self._thread is None:
             return
         try:
-            self._update({"script": {"source": _GIVE_BACK, "params": {"owner": self._holder["owner"]}}})
+            with patience(0):  # what ends because the cluster does not answer is not to wait for it here
+                self._give_back()
         except OpenSearchException as failed:
             log.debug("the lease of %s ends by itself: %s", self.name, failed)
 
@@ -135,9 +145,7 @@ class Lease:
 
         while not self._ended.wait(self.seconds / RENEWALS):
             try:
-                if self._take():
-                    self._renewed = time.monotonic()
-                else:
+                if not self._take():
                     self._lost.set()
                     return
             except OpenSearchException as error:  # a cluster that does not answer lets nobody else take it either
@@ -154,9 +162,12 @@ class Lease:
             return False
         return bool(answer["result"] != "noop")
 
-    def _update(self, body: dict[str, Any]) -> Any:
+    def _give_back(self) -> None:
+        self._update({"script": {"source": _GIVE_BACK, "params": {"owner": self._holder["owner"]}}}, seconds=3)
+
+    def _update(self, body: dict[str, Any], *, seconds: float = 10) -> Any:
         return self.client.update(
-            index=LEASES, id=self.name, body=body, params={"retry_on_conflict": 5, "request_timeout": 10}
+            index=LEASES, id=self.name, body=body, params={"retry_on_conflict": 5, "request_timeout": seconds}
         )
 
     def _other(self) -> dict[str, Any] | None:
@@ -182,7 +193,7 @@ def held(client: OpenSearch, name: str) -> bool:
     if not other or _is_gone(other):
         return False
     if lease._take():
-        lease._update({"script": {"source": _GIVE_BACK, "params": {"owner": lease._holder["owner"]}}})
+        lease._give_back()
         return False
     return True
 
@@ -191,6 +202,8 @@ def _is_gone(holder: dict[str, Any]) -> bool:
     """Whether a holder on this machine is known to have ended."""
     if not _machine() or holder.get("machine") != _machine():
         return False
+    if holder["pid"] == os.getpid() and holder["owner"] not in _HERE:
+        return True  # it could not be given back: the disk was full
     started = _process_start(holder["pid"])
     return started is None or started != holder.get("process_start")
 
