@@ -168,11 +168,9 @@ def _create(
     try:
         client.indices.create(index=index, body=body(replicas, loading_replicas), params=params)
     except RequestError as error:
-        if error.error == "resource_already_exists_exception":
-            return  # the request was repeated, because the answer to the first was lost
-        zones = demanded_copies(error)
         if reason_of(error)[0] == "resource_already_exists_exception":
             return
+        zones = demanded_copies(error)
         if zones is None:
             raise
         balanced = balanced_replicas(replicas, zones)
