@@ -70,6 +70,8 @@ class SparseCollate:
             present=torch.from_numpy(_at_columns(pieces, columns, np.ones(len(idf), dtype=bool))),
             shares=torch.from_numpy(shares),
         )
+        if len(columns) < self.size:
+            targets.columns = torch.from_numpy(columns)
         if self.settings.residual or self.to_impacts:
             targets.impacts = torch.from_numpy(self.impacts[at].dense(drawn.documents, columns))
         if self.ensemble is not None and self.all_pairs:
@@ -80,10 +82,9 @@ class SparseCollate:
             )
         elif self.ensemble is not None:
             targets.teacher = self.ensemble.of_candidates(drawn.own)
-        computed = torch.from_numpy(columns) if len(columns) < self.size else None
         return SparseBatch(
             ids=[f"{data.name}/{data.queries.ids[item.query]}" for item in drawn.own],
-            parts={"document": self._parts(tokens["document"].rows(drawn.own_documents), computed)},
+            parts={"document": self._parts(tokens["document"].rows(drawn.own_documents), targets.columns)},
             targets=targets,
         )
 

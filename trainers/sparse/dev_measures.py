@@ -30,13 +30,10 @@ class DevRetrieval:
 
     def __init__(self, student: SparseStudent, sets: Sequence[DevSet]) -> None:
         settings, tokenizer = student.student, student.tokenizers["document"]
-        self.lexicons: dict[int, Lexicon] = {}
-        for dev in sets:
-            self.lexicons[id(dev.documents)] = (
-                Lexicon.of([dev.documents], tokenizer, len(student.head.weight), settings)
-                if settings.idf == "own"
-                else student.lexicon
-            )
+        self.own: dict[int, Lexicon] = {}
+        if settings.idf == "own":
+            for dev in sets:
+                self.own[id(dev.documents)] = Lexicon.of([dev.documents], tokenizer, len(student.head.weight), settings)
         self.sets = list(sets)
         self.sparsity: list[dict[str, float]] = []
         self.baselines: dict[str, float] = {}
@@ -45,7 +42,7 @@ class DevRetrieval:
         """nDCG@10 and so on of the student, its sparsity, and nDCG@10 of what needs no training."""
         if not self.baselines:
             for name in BASELINES:
-                measures = dev_measures(self.sets, partial(self._lexical, name))
+                measures = dev_measures(self.sets, partial(self._lexical, name, student))
                 self.baselines |= {f"{name} {key}": value for key, value in measures.items() if "nDCG@10" in key}
             shown = ", ".join(f"{name} {value:.4f}" for name, value in self.baselines.items())
             logger.info("dev, without training: %s", shown)
@@ -55,7 +52,7 @@ class DevRetrieval:
         return measures | means | self.baselines
 
     def _retrieve(self, student: SparseStudent, queries: Mapping[str, str], texts: Mapping[str, str]) -> Run:
-        lexicon = self.lexicons[id(texts)]
+        lexicon = self.own.get(id(texts)) or student.lexicon
         impacts = lexicon.impacts(list(texts.values()))
         vectors = student.vectors(list(texts.values()))
         learned = csr_matrix((vectors.weights, vectors.token_ids, vectors.indptr), shape=impacts.shape)
@@ -71,8 +68,8 @@ class DevRetrieval:
         )
         return self._rank(lexicon, documents, student.vocabulary, queries, texts)
 
-    def _lexical(self, name: str, queries: Mapping[str, str], texts: Mapping[str, str]) -> Run:
-        lexicon = self.lexicons[id(texts)]
+    def _lexical(self, name: str, student: SparseStudent, queries: Mapping[str, str], texts: Mapping[str, str]) -> Run:
+        lexicon = self.own.get(id(texts)) or student.lexicon
         impacts = lexicon.impacts(list(texts.values()))
         documents = impacts if name == "word-piece BM25" else (impacts > 0).astype(np.float32)
         return self._rank(lexicon, documents, lexicon.encoder.vocabulary, queries, texts)

@@ -34,6 +34,8 @@ class StudentSettings:
     """of BM25's impacts"""
     idf: str = "train"
     """of "train" documents, each set's "own" in training, the "start"'s, "none" (every token 1), or an idf.json"""
+    idf_rate: float | None = None
+    """train the table, too, at so many learning rates of the rest; null keeps it as `idf` says"""
     revive: float = 0.0
     """the share of the gradient that reaches a silenced term where that would raise it; at 0 silence is for ever"""
     head: Literal["full", "sampled"] = "sampled"
@@ -58,6 +60,8 @@ class StudentSettings:
             raise ValueError(f"k1 {self.k1} and b {self.b}: expected k1 of 0 or more, b from 0 to 1")
         if not 0 <= self.revive <= 1:
             raise ValueError(f"revive must be from 0 to 1, not {self.revive}")
+        if self.idf_rate is not None and (self.idf_rate <= 0 or self.idf == "own"):
+            raise ValueError("idf_rate must be above 0, and trains one table: idf must not be own")
         if self.max_active is not None and (self.max_active < 1 or self.residual):
             raise ValueError("max_active must be at least 1, and a residual student keeps all terms of BM25")
 

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Start:
+class SparseStart:
     """What a student starts from."""
 
     model: Any
@@ -38,7 +38,7 @@ class Start:
     """whether its head is new, because the directory has none"""
 
 
-def load_start(name_or_path: str | Path, student: StudentSettings) -> Start:
+def load_start(name_or_path: str | Path, student: StudentSettings) -> SparseStart:
     """The masked language model of a start, of a sparse model that of its documents.
 
     Raises ModelError for a directory that is no such model or whose head lacks weights, InputError for documents longer
@@ -51,7 +51,7 @@ def load_start(name_or_path: str | Path, student: StudentSettings) -> Start:
     if student.dropout is not None:
         backbones.set_dropout(model, student.dropout)
     check_length(model, "student.document_length", student.document_length)
-    return Start(model, tokenizer, fresh)
+    return SparseStart(model, tokenizer, fresh)
 
 
 def with_own_activation(config: SparseConfig) -> SparseConfig:

@@ -26,7 +26,8 @@ from trainers.common import losses
 from trainers.common.batches import CachedBatch, Part
 from trainers.common.grad_cache import CachedModel, Encoded, gather
 from trainers.common.objective import TeacherScores, distillation, in_batch_accuracy
-from trainers.common.training_model import Losses
+from trainers.common.settings import TrainingSettings
+from trainers.common.training_model import Losses, decay_groups
 from trainers.data.tokenized import PART_OVERHEAD, TokenCache, padded_parts, padding_id
 from trainers.encoders.tower import ROLES, EncoderSettings, Role
 from trainers.sparse.export import write_model
@@ -61,6 +62,8 @@ class SparseTargets:
     """(documents, columns) bool, whether the document holds the token"""
     shares: Tensor
     """(columns,) float32, how many vocabulary entries a column stands for"""
+    columns: Tensor | None = None
+    """(columns,) int64, which vocabulary entries these are; None is all of them"""
     impacts: Tensor | None = None
     """(documents, columns) float32, BM25's, where the student is added to them or trained towards them"""
     teacher: TeacherScores | None = None
@@ -102,7 +105,11 @@ class SparseStudent(CachedModel):
         self.student, self.objective, self.regularization = settings, objective, regularization
         self.settings = EncoderSettings(query_length=settings.query_length, document_length=document_length)
         self.tokenizers: dict[Role, PreTrainedTokenizerBase] = dict.fromkeys(ROLES, tokenizer)
-        self.lexicon, self.to_impacts = lexicon, to_impacts
+        self._lexicon, self.to_impacts = lexicon, to_impacts
+        self.log_idf: nn.Parameter | None = None
+        if settings.idf_rate is not None and not to_impacts:
+            # Logarithms, so that no weight falls below 0; a token that weighs nothing is in no query.
+            self.log_idf = nn.Parameter(torch.from_numpy(lexicon.idf).clamp(min=1e-3).log())
         self.vocabulary = vocabulary_of(tokenizer.backend_tokenizer)
         real = np.zeros(len(self.head.weight), dtype=bool)
         special = special_tokens(tokenizer.backend_tokenizer)
@@ -115,6 +122,23 @@ class SparseStudent(CachedModel):
                 parameter.requires_grad_(False)
         for module in _frozen(model, settings.frozen_layers):
             module.requires_grad_(False)
+
+    @property
+    def lexicon(self) -> Lexicon:
+        """The statistics that the student is used with, its table as it stands."""
+        if self.log_idf is None:
+            return self._lexicon
+        learned = self.log_idf.detach().exp().cpu().numpy()
+        return self._lexicon.weighing(np.where(self._lexicon.idf > 0, learned, 0.0).astype(np.float32))
+
+    def parameter_groups(self, settings: TrainingSettings) -> list[dict[str, Any]] | None:
+        if self.log_idf is None or self.student.idf_rate is None:
+            return super().parameter_groups(settings)
+        rate = self.student.idf_rate * settings.learning_rate
+        return [
+            *decay_groups(parameter for parameter in self.parameters() if parameter is not self.log_idf),
+            {"params": [self.log_idf], "lr": rate, "weight_decay": 0.0},
+        ]
 
     def silence(self) -> None:
         """Special tokens, and ids that no token has, get no weight."""
@@ -150,7 +174,7 @@ class SparseStudent(CachedModel):
             error = torch.where(present, learned - impacts, 0.0).square().sum() / present.sum()
             return Losses({"impacts": error}, self._sparsity(learned, present, shares))
         documents = learned if impacts is None else learned + impacts
-        scores, candidates, objective = targets.query @ documents.T, targets.candidates, self.objective
+        scores, candidates, objective = self._queries(targets) @ documents.T, targets.candidates, self.objective
         terms: dict[str, Tensor] = {}
         if objective.info_nce:
             terms["info_nce"] = objective.info_nce * losses.info_nce(
@@ -168,6 +192,13 @@ class SparseStudent(CachedModel):
             "lambda": torch.tensor(factor, device=flops.device),
         }
         return Losses(terms, measures | self._sparsity(learned, present, shares))
+
+    def _queries(self, targets: SparseTargets) -> Tensor:
+        """(queries, columns), each token's IDF, as the table stands."""
+        if self.log_idf is None:
+            return targets.query
+        learned = self.log_idf if targets.columns is None else self.log_idf[targets.columns]
+        return torch.where(targets.query > 0, learned.exp(), 0.0)
 
     def _flops(self, learned: Tensor, candidates: Tensor, shares: Tensor) -> Tensor:
         if (least := self.regularization.least_terms) is not None:

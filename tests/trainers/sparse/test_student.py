@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.models.lexical import build_lexical  # noqa: E402
 from trainers.common.grad_cache import cached_backward  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
+from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.common.training_model import TrainingProgress  # noqa: E402
 from trainers.data.candidates import RetrievalData, unique_documents  # noqa: E402
 from trainers.data.sets import (  # noqa: E402
@@ -192,6 +194,28 @@ def test_a_residual_students_scores_are_bm25s_while_nothing_is_learned(
     expected = torch.nn.functional.cross_entropy(scores, targets.candidates[:, 0])
     assert float(found) == pytest.approx(float(expected), rel=1e-4)
     assert float(scores[scores.isfinite()].max()) > 0
+
+
+@pytest.mark.parametrize("head", ["full", "sampled"])
+def test_a_table_that_is_trained_starts_as_it_was_and_learns_from_the_queries_tokens(
+    tmp_path: Path, backbone: Path, beir: Path, head: Any
+) -> None:
+    fixed = configuration(backbone, beir, tmp_path, student=replace(SMALL, head=head))
+    learned = replace(fixed, student=replace(fixed.student, idf_rate=50.0))
+    model, plain = student(learned, moved=False), student(fixed, moved=False)
+    torch.testing.assert_close(model(batch_of(learned, model)).total, plain(batch_of(fixed, plain)).total)
+    assert model.lexicon.encoder.query.weights == pytest.approx(plain.lexicon.encoder.query.weights, rel=1e-5)
+    batch = batch_of(learned, model)
+    model(batch).total.backward()
+    asked = (batch.targets.query > 0).any(dim=0).nonzero()[:, 0]
+    asked = asked if batch.targets.columns is None else batch.targets.columns[asked]
+    assert model.log_idf is not None and model.log_idf.grad is not None
+    assert set(model.log_idf.grad.nonzero()[:, 0].tolist()) <= set(asked.tolist())
+    assert model.log_idf.grad.count_nonzero() > 0
+    groups = model.parameter_groups(TrainingSettings(learning_rate=1e-4))
+    assert groups is not None
+    assert [group["lr"] for group in groups if group["params"][0] is model.log_idf] == [pytest.approx(5e-3)]
+    assert sum(len(group["params"]) for group in groups) == sum(one.requires_grad for one in model.parameters())
 
 
 def test_special_tokens_are_silent_in_training(tmp_path: Path, backbone: Path, beir: Path) -> None:
