@@ -4,8 +4,8 @@
     document["dense"] = stored(vectors)                       (vectors, dimension) of one document
     client.search(index="docs", body=nearest(vector))
 
-They are nested documents with one `dense.vector` each, in one graph. `osn bench multi-layer --part storage` measures them
-beside a field for each layer, whose answers come later.
+They are nested documents with one `dense.vector` each, in one graph. `osn bench multi-layer --part storage` measures what
+they cost.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Several vectors a document in OpenSearch: nested, and as the benchmark's rival stores them, the documents of the nearest
-vectors are found."""
+"""Several vectors a document in OpenSearch: the documents of the nearest vectors are found."""
 
 from __future__ import annotations
 
@@ -9,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from benchmarks.papers.multi_layer_storage import FieldALayer, Layout
 from opensearch_neural import multi_vector
 from opensearch_neural.index.mapping import knn_vector
 from opensearch_neural.index.record import DenseMeta
@@ -18,20 +16,18 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 DOCUMENTS, COUNT, DIMENSION = 120, 3, 8
-LAYOUTS = {"nested": multi_vector, "fields": FieldALayer(COUNT)}
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("normalized", [False, True])
 def test_the_documents_of_the_nearest_vectors_are_found_with_and_without_a_filter(
-    client: OpenSearch, index_name: str, layout: Layout, normalized: bool
+    client: OpenSearch, index_name: str, normalized: bool
 ) -> None:
     rng = np.random.default_rng(3)
     vectors = rng.normal(size=(DOCUMENTS, COUNT, DIMENSION)).astype(np.float32)
     if normalized:
         vectors /= np.linalg.norm(vectors, axis=2, keepdims=True)
     mapping = knn_vector(DenseMeta("m", "h", DIMENSION, "float", normalized))
-    properties = {multi_vector.PATH: layout.several_vectors(mapping)}
+    properties = {multi_vector.PATH: multi_vector.several_vectors(mapping)}
     client.indices.create(
         index=index_name,
         body={
@@ -41,14 +37,14 @@ def test_the_documents_of_the_nearest_vectors_are_found_with_and_without_a_filte
     )
     lines = []
     for at, own in enumerate(vectors):
-        stored = layout.stored(own.tolist())
+        stored = multi_vector.stored(own.tolist())
         lines += [{"index": {"_id": str(at)}}, {"odd": bool(at % 2), multi_vector.PATH: stored}]
     assert not client.bulk(index=index_name, body=lines, params={"refresh": "true"})["errors"]
     for query in rng.normal(size=(3, DIMENSION)).astype(np.float32):
         largest = (vectors @ query).max(axis=1)  # by inner product; of vectors of length 1 that is by cosine
         for only_odd in (False, True):
             allowed = [at for at in np.argsort(-largest) if at % 2 or not only_odd]
-            body = layout.nearest(
+            body = multi_vector.nearest(
                 query,
                 size=10,
                 k=DOCUMENTS,
@@ -63,9 +59,8 @@ def test_the_documents_of_the_nearest_vectors_are_found_with_and_without_a_filte
                 assert [hit["_score"] for hit in hits][: len(expected)] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_bodies_and_documents_are_plain_json(layout: Layout) -> None:
-    body = layout.nearest(np.ones(2, np.float32), filter=[{"term": {"a": 1}}])
-    stored = layout.stored([[1.0, 2.0], [3.0, 4.0]])
+def test_bodies_and_documents_are_plain_json() -> None:
+    body = multi_vector.nearest(np.ones(2, np.float32), filter=[{"term": {"a": 1}}])
+    stored = multi_vector.stored([[1.0, 2.0], [3.0, 4.0]])
     assert json.loads(json.dumps([body, stored])) == [body, stored]
     assert len(stored) == 2

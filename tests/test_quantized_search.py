@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -768,16 +767,15 @@ def test_the_cascades_goals_are_met_where_one_set_has_both(
 ) -> None:
     def measured(index: str, gain: float, ratios: tuple[float, ...]) -> list[Row]:
         return [
-            Row(index, "cascade", "nDCG@10 - sparse", gain, low, gain + 0.01, 9),
+            Row(index, "cascade", "nDCG@10", gain, low, gain + 0.01, 9, baseline="sparse", kind="difference"),
             *(
-                Row(f"{index}, {n} clients", "cascade", "P99 / sparse", value, None, None, 9)
+                Row(f"{index}, {n} clients", "cascade", "P99", value, None, None, 9, baseline="sparse", kind="ratio")
                 for n, value in enumerate(ratios)
             ),
             *(Row(f"{index}, {n} clients", "sparse", "P50 ms", 5.0, None, None, 9) for n in range(max(1, len(ratios)))),
         ]
 
-    found: Any = [SimpleNamespace(index="one"), SimpleNamespace(index="other")]
-    goals = cascade.goals(found, measured("one", gain, ratios) + measured("other", -0.01, (1.0,)))
+    goals = cascade.goals(["one", "other"], measured("one", gain, ratios) + measured("other", -0.01, (1.0,)))
     assert [goal.met for goal in goals] == [*met[:-1], False, True, met[-1]]
     # What was refused, or asked too seldom for a P99, is neither met nor missed.
     assert [goal.value is None for goal in goals] == [not ratios and n == 1 for n in range(len(goals))]

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from benchmarks.experiment import Table, goal_of, is_above
 from benchmarks.load.command import load_settings, measuring_options, queries_of, run
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.options import connection_options
@@ -63,7 +64,7 @@ MINILM = "sentence-transformers/all-MiniLM-L6-v2"
     "--out", type=click.Path(path_type=Path), default=Path("cascade"), show_default=True, help="Working folder."
 )
 @click.option("--restart", is_flag=True, help="Begin anew, indexes too; vectors in --out stay.")
-@click.option("--heap", default="2g", show_default=True, help="Of the local node, where no cluster is named.")
+@click.option("--heap", default="2g", show_default=True, help="Of the local node, if no cluster is named.")
 @click.option("--keep-indexes", is_flag=True, help="Leave osn-cascade-SET there.")
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
 @measuring_options
@@ -117,7 +118,7 @@ def cascade(
     out.mkdir(parents=True, exist_ok=True)
     if backend != "torch":
         dense, pq = exported(dense, out), tuple(exported(model, out) for model in pq)
-    found: list[Measurement] = []
+    measured: list[Measurement] = []
     used: list[Data] = []
     by_field: list[Row] = []
     with cluster(connection, heap, keep_indexes) as (client, chosen), translate_errors():
@@ -134,11 +135,11 @@ def cascade(
             for folder, index in indexes.items():
                 judged, texts = queries_of(None, folder, "test", None)
                 models = ModelChoice(backend=backend)  # the index's record leads to the models that wrote it
-                found.append(
+                measured.append(
                     run(client, target, index, variants, texts, models, settings, judged, out / index, restart)
                 )
                 used.append(data_facts(folder))
-                if found[-1].partial:
+                if measured[-1].partial:
                     break
             else:
                 for index in indexes.values():
@@ -149,29 +150,29 @@ def cascade(
             if not keep_indexes:
                 for index in indexes.values():
                     client.indices.delete(index=index, params={"ignore_unavailable": "true"})
-    rows = [row for each in found for row in report.rows(each)] + by_field
+    rows = [row for each in measured for row in report.rows(each)] + by_field
     summary = Summary(
         title="The cascade against sparse alone",
         command=command_line(),
         code=code_commit(),
-        machine=report.environment(found[0]),
+        machine=report.environment(measured[0]),
         data=used,
         seeds=[settings.seed],
         rows=rows,
-        goals=goals(found, rows),
+        goals=goals([each.index for each in measured], rows),
     )
-    for each in found:
+    for each in measured:
         print(report.text(each))
     for goal in summary.goals:
         print(goal)
     if record is not None:
         print(f"wrote {summary.write(record)}")
-    if any(each.partial for each in found):
+    if any(each.partial for each in measured):
         sys.exit(1)
 
 
 def exported(model: str, out: Path) -> str:
-    """A copy of a model's directory with ONNX exports, below `out`; the directory itself where it has them.
+    """A copy of a model's directory with ONNX exports, below `out`; the directory itself if it has them.
 
     The copy has the same hash, so that an index takes one for the other.
     """
@@ -257,9 +258,9 @@ def check_unseen(model: str, folder: Path, split: str) -> None:
     training = (directory.read_osn_json(directory.locate(model)) or {}).get("training", {})
     if training.get("objective", {}).get("labels") == "ranking":
         return
-    for one in training.get("train", []):
-        judged = one.get("questions") is None and one.get("split", "train") == split
-        if judged and Path(one["path"]).name == folder.resolve().name:
+    for settings in training.get("train", []):
+        by_judgements = settings.get("questions") is None and settings.get("split", "train") == split
+        if by_judgements and Path(settings["path"]).name == folder.resolve().name:
             raise InputError(
                 f"{model} was trained on the {split} judgements of {folder.name}, and ranks these too well to tune by",
                 "name another --tune-split, or a model trained on other judgements, or on none",
@@ -306,30 +307,31 @@ def tune_all(
         store(client, each, chosen, keep=keep, measure=measure, queries=len(held_back.texts))
 
 
-def goals(found: Sequence[Measurement], rows: Sequence[Row]) -> list[Goal]:
-    """Evidence 4 of JPQ: what the cascade gains on each set, and whether on one of them both goals are met."""
-    by = {(row.set, row.line, row.column): row for row in rows}
+def goals(indexes: Iterable[str], rows: Sequence[Row]) -> list[Goal]:
+    """What the cascade gains on each set, and whether on one of them both goals are met."""
+    table = Table(rows)
+    p99 = {row.set: row.value for row in rows
+           if (row.engine, row.kind, row.measure, row.baseline) == (CASCADE, "ratio", "P99", SPARSE)}  # fmt: skip
     made, best = [], []
-    for each in found:
-        gain = by.get((each.index, CASCADE, f"nDCG@10 - {SPARSE}"))
-        ratios = [row for row in rows if row.set.startswith(f"{each.index}, ")
-                  and (row.line, row.column) == (CASCADE, f"P99 / {SPARSE}")]  # fmt: skip
-        value, gained = None, False
+    for index in indexes:
+        gain = table.difference(index, CASCADE, SPARSE, "nDCG@10")
+        value, gained = None, is_above(gain) and gain is not None and 100 * gain.value >= POINTS
         if gain is not None and gain.low is not None and gain.high is not None:
             value = f"{100 * gain.value:+.2f} [{100 * gain.low:+.2f}, {100 * gain.high:+.2f}]"
-            gained = 100 * gain.value >= POINTS and gain.low > 0
-        words = f"cascade: nDCG@10 at least {POINTS:g} points above sparse alone, interval above zero, on {each.index}"
-        made.append(Goal(words, POINTS, value, gained))
-        for level in sorted(
-            {row.set for row in rows if row.set.startswith(f"{each.index}, ") and row.column == "P50 ms"}
-        ):
-            ratio = next((row.value for row in ratios if row.set == level), None)
+        words = f"cascade: nDCG@10 at least {POINTS:g} points above sparse alone, interval above zero, on {index}"
+        made.append(goal_of(words, POINTS, value, gained))
+        levels = sorted({row.set for row in rows if row.set.startswith(f"{index}, ") and row.measure == "P50 ms"})
+        ratios = [p99[level] for level in levels if level in p99]
+        for level in levels:
+            ratio = p99.get(level)
             words = f"cascade: P99 at most {MOST_P99:g} × that of sparse alone, on {level}"
-            made.append(Goal(words, MOST_P99, None if ratio is None else round(ratio, 3), (ratio or inf) <= MOST_P99))
+            made.append(
+                goal_of(words, MOST_P99, None if ratio is None else round(ratio, 3), (ratio or inf) <= MOST_P99)
+            )
         if ratios:
-            best.append(gained and all(row.value <= MOST_P99 for row in ratios))
+            best.append(gained and max(ratios) <= MOST_P99)
     words = (
         "cascade: +2 nDCG@10 points with the interval above zero on one of the sets, at no more than 1.5 × sparse's P99"
     )
-    made.append(Goal(words, "on one set", f"on {sum(best)} of {len(best)} measured" if best else None, any(best)))
+    made.append(goal_of(words, "on one set", f"on {sum(best)} of {len(best)} measured" if best else None, any(best)))
     return made

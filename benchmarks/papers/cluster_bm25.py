@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+
+from benchmarks.experiment import kept
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,8 +22,16 @@ if TYPE_CHECKING:
     from opensearch_neural.retrievers import Run
     from trainers.data.examples import TrainingData
 
+logger = logging.getLogger(__name__)
+
 Analyzer = Literal["english", "standard"]
 ANALYZERS: tuple[Analyzer, ...] = ("english", "standard")
+GRID = ((0.6, 0.9, 1.2, 1.6, 2.0), (0.3, 0.5, 0.75, 0.9))
+"""The values of k1, and of b, that are tried."""
+TUNING_QUERIES = 400
+"""Questions of a train split, at most, that they are chosen by."""
+
+S = TypeVar("S", bound=tuple[Any, ...])
 
 
 class Bm25Settings(NamedTuple):
@@ -54,18 +66,16 @@ class ClusterBM25:
             queries, k
         )
 
-    def scores(
-        self, train: TrainingData, grid: tuple[Sequence[float], Sequence[float]], measure: str = "nDCG@10"
-    ) -> dict[Bm25Settings, float]:
-        """The measure of every analyzer, k1 and b on judged questions; grid: the values of k1, and of b."""
+    def scores(self, train: TrainingData, measure: str = "nDCG@10") -> dict[Bm25Settings, float]:
+        """The measure of every analyzer, k1 and b of GRID on judged questions."""
         from opensearch_neural.evaluation.measures import measure as measured
 
-        found = {}
-        for analyzer, k1, b in itertools.product(self.indexes, *grid):
+        scores = {}
+        for analyzer, k1, b in itertools.product(self.indexes, *GRID):
             settings = Bm25Settings(analyzer, k1, b)
             run = self.run(train.query_texts(), 10, settings)
-            found[settings] = measured(run, train.qrels(), [measure]).mean[measure]
-        return found
+            scores[settings] = measured(run, train.qrels(), [measure]).mean[measure]
+        return scores
 
 
 @contextmanager
@@ -88,3 +98,53 @@ def cluster_bm25(client: OpenSearch, corpus: Path, analyzers: Sequence[Analyzer]
     finally:
         for index in indexes.values():
             client.indices.delete(index=index, params={"ignore_unavailable": "true"})
+
+
+# ------------------------------------------------ the choice of k1 and b
+
+
+def corpus_of(folder: Path) -> Path:
+    """The file of a BEIR folder's documents."""
+    from opensearch_neural.corpus.judgements import BeirData
+
+    return BeirData.load(folder, "test").corpus_path
+
+
+def tuning_questions(folder: Path) -> TrainingData:
+    """Questions of a BEIR folder's train split, evenly taken."""
+    from trainers.data.loading import load_training
+
+    train = load_training(folder, split="train", name=folder.name)
+    return train.take(range(0, len(train), -(-len(train) // TUNING_QUERIES)))
+
+
+def kept_scores(
+    folder: Path, name: str, settings: Callable[..., S], scores: Callable[[], Mapping[S, float]]
+) -> dict[S, float]:
+    """The scores of settings on the set `name`, measured once for this grid."""
+    from trainers.common.config import fingerprint
+
+    file = folder / f"{name}-{fingerprint([GRID, TUNING_QUERIES])}.json"
+    content = kept(file, lambda: [[list(tried), score] for tried, score in scores().items()])
+    return {settings(*tried): score for tried, score in content}
+
+
+def best_settings(scores: Mapping[str, Mapping[S, float]]) -> dict[str, S]:
+    """For each set the settings that are best on its train questions, and under "" those best on average."""
+    best = {name: max(of_set, key=lambda tried: of_set[tried]) for name, of_set in scores.items()}
+    everywhere = next(iter(scores.values()))
+    best[""] = max(everywhere, key=lambda tried: sum(of_set[tried] for of_set in scores.values()))
+    logger.info("chosen on train: %s", best)
+    return best
+
+
+def tuned_bm25(client: OpenSearch, folders: Mapping[str, Path], kept_in: Path) -> dict[str, Bm25Settings]:
+    """The analyzer, k1 and b of the cluster's BM25, chosen on the train splits of BEIR folders; see `best_settings`."""
+
+    def scores(folder: Path) -> dict[Bm25Settings, float]:
+        with cluster_bm25(client, corpus_of(folder)) as engine:
+            return engine.scores(tuning_questions(folder))
+
+    return best_settings(
+        {name: kept_scores(kept_in, name, Bm25Settings, partial(scores, each)) for name, each in folders.items()}
+    )

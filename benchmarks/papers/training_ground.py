@@ -2,12 +2,10 @@
 
     osn bench training-ground --data DIR --work DIR --record benchmarks/results/training_ground
 
-`--data` holds the BEIR folders squad-mix, wikiqa-doc and tldr. For each, `osn train dense` starts from all-MiniLM-L6-v2
-on the train split (less the questions that the test split asks too) and is compared with the untrained model on the
-test split, whole corpus, query by query. Then this loop and sentence-transformers' trainer take the same steps on the
-same model and batches, in processes of their own, in turns; compared step by step.
-
-Models and vectors stay in `--work`: interrupted, the same command goes on, and what is done is not repeated.
+`--data` holds the BEIR folders squad-mix, wikiqa-doc and tldr. Part "quality": for each, `osn train dense` starts from
+all-MiniLM-L6-v2 on the train split, less the questions that the test split asks too. It is compared with the untrained model
+on the test split, whole corpus, query by query. Part "speed": this loop and sentence-transformers' trainer take the same
+steps on the same model and batches, in processes of their own, in turns; compared step by step.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -25,9 +23,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from benchmarks.experiment import (
+    Part,
+    Table,
+    compared,
+    goal_of,
+    is_above,
+    kept_measured,
+    paper_options,
+    part_option,
+    run_parts,
+)
+from opensearch_neural.evaluation.results import Engine, Goal, Row
+
 if TYPE_CHECKING:
-    from opensearch_neural.evaluation.measures import Measured
-    from opensearch_neural.evaluation.results import Goal, Row
     from trainers.dense import DenseConfig
 
 logger = logging.getLogger(__name__)
@@ -41,7 +50,7 @@ WARM_UP = 2
 
 @dataclass(frozen=True)
 class Set:
-    """How a set is trained on; chosen on its dev split, or on a part of train held back where it has none."""
+    """How a set is trained on; chosen on its dev split, or on a part of train held back if it has none."""
 
     name: str
     epochs: float
@@ -56,111 +65,94 @@ SETS = (
 )
 
 
-def configuration(one: Set, data: Path, work: Path) -> DenseConfig:
+def configuration(settings: Set, data: Path, work: Path) -> DenseConfig:
     """What `osn train dense` is told for a set."""
     from trainers.common.settings import TrainingSettings
     from trainers.data.sets import DevSettings, SetSettings
     from trainers.dense import DenseConfig
     from trainers.encoders.tower import EncoderSettings
 
-    folder = data / one.name
+    folder = data / settings.name
     return DenseConfig(
-        output=work / "models" / one.name,
+        output=work / "models" / settings.name,
         train=[SetSettings(folder)],
         start=START,
-        dev=[SetSettings(folder, split="dev", name=f"{one.name}-dev")] if one.has_dev else [],
-        unseen=[SetSettings(folder, split="test", name=f"{one.name}-test")],
+        dev=[SetSettings(folder, split="dev", name=f"{settings.name}-dev")] if settings.has_dev else [],
+        unseen=[SetSettings(folder, split="test", name=f"{settings.name}-test")],
         encoder=EncoderSettings(query_length=64, document_length=256),
-        selection=DevSettings(hold_back=None if one.has_dev else 0.02, queries=300, documents=1000),
+        selection=DevSettings(hold_back=None if settings.has_dev else 0.02, queries=300, documents=1000),
         training=TrainingSettings(
-            epochs=one.epochs, batch_size=64, learning_rate=one.learning_rate, precision="auto", log_every=5
+            epochs=settings.epochs, batch_size=64, learning_rate=settings.learning_rate, precision="auto", log_every=5
         ),
-    )
-
-
-@click.command("training-ground")
-@click.option("--data", required=True, type=click.Path(path_type=Path, exists=True), help="Holds the BEIR folders.")
-@click.option("--work", required=True, type=click.Path(path_type=Path), help="Models and vectors are kept there.")
-@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
-@click.option("--part", type=click.Choice(["all", "quality", "speed"]), default="all", show_default=True)
-@click.option("--only", multiple=True, help="A set by name; repeatable. All by default.")
-@click.option("--steps", type=int, default=12, show_default=True, help="Timed steps a process, warm-up included.")
-@click.option("--pairs", type=int, default=3, show_default=True, help="Processes of each trainer, in turns.")
-@click.option("--precision", multiple=True, default=("bfloat16", "float32"), show_default=True)
-def training_ground(
-    data: Path,
-    work: Path,
-    record: Path | None,
-    part: str,
-    only: tuple[str, ...],
-    steps: int,
-    pairs: int,
-    precision: tuple[str, ...],
-) -> None:
-    """Measure what training gains on three sets, and its speed and memory against sentence-transformers."""
-    from benchmarks.publish import publish
-
-    sets = [one for one in SETS if not only or one.name in only]
-    rows: list[Row] = []
-    if part != "speed":
-        for one in sets:
-            rows += quality(one, data, work)
-    if part != "quality":
-        for kind in precision:
-            rows += speed(data, work, steps=steps, pairs=pairs, precision=kind)
-    publish(
-        rows,
-        goals(rows),
-        title="The ground that all trainers share",
-        data=[data / one.name for one in sets],
-        seeds=[42],
-        shown=sorted({row.column for row in rows}),
-        record=record,
     )
 
 
 # ------------------------------------------------ what training gains
 
 
-def quality(one: Set, data: Path, work: Path) -> list[Row]:
-    """Train on the set where that is not done yet; rows of both models on its test split."""
-    from opensearch_neural.evaluation.result_rows import rows
+def quality(data: Path, work: Path, sets: Sequence[Set]) -> tuple[list[Row], list[Goal]]:
+    """Train on each set if that is not done yet; rows of both models on its test split."""
+    rows: list[Row] = []
+    for settings in sets:
+        rows += quality_rows(settings, data, work)
+    return rows, [quality_goal(rows)]
+
+
+def quality_rows(settings: Set, data: Path, work: Path) -> list[Row]:
+    from opensearch_neural.models.directory import hash_files, locate
     from trainers.common.dev_measures import corpus_measures
     from trainers.data.loading import load_training
     from trainers.dense import train_dense
 
-    config = configuration(one, data, work)
-    trained = train_dense(config)
-    logger.info("%s: %d steps, best after %s, %s", one.name, trained.steps, trained.best_step, trained.measures)
-    test = load_training(data / one.name, split="test", name=one.name)
-    measured: dict[str, Measured] = {
-        UNTRAINED: corpus_measures(f"dense:{START}", test, cache=work / "vectors" / f"{one.name}-untrained"),
-        TRAINED: corpus_measures(f"dense:{config.output}", test, cache=work / "vectors" / f"{one.name}-trained"),
+    config, name = configuration(settings, data, work), settings.name
+    done = train_dense(config)
+    logger.info("%s: %d steps, best after %s, %s", name, done.steps, done.best_step, done.measures)
+    test = load_training(data / name, split="test", name=name)
+    measured = {
+        Engine(engine): kept_measured(
+            work / "measured" / f"{name}-{hash_files(locate(str(model)))}-{test.hash}.json",
+            partial(corpus_measures, f"dense:{model}", test, cache=work / "vectors" / f"{name}-{engine}"),
+        )
+        for engine, model in ((UNTRAINED, START), (TRAINED, config.output))
     }
-    return rows(one.name, measured, baseline=UNTRAINED)
+    return compared(name, measured, [(TRAINED, UNTRAINED)])
+
+
+def quality_goal(rows: Iterable[Row]) -> Goal:
+    table = Table(rows)
+    above = [name for name in table.sets if is_above(table.difference(name, TRAINED, UNTRAINED, "nDCG@10"))]
+    return goal_of(
+        "nDCG@10 on the test splits raised over the untrained MiniLM, paired interval above zero, on at least "
+        "two of squad-mix, wikiqa-doc and tldr",
+        "2 of 3",
+        f"{len(above)} of {len(table.sets)}" + (f" ({', '.join(above)})" if above else ""),
+        len(above) >= 2,
+    )
 
 
 # ------------------------------------------------ what a step costs
 
 
-def speed(data: Path, work: Path, *, steps: int, pairs: int, precision: str) -> list[Row]:
+def speed(data: Path, work: Path, *, steps: int, pairs: int, precisions: Sequence[str]) -> tuple[list[Row], list[Goal]]:
     """Both trainers in turns; rows of steps per second and peak memory, and of the paired ratios."""
-    seconds: dict[str, list[float]] = {OURS: [], THEIRS: []}
-    memory: dict[str, list[float]] = {OURS: [], THEIRS: []}
-    for pair in range(pairs):
-        for trainer in (OURS, THEIRS) if pair % 2 == 0 else (THEIRS, OURS):
-            measured = in_its_own_process(trainer, data, work, steps, precision)
-            seconds[trainer] += measured["seconds"][WARM_UP:]
-            memory[trainer].append(measured["peak_mib"])
-            logger.info("%s: %s", trainer, measured)
-    return speed_rows(f"squad-mix, batches of 64, {precision}", seconds, memory)
+    rows: list[Row] = []
+    for precision in precisions:
+        seconds: dict[str, list[float]] = {OURS: [], THEIRS: []}
+        memory: dict[str, list[float]] = {OURS: [], THEIRS: []}
+        for pair in range(pairs):
+            for trainer in (OURS, THEIRS) if pair % 2 == 0 else (THEIRS, OURS):
+                measured = in_its_own_process(trainer, data, work, steps, precision)
+                seconds[trainer] += measured["seconds"][WARM_UP:]
+                memory[trainer].append(measured["peak_mib"])
+                logger.info("%s: %s", trainer, measured)
+        rows += speed_rows(f"squad-mix, batches of 64, {precision}", seconds, memory)
+    return rows, speed_goals(rows)
 
 
 def speed_rows(name: str, seconds: Mapping[str, Sequence[float]], memory: Mapping[str, Sequence[float]]) -> list[Row]:
     """seconds: of each timed step, memory: of each process (MiB), the same ones in the same order for both trainers."""
     from opensearch_neural.evaluation.comparison import interval
     from opensearch_neural.evaluation.result_rows import mean_row
-    from opensearch_neural.evaluation.results import Row
 
     rows = []
     for trainer in (OURS, THEIRS):
@@ -172,28 +164,20 @@ def speed_rows(name: str, seconds: Mapping[str, Sequence[float]], memory: Mappin
         rows.append(Row(name, trainer, "steps/s", 1 / mean, *rates, count))
         rows.append(Row(name, trainer, "peak MiB", max(memory[trainer]), None, None, len(memory[trainer])))
     ratios = [theirs / ours for ours, theirs in zip(seconds[OURS], seconds[THEIRS], strict=True)]
-    compared = partial(mean_row, name, OURS, kind="ratio", baseline=THEIRS)
-    rows.append(compared("steps/s", ratios, measure_label=f"steps/s ÷ {THEIRS}"))
+    ratio_row = partial(mean_row, name, OURS, kind="ratio", baseline=THEIRS)
+    rows.append(ratio_row("steps/s", ratios, measure_label=f"steps/s ÷ {THEIRS}"))
     shares = [ours / theirs for ours, theirs in zip(memory[OURS], memory[THEIRS], strict=True)]
-    rows.append(compared("peak MiB", shares, measure_label=f"peak MiB ÷ {THEIRS}"))
+    rows.append(ratio_row("peak MiB", shares, measure_label=f"peak MiB ÷ {THEIRS}"))
     return rows
 
 
 def in_its_own_process(trainer: str, data: Path, work: Path, steps: int, precision: str) -> dict[str, Any]:
     """{"seconds": of each step, "peak_mib"} of one trainer: memory is measured by process."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.papers.training_ground",
-        trainer,
-        str(data),
-        str(work),
-        str(steps),
-        precision,
-    ]
+    told = [trainer, str(data), str(work), str(steps), precision]
+    command = [sys.executable, "-m", "benchmarks.papers.training_ground", *told]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return measured
 
 
 def step_with_ours(config: DenseConfig) -> list[float]:
@@ -271,7 +255,7 @@ def step_with_sentence_transformers(config: DenseConfig) -> list[float]:
 
 
 def peak_mib() -> float:
-    """The most memory that this process has held: on the GPU where there is one, else resident."""
+    """The most memory that this process has held: on the GPU if there is one, else resident."""
     import resource
 
     import torch
@@ -282,39 +266,60 @@ def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
 
 
-def goals(rows: Sequence[Row]) -> list[Goal]:
-    """The evidence that the issue of this experiment asks for, in its words, as far as it was measured."""
-    from opensearch_neural.evaluation.results import Goal
+def speed_goals(rows: Iterable[Row]) -> list[Goal]:
+    goals: list[Goal] = []
+    for row in (row for row in rows if row.kind == "ratio"):
+        value = round(row.value, 3)
+        if row.measure == "steps/s":
+            words = f"steps per second: no slower than sentence-transformers' trainer ({row.set})"
+            goals.append(goal_of(words, "at least 1", value, row.value >= 1))
+        else:
+            words = f"peak memory: no larger than sentence-transformers' trainer ({row.set})"
+            goals.append(goal_of(words, "at most 1", value, row.value <= 1))
+    return sorted(goals, key=lambda goal: goal.goal, reverse=True)
 
-    found: list[Goal] = []
-    gains = [row for row in rows if row.column == f"nDCG@10 - {UNTRAINED}"]
-    if gains:
-        above = [row.set for row in gains if row.low is not None and row.low > 0]
-        found.append(
-            Goal(
-                "nDCG@10 on the test splits raised over the untrained MiniLM, paired interval above zero, on at least "
-                "two of squad-mix, wikiqa-doc and tldr",
-                "2 of 3",
-                f"{len(above)} of {len(gains)}" + (f" ({', '.join(above)})" if above else ""),
-                len(above) >= 2,
-            )
+
+# ------------------------------------------------ the command
+
+
+@click.command("training-ground")
+@paper_options
+@part_option(["quality", "speed"])
+@click.option("--only", multiple=True, help="A set by name; repeatable. All by default.")
+@click.option("--steps", type=int, default=12, show_default=True, help="Timed steps a process, warm-up included.")
+@click.option("--pairs", type=int, default=3, show_default=True, help="Processes of each trainer, in turns.")
+@click.option("--precision", multiple=True, default=("bfloat16", "float32"), show_default=True)
+def training_ground(
+    data: Path,
+    work: Path,
+    record: Path | None,
+    chosen: tuple[str, ...],
+    only: tuple[str, ...],
+    steps: int,
+    pairs: int,
+    precision: tuple[str, ...],
+) -> None:
+    """Measure what training gains on three sets, and its speed and memory against sentence-transformers."""
+    sets = [settings for settings in SETS if not only or settings.name in only]
+    runs = {
+        "quality": ("", partial(quality, data, work, sets), [settings.name for settings in sets]),
+        "speed": ("speed", partial(speed, data, work, steps=steps, pairs=pairs, precisions=precision), ["squad-mix"]),
+    }
+    parts = {
+        folder: Part(
+            f"The ground that all trainers share, {name}", run, [data / used for used in names], [42], lambda row: True
         )
-    for measure, words, target, met in (
-        (f"steps/s ÷ {THEIRS}", "steps per second: no slower than sentence-transformers' trainer", "at least 1", 1),
-        (f"peak MiB ÷ {THEIRS}", "peak memory: no larger than sentence-transformers' trainer", "at most 1", -1),
-    ):
-        for row in rows:
-            if row.column == measure:
-                reached = row.value >= 1 if met > 0 else row.value <= 1
-                found.append(Goal(f"{words} ({row.set})", target, round(row.value, 3), reached))
-    return found
+        for name, (folder, run, names) in runs.items()
+        if not chosen or name in chosen
+    }
+    run_parts(parts, record)
 
 
 def _child(trainer: str, data: Path, work: Path, steps: int, precision: str) -> None:
     import contextlib
     import tempfile
 
-    squad = next(one for one in SETS if one.name == "squad-mix")
+    squad = next(settings for settings in SETS if settings.name == "squad-mix")
     config = configuration(squad, data, work)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
         training = replace(

@@ -63,6 +63,7 @@ def _compared(row: Row, baseline: Engine, comparison: Comparison) -> list[Row]:
         baseline_variant=baseline.variant,
         seed=seed,
         engine_label=row.line if seed != row.seed else "",
+        baseline_label=str(baseline) if baseline.seed != seed else "",
     )
     return [compared, replace(compared, value=comparison.p, low=None, high=None, kind="p-value")]
 

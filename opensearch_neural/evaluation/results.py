@@ -98,6 +98,8 @@ class Row:
     """What heads the row's line in tables, if not the engine with its seed and variant."""
     measure_label: str = ""
     """What heads the row's column in tables, if not the measure with its baseline."""
+    baseline_label: str = ""
+    """What tables call the baseline, if not its name with the row's seed: a baseline without seed."""
 
     @property
     def key(self) -> Key:
@@ -111,7 +113,8 @@ class Row:
     @property
     def against(self) -> str:
         """The baseline as tables show it: "dual encoder, seed 42"."""
-        return str(Engine(self.baseline, self.seed, self.baseline_variant)) if self.baseline else ""
+        whole = str(Engine(self.baseline, self.seed, self.baseline_variant)) if self.baseline else ""
+        return self.baseline_label or whole
 
     @property
     def column(self) -> str:

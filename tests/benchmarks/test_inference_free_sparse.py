@@ -16,19 +16,21 @@ pytest.importorskip("sentence_transformers")
 
 from tiny import tiny_backbone, tiny_beir  # noqa: E402
 
-from benchmarks.papers import inference_free_sparse  # noqa: E402
-from benchmarks.papers.cluster_bm25 import Bm25Settings, cluster_bm25  # noqa: E402
+from benchmarks.papers import cluster_bm25 as rival  # noqa: E402
+from benchmarks.papers import inference_free_sparse, sparse_head_speed, sparse_search  # noqa: E402
+from benchmarks.papers import inference_free_sparse_training as training  # noqa: E402
+from benchmarks.papers.cluster_bm25 import Bm25Settings, best_settings, cluster_bm25  # noqa: E402
 from benchmarks.papers.inference_free_sparse import (  # noqa: E402
-    PIECES,
-    PRESENCE,
+    ENSEMBLE,
     STUDENT,
-    best_settings,
-    distillation_goals,
-    flops_goals,
-    idf_goals,
+    distillation_goal,
+    flops_goal,
+    idf_goal,
     quality_goals,
-    terms_goals,
+    terms_goal,
 )
+from benchmarks.papers.inference_free_sparse_training import OWN  # noqa: E402
+from benchmarks.papers.sparse_search import PIECES, PRESENCE  # noqa: E402
 from opensearch_neural.evaluation.results import Row, read  # noqa: E402
 
 if TYPE_CHECKING:
@@ -64,17 +66,19 @@ def test_each_part_is_one_command_that_writes_its_result(
         "TESTED": ("one", "cranfield"),
         "LAMBDAS": (0.0, 1e-2),
         "TIMED_STEPS": 3,
-        "TIMED_TURNS": 1,
         "WARM_UP_STEPS": 1,
         "DENSE_TEACHER_STEPS": 2,
-        "VOCABULARY": 3000,
         "CLAIMED": ("one", "two"),
-        "GRID": ((0.9, 1.2), (0.5,)),
         "HOLD_BACK": 8,
-        "head_seconds": partial(inference_free_sparse.head_seconds, rounds=2, documents=4, length=16),
+        "head_seconds": partial(sparse_head_speed.head_seconds, rounds=2, documents=4, length=16),
     }
     for name, value in small.items():
-        monkeypatch.setattr(inference_free_sparse, name, value)
+        for module in (inference_free_sparse, training):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(rival, "GRID", ((0.9, 1.2), (0.5,)))
+    monkeypatch.setattr(sparse_head_speed, "TIMED_TURNS", 1)
+    monkeypatch.setattr(sparse_head_speed, "VOCABULARY", 3000)
     arguments = [
         "--url",
         cluster_url,
@@ -108,17 +112,17 @@ def test_test_sets_are_measured_by_grades(data: Path, tmp_path: Path) -> None:
     others = [json.loads(line)["_id"] for line in (folder / "corpus.jsonl").read_text().splitlines()]
     second = next(id for id in others if id != first)
     judged.write_text(f"query-id\tcorpus-id\tscore\n{query}\t{first}\t1\n{query}\t{second}\t3\n")
-    test = inference_free_sparse.Test.load(tmp_path, "graded", tmp_path)
-    better = test.measured({query: {second: 2.0, first: 1.0}}).mean["nDCG@10"]
+    test = sparse_search.sparse_test(tmp_path, "graded", tmp_path)
+    better = test.measure({query: {second: 2.0, first: 1.0}}, ["nDCG@10"]).mean["nDCG@10"]
     assert better == pytest.approx(1.0)
-    assert test.measured({query: {first: 2.0, second: 1.0}}).mean["nDCG@10"] < 0.9
+    assert test.measure({query: {first: 2.0, second: 1.0}}, ["nDCG@10"]).mean["nDCG@10"] < 0.9
 
 
 def test_the_heads_alone_are_compared_round_by_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inference_free_sparse, "VOCABULARY", 3000)
-    seconds = inference_free_sparse.head_seconds(rounds=2, documents=2, length=8, size=16)
+    monkeypatch.setattr(sparse_head_speed, "VOCABULARY", 3000)
+    seconds = sparse_head_speed.head_seconds(rounds=2, documents=2, length=8, size=16)
     assert {name: len(values) for name, values in seconds.items()} == {"plain": 2, "tiled": 2, "sampled": 2}
-    rows = inference_free_sparse.head_rows({"plain": [0.2, 0.4], "tiled": [0.1, 0.1]})
+    rows = sparse_head_speed.head_rows({"plain": [0.2, 0.4], "tiled": [0.1, 0.1]})
     (ratio,) = [row for row in rows if row.line.startswith("tiled") and row.column == "seconds ÷ plain"]
     assert ratio.value == pytest.approx(0.375)
 
@@ -145,7 +149,7 @@ def test_k1_and_b_reach_the_cluster(client: OpenSearch, tmp_path: Path) -> None:
 
 def test_the_goal_needs_the_interval_above_zero_on_two_sets_and_the_unseen_mean_within_a_point() -> None:
     def gain(name: str, value: float, low: float) -> Row:
-        return Row(name, STUDENT, "nDCG@10 - BM25", value, low, value + 0.01, 100)
+        return Row(name, STUDENT, "nDCG@10", value, low, value + 0.01, 100, baseline="BM25", kind="difference")
 
     rows = [gain("scifact", 0.02, 0.001), gain("tldr", 0.1, 0.08), gain("wikiqa-doc", 0.01, -0.001)]
     rows += [gain("cranfield", -0.02, -0.03), gain("snopes-claims", 0.0, -0.01), gain("medquad-liveqa", -0.004, -0.01)]
@@ -168,7 +172,7 @@ def test_curves_are_compared_at_equal_flops_and_never_at_equal_lambda() -> None:
     rows = point("with IDF", "training corpus", 0.0, 4.0, 0.7) + point("with IDF", "training corpus", 0.1, 1.0, 0.6)
     rows += point("without IDF", "no IDF", 0.0, 8.0, 0.65) + point("without IDF", "no IDF", 0.1, 2.0, 0.62)
     # At 8 the best affordable is 0.7 > 0.65; at 2 it is 0.6 < 0.62.
-    assert flops_goals(rows)[0].value == "1 of 2"
+    assert flops_goal(rows).value == "1 of 2"
 
 
 def test_flops_are_compared_at_equal_terms() -> None:
@@ -181,30 +185,34 @@ def test_flops_are_compared_at_equal_terms() -> None:
     rows = point("without IDF", "no IDF", 0.1, 100, 2.0) + point("without IDF", "no IDF", 0.0, 300, 4.0)
     # Between the points: 3.0 at 200 terms. At 50 there is nothing to compare with.
     rows += point("with IDF", "training corpus", 0.01, 200, 1.5) + point("with IDF", "training corpus", 0.1, 50, 9.0)
-    (goal,) = terms_goals(rows)
+    goal = terms_goal(rows)
     assert (goal.met, goal.value) == (True, "1 of 1, 0.50 to 0.50 times the FLOPS")
-    assert not terms_goals([*rows, *point("with IDF", "training corpus", 0.001, 300, 4.1)])[0].met
-    assert not terms_goals([])[0].met
+    assert not terms_goal([*rows, *point("with IDF", "training corpus", 0.001, 300, 4.1)]).met
+    assert not terms_goal([]).met
+
+
+def difference(engine: str, baseline: str, value: float, low: float | None, high: float) -> Row:
+    return Row("cranfield", engine, "nDCG@10", value, low, high, 9, baseline=baseline, kind="difference")
 
 
 def test_the_ensemble_has_to_lead_every_other_way_to_pre_train() -> None:
     def lag(engine: str, value: float, high: float) -> Row:
-        return Row("cranfield", engine, "nDCG@10 - ensemble", value, value - 0.1, high, 9)
+        return difference(engine, ENSEMBLE, value, value - 0.1, high)
 
-    rows = [lag("InfoNCE", -0.02, -0.01), lag("dense pair", -0.01, 0.01), lag(PRESENCE, 0.1, 0.2)]
-    (goal,) = distillation_goals(rows)
+    rows = [lag("InfoNCE", -0.02, -0.01), lag("dense pair", -0.02, -0.001), lag(PRESENCE, 0.1, 0.2)]
+    goal = distillation_goal(rows)
     assert goal.met
-    assert goal.value == "2 of 2, 1 with the interval below zero"
-    assert not distillation_goals([*rows, lag("no pre-training", 0.001, 0.1)])[0].met
+    assert goal.value == "2 of 2, 2 with the interval below zero"
+    chance = distillation_goal([*rows, lag("no pre-training", -0.001, 0.1)])
+    assert not chance.met and chance.value == "3 of 3, 2 with the interval below zero"
 
 
 def test_the_searched_corpus_idf_has_to_be_the_better_one_for_every_student() -> None:
     def gain(engine: str, value: float, low: float | None) -> Row:
-        return Row("cranfield", engine, "nDCG@10 - own IDF", value, low, value + 0.1, 9)
+        return difference(engine, OWN, value, low, value + 0.1)
 
-    (goal,) = idf_goals(
-        [gain("with IDF, λ 0", 0.02, 0.01), gain("with IDF, λ 1", 0.01, -0.01), gain("without IDF, λ 0", -0.1, -0.2)]
-    )
-    assert goal.met
-    assert goal.value == "2 of 2, 1 with the interval above zero"
-    assert not idf_goals([gain("with IDF, λ 0", 0.02, 0.01), gain("with IDF, λ 1", -0.01, None)])[0].met
+    sure = [gain("with IDF, λ 0", 0.02, 0.01), gain("without IDF, λ 0", -0.1, -0.2)]
+    assert idf_goal(sure).met
+    chance = idf_goal([*sure, gain("with IDF, λ 1", 0.01, -0.01)])
+    assert not chance.met and chance.value == "2 of 2, 1 with the interval above zero"
+    assert not idf_goal([*sure, gain("with IDF, λ 1", -0.01, None)]).met

@@ -15,8 +15,14 @@ pytest.importorskip("faiss")
 
 from tiny import tiny_backbone, tiny_beir  # noqa: E402
 
-from benchmarks.papers import jpq  # noqa: E402
-from benchmarks.papers.jpq import CONTROL, FLAT, JPQ, OPQ, cost_goals, cost_rows, quality_goals, theory  # noqa: E402
+from benchmarks.papers import jpq, jpq_cost  # noqa: E402
+from benchmarks.papers.jpq import CONTROL, JPQ, OPQ, quality_goals  # noqa: E402
+from benchmarks.papers.jpq_cost import (  # noqa: E402
+    FLAT,
+    cost_goals,
+    cost_rows,
+    theory,
+)
 from opensearch_neural.evaluation.results import Goal, Row, read  # noqa: E402
 from trainers.common.config import to_dict  # noqa: E402
 from trainers.common.run_folder import differing  # noqa: E402
@@ -32,6 +38,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(jpq, "SEVERAL_SEEDS", (4,))
     monkeypatch.setattr(jpq, "HOLD_BACK", 20)
     monkeypatch.setattr(jpq, "TRAINED", (CONTROL, JPQ))
+    monkeypatch.setattr(jpq, "M", (4,))
     for at, name in enumerate("ab"):
         folder = tiny_beir(tmp_path / "data" / name, documents=140, seed=at)
         (folder / "qrels" / "dev.tsv").rename(folder / "qrels" / "test.tsv")
@@ -40,8 +47,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "data"
 
 
-def gain_of(rival: str, found: dict[tuple[str, str], Row]) -> float:
-    return found[(JPQ, "nDCG@10")].value - found[(rival, "nDCG@10")].value
+MEAN = "seeds 1 to 2"
 
 
 def test_quality_measures_every_engine_and_goes_on_where_it_was(
@@ -49,41 +55,47 @@ def test_quality_measures_every_engine_and_goes_on_where_it_was(
 ) -> None:
     work = tmp_path / "work"
 
-    def run(m: int) -> dict[tuple[str, str], Row]:
-        rows, _ = jpq.quality(data, work, "both", sizes=[m], steps=2, keep_models=False)
-        return {(row.line, row.column): row for row in rows}
+    def run(m: int) -> list[Row]:
+        rows, goals = jpq.quality(jpq.Experiment(data, work, "both", steps=2), [m])
+        assert len(goals) == 5
+        return rows
 
-    found = run(4)
-    for engine in (FLAT, jpq.FLAT_TUNED, jpq.HNSW, jpq.PQ, OPQ, jpq.HNSW_OPQ, jpq.LSH, CONTROL, JPQ):
-        assert 0 < found[(engine, "R@100")].value <= 1
-        assert found[(engine, "nDCG@10")].n == 70
-    gain = found[(JPQ, f"nDCG@10 - {CONTROL}")]
-    assert gain.value == pytest.approx(gain_of(CONTROL, found))
-    each = [found[(JPQ, f"nDCG@10, seed {seed}")].value for seed in (1, 2)]
-    assert found[(JPQ, "nDCG@10")].value == pytest.approx(sum(each) / 2)
+    rows = run(4)
+    found = {(row.line, row.column): row for row in rows if row.set == "both, 4 bytes"}
+    unseeded = (FLAT, jpq.HNSW, jpq.HNSW_OPQ, jpq.LSH)
+    trained = [f"{engine}, {MEAN}" for engine in (jpq.FLAT_TUNED, jpq.PQ, OPQ, CONTROL, JPQ)]
+    for engine in (*unseeded, *trained):
+        assert 0 < found[engine, "R@100"].value <= 1
+        assert found[engine, "nDCG@10"].n == 70
+    mean, control = f"{JPQ}, {MEAN}", f"{CONTROL}, {MEAN}"
+    gain = found[mean, "nDCG@10"].value - found[control, "nDCG@10"].value
+    assert found[mean, f"nDCG@10 - {control}"].value == pytest.approx(gain)
+    assert (mean, f"nDCG@10 - {FLAT}") in found and (FLAT, f"nDCG@10 - {OPQ}, seed 1") in found
+    each = [found[f"{JPQ}, seed {seed}", "nDCG@10"].value for seed in (1, 2)]
+    assert found[mean, "nDCG@10"].value == pytest.approx(sum(each) / 2)
     assert not list((work / "models").iterdir())
-    assert found[(JPQ, "step kept, seed 1")].value in (0, 1, 2)
-    assert found[(FLAT, "bytes a document")].value == pytest.approx(4 * 32, rel=0.05)
-    assert found[(jpq.HNSW, "bytes a document")].value > found[(FLAT, "bytes a document")].value
-    links = found[(jpq.HNSW_OPQ, "bytes a document")].value - found[(OPQ, "bytes a document")].value
-    assert links == pytest.approx(
-        found[(jpq.HNSW, "bytes a document")].value - found[(FLAT, "bytes a document")].value, rel=0.1
-    )
-    assert found[(OPQ, jpq.found_of(100))].value == 1
-    parts = [found[(JPQ, f"nDCG@10, {part}")] for part in (jpq.ASKED, jpq.NEW)]
-    assert [part.n for part in parts] == [2, 68]
-    together = sum(part.value * part.n for part in parts) / 70
-    assert together == pytest.approx(found[(JPQ, "nDCG@10")].value)
-    gains = [found[(JPQ, f"nDCG@10 - {CONTROL}, {part}")] for part in (jpq.ASKED, jpq.NEW)]
-    assert sum(one.value * one.n for one in gains) / 70 == pytest.approx(gain_of(CONTROL, found))
+    assert found[f"{JPQ}, seed 1", "step kept"].value in (0, 1, 2)
+    size = {engine: found[engine, jpq.BYTES].value for engine in (FLAT, jpq.HNSW, jpq.HNSW_OPQ, OPQ, JPQ)}
+    assert size[FLAT] == pytest.approx(4 * 32, rel=0.05)
+    assert size[jpq.HNSW] > size[FLAT]
+    assert size[jpq.HNSW_OPQ] - size[OPQ] == pytest.approx(size[jpq.HNSW] - size[FLAT], rel=0.1)
     # 280 documents: rotation and codebooks weigh more than the codes.
-    assert found[(JPQ, "bytes a document")].value == pytest.approx(4 + 4 * 32 * (32 + 256) / 280, rel=0.05)
+    assert size[JPQ] == pytest.approx(4 + 4 * 32 * (32 + 256) / 280, rel=0.05)
+    assert found[OPQ, jpq.found_of(100)].value == 1
+    parts = [
+        {(row.line, row.column): row for row in rows if row.set == f"both, 4 bytes, {part}"}
+        for part in (jpq.ASKED, jpq.NEW)
+    ]
+    assert [part[mean, "nDCG@10"].n for part in parts] == [2, 68]
+    for column, whole in (("nDCG@10", found[mean, "nDCG@10"].value), (f"nDCG@10 - {control}", gain)):
+        together = sum(part[mean, column].value * part[mean, column].n for part in parts) / 70
+        assert together == pytest.approx(whole)
 
     def no_training(*_: Any, **__: Any) -> None:
         raise AssertionError("trained again")
 
     monkeypatch.setattr("trainers.jpq.train.train_jpq", no_training)
-    assert run(4) == found
+    assert run(4) == rows
     monkeypatch.setattr(jpq, "HOLD_BACK", 24)
     with pytest.raises(AssertionError, match="trained again"):
         run(4)
@@ -91,12 +103,12 @@ def test_quality_measures_every_engine_and_goes_on_where_it_was(
 
 def test_a_graph_over_codes_finds_what_the_codes_rank_first(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    vectors = jpq.random_vectors(rng, 600, 16)
+    vectors = jpq_cost.random_vectors(rng, 600, 16)
     quantizer = fitted(vectors, "x", QuantizerSettings(subvectors=4), seed=1, folder=tmp_path)
     codes = quantizer.encode(vectors)
-    queries = jpq.random_vectors(rng, 20, 16)
+    queries = jpq_cost.random_vectors(rng, 20, 16)
     near = ((queries[:, None] - quantizer.reconstruct(codes)[None]) ** 2).sum(axis=2)
-    distances, rows = jpq.graph_index(vectors, quantizer).search(queries, 1)
+    distances, rows = jpq_cost.graph_index(vectors, quantizer).search(queries, 1)
     assert np.mean(np.isclose(distances[:, 0], near.min(axis=1), atol=1e-4)) > 0.9
     assert np.allclose(distances[:, 0], np.take_along_axis(near, rows, axis=1)[:, 0], atol=1e-4)
 
@@ -117,9 +129,9 @@ def test_each_arm_differs_from_jpq_by_what_its_name_says(tmp_path: Path) -> None
 def test_the_command_records_each_set_in_a_file_of_its_own(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def measured(data: Path, work: Path, name: str, **_: Any) -> tuple[list[Row], list[Goal]]:
-        row = Row(f"{name}, 16 bytes", JPQ, "nDCG@10", 0.5, 0.4, 0.6, 9)
-        return [row], quality_goals(name, [row])
+    def measured(experiment: jpq.Experiment, sizes: Any) -> tuple[list[Row], list[Goal]]:
+        row = Row(f"{experiment.name}, 16 bytes", JPQ, "nDCG@10", 0.5, 0.4, 0.6, 9)
+        return [row], quality_goals(experiment.name, [row])
 
     monkeypatch.setattr(jpq, "quality", measured)
     monkeypatch.setattr(jpq, "SETS", {"scifact": ("a",), "squad-mix + wikiqa-sent": ("a", "b")})
@@ -135,35 +147,40 @@ def test_the_command_records_each_set_in_a_file_of_its_own(
 
 def test_goals_are_what_the_rows_say() -> None:
     def rows(gain: float, low: float, share: float) -> list[Row]:
-        found = [
-            Row(f"s, {m} bytes", JPQ, f"nDCG@10 - {rival}", gain, low, gain + 0.1, 9)
-            for m in jpq.BYTES
+        def of(m: int) -> dict[str, Any]:
+            return {"variant": "seeds 42 to 44"} if m in jpq.SEVERAL_SEEDS else {"seed": 42}
+
+        gains = [
+            Row(f"s, {m} bytes", JPQ, "nDCG@10", gain, low, 9, 9, baseline=rival, kind="difference", **of(m))
+            for m in jpq.M
             for rival in (OPQ, CONTROL)
         ]
         return [
-            *found,
+            *gains,
             Row("s, 48 bytes", FLAT, "nDCG@10", 0.5, None, None, 9),
-            Row("s, 48 bytes", JPQ, "nDCG@10", 0.5 * share, None, None, 9),
+            Row("s, 48 bytes", JPQ, "nDCG@10", 0.5 * share, None, None, 9, **of(48)),
         ]
 
     assert [goal.met for goal in quality_goals("s", rows(0.02, 0.01, 0.98))] == [True] * 5
-    assert [goal.met for goal in quality_goals("s", rows(0.02, -0.01, 0.97))] == [True, False, True, False, False]
-    assert [goal.met for goal in quality_goals("s", rows(-0.02, -0.05, 1.1))] == [False, False, False, False, True]
+    # A gain whose interval holds zero is none.
+    assert [goal.met for goal in quality_goals("s", rows(0.02, -0.01, 0.97))] == [False] * 5
+    assert quality_goals("s", rows(0.02, -0.01, 0.97))[0].value == "0 of 4, 4 without regard to the interval"
+    assert [goal.met for goal in quality_goals("s", rows(-0.02, -0.05, 1.1))] == [False] * 4 + [True]
 
 
 def test_cost_counts_every_byte_and_compares_cpu_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jpq, "LEARNED_FROM", 1000)
-    monkeypatch.setattr(jpq, "COST_BYTES", (16, 24))
+    monkeypatch.setattr(jpq_cost, "LEARNED_FROM", 1000)
+    monkeypatch.setattr(jpq_cost, "COST_BYTES", (16, 24))
     size, d = 2000, 96
     found = {(row.line, row.column): row for row in cost_rows(tmp_path, size, d, hnsw=True)}
     assert found[(FLAT, "bytes a document")].value == pytest.approx(4 * d, rel=0.01)
-    assert found[(jpq.HNSW, "bytes a document")].value > 4 * d
+    assert found[(jpq_cost.HNSW, "bytes a document")].value > 4 * d
     # The codes, and beside them codebooks and rotation: 256 and 96 whole vectors.
     expected = 24 + 4 * d * (256 + d) / size
     assert found[("JPQ, 24 bytes", "bytes a document")].value == pytest.approx(expected, rel=0.01)
-    assert found[(jpq.scanned(24), "bytes a document")].value > expected + 24
-    assert found[(jpq.scanned(24), jpq.found_of(10))].value > 0.8
-    assert 0.8 < found[(jpq.HNSW, jpq.of_flat(10))].value <= 1
+    assert found[(jpq_cost.scanned(24), "bytes a document")].value > expected + 24
+    assert found[(jpq_cost.scanned(24), jpq_cost.found_of(10))].value > 0.8
+    assert 0.8 < found[(jpq_cost.HNSW, jpq_cost.of_flat(10))].value <= 1
     assert all(row.value >= 0 for row in found.values())
     assert not list(tmp_path.iterdir())
     assert theory(24, 100, 384) == pytest.approx((384 + 6.6439) / (24 + 6.6439), rel=1e-4)
@@ -172,13 +189,23 @@ def test_cost_counts_every_byte_and_compares_cpu_time(tmp_path: Path, monkeypatc
 def test_the_cost_goal_is_at_a_million_for_each_dimension() -> None:
     def rows(*each: tuple[int, str, str, float]) -> list[Row]:
         return [
-            Row(jpq.of_random(1_000_000, d), engine, measure, value, None, None, 9)
+            Row(
+                jpq_cost.of_random(1_000_000, d),
+                engine,
+                measure,
+                value,
+                None,
+                None,
+                9,
+                kind="ratio" if measure == jpq_cost.SPEED else "value",
+                baseline=FLAT if measure == jpq_cost.SPEED else "",
+            )
             for d, engine, measure, value in each
         ]
 
-    found = jpq.found_of(100)
-    exact = rows((384, "JPQ, 24 bytes", jpq.FASTER, 9.9), (768, "JPQ, 24 bytes", jpq.FASTER, 10.0))
-    fast = rows((384, jpq.scanned(24), jpq.FASTER, 30), (768, jpq.scanned(24), jpq.FASTER, 30))
-    shares = rows((384, jpq.scanned(24), found, 0.94), (768, jpq.scanned(24), found, 0.96))
+    found = jpq_cost.found_of(100)
+    exact = rows((384, "JPQ, 24 bytes", jpq_cost.SPEED, 9.9), (768, "JPQ, 24 bytes", jpq_cost.SPEED, 10.0))
+    fast = rows((384, jpq_cost.scanned(24), jpq_cost.SPEED, 30), (768, jpq_cost.scanned(24), jpq_cost.SPEED, 30))
+    shares = rows((384, jpq_cost.scanned(24), found, 0.94), (768, jpq_cost.scanned(24), found, 0.96))
     assert [goal.met for goal in cost_goals(exact + fast + shares)] == [False, False, True, True]
     assert [goal.value for goal in cost_goals([])] == [None] * 4

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -15,10 +15,21 @@ pytest.importorskip("sentence_transformers")
 
 from tiny import tiny_backbone, tiny_beir  # noqa: E402
 
-from benchmarks.papers import inference_free_sparse, query_as_context  # noqa: E402
-from benchmarks.papers.query_as_context import QUERY, RANDOM, STAGES, TESTED, Ground, Scale, arms, goals  # noqa: E402
+from benchmarks.papers import inference_free_sparse_training, query_as_context  # noqa: E402
+from benchmarks.papers import query_as_context_training as training  # noqa: E402
+from benchmarks.papers.query_as_context import direction_goals, start_goals  # noqa: E402
+from benchmarks.papers.query_as_context_training import (  # noqa: E402
+    NONE,
+    QUERY,
+    RANDOM,
+    STAGES,
+    TESTED,
+    Experiment,
+    Scale,
+    arms,
+)
 from opensearch_neural.errors import InputError  # noqa: E402
-from opensearch_neural.evaluation.results import Row, read  # noqa: E402
+from opensearch_neural.evaluation.results import Goal, Row, read  # noqa: E402
 from opensearch_neural.models.directory import hash_files  # noqa: E402
 
 SIZES = {
@@ -39,7 +50,7 @@ SIZES = {
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Articles of three documents, at least one of each fourth of them tested on."""
     folder = tmp_path_factory.mktemp("data")
-    for seed, name in enumerate(query_as_context.ARTICLES):
+    for seed, name in enumerate(training.ARTICLES):
         beir = tiny_beir(folder / name, documents=90, seed=seed)
         shutil.copy(beir / "qrels" / "dev.tsv", beir / "qrels" / "test.tsv")
         lines = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
@@ -61,13 +72,17 @@ def small(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = work / "reader"
     if not reader.exists():
         tiny_backbone(reader, layers=1, positions=256)
-    monkeypatch.setattr(query_as_context, "READER", str(reader))
-    monkeypatch.setattr(query_as_context, "READER_LAYERS", 1)
-    monkeypatch.setattr(query_as_context, "LEAST_PASSAGES", 2)
-    monkeypatch.setattr(query_as_context, "QUERY_LENGTH", 8)
-    monkeypatch.setattr(query_as_context, "PASSAGE_LENGTH", 16)
-    monkeypatch.setattr(inference_free_sparse, "HOLD_BACK", 8)
-    few = [arm for arm in arms() if (arm.label == "none") != (arm.variant == "cocondenser") or arm.label == RANDOM]
+    monkeypatch.setattr(training, "READER", str(reader))
+    monkeypatch.setattr(training, "READER_LAYERS", 1)
+    monkeypatch.setattr(training, "LEAST_PASSAGES", 2)
+    monkeypatch.setattr(training, "QUERY_LENGTH", 8)
+    monkeypatch.setattr(training, "PASSAGE_LENGTH", 16)
+    monkeypatch.setattr(inference_free_sparse_training, "HOLD_BACK", 8)
+    few = {
+        name: arm
+        for name, arm in arms().items()
+        if (arm.label == NONE) != (arm.variant == "cocondenser") or arm.label == RANDOM
+    }
     assert len(few) == 6, "of CoT-MAE none and random passage, of coCondenser all but none"
     monkeypatch.setattr(query_as_context, "arms", lambda: few)
 
@@ -91,40 +106,33 @@ def test_each_part_runs_and_records(part: str, data: Path, work: Path, tmp_path:
     rows = summary.rows
     engines = {row.line for row in rows if row.set != "questions"}
     if part == "zero-shot":
-        again = {f"coCondenser, {label}, {of}" for label in (RANDOM, QUERY) for of in ("seed 43", "mean of 2 seeds")}
-        assert {arm.engine for arm in query_as_context.arms()} | {"start"} | again == engines
+        repeated = [f"{name}, {RANDOM}" for name in training.VARIANTS.values()] + [f"coCondenser, {QUERY}"]
+        again = {f"{name}, {of}" for name in repeated for of in ("seed 43", "seeds 42 to 43")}
+        assert {f"{name}, seed 42" for name in query_as_context.arms()} | {"start"} | again == engines
         mean, first, second = (
-            value_of(rows, f"coCondenser, {QUERY}{of}") for of in (", mean of 2 seeds", "", ", seed 43")
+            value_of(rows, f"coCondenser, {QUERY}, {of}") for of in ("seeds 42 to 43", "seed 42", "seed 43")
         )
         assert mean == pytest.approx((first + second) / 2)
-        models = [work / "w" / "models" / arm.folder for arm in query_as_context.of_seeds("cocondenser", QUERY, 2)]
+        models = [work / "w" / "models" / f"cocondenser-query-{seed}" for seed in (42, 43)]
         assert len({hash_files(model) for model in models}) == 2
-        # Beside the start, one candidate, and people's questions apart.
-        machine = [arm.engine for arm in query_as_context.arms() if not arm.human]
+        # All but people's questions beside the start; one candidate and these beside five.
         value = {(row.set, row.line, row.column): row.value for row in rows}
         of_set = f"{TESTED[0]}, {STAGES[0]}"
-        for engine in machine:
-            gain = value[of_set, engine, "nDCG@10 - start"]
-            assert gain == pytest.approx(value[of_set, engine, "nDCG@10"] - value[of_set, "start", "nDCG@10"])
-        assert (
-            of_set,
-            f"coCondenser, {QUERY}",
-            "nDCG@10 - coCondenser, query of 1 candidate",
-        ) in value
-        human = {row.line for row in rows if row.set.endswith("upper bound")}
-        assert human == {f"coCondenser, {QUERY}", "coCondenser, human questions"}
-        assert not any("human" in row.line for row in rows if row.set == of_set)
+        for name, arm in query_as_context.arms().items():
+            engine = f"{name}, seed 42"
+            assert ((of_set, engine, "nDCG@10 - start") in value) == (arm.label != training.HUMAN)
+            if arm.label != training.HUMAN:
+                gain = value[of_set, engine, "nDCG@10 - start"]
+                assert gain == pytest.approx(value[of_set, engine, "nDCG@10"] - value[of_set, "start", "nDCG@10"])
+        five = f"coCondenser, {QUERY}, seed 42"
+        assert (of_set, five, "nDCG@10 - coCondenser, query of 1 candidate, seed 42") in value
+        assert (of_set, "coCondenser, human questions, seed 42", f"nDCG@10 - {five}") in value
         asked = {row.line: row.value for row in rows if row.column == "own passage in BM25's top 10"}
-        assert len(asked) == 2 * len(query_as_context.ARTICLES) and all(0 <= share <= 1 for share in asked.values())
-        of_passages = {row.value for row in rows if row.column == "passages with a question" and TESTED[0] in row.line}
-        assert len(of_passages) == 1, "people asked of some, and all arms read the same"
+        assert len(asked) == 2 * len(training.ARTICLES) and all(0 <= share <= 1 for share in asked.values())
+        visits = {row.value for row in rows if row.column == "visits of a passage"}
+        assert len(visits) == 1, "people asked of some, and all arms read the same"
         assert {"masked LM at the start", "masked LM", "steps/s"} <= {row.column for row in rows}
-        assert [goal.target for goal in summary.goals] == [
-            "1 variant",
-            "1 variant",
-            "8 of 8",
-            "8 of 8",
-        ]
+        assert [goal.target for goal in summary.goals] == ["1 variant", "1 variant", "9 of 9", "9 of 9"]
     elif part == "fine-tuning":
         sets = {f"{name}, {stage}" for name in TESTED for stage in STAGES[1:]}
         dev = {f"dev, {stage}" for stage in STAGES[1:]}
@@ -142,8 +150,8 @@ def test_each_part_runs_and_records(part: str, data: Path, work: Path, tmp_path:
 
 @pytest.mark.usefixtures("small")
 def test_nothing_of_a_tested_article_trains(data: Path, tmp_path: Path) -> None:
-    ground = Ground(data, tmp_path, Scale(documents=90))
-    for corpus in ground.documents:
+    experiment = Experiment(data, tmp_path, Scale(documents=90))
+    for corpus in experiment.documents:
         kept = {json.loads(line)["_id"] for line in corpus.path.read_text().splitlines()}
         if corpus.title not in TESTED:
             assert len(kept) == 90
@@ -151,7 +159,7 @@ def test_nothing_of_a_tested_article_trains(data: Path, tmp_path: Path) -> None:
         # Every fourth document is tested on, and with it go the two others of its three.
         articles = [range(at, at + 3) for at in range(0, 90, 3)]
         assert kept == {f"d{at}" for article in articles if all(at % 4 for at in article) for at in article}
-        asked = list(ground.questions(corpus.title))
+        asked = list(experiment.questions(corpus.title))
         assert asked
         assert {document for _, document in asked} <= kept
 
@@ -160,18 +168,18 @@ def test_nothing_of_a_tested_article_trains(data: Path, tmp_path: Path) -> None:
 def test_other_data_needs_another_folder_of_work(data: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(data, other)
-    Ground(data, tmp_path / "work", Scale())
-    Ground(other, tmp_path / "work", Scale())
+    Experiment(data, tmp_path / "work", Scale())
+    Experiment(other, tmp_path / "work", Scale())
     with (other / TESTED[0] / "corpus.jsonl").open("a") as file:
         file.write("\n")
     with pytest.raises(InputError, match=f"another {TESTED[0]} than"):
-        Ground(other, tmp_path / "work", Scale())
+        Experiment(other, tmp_path / "work", Scale())
 
 
 @pytest.mark.usefixtures("small")
 def test_another_number_of_documents_is_read_anew(data: Path, tmp_path: Path) -> None:
     def count(documents: int) -> int:
-        corpus = next(one for one in Ground(data, tmp_path, Scale(documents=documents)).documents
+        corpus = next(one for one in Experiment(data, tmp_path, Scale(documents=documents)).documents
                       if one.title not in TESTED)  # fmt: skip
         return len(corpus.path.read_text().splitlines())
 
@@ -179,35 +187,47 @@ def test_another_number_of_documents_is_read_anew(data: Path, tmp_path: Path) ->
 
 
 def test_the_goals_are_what_the_rows_say() -> None:
-    def difference(name: str, stage: str, variant: str, low: float) -> Row:
-        engine = f"{variant}, query"
-        return Row(f"{name}, {stage}", engine, f"MRR@10 - {variant}, {RANDOM}", low + 0.1, low, low + 0.2, 50)
+    def gains(stage: str, variant: str, *lows: float, of: str = "") -> list[Row]:
+        how: dict[str, Any] = {"variant": of} if of else {"seed": 42}
+        return [
+            Row(
+                f"{name}, {stage}",
+                f"{variant}, {QUERY}",
+                "MRR@10",
+                low + 0.1,
+                low,
+                low + 0.2,
+                50,
+                baseline=f"{variant}, {RANDOM}",
+                kind="difference",
+                **how,
+            )
+            for name, low in zip(TESTED, lows, strict=True)
+        ]
 
-    def both(stage: str, variant: str, *lows: float) -> list[Row]:
-        return [difference(name, stage, variant, low) for name, low in zip(TESTED, lows, strict=True)]
+    def met(goals: list[Goal]) -> list[bool]:
+        return [goal.met for goal in goals]
 
+    rows = [*gains(STAGES[0], "CoT-MAE", 0.01, 0.02), *gains(STAGES[0], "coCondenser", 0.01, -0.01)]
+    assert met(direction_goals(rows)) == [True, True]
+    assert "CoT-MAE +0.110 [+0.010, +0.210]" in str(direction_goals(rows)[0].value)
+    missed = gains(STAGES[0], "CoT-MAE", 0.0, 0.02) + gains(STAGES[0], "coCondenser", -0.01, 0.01)
+    assert met(direction_goals(missed)) == [False, True]
+    # With several seeds the mean counts.
+    mean = gains(STAGES[0], "CoT-MAE", 0.01, -0.01, of="seeds 42 to 43")
+    assert met(direction_goals([*gains(STAGES[0], "CoT-MAE", 0.01, 0.02), *mean], (42, 43))) == [True, False]
+    # The paper's direction is a gain on both sets that is more than chance.
+    assert met(direction_goals(gains(STAGES[2], "CoT-MAE", -0.05, 0.1))) == [False]
+    assert met(direction_goals(gains(STAGES[2], "CoT-MAE", 0.05, 0.1))) == [True]
     held = [
-        Row("passages held back", engine, measure, value, None, None, 9)
-        for engine, before, after in (("a", 5.0, 4.0), ("b", 6.0, 5.0))
+        Row("passages held back", arm, measure, value, None, None, 9, seed=42)
+        for arm, after in (("a", 6.0), ("b", 4.0))
         for measure, value in (
-            ("masked LM at the start", before),
-            ("masked LM", before + 1 if engine == "a" else after),
+            ("masked LM at the start", 5.0),
+            ("masked LM", after),
             ("nDCG@10 on dev at the start", 0.4),
             ("nDCG@10 on dev", 0.5),
         )
     ]
-    rows = [*both(STAGES[0], "CoT-MAE", 0.01, 0.02), *both(STAGES[0], "coCondenser", 0.01, -0.01), *held]
-    # With several seeds the mean counts, and the first beside it is shown.
-    mean = [
-        replace(row, engine=f"{row.line}, mean of 2 seeds", measure=f"{row.column}, mean of 2 seeds", low=low)
-        for row, low in zip(both(STAGES[0], "CoT-MAE", 0.01, 0.02), (0.01, -0.01), strict=True)
-    ]
-    of_sets = goals([*both(STAGES[0], "CoT-MAE", 0.01, 0.02), *mean])
-    assert [goal.met for goal in of_sets] == [True, False]
-    assert all(str(goal.value).count("CoT-MAE") == 2 and "mean of 2 seeds" in str(goal.value) for goal in of_sets)
-    found = goals(rows + both(STAGES[2], "CoT-MAE", -0.2, 0.1))
-    assert [goal.met for goal in found] == [True, True, False, False, True]
-    assert "CoT-MAE +0.110 [+0.010, +0.210]" in str(found[0].value)
-    missed = goals(both(STAGES[0], "CoT-MAE", 0.0, 0.02) + both(STAGES[0], "coCondenser", -0.01, 0.01))
-    assert [goal.met for goal in missed] == [False, True]
-    assert goals([]) == []
+    assert met(start_goals(held)) == [False, True]
+    assert direction_goals([]) == start_goals([]) == []

@@ -18,13 +18,14 @@ from tiny import WORDS, tiny_backbone  # noqa: E402
 from transformers import T5Config, T5ForConditionalGeneration  # noqa: E402
 
 from benchmarks.beir_parts import evenly  # noqa: E402
-from benchmarks.papers import inference_free_sparse, tome  # noqa: E402
-from benchmarks.papers.tome import (  # noqa: E402
+from benchmarks.experiment import JudgedSet  # noqa: E402
+from benchmarks.papers import cluster_bm25, tome, tome_decoding, tome_training  # noqa: E402
+from benchmarks.papers.tome import BM25, GOLD, goals  # noqa: E402
+from benchmarks.papers.tome_decoding import FREE, GREEDY, fused  # noqa: E402
+from benchmarks.papers.tome_training import (  # noqa: E402
     ARMS,
     BARE,
-    BM25,
     DEEPER,
-    GOLD,
     HALF,
     LAYERS,
     RANDOM,
@@ -33,11 +34,8 @@ from benchmarks.papers.tome import (  # noqa: E402
     SPANLESS,
     TWO,
     WRITTEN,
-    Effort,
-    Trial,
-    configuration,
-    fused,
-    goals,
+    Scale,
+    Trainings,
     some_documents,
     with_dev_questions,
 )
@@ -68,58 +66,59 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     for name in tome.PAIRS:
         beir_with_urls(tmp_path / "data" / name)
     monkeypatch.setattr(tome, "DENSE", str(tiny_backbone(tmp_path / "dense", positions=256)))
-    monkeypatch.setattr(inference_free_sparse, "GRID", ((1.2,), (0.75,)))
+    monkeypatch.setattr(cluster_bm25, "GRID", ((1.2,), (0.75,)))
     monkeypatch.setattr(tome, "TIMED", 3)
-    monkeypatch.setattr(tome, "LAYERS", 1)
-    monkeypatch.setattr(tome, "DEEPER", 2)
+    for module in (tome, tome_training):
+        monkeypatch.setattr(module, "LAYERS", 1)
+        monkeypatch.setattr(module, "DEEPER", 2)
     monkeypatch.setattr(backbones, "NewBackbone", small_backbone)
     arguments = ["--data", str(tmp_path / "data"), "--work", str(tmp_path / "work"), "--only", "wikiqa-doc"]
     arguments += ["--steps", "2", "--url-steps", "1", "--generator-steps", "1", "--pretraining-steps", "1"]
     arguments += ["--batch", "8", "--candidates", "2", "--spans", "1", "--precision", "float32", "--seeds", "2"]
-    arguments += ["--documents", "20", "--record", str(tmp_path / "out"), "--url", cluster_url]
-    result = CliRunner().invoke(tome.tome, arguments, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    rows = read(tmp_path / "out").rows
-    by_engine = {(row.line, row.column): row for row in rows}
-    repeated = [f"{arm}, {which}" for arm in tome.REPEATED for which in ("seed 43", "mean of 2 seeds")]
-    for arm in (*ARMS, GOLD, *repeated):
-        for engine in (arm, f"{arm}, free", f"{arm}, greedy"):
-            assert by_engine[(engine, "Hits@1")].n == 20, engine
-    assert by_engine[(BM25, "Hits@1")].value > 0.9
+    arguments += ["--documents", "8", "--url", cluster_url]
+
+    def rows_of(record: str, *more: str) -> list[Row]:
+        command = [*arguments, *more, "--record", str(tmp_path / record)]
+        result = CliRunner().invoke(tome.tome, command, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return read(tmp_path / record).rows
+
+    rows = rows_of("out")
+    value = {(row.line, row.column): row for row in rows}
+    repeated = [f"{arm}, {which}" for arm in tome.REPEATED for which in ("seed 43", "seeds 42 to 43")]
+    for arm in (*(f"{arm}, seed 42" for arm in (*ARMS, GOLD)), *repeated):
+        for engine in (arm, f"{arm}, {FREE}", f"{arm}, {GREEDY}"):
+            assert value[engine, "Hits@1"].n == 8, engine
+    assert value[BM25, "Hits@1"].value > 0.9
+    two = f"{TWO}, seed 42"
     for measure in ("generated passages in the corpus", "generated titles of a relevant document"):
-        assert by_engine[(TWO, measure)].n == 20
-    by_passage = [row for row in rows if row.column.startswith("Hits@1, free, where")]
-    assert sum(row.n for row in by_passage) == 20
-    free = by_engine[(f"{TWO}, free", "Hits@1")].value
-    assert sum(row.n * row.value for row in by_passage) == pytest.approx(20 * free)
-    assert {arm: by_engine[(arm, "updates")].value for arm in (TWO, SINGLE, SMALL)} == {TWO: 3, SINGLE: 3, SMALL: 3}
-    assert by_engine[(TWO, "parameters")].value == 2 * by_engine[(SMALL, "parameters")].value
-    for arm, other in (
-        (BARE, TWO),
-        (HALF, TWO),
-        (SPANLESS, TWO),
-        (WRITTEN, TWO),
-        (GOLD, TWO),
-        (RANDOM, SINGLE),
-        (TWO, BM25),
-    ):
-        gain = by_engine[(arm, f"Hits@1 - {other}")]
-        assert gain.value == pytest.approx(by_engine[(arm, "Hits@1")].value - by_engine[(other, "Hits@1")].value)
+        assert value[two, measure].n == 8
+    by_passage = [row for row in rows if row.measure.startswith("Hits@1, free, where")]
+    assert sum(row.n for row in by_passage) == 8
+    assert sum(row.n * row.value for row in by_passage) == pytest.approx(8 * value[f"{two}, {FREE}", "Hits@1"].value)
+    for arm in (TWO, SINGLE, SMALL):
+        assert value[f"{arm}, seed 42", "updates"].value == 3
+    assert value[two, "parameters"].value == 2 * value[f"{SMALL}, seed 42", "parameters"].value
+    for arm in (BARE, HALF, SPANLESS, WRITTEN, GOLD):
+        gain = value[f"{arm}, seed 42", f"Hits@1 - {two}"]
+        assert gain.value == pytest.approx(value[f"{arm}, seed 42", "Hits@1"].value - value[two, "Hits@1"].value)
+    assert (f"{RANDOM}, seed 42", f"Hits@1 - {SINGLE}, seed 42") in value
+    assert any(row.engine == TWO and row.baseline == BM25 for row in rows)
     for rival in (SINGLE, SMALL):
-        assert (f"{TWO}, mean of 2 seeds, free", f"Hits@1 - {rival}, mean of 2 seeds, free") in by_engine
-    assert by_engine[(BM25, "P50 ms")].value > 0 and by_engine[(f"{TWO}, free", "P50 ms")].value > 0
+        assert (f"{TWO}, seeds 42 to 43, {FREE}", f"Hits@1 - {rival}, seeds 42 to 43, {FREE}") in value
+    assert value[BM25, "P50 ms"].value > 0 and value[f"{two}, {FREE}", "P50 ms"].value > 0
     assert len(read(tmp_path / "out").goals) == 6
 
-    (of_set,) = (tmp_path / "work" / "wikiqa-doc").glob("20-documents-2-queries-*")
+    (of_set,) = (tmp_path / "work" / "wikiqa-doc").glob("8-documents-2-queries-*")
     (bare,) = of_set.glob("no-prompts-*/generative.json")
     assert json.loads(bare.read_text())["prompts"] is False
     (written,) = of_set.glob("written-passages-*")
-    (two,) = of_set.glob("two-stage-1-2*")
-    stages = [folder / "passage" / "model.safetensors" for folder in (written, two)]
+    (folder,) = of_set.glob("two-stage-42-*")
+    stages = [trained / "passage" / "model.safetensors" for trained in (written, folder)]
     assert stages[0].read_bytes() == stages[1].read_bytes()
     assert (written / ".stages" / "written.json").exists()
 
-    # Again: nothing is trained or decoded, and the same comes out.
+    # Again: nothing is trained or decoded, and the same comes out of what is asked for.
     def never(*_: object, **__: object) -> None:
         pytest.fail("done already")
 
@@ -127,27 +126,19 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     for decode in ("find_documents", "find_urls", "write_passages"):
         monkeypatch.setattr(GenerativeModel, decode, never)
     monkeypatch.setattr(tome, "latency", lambda *_: (1.0, 1.0))
-    again = [*arguments[: arguments.index("--record")], "--record", str(tmp_path / "again"), "--url", cluster_url]
-    assert CliRunner().invoke(tome.tome, again, catch_exceptions=False).exit_code == 0
-    hits = [[row for row in read(tmp_path / name).rows if row.column.startswith("Hits")] for name in ("out", "again")]
-    assert hits[0] == hits[1]
+    fewer = rows_of("fewer", *(word for arm in tome.REPEATED for word in ("--arm", arm)))
+    hits = [row for row in rows if row.measure.startswith("Hits")]
+    ablated = {RANDOM, BARE, HALF, SPANLESS, WRITTEN}
+    assert [row for row in hits if row.engine not in ablated] == [
+        row for row in fewer if row.measure.startswith("Hits")
+    ]
+    assert not {row.engine for row in fewer} & ablated
 
-    # Arms that are ablated on another set are not measured on this one.
-    fewer = [*again[: again.index("--record")], "--ablations-on", "tldr", "--record", str(tmp_path / "fewer")]
-    assert CliRunner().invoke(tome.tome, [*fewer, "--url", cluster_url], catch_exceptions=False).exit_code == 0
-    left = [one for one in hits[0] if one in read(tmp_path / "fewer").rows]
-    assert {one.engine for one in left} >= {TWO, SINGLE, SMALL, GOLD, BM25}
-    assert not {one.engine for one in read(tmp_path / "fewer").rows} & {
-        RANDOM,
-        BARE,
-        HALF,
-        SPANLESS,
-        WRITTEN,
-    }
+
+SCALE = Scale(pretraining_steps=1, generator_steps=1, steps=10, url_steps=4, candidates=4, spans=3, precision="float32")
 
 
 def test_stage_1_is_trained_where_another_arm_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    effort = Effort(1, 1, steps=10, url_steps=4, candidates=4, spans=0, precision="float32")
     asked: list[Path] = []
 
     def train(config: Any) -> dict[str, Any]:
@@ -157,9 +148,9 @@ def test_stage_1_is_trained_where_another_arm_takes_it(tmp_path: Path, monkeypat
 
     monkeypatch.setattr("trainers.tome.train.train_tome", train)
     monkeypatch.setattr("opensearch_neural.models.generative.load_generative", lambda _: None)
-    monkeypatch.setattr(tome, "count_queries", lambda _: 10)
-    tome.trained(Trial(WRITTEN), tmp_path / "tldr", tmp_path / "work", tmp_path / "start", effort)
-    assert [folder.name.partition("-1-")[0] for folder in asked] == [TWO, "written-passages"]
+    monkeypatch.setattr(tome_training, "count_queries", lambda _: 10)
+    Trainings(tmp_path / "tldr", tmp_path / "work", tmp_path / "start", SCALE).train(WRITTEN)
+    assert [folder.name.partition("-42-")[0] for folder in asked] == [TWO, "written-passages"]
 
 
 def test_an_unknown_set_is_refused_before_anything_is_made(tmp_path: Path) -> None:
@@ -182,7 +173,7 @@ def test_two_stages_and_one_have_as_many_parameters(tmp_path: Path) -> None:
 
 def test_what_writes_urls_has_read_some(tmp_path: Path) -> None:
     beir_with_urls(tmp_path / "tldr")
-    file = tome.with_urls(tmp_path / "tldr", tmp_path / "work" / "tldr.jsonl")
+    file = tome_training.with_urls(tmp_path / "tldr", tmp_path / "work" / "tldr.jsonl")
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert len(lines) == 30 and all(line["text"].endswith(line["url"]) for line in lines)
 
@@ -221,78 +212,69 @@ def test_ranks_are_fused_by_hand() -> None:
     assert list(found["q"]) == ["b", "a"]
 
 
-def row(name: str, engine: str, measure: str, value: float, low: float | None = None) -> Row:
-    return Row(name, engine, measure, value, low, None if low is None else value + 0.1, 100)
-
-
-def gains(name: str, how: str, of: str, *lows: float) -> list[Row]:
-    """Two stages to both rivals, of differences with these low ends."""
+def gains(way: str, *lows: tuple[str, float, float | None], **how: Any) -> list[Row]:
+    """Two stages to both rivals, of differences with these low ends: (set, to one T5, to one of as many parameters)."""
     return [
-        row(name, f"{TWO}{of}{how}", f"Hits@1 - {rival}{of}{how}", low + 0.05, low)
-        for rival, low in zip((SINGLE, SMALL), lows, strict=False)
+        Row(name, TWO, "Hits@1", low + 0.05, low, low + 0.1, 9, baseline=rival, kind="difference", variant=way, **how)
+        for name, *of_rivals in lows
+        for rival, low in zip((SMALL, SINGLE), of_rivals, strict=True)
+        if isinstance(low, float)
     ]
 
 
 def test_goals_follow_from_rows() -> None:
-    rows = [
-        *gains("tldr", ", free", "", 0.01, 0.02),
-        *gains("wikiqa-doc", ", free", "", 0.01, -0.01),
-        row("tldr", f"{TWO}, free", "Hits@1", 0.3),
-        row("tldr", f"{TWO}, greedy", "Hits@1", 0.3),
-    ]
-    as_many, half, *others = goals(rows)
+    rows = gains(FREE, ("tldr", 0.02, 0.01), ("wikiqa-doc", -0.01, 0.01), seed=42)
+    papers, as_many, *others = goals(rows, [42])
     assert as_many.met and str(as_many.value).startswith("2 of 2 (tldr: +0.060 [+0.010")
-    assert half.met and str(half.value).startswith("1 of 2 (tldr: +0.070 [+0.020")
-    assert "half as many" in half.goal and "half as many" not in as_many.goal
+    assert papers.met and str(papers.value).startswith("1 of 2 (tldr: +0.070 [+0.020")
+    assert "the paper's comparison" in papers.goal and "the paper's comparison" not in as_many.goal
     assert [(goal.value, goal.met) for goal in others] == [(None, False)] * 4
     # Each rival is a goal of its own, and one that was not measured is none that was reached.
-    assert [goal.met for goal in goals(gains("tldr", ", free", "", 0.01, -0.01))][:2] == [True, False]
-    assert [goal.value is None for goal in goals(gains("tldr", ", free", "", 0.01))][:2] == [False, True]
+    assert [goal.met for goal in goals(gains(FREE, ("tldr", -0.01, 0.01), seed=42), [42])][:2] == [False, True]
+    assert [goal.value is None for goal in goals(gains(FREE, ("tldr", 0.01, None), seed=42), [42])][:2] == [False, True]
     # With several seeds their mean counts.
-    of = ", mean of 2 seeds"
-    several = [*rows, row("tldr", f"{TWO}{of}, free", "Hits@1", 0.3)]
-    assert not goals([*several, *gains("tldr", ", free", of, -0.01, 0.02)])[0].met
-    (found, *_) = goals([*several, *gains("tldr", ", free", of, 0.01, 0.02)])
-    assert found.met and "2 seeds" in found.goal
+    mean = f"seeds 42 to 43, {FREE}"
+    assert not goals([*rows, *gains(mean, ("tldr", -0.01, 0.02))], [42, 43])[0].met
+    of_seeds = goals([*rows, *gains(mean, ("tldr", 0.01, 0.02))], [42, 43])[0]
+    assert of_seeds.met and "2 seeds" in of_seeds.goal
 
 
 def test_each_arm_is_told_what_its_name_says(tmp_path: Path) -> None:
-    effort = Effort(1, 1, steps=10, url_steps=4, candidates=4, spans=3, precision="float32")
-    work, start = tmp_path / "work", tmp_path / "start"
-    of = {arm: configuration(Trial(arm), tmp_path / "tldr", work, start, effort) for arm in ARMS}
-    assert {arm: one.stages for arm, one in of.items() if one.stages != "both"} == {
+    trainings = Trainings(tmp_path / "tldr", tmp_path / "work", tmp_path / "start", SCALE)
+    of = {arm: trainings.configuration(arm) for arm in ARMS}
+    assert {arm: config.stages for arm, config in of.items() if config.stages != "both"} == {
         SINGLE: "single",
         SMALL: "single",
         RANDOM: "single",
         HALF: "passage",
         SPANLESS: "passage",
     }
-    assert {arm for arm, one in of.items() if one.training.steps == 14} == {SINGLE, SMALL, RANDOM}
-    assert {one.training.steps for one in of.values()} == {10, 14}
-    assert {one.url_training.steps for one in of.values() if one.stages == "both"} == {4}
-    assert {arm for arm, one in of.items() if one.backbone.endswith("t5-9")} == {SINGLE, RANDOM}
-    assert {arm: one.candidates for arm, one in of.items() if one.candidates is not None} == {HALF: 2}
-    assert {arm: one.spans for arm, one in of.items() if one.spans != 3} == {SPANLESS: 0}
-    assert [arm for arm, one in of.items() if one.settings.identifiers == "random"] == [RANDOM]
-    assert [arm for arm, one in of.items() if not one.settings.prompts] == [BARE]
-    for one in of.values():
-        assert [given.path for given in one.unseen] == [tmp_path / "tldr"]
-    outputs = {one.output for one in of.values()}
+    assert {arm for arm, config in of.items() if config.training.steps == 14} == {SINGLE, SMALL, RANDOM}
+    assert {config.training.steps for config in of.values()} == {10, 14}
+    assert {config.url_training.steps for config in of.values() if config.stages == "both"} == {4}
+    assert {arm for arm, config in of.items() if config.backbone.endswith("t5-9")} == {SINGLE, RANDOM}
+    assert {arm: config.candidates for arm, config in of.items() if config.candidates is not None} == {HALF: 2}
+    assert {arm: config.spans for arm, config in of.items() if config.spans != 3} == {SPANLESS: 0}
+    assert [arm for arm, config in of.items() if config.settings.identifiers == "random"] == [RANDOM]
+    assert [arm for arm, config in of.items() if not config.settings.prompts] == [BARE]
+    assert all([each.path for each in config.unseen] == [tmp_path / "tldr"] for config in of.values())
+    outputs = {config.output for config in of.values()}
     # Other sizes and seeds are other folders.
-    changes: list[dict[str, Any]] = [{"steps": 11}, {"batch_size": 8}, {"learning_rate": 1e-4}, {"pretraining": 2}]
-    for other in (replace(effort, **change) for change in changes):
-        outputs.add(configuration(Trial(TWO), tmp_path / "tldr", work, start, other).output)
-    another = configuration(Trial(TWO, 43), tmp_path / "tldr", work, start, effort)
+    changes: list[dict[str, Any]] = [{"steps": 11}, {"batch": 8}, {"learning_rate": 1e-4}, {"pretraining_steps": 2}]
+    for change in changes:
+        outputs.add(replace(trainings, scale=replace(SCALE, **change)).configuration(TWO).output)
+    another = trainings.configuration(TWO, 43)
     assert another.training.seed == another.url_training.seed == 43
     assert len({*outputs, another.output}) == len(ARMS) + 5
-    assert replace(effort, writer="a").queries != replace(effort, writer="b").queries
+    assert replace(SCALE, writer="a").queries != replace(SCALE, writer="b").queries
 
 
 def test_where_the_loss_arises_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     beir_with_urls(tmp_path / "tldr")
-    test = load_training(tmp_path / "tldr", split="test").take(range(4))
+    data = load_training(tmp_path / "tldr", split="test").take(range(4))
+    test = JudgedSet("tldr", data, data.qrels())
     passages = {f"d{at}": f"title: {WORDS[at]} passage: {WORDS[at]} tldr" for at in range(4)}
-    relevant = {query: next(iter(judged)) for query, judged in test.qrels().items()}
+    relevant = {query: next(iter(judged)) for query, judged in test.qrels.items()}
     first, second, third, fourth = relevant
     nobodys = f"title: {WORDS[int(relevant[third][1:])]} passage: of nothing"
     read = {
@@ -308,10 +290,10 @@ def test_where_the_loss_arises_by_hand(tmp_path: Path, monkeypatch: pytest.Monke
             return f"title: {title} passage: {title} tldr"
 
     model: Any = SimpleNamespace(settings=Settings(), passage=(None, None), url=(None, None))
-    arm = tome.Arm(model, [], read, tmp_path)
+    decoder = tome_decoding.Decoder(model, [], read, tmp_path)
     found = {first: {relevant[first]: 0.0}, second: {}, third: {relevant[third]: 0.0}, fourth: {relevant[first]: 0.0}}
-    monkeypatch.setattr(tome.Arm, "run", lambda *_, **__: found)
-    value = {one.measure: (one.value, one.n) for one in tome.shares(arm, tmp_path / "tldr", "tldr", test)}
+    monkeypatch.setattr(tome_decoding.Decoder, "run", lambda *_, **__: found)
+    value = {one.measure: (one.value, one.n) for one in tome_decoding.loss_rows(decoder, tmp_path / "tldr", TWO, test)}
     assert value == {
         "documents whose passage is another's, too": (pytest.approx(2 / 30), 30),
         "generated passages in the corpus": (0.5, 4),

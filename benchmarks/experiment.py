@@ -1,0 +1,400 @@
+"""What the papers' experiments share: arms × seeds → kept measurements → rows → goals → a summary.
+
+A paper's file declares its sets, arms, engines, measures, differences and goals, and holds what only it needs. An arm that
+is trained with a seed is an `Engine`. Every part of a paper goes the same way:
+
+    trials(ARMS, REPEATED, seeds)             every arm with the first seed, those that are repeated with all of them
+    each(engines, output, train)              trained once each, also by several processes that work side by side
+    kept_measured(file, compute)              searched once each; what was measured is kept, question by question
+    measured | means(measured, seeds)         the mean over seeds, question by question
+    compared(set, measured, DIFFERENCES)      values with intervals, and paired differences
+    Table(rows, seeds)                        rows by what they are about: what goals are judged by
+    run_parts({name: Part(...)}, record)      tables, goals and a summary for each part
+
+Everything that takes long lies in the folder of work, named by the settings that made it. The same command goes on where an
+earlier one stopped; other settings make other files beside the first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import math
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from opensearch_neural.errors import MissingExtra
+from opensearch_neural.evaluation.results import Engine, Goal, Kind, Row
+from opensearch_neural.files import write_json
+
+if TYPE_CHECKING:
+    from opensearch_neural.evaluation.measures import Measured, Qrels
+    from opensearch_neural.retrievers import Run
+    from trainers.data.examples import TrainingData
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SEED_ERROR = "standard error over seeds"
+
+
+# ------------------------------------------------ arms and seeds
+
+
+def trials(arms: Iterable[str], repeated: Iterable[str], seeds: Sequence[int]) -> list[Engine]:
+    """Every arm with the first of `seeds`, and those in `repeated` with each of the others."""
+    arms, repeated = list(arms), set(repeated)
+    return [Engine(arm, seed) for seed in seeds for arm in arms if seed == seeds[0] or arm in repeated]
+
+
+def of_seeds(seeds: Sequence[int], variant: str = "") -> str:
+    """The variant of an engine that is the mean over these seeds: "seeds 42 to 44, free"."""
+    named = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"{named}, {variant}" if variant else named
+
+
+def slug(name: str) -> str:
+    """Letters and digits of a name, with a - for what is between them: the name of a file."""
+    return "-".join("".join(letter if letter.isalnum() else " " for letter in name.lower()).split())
+
+
+# ------------------------------------------------ what is done once
+
+
+def shared(jobs: Mapping[Path, Callable[[], T]]) -> list[T]:
+    """The results of `jobs` {what it makes: job}, in their order; processes that are given the same do different ones.
+
+    A job that another process is at is called when that has ended, well or not: it must find what is there of its work. Jobs
+    may share others, but not in a ring. What is locked is a hidden file beside what is made, `.NAME.lock`.
+    """
+    results: dict[Path, T] = {}
+    for wait in (False, True):
+        for made, job in jobs.items():
+            if made in results:
+                continue
+            made.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(made.with_name(f".{made.name}.lock"), wait=wait) as held:
+                if held:
+                    results[made] = job()
+    return [results[made] for made in jobs]
+
+
+@contextmanager
+def _locked(file: Path, *, wait: bool) -> Iterator[bool]:
+    """Whether this process holds the lock; always if it waits."""
+    with file.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not wait:
+                yield False
+                return
+            logger.info("another process is at %s", file.stem.removeprefix("."))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield True
+
+
+def each(engines: Iterable[Engine], output: Callable[[Engine], Path], job: Callable[[Engine], T]) -> dict[Engine, T]:
+    """{engine: the result of its job}, in the order of `engines`; see `shared`. output: what the job of an engine makes."""
+    made = {engine: output(engine) for engine in engines}
+    jobs = {path: partial(job, engine) for engine, path in made.items()}
+    results = dict(zip(jobs, shared(jobs), strict=True))
+    return {engine: results[path] for engine, path in made.items()}
+
+
+def kept(file: Path, compute: Callable[[], Any]) -> Any:
+    """The JSON content of `file`: what `compute` returns, which is called once, by one of the processes that ask."""
+
+    def once() -> None:
+        if not file.exists():
+            started = time.monotonic()
+            write_json(file, compute(), indent=None)
+            logger.info("%s: %.0f s", file.stem, time.monotonic() - started)
+
+    if not file.exists():
+        shared({file: once})
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def kept_measured(file: Path, compute: Callable[[], Measured]) -> Measured:
+    """What `compute` measured, kept in `file` question by question."""
+    from opensearch_neural.evaluation.measures import Measured
+
+    return Measured(**kept(file, lambda: asdict(compute())))
+
+
+def copied(made: Path, output: Path) -> None:
+    """Copy the folder `made` to `output` if nothing is there yet; stopped in the middle, nothing is there."""
+    if not output.exists():
+        output.parent.mkdir(parents=True, exist_ok=True)
+        beside = output.with_name(f".{output.name}.part")
+        shutil.rmtree(beside, ignore_errors=True)
+        shutil.copytree(made, beside)
+        beside.rename(output)
+
+
+# ------------------------------------------------ what is measured
+
+
+@dataclass(frozen=True)
+class JudgedSet:
+    """A test split: questions over a corpus, with judgements."""
+
+    name: str
+    data: TrainingData
+    qrels: Qrels
+    clusters: Mapping[str, str] | None = None
+    """{question: what it shares with others, such as the article that answers it}: intervals resample these."""
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """{question id: text}."""
+        return self.data.query_texts()
+
+    def measure(self, run: Run, measures: Iterable[str]) -> Measured:
+        from opensearch_neural.evaluation.measures import measure
+
+        return measure(run, self.qrels, measures)
+
+
+def means(measured: Mapping[Engine, Measured], seeds: Sequence[int]) -> dict[Engine, Measured]:
+    """Of each engine that has every one of `seeds`, the mean over them, question by question; none of a single seed."""
+    from opensearch_neural.evaluation.measures import averaged
+
+    averages: dict[Engine, Measured] = {}
+    for engine in measured:
+        every = [engine._replace(seed=seed) for seed in seeds]
+        if len(seeds) > 1 and engine.seed == seeds[0] and all(own in measured for own in every):
+            mean = Engine(engine.name, variant=of_seeds(seeds, engine.variant))
+            averages[mean] = averaged([measured[own] for own in every])
+    return averages
+
+
+# ------------------------------------------------ rows
+
+
+def compared(
+    name: str,
+    measured: Mapping[Engine, Measured],
+    differences: Iterable[tuple[str, str]] = (),
+    *,
+    clusters: Mapping[str, str] | None = None,
+    seeds: Sequence[int] = (),
+) -> list[Row]:
+    """Rows of the set `name`: each engine's values with intervals, and paired differences by `pairs`.
+
+    Intervals are over questions, or `clusters` of them. How far models of other seeds lie apart they do not hold: of a
+    mean over several `seeds` a row says the standard error over these.
+    """
+    from opensearch_neural.evaluation import result_rows
+
+    rows: dict[Any, Row] = {}
+    with_baseline: dict[Engine, list[Engine]] = {}
+    for engine, baseline in pairs(measured, differences):
+        with_baseline.setdefault(baseline, []).append(engine)
+    for baseline, engines in with_baseline.items():
+        some = {engine: measured[engine] for engine in (baseline, *engines)}
+        for row in result_rows.rows(name, some, baseline=baseline, clusters=clusters):
+            rows.setdefault(row.key, row)
+    others = {engine: own for engine, own in measured.items() if (name, *engine) not in _engines(rows.values())}
+    for row in result_rows.rows(name, others, baseline=None, clusters=clusters):
+        rows.setdefault(row.key, row)
+    return [*rows.values(), *seed_error_rows(list(rows.values()), seeds)]
+
+
+def _engines(rows: Iterable[Row]) -> set[tuple[str, str, int | None, str]]:
+    return {(row.set, row.engine, row.seed, row.variant) for row in rows if row.kind == "value"}
+
+
+def pairs(engines: Iterable[Engine], differences: Iterable[tuple[str, str]]) -> list[tuple[Engine, Engine]]:
+    """(engine, baseline) for each of `differences` (name, name of the baseline), as far as both are among `engines`.
+
+    An engine is compared with the baseline of its own seed and variant, or with one that has neither. An engine without
+    seed is compared with the baseline of the first seed.
+    """
+    known = list(dict.fromkeys(engines))
+    matched: list[tuple[Engine, Engine]] = []
+    for name, baseline in dict.fromkeys(differences):
+        rivals = [engine for engine in known if engine.name == baseline]
+        for engine in (engine for engine in known if engine.name == name):
+            alike = [rival for rival in rivals if rival[1:] == engine[1:]] or [
+                rival for rival in rivals if rival[1:] == (None, "")
+            ]
+            if not alike and engine[1:] == (None, ""):
+                alike = [rival for rival in rivals if not rival.variant]
+            matched += [(engine, rival) for rival in alike[:1] if rival != engine]
+    return matched
+
+
+def seed_error_rows(rows: Sequence[Row], seeds: Sequence[int]) -> list[Row]:
+    """Of each difference of means over `seeds`, its standard error over these: the deviation of each seed's own difference
+    over √seeds."""
+    own: dict[tuple[Any, ...], list[float]] = {}
+    for row in rows:
+        if row.kind == "difference" and row.seed in seeds:
+            own.setdefault((row.set, row.engine, row.measure, row.baseline, row.variant), []).append(row.value)
+    errors: list[Row] = []
+    for (name, engine, measure, baseline, variant), values in own.items():
+        if len(values) == len(seeds) > 1:
+            mean = of_seeds(seeds, variant)
+            error = statistics.stdev(values) / math.sqrt(len(values))
+            errors.append(
+                Row(
+                    name,
+                    engine,
+                    f"{measure}, {SEED_ERROR}",
+                    error,
+                    None,
+                    None,
+                    len(values),
+                    baseline=baseline,
+                    baseline_variant=mean,
+                    kind="difference",
+                    variant=mean,
+                )
+            )
+    return errors
+
+
+# ------------------------------------------------ goals
+
+
+class Table:
+    """Rows by what they are about. Of an engine of several `seeds` its mean is meant, of one with a single seed that."""
+
+    def __init__(self, rows: Iterable[Row], seeds: Sequence[int] = ()) -> None:
+        self.rows = list(rows)
+        self.sets = list(dict.fromkeys(row.set for row in self.rows))
+        self.seeds = list(seeds)
+        self._rows: dict[tuple[Any, ...], Row] = {}
+        for row in self.rows:
+            about = (row.set, row.engine, row.measure, row.kind, row.baseline, row.seed, row.variant)
+            self._rows.setdefault(about, row)
+
+    def value(self, name: str, engine: str, measure: str, *, variant: str = "") -> Row | None:
+        return self._find((name, engine, measure, "value", ""), variant)
+
+    def difference(self, name: str, engine: str, baseline: str, measure: str, *, variant: str = "") -> Row | None:
+        return self._find((name, engine, measure, "difference", baseline), variant)
+
+    def by_seed(self, name: str, engine: str, baseline: str, measure: str) -> list[Row]:
+        """The difference of each of the seeds that were measured."""
+        kind: Kind = "difference"
+        every = [self._rows.get((name, engine, measure, kind, baseline, seed, "")) for seed in self.seeds]
+        return [row for row in every if row is not None]
+
+    def _find(self, about: tuple[str, ...], variant: str) -> Row | None:
+        mean = of_seeds(self.seeds, variant) if len(self.seeds) > 1 else variant
+        first = self.seeds[0] if self.seeds else None
+        for seed, which in ((None, mean), (first, variant), (None, variant)):
+            if (row := self._rows.get((*about, seed, which))) is not None:
+                return row
+        return None
+
+
+def is_above(row: Row | None) -> bool:
+    """Whether the interval of a difference lies above zero."""
+    return row is not None and row.low is not None and row.low > 0
+
+
+def goal_of(words: str, target: str | float, value: str | float | None, met: bool) -> Goal:
+    """A goal; an empty value means that nothing was measured, so that nothing was met."""
+    return Goal(
+        words, target, value or None if isinstance(value, str) else value, bool(met and value not in (None, ""))
+    )
+
+
+# ------------------------------------------------ the command
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one result file holds."""
+
+    title: str
+    run: Callable[[], tuple[list[Row], list[Goal]]]
+    data: Sequence[Path]
+    """The folders of the data sets that the rows rest on."""
+    seeds: Sequence[int]
+    shown: Callable[[Row], bool]
+    """Whether a row's column stands in the table that is printed."""
+    draw: Callable[[Sequence[Row], Path], None] | None = None
+    """Writes plots of the rows into a folder."""
+
+
+def run_parts(parts: Mapping[str, Part], record: Path | None) -> None:
+    """Run the parts one after the other, print their tables and goals, and write RECORD/NAME/summary.json and the plots."""
+    from benchmarks.publish import publish
+
+    for name, part in parts.items():
+        rows, goals = part.run()
+        folder = record and record / name
+        publish(
+            rows,
+            goals,
+            title=part.title,
+            data=part.data,
+            seeds=part.seeds,
+            shown=list(dict.fromkeys(row.column for row in rows if part.shown(row))),
+            record=folder,
+        )
+        if folder and part.draw:
+            try:
+                part.draw(rows, folder)
+            except MissingExtra as error:
+                logger.warning("no plots: %s", error)
+
+
+_PATH = click.Path(path_type=Path)
+
+
+def work_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--work and --record, which every paper's command has."""
+    record = click.option("--record", type=_PATH, default=None, help="Write PART/summary.json and plots there.")
+    work = click.option("--work", required=True, type=_PATH, help="All that is made and measured is kept there.")
+    return work(record(command))
+
+
+def data_option(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    there = click.Path(path_type=Path, exists=True)
+    return click.option("--data", required=required, type=there, default=None, help="Holds the BEIR folders.")
+
+
+def paper_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--data, --work and --record."""
+    return data_option()(work_options(command))
+
+
+def part_option(parts: Sequence[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """--part, which may be repeated; all parts without it."""
+    return click.option(
+        "--part", "chosen", type=click.Choice(parts), multiple=True, help="Which evidence; repeatable.  [default: all]"
+    )
+
+
+def size_options(sizes: type, **texts: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option for each field of a dataclass that `texts` {field: help} names, with the field's default, which says its
+    type: a positive number with a decimal point, or a whole one from 1 on, or from 0 on if that is the default."""
+
+    def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
+        for name, text in reversed(texts.items()):
+            default = getattr(sizes, name)
+            whole = click.IntRange(0 if default == 0 else 1)
+            kind = click.FloatRange(0, min_open=True) if isinstance(default, float) else whole
+            option = f"--{name.replace('_', '-')}"
+            shown = default is not None
+            command = click.option(option, type=kind, default=default, show_default=shown, help=text)(command)
+        return command
+
+    return with_options

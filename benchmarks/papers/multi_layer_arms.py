@@ -1,0 +1,55 @@
+"""The ways to represent documents that `osn bench multi-layer` compares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+LAMBDAS = (0.01, 0.1, 1.0, 10.0)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A way to represent documents."""
+
+    name: str
+    representation: Mapping[str, Any] | None = None
+    """Fields of `RepresentationSettings`; None is the plain dual encoder."""
+    two_stage: bool = False
+    repeated: bool = False
+    """Whether it is trained with the seeds that judge, too, or with the first alone."""
+
+    @property
+    def is_rival(self) -> bool:
+        return self.representation is not None and self.representation.get("source", "layers") != "layers"
+
+
+def mlr(layers: str | list[int], pooling: str, *, weight: float = 1.0, **more: Any) -> Arm:
+    """weight: λ, 1 in the paper for two layers and 0.1 for all (appendix A)."""
+    named = layers if isinstance(layers, str) else ",".join(map(str, layers))
+    name = f"MLR {named}, {pooling}" + (f", λ {weight:g}" if pooling == "self-contrastive" else "")
+    return Arm(name, {"layers": layers, "pooling": pooling, "regularization": weight}, **more)
+
+
+def me_bert(count: int, pooling: str) -> Arm:
+    settings = {"source": "first-tokens", "count": count, "pooling": pooling, "regularization": 1.0}
+    return Arm(f"ME-BERT {count}, {pooling}", settings)
+
+
+def colbert(pooling: str) -> Arm:
+    return Arm(f"token vectors, {pooling}", {"source": "tokens", "pooling": pooling, "regularization": 0.01})
+
+
+def in_two_stages(arm: Arm) -> Arm:
+    return replace(arm, name=f"{arm.name}, two stages", two_stage=True, repeated=False)
+
+
+DUAL = Arm("dual encoder", repeated=True)
+SELF_CONTRASTIVE = mlr("last:2", "self-contrastive", repeated=True)
+"""Of the paper's λ; `best_on_dev` says of which λ it is trained here."""
+MULTI_VECTOR = mlr("last:2", "multi-vector", repeated=True)
+
+
+def of_lambdas() -> list[Arm]:
+    return [mlr("last:2", "self-contrastive", weight=weight, repeated=True) for weight in LAMBDAS]

@@ -1,0 +1,393 @@
+"""What all parts of `osn bench multi-layer` train and search with: sets, arms, the recipe, each model's training and tests.
+
+One model learns from both sets' questions, one hard negative of BM25's for each. squad-mix is split by article: its test
+split, whose paragraphs no training question is about; its own kind of questions about articles that were held back; and a
+dev part. What is trained on has no document of what is tested.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from benchmarks.beir_parts import articles, by_article, check_data, evenly, judgements, write_judged
+from benchmarks.experiment import JudgedSet, copied, kept_measured, shared, slug
+from benchmarks.papers.multi_layer_arms import Arm, in_two_stages, of_lambdas
+from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.results import Engine
+from opensearch_neural.models.pooling import Pooling
+from trainers.common.precision import Computed, Precision, computed_in, computing_in
+
+if TYPE_CHECKING:
+    from opensearch_neural.evaluation.measures import Measured
+    from trainers.data.sets import SetSettings
+    from trainers.dense import DenseConfig
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+START = "sentence-transformers/all-MiniLM-L6-v2"
+SQUAD, WIKIQA = "squad-mix", "wikiqa-doc"
+HELD = "squad-mix, held-back articles"
+TESTS = (SQUAD, HELD, WIKIQA)
+MEASURES = ("Success@5", "Success@20", "Success@100", "nDCG@10")
+TOP_5 = MEASURES[0]
+DEPTH = 100
+SEEDS = (42, 43, 44, 45)
+"""The first chooses λ, and is that of arms with one seed; the others judge."""
+STEPS = 60
+DEV_SHARE, TEST_SHARE = 0.03, 0.12
+"""Of squad-mix's training articles."""
+DEV_QUERIES = 300
+"""Of each dev set, at most, that the states of a training are compared with."""
+HELD_QUERIES = 3000
+"""Questions about held-back articles that are tested, at most."""
+
+
+# ------------------------------------------------ what trainings have in common
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What the trainings of all arms have in common."""
+
+    start: str = START
+    pooling: Pooling = "mean"
+    """Of every layer's tokens."""
+    cosine: bool = True
+    """Vectors of length 1; the paper compares raw inner products."""
+    learning_rate: float = 5e-5
+    batch: int = 32
+    document_length: int = 96
+    """In tokens."""
+    precision: Precision = "auto"
+
+    @cached_property
+    def backbone(self) -> Any:
+        """The configuration of the transformer that documents' towers start from."""
+        from trainers.encoders.tower import read_config, read_start
+
+        return read_config(read_start(self.start).folders["document"])
+
+    @property
+    def depth(self) -> int:
+        return int(self.backbone.num_hidden_layers)
+
+    @cached_property
+    def computed(self) -> Computed:
+        """What `precision` means here: a model that was trained in other numbers is another model."""
+        return computed_in(self.precision)
+
+    @cached_property
+    def start_hash(self) -> str:
+        from opensearch_neural.models.directory import hash_files, locate
+
+        return hash_files(locate(self.start))
+
+    @property
+    def start_name(self) -> str:
+        return self.start.rstrip("/").rpartition("/")[2]
+
+    @property
+    def described(self) -> str:
+        """The start, and what is made of it, as a result names them."""
+        width, compared = int(self.backbone.hidden_size), "cosines" if self.cosine else "inner products"
+        made = f"{self.start_hash}, {self.depth} layers × {width}, {self.computed}"
+        return f"{self.start_name} ({made}), {self.pooling}, {compared}"
+
+    def check(self) -> None:
+        """Raises InputError for a CLS that the start does not have, ModelError for a start that is none."""
+        from opensearch_neural.models.pretrained import T5
+
+        # `backbone` comes first: a start that is none is refused whatever the pooling.
+        if self.backbone.model_type in T5 and self.pooling == "cls":
+            raise InputError(f"{self.start} is a T5, which has no CLS", "give --pooling mean")
+
+    def fingerprint(self, *, steps: int, seed: int) -> str:
+        """Of everything that an option changes about a training: another one is another folder."""
+        from trainers.common.config import fingerprint
+
+        # Not where the start lies, but what it is.
+        settings = {**asdict(self), "start": "", "precision": self.computed}
+        return fingerprint(settings, self.start_hash, steps, seed)[:8]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained arm."""
+
+    arm: Arm
+    seed: int
+    folder: Path
+    dev: list[float]
+    """The dev measure that selected its state, at each evaluation."""
+
+    @property
+    def engine(self) -> Engine:
+        return Engine(self.arm.name, self.seed)
+
+    @property
+    def spec(self) -> str:
+        """As `open_retriever` names it."""
+        from opensearch_neural.models.directory import read_osn_json
+
+        return f"{(read_osn_json(self.folder) or {})['kind']}:{self.folder}"
+
+
+@dataclass
+class Experiment:
+    """Data, recipe and length of the trainings, with all that is made of them in `work`."""
+
+    data: Path
+    work: Path
+    recipe: Recipe = field(default_factory=Recipe)
+    steps: int = STEPS
+    only: tuple[str, ...] = ()
+    """Parts of the names of the arms that are wanted; the dual encoder always is. All without any."""
+    _sets: dict[str, JudgedSet] = field(default_factory=dict)
+    _trained: dict[Path, Trained] = field(default_factory=dict)
+    _hashes: dict[str, str] = field(default_factory=dict)
+
+    def wanted(self, arms: Iterable[Arm]) -> list[Arm]:
+        return [
+            arm
+            for arm in arms
+            if arm.representation is None or not self.only or any(part in arm.name for part in self.only)
+        ]
+
+    # -------------------------------------------- sets
+
+    @property
+    def held(self) -> Path:
+        """squad-mix with its training questions split by article: qrels dev and test."""
+        return self.work / "data" / "squad-mix-held"
+
+    def train_set(self, name: str) -> Path:
+        """The training questions of a set, and the documents that answer them."""
+        return self.work / "data" / f"{name}-train"
+
+    def negatives(self, name: str) -> Path:
+        return self.work / "data" / f"{name}.bm25.jsonl"
+
+    @property
+    def dev(self) -> list[SetSettings]:
+        """What trainings choose their best state on."""
+        from trainers.data.sets import SetSettings
+
+        return [
+            SetSettings(self.held, split="dev", name="squad-mix-dev"),
+            SetSettings(self.data / WIKIQA, split="dev", name="wikiqa-dev"),
+        ]
+
+    @cached_property
+    def dev_questions(self) -> int:
+        """How many questions a measure on dev rests on, of both sets together."""
+        return sum(min(DEV_QUERIES, len(settings.load().query_texts())) for settings in self.dev)
+
+    def judged(self, name: str) -> JudgedSet:
+        """A test set. Questions about one article are not independent of each other."""
+        from trainers.data.loading import load_training
+
+        if name not in self._sets:
+            loaded = load_training(self.held if name == HELD else self.data / name, split="test", name=name)
+            if name == HELD and len(loaded) > HELD_QUERIES:
+                loaded = loaded.take(evenly(range(len(loaded)), HELD_QUERIES))
+            qrels, corpus = loaded.qrels(), self.data / (WIKIQA if name == WIKIQA else SQUAD)
+            self._sets[name] = JudgedSet(name, loaded, qrels, by_article(qrels, articles(corpus)))
+        return self._sets[name]
+
+    def prepare(self) -> Experiment:
+        """Split by article, keep the documents of training questions, mine BM25's negatives, if that is not done. Raises
+        InputError for a folder of work on other data."""
+        shared({self.work / "data": self._prepare})
+        return self
+
+    def _prepare(self) -> None:
+        from trainers.common.schedules import with_mined
+        from trainers.data.loading import load_training
+
+        squad, wikiqa = self.data / SQUAD, self.data / WIKIQA
+        check_data(self.work, [squad, wikiqa])
+        of_document = articles(squad)
+        parts: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
+        for line in judgements(squad, "train"):
+            parts[_part(of_document[line.split("\t")[1]])].append(line)
+        write_judged(squad, self.held, {"dev": parts["dev"], "test": parts["test"]})
+        write_judged(squad, self.train_set(SQUAD), {"train": parts["train"]}, answers_only=True)
+        # A document may answer questions of several splits.
+        tested = {line.split("\t")[1] for split in ("dev", "test") for line in judgements(wikiqa, split)}
+        own = [line for line in judgements(wikiqa, "train") if line.split("\t")[1] not in tested]
+        write_judged(wikiqa, self.train_set(WIKIQA), {"train": own}, answers_only=True)
+        for name in (SQUAD, WIKIQA):
+            train = load_training(self.train_set(name), name=name)
+            with_mined(train, "bm25", self.negatives(name), depth=DEPTH, keep=50)
+
+    # -------------------------------------------- trainings
+
+    def configuration(self, arm: Arm, seed: int) -> DenseConfig:
+        """What `osn train dense` or `osn train mlr` is told; the same for all arms but for the representation."""
+        from trainers.common.schedules import TwoStageSettings
+        from trainers.common.settings import TrainingSettings
+        from trainers.data.candidates import CandidateSettings
+        from trainers.data.sets import DevSettings, SetSettings
+        from trainers.dense import DenseConfig
+        from trainers.multi_layer import MlrConfig, RepresentationSettings, SeparateTowers
+
+        recipe, steps = self.recipe, self.steps
+        name = f"{slug(arm.name)}-{steps}-{seed}-{recipe.fingerprint(steps=steps, seed=seed)}"
+        settings: dict[str, Any] = {
+            "output": self.work / "models" / name,
+            "start": recipe.start,
+            "train": [
+                SetSettings(self.train_set(name), name=name, negatives=self.negatives(name)) for name in (SQUAD, WIKIQA)
+            ],
+            "dev": self.dev,
+            "unseen": [
+                SetSettings(self.data / SQUAD, split="test", name="squad-mix-test"),
+                SetSettings(self.held, split="test", name="held-back"),
+                SetSettings(self.data / WIKIQA, split="test", name="wikiqa-test"),
+            ],
+            "encoder": SeparateTowers(
+                pooling=recipe.pooling,
+                query_length=48,
+                document_length=recipe.document_length,
+                normalize=recipe.cosine,
+                dropout=0.0,
+            ),
+            "candidates": CandidateSettings(negatives=1, depth=DEPTH),
+            "two_stage": TwoStageSettings(depth=DEPTH, keep=50) if arm.two_stage else None,
+            "selection": DevSettings(queries=DEV_QUERIES, documents=500),
+            "training": TrainingSettings(
+                steps=steps,
+                batch_size=recipe.batch,
+                learning_rate=recipe.learning_rate,
+                warmup=0.05,
+                weight_decay=0.0,
+                max_gradient_norm=2.0,
+                set_weights=0.5,
+                evaluate_every=-(-steps // 3),
+                save_every=-(-steps // 4),
+                precision=recipe.computed,
+                seed=seed,
+            ),
+        }
+        if arm.representation is None:
+            return DenseConfig(**settings)
+        return MlrConfig(**settings, representation=RepresentationSettings(**arm.representation))
+
+    def train(self, arm: Arm, seed: int) -> Trained:
+        """The model of an arm, trained if it is not there yet."""
+        from trainers.dense import train_dense
+        from trainers.multi_layer import MlrConfig, build
+
+        config = self.configuration(arm, seed)
+        if config.output not in self._trained:
+            done = train_dense(config, build) if isinstance(config, MlrConfig) else train_dense(config)
+            logger.info("%s, seed %d: %d steps, %s", arm.name, seed, done.steps, done.measures)
+            history = (config.output / ".training" / "history.jsonl").read_text(encoding="utf-8").splitlines()
+            dev = {line["step"]: line["eval_nDCG@10"] for line in map(json.loads, history) if "eval_nDCG@10" in line}
+            self._trained[config.output] = Trained(arm, seed, config.output, [dev[step] for step in sorted(dev)])
+        return self._trained[config.output]
+
+    def each_trained(self, trials: Iterable[tuple[Arm, int]], *, search: bool = True) -> list[Trained]:
+        """The models of arms and seeds, each trained once and, if `search`, tested on every set; see `shared`."""
+
+        def job(arm: Arm, seed: int) -> Trained:
+            trained = self.train(arm, seed)
+            return self.tested(trained) if search else trained
+
+        return shared({self.configuration(arm, seed).output: partial(job, arm, seed) for arm, seed in trials})
+
+    def train_on(self, first: Trained) -> Trained:
+        """An arm in two stages, of which the first is what was trained in one."""
+        from trainers.common.schedules import FIRST, FOLDER
+
+        arm = in_two_stages(first.arm)
+        copied(first.folder, self.configuration(arm, first.seed).output / FOLDER / FIRST)
+        return self.tested(self.train(arm, first.seed))
+
+    def best_on_dev(self) -> Arm:
+        """SELF_CONTRASTIVE with that λ of LAMBDAS whose model, of the first seed, is the best on dev."""
+        every = self.each_trained([(arm, SEEDS[0]) for arm in of_lambdas()], search=False)
+        best = max(every, key=lambda trained: max(trained.dev))
+        logger.info("best on dev: %s", best.arm.name)
+        return best.arm
+
+    # -------------------------------------------- searches
+
+    def tested(self, trained: Trained) -> Trained:
+        for name in TESTS:
+            self.searched(trained.spec, name)
+        return trained
+
+    def searched(self, spec: str, name: str) -> Measured:
+        """A model (as `open_retriever` names it) on a test set: exact search over the whole corpus."""
+
+        def search() -> Measured:
+            from trainers.data.negatives import open_retriever
+
+            judged, cache = self.judged(name), self.vectors(spec, name)
+            with computing_in(self.recipe.computed):
+                engine = open_retriever(spec, judged.data.documents, cache=cache)
+                # One process at a time writes the vectors.
+                (run,) = shared({cache: partial(engine.retrieve, judged.texts, DEPTH)})
+            return judged.measure(run, MEASURES)
+
+        return kept_measured(self.measured_file(spec, name), search)
+
+    def measured_file(self, spec: str, name: str, what: str = "") -> Path:
+        """Where is kept what was measured of a model on a test set: by both hashes."""
+        known = f"{slug(name)}-{self.hash_of(spec)}-{self.judged(name).data.hash}-{self.recipe.computed}"
+        return self.work / "measured" / f"{known}{what}.json"
+
+    def vectors(self, spec: str, name: str) -> Path:
+        """Where the vectors of a test set's corpus are kept; the two sets of squad-mix share theirs."""
+        documents = self.judged(name).data.documents
+        return self.work / "vectors" / self.hash_of(spec) / f"{documents.hash}-{self.recipe.computed}"
+
+    def hash_of(self, spec: str) -> str:
+        from opensearch_neural.models.directory import hash_files, locate
+
+        if spec not in self._hashes:
+            self._hashes[spec] = hash_files(locate(spec.partition(":")[2]))
+        return self._hashes[spec]
+
+    def starts(self) -> dict[str, str]:
+        """{name: as `open_retriever` names it} of the model that all arms start from: as it was published, and, where that
+        reads more, reading as many tokens of a document as the arms do."""
+        from sentence_transformers import SentenceTransformer
+
+        from opensearch_neural.models.directory import locate
+        from opensearch_neural.models.pretrained import quiet_loading
+
+        recipe = self.recipe
+        name, length = f"{recipe.start_name} as it is", recipe.document_length
+        published = {name: f"dense:{recipe.start}"}
+        with quiet_loading():
+            model = SentenceTransformer(str(locate(recipe.start)), device="cpu", local_files_only=True)
+        if model.max_seq_length and model.max_seq_length <= length:
+            return published
+        cut = self.work / "starts" / f"{recipe.start_hash}-{length}"
+
+        def write() -> None:
+            if not cut.exists():
+                part = cut.with_suffix(".part")
+                model.max_seq_length = length
+                with quiet_loading():
+                    model.save(str(part), create_model_card=False)
+                part.rename(cut)
+
+        shared({cut: write})
+        return published | {f"{name}, {length} tokens": f"dense:{cut}"}
+
+
+def _part(article: str) -> str:
+    share = int(hashlib.sha256(article.encode()).hexdigest()[:8], 16) / 0x100000000
+    return "dev" if share < DEV_SHARE else "test" if share < DEV_SHARE + TEST_SHARE else "train"

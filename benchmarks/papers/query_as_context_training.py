@@ -1,0 +1,425 @@
+"""What `osn bench query-as-context` trains: the corpora, generators of queries, the start of all arms, arms and retrievers.
+
+Passages are those of articles that have four at least, so that a random one is mostly another than the neighbour. Whatever
+article holds a relevant document of a test or dev split trains nothing before fine-tuning. Queries for squad-mix are written
+by a generator trained on the pairs of the other two corpora, queries for these by one trained on squad-mix's. Generators
+start from all-MiniLM-L6-v2, whose own training had other questions of the kind; the encoders that are compared do not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from benchmarks.beir_parts import articles, by_article, check_data, evenly, judgements, write_judged
+from benchmarks.experiment import JudgedSet, kept_measured, shared, slug
+
+if TYPE_CHECKING:
+    from opensearch_neural.evaluation.measures import Measured
+    from trainers.data.sets import SetSettings
+    from trainers.dense import DenseConfig
+    from trainers.query_as_context.settings import Context, CorpusSettings, QueryAsContextConfig, Variant
+
+READER = "sentence-transformers/all-MiniLM-L6-v2"
+"""What query generators start from."""
+READER_LAYERS = 3
+TESTED = ("squad-mix", "wikiqa-doc")
+ARTICLES: dict[str, Literal["title", "url"]] = {"squad-mix": "title", "wikiqa-doc": "title", "medquad-liveqa": "url"}
+WRITERS = {
+    "squad-mix": ("wikiqa-doc", "medquad-liveqa"),
+    "wikiqa-doc": ("squad-mix",),
+    "medquad-liveqa": ("squad-mix",),
+}
+"""Whose pairs train the generator that writes for a corpus."""
+DEV = "wikiqa-doc"
+"""Whose dev split retrieval is watched on; its articles train nothing before fine-tuning."""
+MASKED = 0.3
+"""Of a window's tokens, for the small BERT: BERT's 15% are little to learn from in so few updates."""
+LEAST_PASSAGES = 4
+"""Of an article that trains."""
+PASSAGE_LENGTH = 144
+QUERY_LENGTH = 32
+VARIANTS: dict[Variant, str] = {"cocondenser": "coCondenser", "cot-mae": "CoT-MAE"}
+START = "start"
+NONE, RANDOM, QUERY, SINGLE, HUMAN = "none", "random passage", "query", "query of 1 candidate", "human questions"
+FINE_TUNED_ON = 4000
+"""Questions of each train split at most, evenly taken."""
+SEED = 42
+STAGES = ("zero-shot", "retriever 1", "retriever 2")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Sizes and lengths of everything: the defaults are for two cores."""
+
+    layers: int = 4
+    hidden: int = 256
+    mlm_steps: int = 2000
+    steps: int = 500
+    batch: int = 64
+    generator_steps: int = 1000
+    fine_tuning_steps: int = 240
+    sparse_steps: int = 200
+    documents: int = 1500
+    """Of medquad-liveqa; all of the others."""
+    seeds: int = 1
+    """Of the arms with a random passage and with a generated query."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One pre-training."""
+
+    variant: Variant
+    label: str
+    context: Context
+    candidates: int | None = None
+    """Generated queries a passage, of which one is drawn; None for all."""
+
+    @property
+    def name(self) -> str:
+        return f"{VARIANTS[self.variant]}, {self.label}"
+
+
+def arms() -> dict[str, Arm]:
+    """{name: arm}."""
+    every = [
+        *(Arm(variant, NONE, "none") for variant in VARIANTS),
+        *(Arm(variant, RANDOM, "random-passage") for variant in VARIANTS),
+        *(Arm(variant, QUERY, "query") for variant in VARIANTS),
+        Arm("cocondenser", SINGLE, "query", candidates=1),
+        Arm("cocondenser", HUMAN, "query"),
+    ]
+    return {arm.name: arm for arm in every}
+
+
+@dataclass
+class Experiment:
+    """Data and sizes, with all that is made of them in `work`. Raises InputError for work on other data."""
+
+    data: Path
+    work: Path
+    scale: Scale
+
+    def __post_init__(self) -> None:
+        check_data(self.work, [self.data / name for name in ARTICLES])
+
+    # -------------------------------------------- corpora and questions
+
+    @property
+    def folder(self) -> Path:
+        """Of documents and pairs of them: another number of documents has another."""
+        return self.work / f"documents-{self.scale.documents}"
+
+    @cached_property
+    def documents(self) -> list[CorpusSettings]:
+        """The corpora without the articles that are tested on, written to `work`."""
+        from trainers.data.loading import load_training, read_documents
+        from trainers.query_as_context.passages import tested_articles
+        from trainers.query_as_context.settings import CorpusSettings
+
+        whole = [
+            CorpusSettings(self.data / name, article=article, limit=None if name in TESTED else self.scale.documents)
+            for name, article in ARTICLES.items()
+        ]
+        files = {corpus.title: self.folder / f"{corpus.title}.jsonl" for corpus in whole}
+        if not all(file.exists() for file in files.values()):
+            splits = [(name, "test") for name in TESTED] + [("wikiqa-doc", "dev")]
+            tested = tested_articles(whole, [load_training(self.data / name, split=split) for name, split in splits])
+            for corpus in whole:
+                documents = read_documents(corpus.path, limit=corpus.limit)
+                rest = (document.record() for document in documents if corpus.key(document) not in tested)
+                write_lines(files[corpus.title], rest)
+        return [replace(corpus, path=files[corpus.title], limit=None) for corpus in whole]
+
+    def questions(self, name: str) -> Iterator[tuple[str, str]]:
+        """(question, id of the document that answers it) of a corpus' train split, or of its titles where those are the
+        questions; only of documents that may train, and without what the test split asks too."""
+        from trainers.data.leaks import find_leaks, without_leaks
+        from trainers.data.loading import load_training, read_documents
+
+        documents = {document.id: document for document in read_documents(self.folder / f"{name}.jsonl")}
+        if name not in TESTED:
+            yield from ((document.title, identifier) for identifier, document in documents.items() if document.title)
+            return
+        asked = load_training(self.data / name, split="train", name=name)
+        for example in without_leaks(asked, find_leaks(asked, self.judged(name).data)).examples:
+            yield from ((example.query, document) for document in example.positives if document in documents)
+
+    def human_questions(self, config: QueryAsContextConfig, at: int) -> Path:
+        """What people asked of a corpus, as `osn generate-queries` would have written it: a question goes to the passage of
+        its document that shares most words with it. A passage of which nobody asked keeps its generated queries, so that
+        all arms read the same passages."""
+        from trainers.data.formats import read_json_lines
+        from trainers.data.loading import GENERATED, read_documents
+        from trainers.data.texts import TextStore, normalised
+        from trainers.query_as_context.passages import question_files
+
+        name = config.corpora[at].title
+        passages, questions = question_files(replace(config, corpora=self.with_generators(config.corpora)))[at]
+        assert questions is not None
+        file = self.work / "passages" / f"{questions.name.partition('.')[0]}.human.jsonl"
+        if file.exists():
+            return file
+        texts = TextStore((document.id, document.contents) for document in read_documents(passages))
+        words = {identifier: set(normalised(text).split()) for identifier, text in texts.items()}
+        of_document: dict[str, list[str]] = {}
+        for identifier in texts:
+            of_document.setdefault(identifier.rpartition("#")[0], []).append(identifier)
+        asked: dict[str, list[str]] = {}
+        for question, document in self.questions(name):
+            own = set(normalised(question).split())
+            if candidates := of_document.get(document):
+                nearest = max(candidates, key=lambda passage: len(words[passage] & own))
+                asked.setdefault(nearest, []).append(question)
+        header = {"osn": GENERATED, "format": 1, "documents": texts.hash, "model": "people"}
+        lines = [
+            {"_id": line["_id"], "queries": [{"text": text} for text in asked[line["_id"]]]}
+            if line["_id"] in asked
+            else line
+            for _, line in read_json_lines(questions)
+            if "_id" in line
+        ]
+        write_lines(file, [header, *lines])
+        return file
+
+    def generator(self, corpus: str) -> str:
+        """The query generator that writes for a corpus, trained if it is not there yet."""
+        from trainers.common.settings import TrainingSettings
+        from trainers.data.loading import read_documents
+        from trainers.doc2query import train as doc2query
+        from trainers.encoders import backbones
+
+        names, steps = WRITERS[corpus], self.scale.generator_steps
+        pairs, start = self.folder / "pairs" / f"{'+'.join(names)}.jsonl", self.work / "models" / "reader"
+        config = doc2query.Doc2QueryConfig(
+            output=self.work / "models" / f"generator-{'-'.join(names)}",
+            data=[pairs],
+            backbone=str(start),
+            passage_length=PASSAGE_LENGTH,
+            query_length=QUERY_LENGTH,
+            training=TrainingSettings(
+                steps=steps, batch_size=32, learning_rate=2e-4, bucket=16, precision="auto", evaluate_every=steps
+            ),
+        )
+
+        def written() -> Iterator[dict[str, str]]:
+            for name in names:
+                # What a passage is: text without its title.
+                texts = {document.id: document.text for document in read_documents(self.folder / f"{name}.jsonl")}
+                for question, identifier in self.questions(name):
+                    if texts[identifier].strip():
+                        yield {"query": question, "positive": texts[identifier]}
+
+        def train() -> str:
+            if not pairs.exists():
+                write_lines(pairs, written())
+            if not (start / "tokenizer.json").exists():
+                backbones.save(*backbones.encoder_decoder(READER, layers=READER_LAYERS), start)
+            return str(doc2query.run(config))
+
+        return shared({config.output: train})[0]
+
+    def with_generators(self, corpora: Iterable[CorpusSettings]) -> list[CorpusSettings]:
+        return [replace(corpus, generator=self.generator(corpus.title)) for corpus in corpora]
+
+    # -------------------------------------------- pre-training
+
+    def masked_lm(self) -> Path:
+        """The small BERT, from scratch."""
+        from trainers.common.settings import TrainingSettings
+        from trainers.encoders.backbones import NewBackbone
+        from trainers.masked_lm import train as masked_lm
+
+        steps, scale = self.scale.mlm_steps, self.scale
+        return masked_lm.run(
+            masked_lm.MaskedLmConfig(
+                output=self.work / "models" / "mlm",
+                corpus=[corpus.path for corpus in self.documents],
+                new=NewBackbone(
+                    "bert",
+                    layers=scale.layers,
+                    hidden=scale.hidden,
+                    heads=max(1, scale.hidden // 64),
+                    # Of every training that follows, too: its random numbers cost a processor a third of a step's time.
+                    dropout=0.0,
+                ),
+                max_length=PASSAGE_LENGTH,
+                masked=MASKED,
+                whole_word=True,
+                training=TrainingSettings(
+                    steps=steps,
+                    batch_size=32,
+                    learning_rate=5e-4,
+                    bucket=16,
+                    precision="auto",
+                    evaluate_every=max(1, steps // 5),
+                ),
+            )
+        )
+
+    def output(self, arm: str, seed: int = SEED) -> Path:
+        return self.work / "models" / f"{slug(arm)}-{seed}"
+
+    def configuration(self, arm: Arm, seed: int, corpora: list[CorpusSettings], start: Path) -> QueryAsContextConfig:
+        """What `osn train query-as-context` is told for an arm."""
+        from trainers.common.settings import TrainingSettings
+        from trainers.data.sets import DevSettings
+        from trainers.query_as_context.settings import QueryAsContextConfig
+
+        steps = self.scale.steps
+        return QueryAsContextConfig(
+            output=self.output(arm.name, seed),
+            corpora=corpora,
+            backbone=str(start),
+            variant=arm.variant,
+            context=arm.context,
+            candidates=arm.candidates,
+            passage_length=PASSAGE_LENGTH,
+            query_length=QUERY_LENGTH,
+            # The same passages for all: those that a random passage can be drawn for.
+            least_passages=LEAST_PASSAGES,
+            layers=min(2, self.scale.layers),
+            dev_share=0.04,
+            # What is kept is still chosen by the loss on passages held back.
+            dev=[self.dev],
+            selection=DevSettings(queries=300, documents=700),
+            training=TrainingSettings(
+                steps=steps,
+                batch_size=self.scale.batch,
+                learning_rate=3e-4,
+                precision="auto",
+                evaluate_every=max(1, steps // 5),
+                log_every=max(1, min(10, steps // 10)),
+                seed=seed,
+            ),
+            cache=self.work / "passages",
+        )
+
+    @cached_property
+    def start(self) -> Path:
+        """Condenser pre-training of the small BERT: where every arm starts."""
+        from trainers.query_as_context.train import run
+
+        output, steps = self.work / "models" / START, self.scale.steps
+
+        def train() -> None:
+            config = self.configuration(Arm("cocondenser", START, "none"), SEED, self.documents, self.masked_lm())
+            half = replace(config.training, steps=max(1, steps // 2), evaluate_every=max(1, steps // 4))
+            run(replace(config, output=output, training=half))
+
+        shared({output: train})
+        return output
+
+    def of_arm(self, arm: Arm, seed: int = SEED) -> QueryAsContextConfig:
+        """The configuration of an arm with what its contexts come from, which is made if it is not there yet."""
+        config = self.configuration(arm, seed, self.documents, self.start)
+        if arm.label == HUMAN:
+            asked = [self.human_questions(config, at) for at in range(len(config.corpora))]
+            corpora = zip(config.corpora, asked, strict=True)
+            return replace(config, corpora=[replace(corpus, queries=file) for corpus, file in corpora])
+        return replace(config, corpora=self.with_generators(config.corpora)) if arm.context == "query" else config
+
+    def pretrained(self, arm: Arm, seed: int = SEED) -> Path:
+        """An arm's checkpoint, trained if it is not there yet."""
+        from trainers.query_as_context.train import run
+
+        run(self.of_arm(arm, seed))
+        return self.output(arm.name, seed)
+
+    # -------------------------------------------- fine-tuning
+
+    def asked(self, name: str) -> Path:
+        """The set with at most FINE_TUNED_ON of its train questions: negatives are mined for all that train, by each arm."""
+        source, folder = self.data / name, self.work / "fine-tuning" / name
+        lines = list(judgements(source, "train"))
+        questions = list(dict.fromkeys(line.split("\t")[0] for line in lines))
+        chosen = set(evenly(questions, FINE_TUNED_ON))
+        some = {"train": [line for line in lines if line.split("\t")[0] in chosen]}
+        shared({folder: partial(write_judged, source, folder, some)})
+        return folder
+
+    def fine_tuned(self, name: str, start: Path) -> dict[str, Path]:
+        """Both retrievers of what is called `name`, trained if they are not there yet: {stage: model}."""
+        from trainers.common.schedules import FIRST, FOLDER
+        from trainers.dense import train_dense
+
+        config = self.fine_tuning(name, start)
+        train_dense(config)
+        return {STAGES[1]: config.output / FOLDER / FIRST, STAGES[2]: config.output}
+
+    def fine_tuning(self, name: str, start: Path) -> DenseConfig:
+        """The paper's two stages at this size: CLS, raw inner products, BM25's negatives, then mined ones beside them."""
+        from trainers.common.objective import ObjectiveSettings
+        from trainers.common.schedules import TwoStageSettings
+        from trainers.common.settings import TrainingSettings
+        from trainers.data.candidates import CandidateSettings
+        from trainers.data.sets import DevSettings, SetSettings
+        from trainers.dense import DenseConfig
+        from trainers.encoders.tower import EncoderSettings
+
+        steps = self.scale.fine_tuning_steps
+        return DenseConfig(
+            output=self.work / "models" / f"{slug(name)}-retriever",
+            train=[SetSettings(self.asked(tested), name=tested) for tested in TESTED],
+            start=str(start),
+            dev=[self.dev],
+            unseen=[SetSettings(self.data / tested, split="test", name=f"{tested}-test") for tested in TESTED],
+            encoder=EncoderSettings(
+                pooling="cls", normalize=False, query_length=QUERY_LENGTH, document_length=PASSAGE_LENGTH
+            ),
+            objective=ObjectiveSettings(temperature=1.0),
+            candidates=CandidateSettings(negatives=1, depth=200, mine="bm25"),
+            two_stage=TwoStageSettings(depth=200),
+            selection=DevSettings(hold_back=0.05, queries=300, documents=500),
+            training=TrainingSettings(
+                steps=steps,
+                batch_size=32,
+                learning_rate=1e-4,
+                precision="auto",
+                set_weights=0.5,
+                evaluate_every=max(1, steps // 2),
+            ),
+        )
+
+    # -------------------------------------------- tests
+
+    @property
+    def dev(self) -> SetSettings:
+        from trainers.data.sets import SetSettings
+
+        return SetSettings(self.data / DEV, split="dev", name=f"{DEV}-dev")
+
+    def judged(self, name: str) -> JudgedSet:
+        """A test split; its clusters are articles."""
+        from trainers.data.loading import load_training
+
+        test = load_training(self.data / name, split="test", name=name)
+        qrels = test.qrels()
+        return JudgedSet(name, test, qrels, by_article(qrels, articles(self.data / name)))
+
+    def measured(self, model: Path, test: JudgedSet) -> Measured:
+        """A dense model on a test split."""
+        from opensearch_neural.models.directory import hash_files
+        from trainers.common.dev_measures import corpus_measures
+
+        # Where this model has mined among the same documents, their vectors are there.
+        mined = model.parent / f"{test.name}.vectors"
+        return kept_measured(
+            self.work / "measured" / f"{test.name}-{hash_files(model)}-{test.data.hash}.json",
+            lambda: corpus_measures(f"dense:{model}", test.data, cache=mined if mined.exists() else None),
+        )
+
+
+def write_lines(file: Path, records: Iterable[object]) -> None:
+    """JSON lines; stopped in the middle, there is no file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_suffix(".part")
+    with beside.open("w", encoding="utf-8") as target:
+        for record in records:
+            target.write(json.dumps(record, ensure_ascii=False) + "\n")
+    beside.replace(file)

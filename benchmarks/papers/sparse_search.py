@@ -1,0 +1,152 @@
+"""Exact search with sparse vectors, without a cluster: a test set with the statistics of its corpus, and what is measured
+of a student there beside what needs no learning."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from benchmarks.experiment import JudgedSet
+from benchmarks.papers import cluster_bm25
+from benchmarks.papers.cluster_bm25 import best_settings, kept_scores, tuning_questions
+from opensearch_neural.evaluation.results import Row
+
+if TYPE_CHECKING:
+    from opensearch_neural.evaluation.measures import Measured
+    from opensearch_neural.models.lexical import LexicalEncoder
+    from opensearch_neural.retrievers import Run
+    from trainers.sparse.lexicon import Lexicon
+
+MEASURES = ("nDCG@10", "R@100")
+PRESENCE, PIECES = "presence × idf", "BM25 over word pieces"
+DEPTH = 100
+
+
+class Saturation(NamedTuple):
+    """BM25's k1 and b."""
+
+    k1: float
+    b: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseTest(JudgedSet):
+    """A test split with the statistics of its corpus. Judgements are graded."""
+
+    folder: Path
+    """Where vectors are kept."""
+
+    def lexicon(self, pieces: Any, saturation: Saturation | None = None) -> Lexicon:
+        """IDF and BM25 impacts of this corpus over the word pieces of `pieces`, a tokenizer."""
+        from opensearch_neural.models.lexical import build_lexical
+
+        encoder = build_lexical(self.data.documents.values(), tokenizer=pieces)
+        return with_saturation(encoder, saturation or Saturation(encoder.k1, encoder.b))
+
+    def search(self, matrix: Any, vocabulary: list[str], encode: Any) -> Run:
+        """Exact search: matrix (documents, vocabulary) against queries as `encode` makes them."""
+        from scipy.sparse import csr_matrix
+
+        from opensearch_neural.models.vectors import SparseVectors
+        from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
+
+        rows = csr_matrix(matrix)
+        vectors = SparseVectors(rows.indptr, rows.indices, rows.data, vocabulary)
+        return ExactSparseRetriever(self.data.documents.ids, vectors, encode).retrieve(self.texts, DEPTH)
+
+    def documents(self, encoder: Any) -> Any:
+        """The documents as the model encodes them: (documents, vocabulary), kept on disk."""
+        from trainers.data.embedding_cache import sparse_vectors
+
+        info = encoder.info
+        if encoder.lexical is not None:  # The impacts are of this corpus: other vectors than the model's own.
+            info = replace(info, hash=f"{info.hash}-{encoder.lexical.info.hash}")
+        path = self.folder / f"{info.name}-{info.hash}"
+        encode, vocabulary = encoder.encode_documents, encoder.vocabulary
+        return sparse_vectors(encode, self.data.documents, path, model=info, vocabulary=vocabulary).to_scipy()
+
+
+def sparse_test(data: Path, name: str, work: Path) -> SparseTest:
+    from opensearch_neural.corpus.judgements import BeirData
+    from trainers.data.loading import load_training
+
+    test = load_training(data / name, split="test", name=name)
+    # Training data knows relevant documents only, not how relevant.
+    graded = BeirData.load(data / name, "test").qrels
+    return SparseTest(
+        name, test, {query: graded[query] for query in test.query_texts()}, folder=work / "vectors" / name
+    )
+
+
+def with_saturation(encoder: LexicalEncoder, saturation: Saturation) -> Lexicon:
+    from trainers.sparse.lexicon import Lexicon
+
+    return Lexicon(replace(encoder, k1=saturation.k1, b=saturation.b), len(encoder.vocabulary))
+
+
+def on_target(encoder: Any, lexicon: Lexicon) -> Any:
+    """A sparse model with the IDF, and the impacts, of another corpus: what its documents and queries are encoded with
+    there. The learned weights stay."""
+    from opensearch_neural.query_encoder import QueryEncoder
+
+    query = QueryEncoder(
+        encoder.query.tokenizer, lexicon.encoder.query.weights, encoder.query.max_length, name=encoder.query.name
+    )
+    lexical = encoder.lexical
+    if lexical is not None:
+        counted = lexicon.encoder
+        lexical = replace(lexical, query=query, average_length=counted.average_length, k1=counted.k1, b=counted.b)
+    return replace(encoder, query=query, lexical=lexical)
+
+
+def student_run(encoder: Any, test: SparseTest) -> tuple[Run, dict[str, float]]:
+    """The student's run, and how sparse its documents are."""
+    from trainers.sparse.dev_measures import measured_flops
+
+    matrix = test.documents(encoder)
+    queries = [encoder.query.encode(text) for text in test.texts.values()]
+    present = test.lexicon(encoder.query.tokenizer).impacts(list(test.data.documents.values()))
+    outside = (matrix > 0).astype(int) - (matrix > 0).multiply(present > 0).astype(int)
+    sparsity = {
+        "active terms": float((matrix > 0).sum() / matrix.shape[0]),
+        "expansion terms": float(outside.sum() / matrix.shape[0]),
+        "FLOPS": measured_flops(queries, matrix, encoder.vocabulary),
+    }
+    return test.search(matrix, encoder.vocabulary, encoder.query.encode), sparsity
+
+
+def sparsity_rows(test: SparseTest, engine: str, sparsity: Mapping[str, float]) -> list[Row]:
+    count = len(test.data.documents)
+    return [Row(test.name, engine, measure, value, None, None, count) for measure, value in sparsity.items()]
+
+
+def untrained(test: SparseTest, lexicon: Lexicon) -> dict[str, Measured]:
+    """What the student's own vocabulary gives without any learning: a lead has to be over these."""
+    impacts, encoder = lexicon.impacts(list(test.data.documents.values())), lexicon.encoder
+    presence = (impacts > 0).astype("float32")
+    return {
+        name: test.measure(test.search(matrix, encoder.vocabulary, encoder.query.encode), MEASURES)
+        for name, matrix in ((PRESENCE, presence), (PIECES, impacts))
+    }
+
+
+def tuned_pieces(data: Path, names: Iterable[str], work: Path, pieces: Any) -> dict[str, Saturation]:
+    """k1 and b of the impacts over word pieces, chosen on train as those of the rival are; see `best_settings`."""
+    from opensearch_neural.models.lexical import build_lexical
+
+    def scores(name: str) -> dict[Saturation, float]:
+        questions = tuning_questions(data / name)
+        encoder = build_lexical(questions.documents.values(), tokenizer=pieces)
+        test, of_settings = SparseTest(name, questions, questions.qrels(), folder=work), {}
+        for tried in itertools.starmap(Saturation, itertools.product(*cluster_bm25.GRID)):
+            impacts = with_saturation(encoder, tried).impacts(list(questions.documents.values()))
+            run = test.search(impacts, encoder.vocabulary, encoder.query.encode)
+            of_settings[tried] = test.measure(run, ["nDCG@10"]).mean["nDCG@10"]
+        return of_settings
+
+    folder = work / "word-pieces"
+    return best_settings({name: kept_scores(folder, name, Saturation, partial(scores, name)) for name in names})

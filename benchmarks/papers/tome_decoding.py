@@ -1,0 +1,190 @@
+"""What `osn bench tome` measures of an arm: runs of each way to decode, where stage 1 loses, and the time of a query."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.experiment import JudgedSet, kept
+from opensearch_neural.evaluation.results import Row
+from opensearch_neural.models.directory import hash_files
+
+if TYPE_CHECKING:
+    from opensearch_neural.evaluation.measures import Measured
+    from opensearch_neural.models.generative import GenerativeModel
+    from opensearch_neural.models.url_trie import CorpusUrls
+    from opensearch_neural.retrievers import Run
+
+Corpus = Sequence[tuple[str, str | None]]
+"""(document id, its URL)."""
+
+MEASURES = {"Success@1": "Hits@1", "Success@10": "Hits@10"}
+FREE, GREEDY, BEAM = "free", "greedy", ""
+"""Ways to decode: the paper's exact match; held to the corpus's URLs, greedily or with several beams."""
+BEAMS = 10
+WAYS: dict[str, dict[str, Any]] = {FREE: {"decoding": "free"}, GREEDY: {"beams": 1}, BEAM: {"beams": BEAMS}}
+"""{way: options of GenerativeRetriever}."""
+DEPTH = 10
+UNTIMED = 5
+RRF_CONSTANT = 60
+
+
+@dataclass
+class Decoder:
+    """A model over a corpus, and what its last stage reads for each test question: the passages that stage 1 wrote."""
+
+    model: GenerativeModel
+    corpus: Corpus
+    read: dict[str, str]
+    folder: Path
+    """Where decoded runs are kept."""
+
+    @classmethod
+    def of(
+        cls, model: GenerativeModel, corpus: Corpus, queries: Mapping[str, str], folder: Path, *, stage_one: Path
+    ) -> Decoder:
+        """stage_one: the directory of the model's first stage, which a single stage has not."""
+        from trainers.common.config import fingerprint
+
+        if model.passage is None:
+            return cls(model, corpus, dict(queries), folder)
+
+        def write() -> dict[str, str]:
+            return dict(zip(queries, model.stage_two_inputs(list(queries.values())), strict=True))
+
+        made_of = fingerprint(hash_files(stage_one), dict(queries), model.settings)
+        return cls(model, corpus, kept(folder / f"passages-{made_of}.json", write), folder)
+
+    @cached_property
+    def urls(self) -> CorpusUrls:
+        return self.model.index_urls(self.corpus)
+
+    def retriever(self, way: str) -> Any:
+        from opensearch_neural.retrievers.generative import GenerativeRetriever
+
+        return GenerativeRetriever(self.model, self.urls, **WAYS[way])
+
+    def run(self, way: str) -> Run:
+        """The hits for each text that the last stage reads."""
+        from trainers.common.config import fingerprint
+
+        retriever = self.retriever(way)
+
+        def decode() -> Run:
+            hits = retriever.decode(list(self.read.values()))
+            return {
+                query: {retriever.urls.ids[row]: score for row, score in of_query[:DEPTH]}
+                for query, of_query in zip(self.read, hits, strict=True)
+            }
+
+        run: Run = kept(self.folder / f"{fingerprint(retriever.name, self.read, DEPTH)}.json", decode)
+        return run
+
+
+def hits(run: Run, test: JudgedSet) -> Measured:
+    """Hits@1 and Hits@10, which ir-measures calls Success."""
+    measured = test.measure(run, list(MEASURES))
+    return replace(
+        measured,
+        per_query={MEASURES[name]: values for name, values in measured.per_query.items()},
+        mean={MEASURES[name]: value for name, value in measured.mean.items()},
+    )
+
+
+def fused(*runs: Run) -> Run:
+    """Reciprocal rank fusion: Σ 1 / (60 + rank) (Cormack, Clarke & Büttcher, SIGIR 2009)."""
+    from opensearch_neural.evaluation.measures import rank
+
+    result: Run = {}
+    for run in runs:
+        for query, of_query in run.items():
+            scores = result.setdefault(query, {})
+            for at, (document, _) in enumerate(rank(of_query), start=1):
+                scores[document] = scores.get(document, 0.0) + 1 / (RRF_CONSTANT + at)
+    return {query: dict(rank(scores)) for query, scores in result.items()}
+
+
+def gold_texts(model: GenerativeModel, data: Path, test: JudgedSet) -> dict[str, str]:
+    """{question: the passage of its first relevant document, as stage 1 should write it}."""
+    passages = dict(passages_of(model, data))
+    return {query: passages[next(iter(judged))] for query, judged in test.qrels.items()}
+
+
+def passages_of(model: GenerativeModel, data: Path) -> list[tuple[str, str]]:
+    """(document id, its passage) as stage 1 should write it."""
+    from trainers.data.loading import read_documents
+
+    tokenizer = (model.passage or model.url)[1]
+    return [
+        (document.id, model.settings.passage(tokenizer, document.title, document.text))
+        for document in read_documents(data)
+    ]
+
+
+def title_of(passage: str) -> str:
+    """The title of a passage as stage 1 writes it, "title: … passage: …"; of one without prompts all of it."""
+    return passage.partition(" passage: ")[0]
+
+
+def loss_rows(decoder: Decoder, data: Path, engine: str, test: JudgedSet) -> list[Row]:
+    """Rows of where the loss arises. Of the corpus, the share of documents whose passage is another's as well, so that stage
+    2 cannot tell their URLs apart. Of what stage 1 wrote: the share of passages that are in the corpus, that are a
+    relevant document's, and whose title is; of the URLs that stage 2 wrote freely, the share that are a document's. And
+    Hits@1 of questions whose passage is a relevant document's, another document's, and nobody's."""
+    passages: dict[str, set[str]] = {}
+    titles: dict[str, set[str]] = {}
+    for document, passage in passages_of(decoder.model, data):
+        passages.setdefault(passage, set()).add(document)
+        titles.setdefault(title_of(passage), set()).add(document)
+    relevant, read, free = test.qrels, decoder.read, decoder.run(FREE)
+    of_passage = {query: passages.get(text, set()) for query, text in read.items()}
+    right = {query: bool(of_passage[query] & set(relevant[query])) for query in read}
+    titled = [bool(titles.get(title_of(text), set()) & set(relevant[query])) for query, text in read.items()]
+    counted = {
+        "documents whose passage is another's, too": [len(of) > 1 for of in passages.values() for _ in of],
+        "generated passages in the corpus": [bool(documents) for documents in of_passage.values()],
+        "generated passages of a relevant document": list(right.values()),
+        "generated titles of a relevant document": titled,
+        "freely written URLs in the corpus": [bool(free[query]) for query in read],
+    }
+    hit = {query: bool(set(list(free[query])[:1]) & set(relevant[query])) for query in read}
+    for kind, chosen in (
+        ("a relevant document", [query for query in read if right[query]]),
+        ("another document", [query for query in read if of_passage[query] and not right[query]]),
+        ("no document", [query for query in read if not of_passage[query]]),
+    ):
+        if chosen:
+            counted[f"Hits@1, free, where the passage is of {kind}"] = [hit[query] for query in chosen]
+    return [
+        Row(test.name, engine, measure, sum(values) / len(values), None, None, len(values))
+        for measure, values in counted.items()
+    ]
+
+
+def latency(retriever: Any, queries: Sequence[str]) -> tuple[float, float]:
+    """(P50, P99) in milliseconds of one query after the other, the first few untimed; on one thread."""
+    import numpy as np
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for query in queries[:UNTIMED]:
+            retriever.retrieve({"q": query}, DEPTH)
+        times = []
+        for query in queries:
+            start = time.perf_counter()
+            retriever.retrieve({"q": query}, DEPTH)
+            times.append((time.perf_counter() - start) * 1000)
+    finally:
+        torch.set_num_threads(threads)
+    return float(np.percentile(times, 50)), float(np.percentile(times, 99))
+
+
+def parameters(model: GenerativeModel) -> int:
+    stages = [stage[0] for stage in (model.passage, model.url) if stage is not None]
+    return sum(parameter.numel() for stage in stages for parameter in stage.parameters())

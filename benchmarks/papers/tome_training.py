@@ -1,0 +1,283 @@
+"""What `osn bench tome` trains: parts of sets, T5s by span corruption, a generator of queries, and the arms of a set.
+
+Learning rate and schedule are the same for all arms; nothing is chosen by test questions. All trainings lie in folders that
+are named by their sizes: interrupted, the same command goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.beir_parts import evenly, judgements, write_judged, write_part
+from benchmarks.experiment import copied, shared, slug
+from trainers.common.precision import Precision
+
+if TYPE_CHECKING:
+    from opensearch_neural.models.generative import GenerativeModel
+    from trainers.common.settings import TrainingSettings
+    from trainers.tome.settings import TomeConfig
+
+logger = logging.getLogger(__name__)
+
+SETS = ("tldr", "wikiqa-doc")
+PAIRS = ("squad-mix", *SETS)
+"""What the generator learns questions from: the train splits."""
+TWO, SINGLE, SMALL, RANDOM = "two-stage", "single-stage", "single-stage, one T5", "random ids"
+BARE, HALF, SPANLESS, WRITTEN = "no prompts", "half the queries", "no spans", "written passages"
+ARMS = (TWO, SINGLE, SMALL, RANDOM, BARE, HALF, SPANLESS, WRITTEN)
+LAYERS, DEEPER = 4, 9
+"""Of a stage, and of the single stage with as many parameters, which has one table of word embeddings instead of two."""
+EMBEDDING_RATE = 20.0
+"""A new T5's word embeddings are 16 times as large as its matrices; at their rate it learns several times slower."""
+MASKED = 0.3
+"""Of a window's tokens in span corruption; the T5's 15% are little to learn from in so few updates."""
+WRITTEN_SHARE = 5
+"""Of so many queries one has its passage written, for stage 2 to read."""
+DEV = 0.2
+"""Of the train questions, with --dev."""
+SEED = 42
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How long each training is, in updates of `batch` examples."""
+
+    pretraining_steps: int = 4000
+    """Span corruption, each size of T5."""
+    generator_steps: int = 4000
+    steps: int = 6000
+    """Of stage 1; a single stage has `steps` and `url_steps` together."""
+    url_steps: int = 3000
+    """Of stage 2."""
+    batch: int = 64
+    learning_rate: float = 1e-3
+    candidates: int = 10
+    """Generated queries a document."""
+    spans: int = 0
+    """Random spans of a document that are queries too."""
+    documents: int | None = None
+    """Of each set; None for all."""
+    precision: Precision = "auto"
+    writer: str = ""
+    """Hash of the model that writes queries."""
+
+    @property
+    def backbones(self) -> str:
+        """The folder of what was trained before the arms."""
+        return f"pretrained-{self.pretraining_steps}-{self.batch}-{self.learning_rate:g}"
+
+    @property
+    def queries(self) -> str:
+        """Names the documents and queries of a set."""
+        return f"{self.documents or 'all'}-documents-{self.candidates}-queries-{self.writer}"
+
+    @property
+    def arms(self) -> str:
+        """Names what else decides what an arm becomes."""
+        sizes = f"{self.pretraining_steps}-{self.steps}-{self.url_steps}-{self.batch}-{self.learning_rate:g}"
+        return sizes + (f"-{self.spans}" if self.spans else "")
+
+    def training(self, steps: int, **more: float) -> TrainingSettings:
+        from trainers.common.settings import TrainingSettings
+
+        return TrainingSettings(
+            steps=steps,
+            batch_size=self.batch,
+            learning_rate=self.learning_rate,
+            embedding_rate=EMBEDDING_RATE,
+            precision=self.precision,
+            **more,  # type: ignore[arg-type]
+        )
+
+
+# ------------------------------------------------ parts of sets
+
+
+def some_documents(data: Path, work: Path, count: int) -> Path:
+    """Write a set of so many documents, those that test questions ask for first, and return its folder."""
+    from opensearch_neural.corpus.judgements import BeirData
+    from trainers.data.loading import read_documents
+
+    asked = asked_for(BeirData.load(data, "test").qrels)
+    known = set(asked)
+    others = [document.id for document in read_documents(data) if document.id not in known]
+    chosen = evenly(asked, count)
+    folder = work / data.name
+    write_part(data, folder, {*chosen, *evenly(others, count - len(chosen))}, ["train", "test"])
+    return folder
+
+
+def with_dev_questions(data: Path, work: Path) -> Path:
+    """Write a set whose test questions are a fifth of the train split's, and return its folder: to choose settings by."""
+    folder = work / data.name
+    lines = list(judgements(data, "train"))
+    questions = list(dict.fromkeys(line.split("\t")[0] for line in lines))
+    asked = set(evenly(questions, round(DEV * len(questions))))
+    splits: dict[str, list[str]] = {"train": [], "test": []}
+    for line in lines:
+        splits["test" if line.split("\t")[0] in asked else "train"].append(line)
+    shared({folder: partial(write_judged, data, folder, splits)})
+    return folder
+
+
+def asked_for(qrels: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """The relevant documents of all questions, by id."""
+    return sorted({document for judged in qrels.values() for document, grade in judged.items() if grade > 0})
+
+
+def with_urls(folder: Path, file: Path) -> Path:
+    """The documents of a set with their URLs behind their texts: what writes URLs should have read some."""
+    from opensearch_neural.files import write_text
+    from trainers.data.loading import read_documents
+
+    if not file.exists():
+        documents = (replace(each, text=f"{each.text} {each.url or ''}".rstrip()) for each in read_documents(folder))
+        write_text(file, "".join(json.dumps(each.record(), ensure_ascii=False) + "\n" for each in documents))
+    return file
+
+
+# ------------------------------------------------ before the arms
+
+
+def backbone(work: Path, scale: Scale, layers: int) -> Path:
+    return work / scale.backbones / f"t5-{layers}"
+
+
+def pretrained(data: Path, work: Path, scale: Scale, layers: int) -> Path:
+    """A T5 of so many layers a side, by span corruption on the corpora; both sizes have the same tokenizer."""
+    from trainers.encoders.backbones import NewBackbone
+    from trainers.masked_lm.train import MaskedLmConfig, run
+
+    return run(
+        MaskedLmConfig(
+            output=backbone(work, scale, layers),
+            corpus=[with_urls(data / name, work / "with-urls" / f"{name}.jsonl") for name in PAIRS],
+            # Without dropout, in what follows too: its random numbers cost a processor a third of a step's time.
+            new=NewBackbone("t5", layers=layers, hidden=256, heads=4, vocabulary=8000, dropout=0.0),
+            max_length=64,
+            masked=MASKED,
+            training=scale.training(scale.pretraining_steps, bucket=16),
+        )
+    )
+
+
+def generator(data: Path, work: Path, scale: Scale) -> Path:
+    """A model that writes a question for a passage, from the T5 and the questions of the train splits."""
+    from trainers.doc2query.train import Doc2QueryConfig, run
+
+    return run(
+        Doc2QueryConfig(
+            output=work / scale.backbones / f"generator-{scale.generator_steps}",
+            data=[data / name for name in PAIRS],
+            unseen=[data / name for name in PAIRS],
+            backbone=str(backbone(work, scale, LAYERS)),
+            passage_length=96,
+            query_length=32,
+            # By size alone three of four batches would be of squad-mix, for whose documents it writes nothing.
+            training=scale.training(scale.generator_steps, bucket=16, set_weights=0.3),
+        )
+    )
+
+
+def generated(model: str | Path, data: Path, work: Path, scale: Scale) -> Path:
+    """Queries for every document of a set; the same for all arms."""
+    from trainers.data.loading import read_documents
+    from trainers.data.texts import TextStore
+    from trainers.doc2query.generate import generate_queries
+    from trainers.doc2query.sampling import sampling_for
+
+    path = work / "queries.jsonl"
+    sampling = sampling_for(str(model), candidates=scale.candidates, top_k=20, top_p=1.0)
+    documents = TextStore((document.id, document.contents) for document in read_documents(data))
+    generate_queries(model, documents, output=path, sampling=sampling)
+    return path
+
+
+# ------------------------------------------------ the arms
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """All trainings on one set."""
+
+    data: Path
+    """The folder of the set."""
+    work: Path
+    """The folder of its trainings and generated queries."""
+    start: Path
+    """The folder of the backbones."""
+    scale: Scale
+
+    def output(self, arm: str, seed: int = SEED) -> Path:
+        return self.work / f"{slug(arm)}-{seed}-{self.scale.arms}"
+
+    def configuration(self, arm: str, seed: int = SEED) -> TomeConfig:
+        """What `osn train tome` is told for an arm."""
+        from opensearch_neural.models.generative import GenerativeSettings
+        from trainers.data.sets import SetSettings
+        from trainers.tome.settings import TomeConfig
+
+        data, scale, queries = self.data, self.scale, self.work / "queries.jsonl"
+        config = TomeConfig(
+            output=self.output(arm, seed),
+            corpus=data,
+            backbone=str(self.start / f"t5-{LAYERS}"),
+            queries=[SetSettings(data, name="labelled"), SetSettings(queries, corpus=data, name="generated")],
+            unseen=[SetSettings(data, split="test", name="test")],
+            spans=scale.spans,
+            # Which state would be kept by the likelihood of dev questions says little of Hits@1, and stage 2 has none: the
+            # last state of every stage is what is measured.
+            dev_share=0.0,
+            training=scale.training(scale.steps, weight_decay=0.0, seed=seed),
+            url_training=scale.training(scale.url_steps, weight_decay=0.0, seed=seed),
+        )
+        if arm in (SINGLE, SMALL, RANDOM):
+            return replace(
+                config,
+                stages="single",
+                backbone=config.backbone if arm == SMALL else str(self.start / f"t5-{DEEPER}"),
+                settings=GenerativeSettings(identifiers="random") if arm == RANDOM else config.settings,
+                training=replace(config.training, steps=scale.steps + scale.url_steps),
+            )
+        if arm == BARE:
+            return replace(config, settings=GenerativeSettings(prompts=False))
+        if arm == HALF:
+            return replace(config, stages="passage", candidates=scale.candidates // 2)
+        if arm == SPANLESS:
+            return replace(config, stages="passage", spans=0)
+        return config
+
+    def train(self, arm: str, seed: int = SEED) -> tuple[GenerativeModel, int]:
+        """The model of an arm, trained if it is not there yet, and the updates of its stages together."""
+        from opensearch_neural.models.generative import PASSAGE, load_generative
+        from opensearch_neural.models.pretrained import load_sequence_to_sequence
+        from trainers.tome.train import train_tome
+
+        config = self.configuration(arm, seed)
+        if arm == WRITTEN:
+            two = self.configuration(TWO, seed)
+            shared({two.output: partial(train_tome, two)})
+            copied(two.output / PASSAGE, config.output / PASSAGE)
+            config = replace(config, written=count_queries(config) // WRITTEN_SHARE)
+        stages = train_tome(config)
+        for stage, outcome in stages.items():
+            logger.info("%s, seed %d, %s: %d steps, %s", arm, seed, stage, outcome.steps, outcome.measures)
+        if arm not in (HALF, SPANLESS):
+            return load_generative(config.output), sum(outcome.steps for outcome in stages.values())
+        # Stage 2 never sees a query, so it is the same.
+        ((whole, updates),) = shared({self.output(TWO, seed): partial(self.train, TWO, seed)})
+        model, tokenizer = load_sequence_to_sequence(config.output / PASSAGE)
+        return replace(whole, passage=(model.to(whole.url[0].device).eval(), tokenizer)), updates
+
+
+def count_queries(config: TomeConfig) -> int:
+    """The (query, document) pairs that stage 1 learns."""
+    from trainers.tome.data import read_sets
+
+    return sum(len(example.positives) for data in read_sets(config) for example in data.examples)

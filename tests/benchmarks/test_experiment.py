@@ -1,0 +1,268 @@
+"""The kernel of the papers' experiments: each thing is done once, and rows and goals say what was measured."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from benchmarks import experiment
+from benchmarks.experiment import (
+    SEED_ERROR,
+    Part,
+    Table,
+    compared,
+    copied,
+    each,
+    goal_of,
+    is_above,
+    kept_measured,
+    means,
+    of_seeds,
+    pairs,
+    run_parts,
+    shared,
+    slug,
+    trials,
+)
+from opensearch_neural.errors import MissingExtra
+from opensearch_neural.evaluation.comparison import interval
+from opensearch_neural.evaluation.measures import Measured
+from opensearch_neural.evaluation.results import Engine, Row, read
+
+WORKER = """
+import os, sys, time
+from functools import partial
+from pathlib import Path
+from benchmarks.experiment import shared
+
+folder, names = Path(sys.argv[1]), sys.argv[2].split(",")
+
+def work(name):
+    file = folder / name
+    if not file.exists():
+        (folder / f"{name}.begun-{os.getpid()}").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.01)
+        time.sleep(0.05)
+        file.write_text(str(os.getpid()))
+    return file.read_text()
+
+print(",".join(shared({folder / name: partial(work, name) for name in names})))
+"""
+
+
+def worker(folder: Path, names: str = "a,b,c,d") -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", WORKER, str(folder), names], stdout=subprocess.PIPE, text=True)
+
+
+def wait_for(happened: Callable[[], object]) -> None:
+    end = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def begun(folder: Path, name: str) -> list[Path]:
+    return list(folder.glob(f"{name}.begun-*"))
+
+
+def test_processes_do_different_jobs_and_all_have_every_result(tmp_path: Path) -> None:
+    first = worker(tmp_path)
+    wait_for(lambda: begun(tmp_path, "a"))
+    second = worker(tmp_path)
+    wait_for(lambda: begun(tmp_path, "b"))  # while the first is at a
+    (tmp_path / "go").touch()
+    found = [process.communicate(timeout=60)[0].strip().split(",") for process in (first, second)]
+    assert found[0] == found[1]
+    assert found[0][:2] == [str(first.pid), str(second.pid)]
+    assert all(len(begun(tmp_path, name)) == 1 for name in "abcd")
+
+
+def test_a_job_whose_process_is_killed_is_done_by_the_one_that_waits(tmp_path: Path) -> None:
+    first = worker(tmp_path, "a")
+    wait_for(lambda: begun(tmp_path, "a"))
+    second = worker(tmp_path, "a,b")
+    wait_for(lambda: begun(tmp_path, "b"))
+    first.kill()
+    first.communicate()
+    (tmp_path / "go").touch()
+    assert second.communicate(timeout=60)[0].strip().split(",") == [str(second.pid)] * 2
+
+
+def test_results_are_in_the_order_of_the_jobs_and_jobs_may_share_others(tmp_path: Path) -> None:
+    def outer() -> list[int]:
+        return shared({tmp_path / "inner": lambda: 1})
+
+    assert shared({tmp_path / "z": outer, tmp_path / "inner": lambda: [2]}) == [[1], [2]]
+
+
+def test_a_job_that_fails_fails_here_and_is_free_again(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        shared({tmp_path / "new" / "a": lambda: 1 // 0})
+    assert shared({tmp_path / "new" / "a": partial(str, 1)}) == ["1"]
+
+
+def test_a_folder_is_copied_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, output = tmp_path / "trained", tmp_path / "later" / "stage"
+    (trained / "inside").mkdir(parents=True)
+    (trained / "inside" / "weights").write_text("w")
+    with monkeypatch.context() as broken:
+        broken.setattr("benchmarks.experiment.Path.rename", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            copied(trained, output)
+    assert not output.exists()
+    copied(trained, output)
+    assert (output / "inside" / "weights").read_text() == "w" and [one.name for one in output.parent.iterdir()] == [
+        "stage"
+    ]
+    (output / "inside" / "weights").write_text("trained on")
+    copied(trained, output)
+    assert (output / "inside" / "weights").read_text() == "trained on"
+
+
+# ------------------------------------------------ arms and seeds
+
+
+def test_repeated_arms_have_every_seed_and_the_others_the_first() -> None:
+    assert trials(["a", "b"], ["a"], (1, 2)) == [Engine("a", 1), Engine("b", 1), Engine("a", 2)]
+
+
+def test_names_of_files_hold_letters_and_digits() -> None:
+    assert slug("MLR last:2, λ 0.01") == "mlr-last-2-λ-0-01"
+
+
+def test_engines_that_are_made_alike_are_made_once(tmp_path: Path) -> None:
+    asked: list[Engine] = []
+    engines = [Engine("a", 1), Engine("b", 1), Engine("a", 2)]
+    results = each(engines, lambda engine: tmp_path / engine.name, lambda engine: asked.append(engine) or engine.name)
+    assert results == {engines[0]: "a", engines[1]: "b", engines[2]: "a"}
+    assert len(asked) == 2
+
+
+# ------------------------------------------------ measurements
+
+
+def measured(*values: float) -> Measured:
+    per_query = {f"q{at}": value for at, value in enumerate(values)}
+    return Measured({"AP": per_query}, {"AP": sum(values) / len(values)}, len(values), 0, 0, 0)
+
+
+def test_what_was_measured_is_kept_question_by_question(tmp_path: Path) -> None:
+    first = kept_measured(tmp_path / "new" / "a.json", lambda: measured(0.1, 1 / 3))
+    again = kept_measured(tmp_path / "new" / "a.json", lambda: pytest.fail("measured again"))
+    assert first == again == measured(0.1, 1 / 3)
+
+
+def test_means_are_over_all_seeds_or_none() -> None:
+    values = {
+        Engine("a", 1): measured(0.0, 1.0),
+        Engine("a", 2): measured(1.0, 1.0),
+        Engine("a", 1, "free"): measured(0.0, 0.0),
+        Engine("a", 2, "free"): measured(0.5, 0.0),
+        Engine("b", 1): measured(1.0, 1.0),
+    }
+    mean = means(values, (1, 2))
+    assert mean == {
+        Engine("a", variant="seeds 1 to 2"): measured(0.5, 1.0),
+        Engine("a", variant="seeds 1 to 2, free"): measured(0.25, 0.0),
+    }
+    assert means(values, (1,)) == {}
+
+
+# ------------------------------------------------ rows
+
+
+def test_an_engine_is_compared_with_the_baseline_of_its_seed_and_variant() -> None:
+    mean = of_seeds((1, 2))
+    every = [
+        *(Engine(name, *how) for name in "ab" for how in ((1,), (2,), (1, "free"), (None, mean))),
+        Engine("published"),
+        Engine("bm25"),
+    ]
+    assert pairs(every, [("a", "b")]) == [
+        (Engine("a", *how), Engine("b", *how)) for how in ((1,), (2,), (1, "free"), (None, mean))
+    ]
+    assert {baseline for _, baseline in pairs(every, [("a", "bm25")])} == {Engine("bm25")}
+    assert pairs(every, [("published", "b"), ("published", "bm25")]) == [
+        (Engine("published"), Engine("b", 1)),
+        (Engine("published"), Engine("bm25")),
+    ]
+    assert pairs(every, [("a", "c"), ("c", "a"), ("bm25", "bm25")]) == []
+
+
+def test_rows_hold_values_paired_differences_and_how_far_seeds_lie_apart() -> None:
+    values = {
+        Engine("a", 1): measured(0.5, 0.5, 0.9),
+        Engine("a", 2): measured(0.1, 0.5, 0.9),
+        Engine("b", 1): measured(0.5, 0.2, 0.9),
+        Engine("b", 2): measured(0.5, 0.2, 0.9),
+        Engine("bm25"): measured(0.0, 0.0, 0.3),
+    }
+    values |= means(values, (1, 2))
+    clusters = {"q0": "x", "q1": "x", "q2": "y"}
+    rows = compared("set", values, [("a", "b")], clusters=clusters, seeds=(1, 2))
+    table = Table(rows, (1, 2))
+    assert len([row for row in rows if row.kind == "value"]) == len(values), "each once"
+    bm25 = table.value("set", "bm25", "AP")
+    assert bm25 is not None and (bm25.low, bm25.high) == interval([0.0, 0.0, 0.3], clusters=["x", "x", "y"])
+    gains = table.by_seed("set", "a", "b", "AP")
+    assert [row.value for row in gains] == pytest.approx([0.1, -0.1 / 3])
+    mean = table.difference("set", "a", "b", "AP")
+    assert mean is not None and mean.value == pytest.approx(0.1 / 3) and mean.n == 3
+    error = table.difference("set", "a", "b", f"AP, {SEED_ERROR}")
+    # Two values whose deviation from their mean is 0.2 / 3 each: √2 × 0.2 / 3 over √2.
+    assert error is not None and error.value == pytest.approx(0.2 / 3) and error.n == 2
+
+
+# ------------------------------------------------ goals and summaries
+
+
+def test_of_several_seeds_the_mean_is_judged_and_of_one_that() -> None:
+    def gain(value: float, seed: int | None = None, variant: str = "") -> Row:
+        return Row("s", "a", "AP", value, None, None, 9, baseline="b", seed=seed, kind="difference", variant=variant)
+
+    rows = [gain(0.1, 1), gain(0.2, 2), gain(0.15, variant="seeds 1 to 2")]
+    assert Table(rows, (1, 2)).difference("s", "a", "b", "AP") == rows[2]
+    assert Table(rows[:2], (1,)).difference("s", "a", "b", "AP") == rows[0]
+    assert Table([gain(0.3)]).difference("s", "a", "b", "AP") == gain(0.3)
+    assert Table(rows, (1, 2)).difference("s", "a", "other", "AP") is None
+
+
+def test_only_an_interval_above_zero_is_above_and_what_was_not_measured_is_not_met() -> None:
+    def gain(low: float | None) -> Row:
+        return Row("s", "a", "AP", 0.5, low, None if low is None else 0.9, 9, baseline="b", kind="difference")
+
+    assert [is_above(row) for row in (gain(0.1), gain(0.0), gain(-0.1), gain(None), None)] == [True, *[False] * 4]
+    assert (goal_of("g", 1, None, True).met, goal_of("g", 1, "", True).value) == (False, None)
+    assert goal_of("g", 1, 0.0, True).met and goal_of("g", 1, "2 of 2", True).met
+
+
+def test_each_part_writes_a_summary_and_plots_are_left_out_without_matplotlib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "file").write_text("x")
+    monkeypatch.setattr("sys.argv", ["osn", "bench", "x"])
+
+    def draw(rows: object, folder: Path) -> None:
+        assert (folder / "summary.json").exists()
+        raise MissingExtra("drawing plots", "bench")
+
+    def part(name: str) -> Part:
+        rows = [Row("s", name, measure, 0.5, None, None, 9) for measure in ("AP", "hidden")]
+        goals = [goal_of("a goal", 1, 0.5, False)]
+        return Part(name, lambda: (rows, goals), [tmp_path / "data"], [1], lambda row: row.measure == "AP", draw)
+
+    run_parts({"one": part("first"), "two": part("second")}, tmp_path / "record")
+    assert [read(tmp_path / "record" / name).title for name in ("one", "two")] == ["first", "second"]
+    printed = capsys.readouterr().out
+    assert "AP" in printed and "hidden" not in printed and "missed: a goal: 0.5" in printed
+    run_parts({"": part("whole")}, tmp_path / "other")
+    assert (tmp_path / "other" / "summary.json").exists()
+    assert experiment.shared({}) == []
