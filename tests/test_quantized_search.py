@@ -665,12 +665,13 @@ def test_in_8_bits_queries_have_nearly_the_same_vectors(exported: Path, texts: l
 
 @pytest.mark.cluster
 def test_an_index_of_another_model_is_not_measured_as_this_ones(
-    written: Written, judged: Path, model: Path, texts: list[str], tmp_path: Path
+    client, index_name: str, judged: Path, model: Path, texts: list[str], tmp_path: Path
 ) -> None:
-    cascade.ingest(written.client, judged, written.index, "lexical", "pq", str(model), tmp_path)
+    cascade.ingest(client, judged, index_name, "lexical", str(model), str(model), tmp_path)
+    cascade.ingest(client, judged, index_name, "lexical", str(model), str(model), tmp_path)
     other = quantized_model(tmp_path / "other", texts, seed=5)
     with pytest.raises(ModelError, match="was written with the quantized model model"):
-        cascade.ingest(written.client, judged, written.index, "lexical", "pq", str(other), tmp_path)
+        cascade.ingest(client, judged, index_name, "lexical", str(model), str(other), tmp_path)
 
 
 @pytest.mark.cluster
