@@ -189,6 +189,8 @@ class Experiment:
 
     def generator(self, corpus: str) -> str:
         """The query generator that writes for a corpus, trained if it is not there yet."""
+        import torch
+
         from trainers.common.settings import TrainingSettings
         from trainers.data.loading import read_documents
         from trainers.doc2query import train as doc2query
@@ -219,6 +221,8 @@ class Experiment:
             if not pairs.exists():
                 write_lines(pairs, written())
             if not (start / "tokenizer.json").exists():
+                # Its decoder's cross-attention is drawn: whatever was trained before, it is the same.
+                torch.manual_seed(SEED)
                 backbones.save(*backbones.encoder_decoder(READER, layers=READER_LAYERS), start)
             return str(doc2query.run(config))
 
