@@ -35,6 +35,7 @@ DEFAULT_SOURCE = ("title", "url")
 # many are asked for. A document with more passages than this among the best leaves fewer documents than `size`.
 COLLAPSED_PASSAGES = 5
 MOST_HITS = 10_000
+HIGHLIGHTED_CHARACTERS = 1_000_000
 MOST_LISTED = 1_000
 
 # `rank_feature` splits its field name at the last dot, so a token that holds one cannot be named there. Ingest writes such
@@ -696,5 +697,7 @@ def _body(
         body["highlight"] = {
             "fields": {"title": {"number_of_fragments": 0}, "text": {"number_of_fragments": 2}},
             "highlight_query": {"multi_match": {"query": highlight, "fields": ["title", "text"]}},
+            # A longer text would fail its whole shard: index.highlight.max_analyzer_offset has this default.
+            "max_analyzer_offset": HIGHLIGHTED_CHARACTERS,
         }
     return body

@@ -190,7 +190,10 @@ def encodable(text: str) -> str:
 
 
 def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
-    """A fast tokenizer from a `tokenizer.json`, a folder that holds one, or a hub id; no truncation, no padding."""
+    """A fast tokenizer from a `tokenizer.json`, a folder that holds one, or a hub id; no truncation, no padding.
+
+    What the tokenizer_config.json beside it says of lower case, accents and Chinese characters counts, as in transformers.
+    """
     path = Path(name_or_path)
     if not path.is_file():
         path = directory.locate(name_or_path, files=("tokenizer.json", "tokenizer_config.json")) / "tokenizer.json"
@@ -205,7 +208,27 @@ def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
         raise ModelError(f"{path}: not a tokenizer ({error})") from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    _normalize_as_configured(tokenizer, path.with_name("tokenizer_config.json"))
     return tokenizer
+
+
+def _normalize_as_configured(tokenizer: Tokenizer, file: Path) -> None:
+    """transformers' tokenizers of BERT's family obey their configuration where tokenizer.json says otherwise."""
+    normalizer = tokenizer.normalizer
+    if not isinstance(normalizer, normalizers.BertNormalizer) or not file.exists():
+        return
+    config = read_json_object(file)
+    if config.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend"):
+        return
+    named = {
+        "lowercase": "do_lower_case",
+        "strip_accents": "strip_accents",
+        "handle_chinese_chars": "tokenize_chinese_chars",
+    }
+    configured = {name: config[key] for name, key in named.items() if key in config}
+    if any(getattr(normalizer, name) != value for name, value in configured.items()):
+        current = {name: getattr(normalizer, name) for name in ("clean_text", *named)}
+        tokenizer.normalizer = normalizers.BertNormalizer(**{**current, **configured})
 
 
 def unlimited(tokenizer: Tokenizer) -> Tokenizer:

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from opensearch_neural import QueryEncoder
 from opensearch_neural.errors import ModelError
 from opensearch_neural.models.word_pieces import train_word_pieces
+from opensearch_neural.query_encoder import load_tokenizer
 
 SENTENCE = "what causes a rainbow in the sky when it rains and sun shines café 東 京 . , 12 unrelated"
 WORDS = SENTENCE.split()
@@ -206,3 +207,28 @@ def test_word_pieces_are_the_same_for_the_same_texts() -> None:
     """The library numbers characters in the order of a randomly seeded hash table; an index must not depend on that."""
     vocabularies = [train_word_pieces(WORDS * 3, vocabulary=300).get_vocab() for _ in range(4)]
     assert all(vocabulary == vocabularies[0] for vocabulary in vocabularies)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("kind", ["BertTokenizer", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize(
+    "config", [{"do_lower_case": True}, {"do_lower_case": False}, {"do_lower_case": True, "strip_accents": False}]
+)
+def test_a_tokenizers_configuration_counts_as_in_transformers(
+    tmp_path: Path, lowercase: bool, kind: str, config: dict[str, bool]
+) -> None:
+    """A cased model whose tokenizer.json was written with lower case, and the reverse."""
+    transformers = pytest.importorskip("transformers", reason="needs the extra [encode]")
+    from tokenizers import models, normalizers, pre_tokenizers
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "berlin", "Berlin", "cafe", "café", "Café"]
+    written = Tokenizer(models.WordPiece({word: at for at, word in enumerate(words)}, unk_token="[UNK]"))
+    written.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    written.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    written.save(str(tmp_path / "tokenizer.json"))
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "cls", "sep", "pad", "mask")}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, **special, "tokenizer_class": kind}))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in ("Berlin", "Café", "berlin café Berlin"):
+        ours = load_tokenizer(tmp_path).encode(text, add_special_tokens=False).tokens
+        assert ours == theirs.tokenize(text), text

@@ -63,6 +63,8 @@ def search(
     osn search --index docs --engine cascade --backend onnx "what causes a rainbow"
     osn search --index docs --engine tome --urls urls/docs "what causes a rainbow"
     """
+    for text in (query, *filters):
+        check_utf8(text)
     clauses = [parse_filter(text) for text in filters]
     client = connect(settings=connection)
     engines = open_engines(client, index, **how)
@@ -92,6 +94,8 @@ def search(
     warn(missing.warnings)
     if engines.meta.loading is not None:
         warn([f"{index!r} is not complete: {engines.meta.loading} is being written, or that was interrupted"])
+    partial = partial_answer(answer)
+    warn(partial.values())
     hits = answer["hits"]["hits"]
     if not hits:
         warn(f"{index!r} has no field {field!r} to filter by" for field in unknown_fields(client, index, clauses))
@@ -105,7 +109,14 @@ def search(
     else:
         shown = [hit_of(hit, encoder=encoder) for hit in hits]
     if as_json:
-        result = {"engine": name, "took_ms": answer["took"], **searched.facts, **missing.facts, "hits": shown}
+        result = {
+            "engine": name,
+            "took_ms": answer["took"],
+            **searched.facts,
+            **missing.facts,
+            **partial,
+            "hits": shown,
+        }
         print(json.dumps(result, ensure_ascii=False, indent=2))
         return
     print_hits(shown, name, answer["took"], from_)
@@ -116,6 +127,32 @@ def search(
 def warn(messages: Iterable[str]) -> None:
     for message in messages:
         click.echo(f"warning: {message}", err=True)
+
+
+def check_utf8(text: str) -> None:
+    """Raises InputError for an argument whose bytes are not UTF-8: JSON cannot carry it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{text.encode('utf-8', 'backslashreplace').decode()!r} is not UTF-8 at character {error.start + 1}",
+            "the terminal, or what calls osn, writes another encoding",
+        ) from None
+
+
+def partial_answer(answer: Mapping[str, Any]) -> dict[str, str]:
+    """What an answer lacks because a shard failed or the time was over: {"shards_failed", "timed_out": in words}."""
+    lacking = {}
+    shards = answer.get("_shards", {})
+    if shards.get("failed"):
+        reasons = [str(failure.get("reason", {}).get("reason")) for failure in shards.get("failures", [])]
+        lacking["shards_failed"] = (
+            f"{shards['failed']} of {shards['total']} shards failed, and their hits are missing"
+            + (f": {reasons[0]}" if reasons else "")
+        )
+    if answer.get("timed_out"):
+        lacking["timed_out"] = "the search timed out, and hits are missing"
+    return lacking
 
 
 def parse_filter(text: str) -> dict[str, Any]:

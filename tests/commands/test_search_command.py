@@ -140,3 +140,63 @@ def test_filters_from_text() -> None:
     assert parse_filter('{"range": {"n": {"gt": 1}}}') == {"range": {"n": {"gt": 1}}}
     with pytest.raises(InputError):
         parse_filter("=x")
+
+
+@pytest.fixture(scope="module")
+def long_index(client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Two shards; one text of more than a million characters."""
+    folder = tmp_path_factory.mktemp("long")
+    records = [{"_id": f"d{n}", "text": "a rainbow", "lang": "en"} for n in range(30)]
+    records.append({"_id": "long", "text": "a rainbow " + "and many more words " * 60_000, "lang": "de"})
+    (folder / "docs.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    name = f"osn-test-search-{folder.name.lower()}"
+    job = Job(
+        CorpusSource(str(folder / "docs.jsonl")),
+        name,
+        sparse="none",
+        replicas=0,
+        shards=2,
+        dead_letters=folder / "dead",
+    )
+    run_job(client, job, show_progress=False)
+    yield name
+    client.indices.delete(index=name)
+
+
+@pytest.mark.cluster
+def test_a_text_longer_than_is_highlighted_fails_no_shard(long_index: str, cluster_url: str) -> None:
+    done = osn(cluster_url, "--index", long_index, "--json", "--size", "50", "--filter", "lang=de", "rainbow")
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    answer = json.loads(done.stdout)
+    assert [hit["id"] for hit in answer["hits"]] == ["long"] and "shards_failed" not in answer
+    assert "<em>rainbow</em>" in answer["hits"][0]["excerpt"]
+    assert (
+        len(json.loads(osn(cluster_url, "--index", long_index, "--json", "--size", "50", "rainbow").stdout)["hits"])
+        == 31
+    )
+
+
+@pytest.mark.cluster
+def test_hits_that_are_missing_with_a_shard_are_told_of(long_index: str, cluster_url: str) -> None:
+    source = "if (doc['lang'].value == 'de') { throw new IllegalArgumentException('broken here') } return true"
+    filter_ = json.dumps({"script": {"script": {"source": source}}})
+    done = osn(cluster_url, "--index", long_index, "--json", "--filter", filter_, "rainbow")
+    assert "1 of 2 shards failed, and their hits are missing" in done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["hits"] and answer["shards_failed"].startswith("1 of 2 shards failed")
+
+
+@pytest.mark.cluster
+def test_a_query_that_is_not_utf_8_is_named(index: str, cluster_url: str) -> None:
+    command = [
+        str(Path(sys.executable).with_name("osn")),
+        "search",
+        "--url",
+        cluster_url,
+        "--index",
+        index,
+        b"Stra\xdfe",
+    ]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert b"is not UTF-8 at character 5" in done.stderr and b"Traceback" not in done.stderr
