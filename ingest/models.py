@@ -57,6 +57,8 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
     Raises ModelError when a model is missing, or passages are asked for where the index has none (or otherwise).
     """
     passages = _passages(wanted, wrote, index)
+    from opensearch_neural.models.lexical import NoTokens
+
     pq = _quantized(wanted, wrote)
     reconstructed = _reconstructed(wanted, wrote, pq)
     dense = None if reconstructed else _dense(wanted, wrote)
@@ -75,8 +77,17 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
             # makes the same model again.
             tokenizer = lexical_tokenizer(wanted.tokenizer, records)
             split_records = as_passages(records, tokenizer, passages) if passages else records
-            sparse, total = _built_lexical(split_records, tokenizer, corpus_name)
-            if wrote is not None and wrote.sparse is not None and sparse.info.hash != wrote.sparse.hash:
+            try:
+                sparse, total = _built_lexical(split_records, tokenizer, corpus_name)
+            except NoTokens as error:
+                if wanted.sparse is not None or wrote is not None or not error.documents:
+                    raise
+                log.warning(
+                    "none of the %s documents has a word of the tokenizer's vocabulary: they are written without sparse "
+                    "vectors, and BM25 finds them",
+                    f"{error.documents:,}",
+                )
+            if wrote and wrote.sparse and sparse and sparse.info.hash != wrote.sparse.hash:
                 registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")  # raises
         elif wrote.sparse is not None:
             sparse = _load_sparse(str(registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")), wanted)

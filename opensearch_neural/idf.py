@@ -38,17 +38,17 @@ def idf(df: ArrayLike, n: int) -> NDArray[np.float64]:
 
 
 class DocumentFrequencies:
-    """Counts in how many documents each token occurs; grows by documents, merges with the counts of another shard.
-
-    n: documents; length: tokens in all of them, repeated ones too, where whoever counted said so (0 elsewhere).
-    """
+    """In how many documents each token occurs; grows by documents, merges with the counts of another shard."""
 
     def __init__(self, vocabulary_size: int) -> None:
         import numpy as np
 
         self.counts: NDArray[np.int64] = np.zeros(vocabulary_size, dtype=np.int64)
+        """By token id."""
         self.n = 0
+        """Documents."""
         self.length = 0
+        """Tokens in all of them, repeated ones too; 0 if whoever counted did not say."""
 
     def add(self, token_ids: Iterable[int]) -> None:
         """Count one document; repeated ids count once."""
@@ -96,7 +96,7 @@ class DocumentFrequencies:
         """The counts that `save` wrote. Raises ModelError where they are over another vocabulary, or are no counts."""
         content = read_json_object(Path(path))
         numbers = [content.get("documents"), content.get("tokens"), *_values(content.get("df"))]
-        if not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in numbers):
+        if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers):
             raise ModelError(
                 f"{path}: expected 'documents', 'tokens' and 'df' ({{token: documents}}), whole numbers of 0 or more",
                 "counts are written by `osn idf --counts`",

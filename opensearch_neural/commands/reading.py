@@ -1,4 +1,4 @@
-"""What the commands that read a whole corpus share: a bar while it is read, and a word on what was left out."""
+"""Reading a whole corpus in a command: a bar while it is read, and a warning of what was left out."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from opensearch_neural.corpus.reader import read_corpus
 
 @contextmanager
 def reading(corpus: str, what: str) -> Iterator[tuple[Iterator[Document], list[Rejected]]]:
-    """The documents of a corpus under a bar that says `what` is done, and the records left out so far; a warning at the
-    end where there were any."""
+    """The documents of a corpus, under a bar that says `what` is done, and the records left out so far.
+
+    If there were any, a warning at the end says so.
+    """
     from tqdm import tqdm
 
     rejected: list[Rejected] = []

@@ -37,8 +37,6 @@ class BeirData:
     qrels: dict[str, dict[str, int]]
     """{query id: {document id: grade}}"""
     corpus_path: Path
-    without_text: int = 0
-    """Judged queries that the file of queries does not hold, or holds without text: left out."""
 
     @classmethod
     def load(cls, folder: str | Path, split: str = "test") -> BeirData:
@@ -61,8 +59,7 @@ class BeirData:
         qrels = read_qrels(splits[split])
         texts = read_queries(folder)
         judged = {query: grades for query, grades in qrels.items() if query in texts}
-        without_text = len(qrels) - len(judged)
-        if without_text:
+        if without_text := len(qrels) - len(judged):
             first = next(query for query in qrels if query not in texts)
             if not judged:
                 raise InputError(
@@ -74,7 +71,7 @@ class BeirData:
                 splits[split], f"{without_text:,}", first, _query_file(folder).name,
             )  # fmt: skip
         queries = {query: texts[query] for query in judged}
-        return cls(folder.resolve().name, split, queries, judged, corpus_path, without_text)
+        return cls(folder.resolve().name, split, queries, judged, corpus_path)
 
 
 def read_queries(path: str | Path) -> dict[str, str]:

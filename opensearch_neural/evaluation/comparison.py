@@ -34,9 +34,6 @@ class Comparison:
     low: float | None
     high: float | None
     p: float
-    wins: int
-    losses: int
-    ties: int
 
 
 def interval(
@@ -109,9 +106,6 @@ def compare(
         low=spread[0] if spread else None,
         high=spread[1] if spread else None,
         p=_sign_flip_p(flipped, resamples, seed),
-        wins=int((differences > 0).sum()),
-        losses=int((differences < 0).sum()),
-        ties=int((differences == 0).sum()),
     )
 
 

@@ -139,6 +139,17 @@ class LexicalEncoder:
         return cls(query, numbers["average_length"], int(numbers["documents"]), numbers["k1"], numbers["b"], **identity)
 
 
+class NoTokens(InputError):
+    """A corpus of which the tokenizer's vocabulary holds no word."""
+
+    def __init__(self, documents: int) -> None:
+        super().__init__(
+            f"the corpus holds no token to count in {documents} documents",
+            "expected documents with text in words of the tokenizer's vocabulary",
+        )
+        self.documents = documents
+
+
 def build_lexical(
     contents: Iterable[str],
     *,
@@ -151,7 +162,7 @@ def build_lexical(
 
     contents: the documents' texts, streamed; tokenizer: a fast tokenizer, its folder or hub id, by default BERT's word
     pieces where the package that carries them is installed, else word pieces trained on the corpus.
-    Raises InputError for a corpus without any token.
+    Raises NoTokens for a corpus without any token.
     """
     if not 0 <= k1 < np.inf or not 0 <= b <= 1:
         raise InputError(f"k1 = {k1:g}, b = {b:g}: expected k1 of 0 or more and b between 0 and 1")
@@ -182,15 +193,13 @@ def build_lexical(
 def count_documents(contents: Iterable[str], tokenizer: Tokenizer) -> DocumentFrequencies:
     """The document frequencies of a streamed corpus, special tokens excluded.
 
-    Raises InputError for a corpus without any token.
+    Raises NoTokens for a corpus without any token.
     """
     frequencies = DocumentFrequencies(len(vocabulary_of(tokenizer)))
     for counts in _count_tokens(tokenizer, contents, _BATCH, _special_ids(tokenizer)):
         frequencies.add_batch(counts.token_ids, len(counts.lengths), length=int(counts.lengths.sum()))
     if frequencies.length == 0:
-        raise InputError(
-            f"the corpus holds no token to count in {frequencies.n} documents", "expected documents with text"
-        )
+        raise NoTokens(frequencies.n)
     return frequencies
 
 

@@ -106,7 +106,7 @@ def test_judged_queries_without_a_text_are_left_out_and_counted(
     (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n2\tb\t1\n3\ta\t1\n4\ta\t1\n")
     (folder / "queries.jsonl").write_text('{"_id": "2", "text": "two"}\n{"_id": "3", "text": " "}\n')
     data = BeirData.load(folder, "test")
-    assert (data.queries, data.qrels, data.without_text) == ({"2": "two"}, {"2": {"b": 1}}, 2)
+    assert (data.queries, data.qrels) == ({"2": "two"}, {"2": {"b": 1}})
     assert "2 judged queries are left out, '3' first: queries.jsonl has no text of them" in caplog.text
     assert "1 queries are empty" in caplog.text
     with pytest.raises(

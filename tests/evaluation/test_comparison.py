@@ -16,7 +16,6 @@ from opensearch_neural.evaluation.result_rows import rows
 def test_a_comparison_is_paired_by_query_whatever_the_order() -> None:
     comparison = compare({"a": 0.9, "b": 0.2, "c": 0.5}, {"c": 0.5, "b": 0.1, "a": 1.0})
     assert comparison.difference == pytest.approx(0.0, abs=1e-12)
-    assert (comparison.wins, comparison.losses, comparison.ties) == (1, 1, 1)
 
 
 def test_the_p_value_of_few_queries_is_exact() -> None:

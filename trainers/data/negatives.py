@@ -30,7 +30,7 @@ from trainers.common.resumable_chunks import Chunk, summary, write_in_chunks
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
 from trainers.data.negatives_file import NEGATIVES
-from trainers.data.texts import TextStore
+from trainers.data.texts import TextStore, normalised
 
 if TYPE_CHECKING:
     from opensearch_neural.models.dense_encoder import DenseEncoder
@@ -45,6 +45,7 @@ COUNTS = (
     "known_positives",  # these and the following were found and not taken
     "same_texts",
     "ids_without_document",
+    "own_documents",  # the query itself, where queries are documents
 )
 RETRIEVERS = (
     "bm25, dense:MODEL, multi-layer:MODEL, quantized:MODEL, sparse:MODEL, opensearch:INDEX:ENGINE, tome:URLS, run:FILE"
@@ -67,7 +68,7 @@ def mine(
     depth: how many documents are retrieved; keep: how many negatives stay at most, the hardest first; skip_top: ranks
     left out at the top, where unjudged positives are likeliest; consistency: a query whose best positive ranks below
     this is left out. Never among the negatives: known positives, documents with a positive's or an earlier negative's
-    normalised text, and ids that name no document (faiss's -1).
+    normalised text, ids that name no document (faiss's -1), and a query's own document, of the same id and text.
 
     A line is {"query_id", "positives", "negatives", "scores", "rank"}: the retriever's scores of the negatives, and
     where it ranks the best positive (null if nowhere). Interrupted, the same call goes on (`chunk` queries at a time).
@@ -133,6 +134,8 @@ def _select(
             counts["known_positives"] += 1
         elif document not in data.documents:
             counts["ids_without_document"] += 1
+        elif document == query and _is_own(data.documents[document], data.queries[query]):
+            counts["own_documents"] += 1
         elif (text := int(canonical[data.documents.row(document)])) in seen:
             counts["same_texts"] += 1
         elif keep is None or len(negatives) < keep:
@@ -145,6 +148,11 @@ def _select(
         "scores": [score for _, score in negatives],
         "rank": best,
     }
+
+
+def _is_own(document: str, query: str) -> bool:
+    """Whether a document, title and text, is the query itself, as ArguAna's and Quora's queries are documents."""
+    return normalised(document).endswith(normalised(query))
 
 
 def _refuse_other_corpus(run: Run, documents: TextStore, name: str) -> None:

@@ -87,7 +87,26 @@ def test_known_positives_same_texts_and_ids_without_a_document_are_no_negatives(
         "known_positives": 3,
         "same_texts": 1,
         "ids_without_document": 2,
+        "own_documents": 0,
     }
+
+
+def test_a_query_that_is_a_document_is_no_negative_of_itself(tmp_path: Path) -> None:
+    """As in ArguAna and Quora; an id that a query and another document share by chance is taken."""
+    folder = tmp_path / "arguments"
+    (folder / "qrels").mkdir(parents=True)
+    documents = {"a": "cats purr", "b": "dogs bark", "c": "birds sing"}
+    (folder / "corpus.jsonl").write_text(
+        "".join(json.dumps({"_id": id, "title": "on animals", "text": text}) + "\n" for id, text in documents.items())
+    )
+    queries = {"a": "Cats  purr", "b": "what sings"}
+    (folder / "queries.jsonl").write_text("".join(json.dumps({"_id": k, "text": v}) + "\n" for k, v in queries.items()))
+    (folder / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\na\tb\t1\nb\tc\t1\n")
+    output = mine(
+        load_training(folder), Fixed({"a": ["a", "c", "b"], "b": ["b", "c"]}), output=tmp_path / "n.jsonl", depth=3
+    )
+    assert [line["negatives"] for line in lines(output)] == [["c"], ["b"]]
+    assert json.loads(output.read_text().splitlines()[0])["counts"]["own_documents"] == 1
 
 
 def test_depth_skip_top_and_keep_choose_the_ranks(data: TrainingData, tmp_path: Path) -> None:
