@@ -72,6 +72,7 @@ class CorpusSource:
                 url_field=self.url_field,
                 limit=self.limit,
                 on_reject=on_reject,
+                check_first=True,
             )
 
         return _named(read, self.name) if self.path == "-" else read

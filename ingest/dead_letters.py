@@ -194,7 +194,7 @@ def mended(path: Path, on_reject: OnReject) -> Iterator[Document]:
             file, line, _ = origins[(rejected.line or 1) - 1]
             on_reject(Rejected(file, line, rejected.reason, rejected.raw))
 
-        for document in read_corpus(lines.name, on_reject=reject, check_first=False):
+        for document in read_corpus(lines.name, on_reject=reject):
             file, line, passage = origins[(document.line or 1) - 1]
             document.file, document.line = file, line
             yield document if passage is None else _passage(document, passage)

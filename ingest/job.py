@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingest import pipeline
 from ingest.content import content_by_models, content_of_files
-from ingest.corpus import CorpusSource, spooled
+from ingest.corpus import CorpusSource, ignore, spooled
 from ingest.dead_letters import is_dead_letter_file, letters_path
 from ingest.lease import Lease
 from ingest.pipeline import Report
@@ -22,11 +25,17 @@ from ingest.target import open_target, own_name
 from ingest.versions import build_record, open_build
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.patience import patience
+from opensearch_neural.corpus.first_records import FIRST_RECORDS, clashing_fields
 from opensearch_neural.errors import InputError
+from opensearch_neural.index.mapping import read_field_mappings
 from opensearch_neural.index.record import read_record
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
+
+    from opensearch_neural.corpus.documents import Document
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -84,6 +93,8 @@ def _write(
                 if stored is None
                 else content_of_files(job, stored, corpus.reader(place))
             )
+            if wrote is None:
+                warn_of_clashes(islice(content.records(ignore), FIRST_RECORDS), job.mapping)
             target = open_target(
                 client,
                 job.index,
@@ -94,6 +105,7 @@ def _write(
                 replicas=job.replicas,
                 keep_replicas=job.keep_replicas,
                 store_vectors=job.store_vectors,
+                fields=None if job.mapping is None else read_field_mappings(job.mapping),
                 extra=build_record(job.alias, corpus.name) if job.alias else {},
                 patience=min(60.0, job.writing.retry.patience),
             )
@@ -112,6 +124,16 @@ def _write(
                 show_progress=show_progress,
             )
         return replace(report, alias=job.alias)
+
+
+def warn_of_clashes(documents: Iterable[Document], mapping: Path | None) -> None:
+    """Name the fields of which some values will be refused, unless `--mapping` decides about them."""
+    named = set() if mapping is None else read_field_mappings(mapping).keys()
+    for name, told in clashing_fields(documents).items():
+        if name.partition(".")[0] not in named:
+            log.warning(
+                "the field %r holds %s: an index takes one of them; write them alike, or give --mapping", name, told
+            )
 
 
 def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:

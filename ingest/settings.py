@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import click
@@ -155,6 +156,8 @@ class NewIndex:
     """Whether the replicas are there while it is loaded too."""
     store_vectors: bool = False
     """Whether vectors are kept in `_source` too."""
+    mapping: Path | None = None
+    """A JSON file with the mappings of the caller's own fields."""
 
 
 new_index_options = options_of(
@@ -165,6 +168,12 @@ new_index_options = options_of(
     click.option("--shards", type=click.IntRange(min=1), default=None, help="Of a new index.  [default: 1]"),
     click.option("--replicas", type=click.IntRange(min=0), default=None, help="Of a new index.  [default: 1]"),
     click.option("--keep-replicas", is_flag=True, help="Have them while loading too: a lost node then costs nothing."),
+    click.option(
+        "--mapping",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        default=None,
+        help='JSON: {FIELD: {"type": …}} of your own fields.  [default: numbers double, ISO dates, strings keyword]',
+    ),
     click.option(
         "--store-vectors",
         is_flag=True,

@@ -56,6 +56,7 @@ def open_target(
     replicas: int | None = None,
     keep_replicas: bool = False,
     store_vectors: bool = False,
+    fields: Mapping[str, Any] | None = None,
     extra: Mapping[str, Any] | None = None,
     patience: float = 60.0,
 ) -> Target:
@@ -66,6 +67,7 @@ def open_target(
 
     keep_replicas: have the replicas from the first document on: everything is written twice, and a lost node costs
         nothing.
+    fields: mappings of the caller's own fields in a new index
     extra: further entries of a new index's `_meta.osn`
     patience: seconds that the index's primary shards may take to be there.
 
@@ -88,6 +90,7 @@ def open_target(
                 shards=shards or 1,
                 replicas=loading_replicas,
                 store_vectors=store_vectors,
+                fields=fields,
                 settings={"refresh_interval": "-1"},
             )
 

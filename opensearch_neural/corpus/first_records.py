@@ -6,10 +6,10 @@ segment      a text under a name that is not looked for, so that only titles wou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from opensearch_neural.corpus.documents import MAX_ID_BYTES, Document
+from opensearch_neural.corpus.documents import MAX_ID_BYTES, Document, OnReject, Rejected
 from opensearch_neural.errors import InputError
 
 FIRST_RECORDS = 1000
@@ -26,34 +26,58 @@ LONG = 100
 """Characters on average of a column that looks like the text."""
 
 
-def checked(
-    documents: Iterator[Document], where: str, *, most: int = FIRST_RECORDS, id_named: bool, text_named: bool
-) -> Iterator[Document]:
-    """The documents, the first of them looked at before any is given out.
+class LookAhead:
+    """The first records of a corpus, read and looked at before any is given out; then they come in their order."""
 
-    most: how many are looked at. id_named, text_named: whether the user said which field it is; then it is believed.
-    Raises InputError, naming the option that helps.
-    """
-    first: list[Document] = []
-    characters = 0
-    broken: InputError | None = None
-    try:
-        for document in documents:
-            first.append(document)
-            characters += len(document.text) + len(document.title)
-            if len(first) >= most or characters > FIRST_CHARACTERS:
-                break
-    except InputError as error:  # what comes before it is given out first
-        broken = error
-    if not id_named:
-        _check_ids(first, where)
-    if not text_named:
-        _check_texts(first, where)
-    _check_number_of_fields(first, where)
-    yield from first
-    if broken is not None:
-        raise broken
-    yield from documents
+    def __init__(self, on_reject: OnReject) -> None:
+        self._on_reject = on_reject
+        self._first: list[Document | Rejected] = []
+        self._looking = True
+        self._characters = 0
+
+    def reject(self, rejected: Rejected) -> None:
+        """What the reader of the corpus is to call in place of `on_reject`."""
+        # A file of nothing but bad lines is not held in memory.
+        if self._looking and len(self._first) < FIRST_RECORDS and self._characters < FIRST_CHARACTERS:
+            self._first.append(rejected)
+            self._characters += len(rejected.raw)
+        else:
+            self._on_reject(rejected)
+
+    def checked(
+        self, documents: Iterator[Document], where: str, *, most: int, id_named: bool, text_named: bool
+    ) -> Iterator[Document]:
+        """The documents.
+
+        most: how many are looked at. id_named, text_named: whether the user said which field it is; then it is believed.
+        Raises InputError, naming the option that helps.
+        """
+        first: list[Document] = []
+        broken: InputError | None = None
+        try:
+            for document in documents:
+                self._first.append(document)
+                first.append(document)
+                self._characters += len(document.text) + len(document.title)
+                if len(first) >= most or self._characters > FIRST_CHARACTERS:
+                    break
+        except InputError as error:  # what comes before it is given out first
+            broken = error
+        if not id_named:
+            _check_ids(first, where)
+        if not text_named:
+            _check_texts(first, where)
+        _check_number_of_fields(first, where)
+        self._looking = False
+        for each in self._first:
+            if isinstance(each, Document):
+                yield each
+            else:
+                self._on_reject(each)
+        self._first.clear()
+        if broken is not None:
+            raise broken
+        yield from documents
 
 
 def _check_ids(first: list[Document], where: str) -> None:
@@ -114,3 +138,40 @@ def _add_names(fields: dict[str, Any], before: str, names: set[str]) -> None:
         for each in value if isinstance(value, list) else [value]:
             if isinstance(each, dict):
                 _add_names(each, f"{before}{name}.", names)
+
+
+def clashing_fields(documents: Iterable[Document]) -> dict[str, str]:
+    """{field: what its values are} of fields that an index maps by their first value, and whose later ones do not fit."""
+    kinds_of: dict[str, dict[str, str]] = {}
+    for document in documents:
+        _add_kinds(document.fields, "", document.id, kinds_of)
+    clashes = {}
+    for name, kinds in kinds_of.items():
+        # What begins with a string is a keyword, which takes numbers and truth values too.
+        fits = len(kinds) <= 1 or (next(iter(kinds)) == "strings" and "objects" not in kinds)
+        if not fits:
+            clashes[name] = " and ".join(f"{kind} (first in {id!r})" for kind, id in kinds.items())
+    return clashes
+
+
+def _add_kinds(fields: dict[str, Any], before: str, id: str, kinds_of: dict[str, dict[str, str]]) -> None:
+    """Add to {field: {kind of value: id of the first document that has it}}."""
+    for name, value in fields.items():
+        kinds = kinds_of.setdefault(before + name, {})
+        for each in value if isinstance(value, list) else [value]:
+            if each is None or (isinstance(each, str) and next(iter(kinds), "") == "numbers" and _is_number(each)):
+                continue  # OpenSearch reads the number out of a string
+            if isinstance(each, dict):
+                _add_kinds(each, f"{before}{name}.", id, kinds_of)
+            kinds.setdefault(_KINDS.get(type(each), "numbers"), id)
+
+
+_KINDS = {dict: "objects", bool: "true or false", str: "strings"}
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from opensearch_neural.corpus.data_sets import SAVED, read_data_set
 from opensearch_neural.corpus.documents import Document, FieldNames, OnReject, raise_rejected
-from opensearch_neural.corpus.first_records import FIRST_RECORDS, checked
+from opensearch_neural.corpus.first_records import FIRST_RECORDS, LookAhead
 from opensearch_neural.corpus.json_lines import read_json_lines
 from opensearch_neural.corpus.parquet import read_parquet
 from opensearch_neural.corpus.separated_values import read_csv, read_tsv
@@ -48,7 +48,7 @@ def read_corpus(
     url_field: str | None = None,
     limit: int | None = None,
     on_reject: OnReject | None = None,
-    check_first: bool = True,
+    check_first: bool = False,
 ) -> Iterator[Document]:
     """Stream the documents of a corpus.
 
@@ -67,8 +67,11 @@ def read_corpus(
         usual.text if text_field is None else (text_field,),
         usual.url if url_field is None else (url_field,),
     )
-    on_reject = on_reject or raise_rejected
     format, place = format_of(path, format)
+    on_reject = on_reject or raise_rejected
+    ahead = LookAhead(on_reject) if check_first and place != "-" else None  # what is piped in is answered line by line
+    if ahead is not None:
+        on_reject = ahead.reject
     documents: Iterator[Document]
     if format == "hf":
         documents = read_data_set(place, names, on_reject)
@@ -81,9 +84,9 @@ def read_corpus(
         documents = read_tsv(*open_binary(place), names, on_reject, quoted=format == "quoted-tsv")
     else:
         documents = read_json_lines(*open_binary(place), names, on_reject)
-    if check_first and place != "-":  # what is piped in is answered line by line
+    if ahead is not None:
         most = FIRST_RECORDS if limit is None else min(limit, FIRST_RECORDS)
-        documents = checked(
+        documents = ahead.checked(
             documents, str(path), most=most, id_named=id_field is not None, text_named=text_field is not None
         )
     return documents if limit is None else islice(documents, limit)

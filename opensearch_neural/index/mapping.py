@@ -12,16 +12,20 @@ One index holds everything about a document, so that one request can combine it:
     parent        where documents are split into passages: the id of the document (keyword)
     passage       likewise: the passage's number, and where in the document's text it lies
 
-and the caller's own fields, mapped when first seen: strings as keywords, so that they can be filtered and counted.
+and the caller's own fields, as `--mapping` says, or mapped when first seen: strings as keywords, so that they can be
+filtered and counted, ISO dates as dates, and every number as a double, because the first price may be 10 and the next 10.99.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opensearch_neural.errors import ClusterError
+from opensearch_neural.corpus.documents import RESERVED_FIELDS
+from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.record import DenseMeta, IndexMeta
 from opensearch_neural.multi_vector import several_vectors
 from opensearch_neural.queries import DOT_ALIAS
@@ -33,14 +37,40 @@ if TYPE_CHECKING:
 HNSW_M = 16
 HNSW_EF_CONSTRUCTION = 100
 
+DATE_FORMATS = ("strict_date", "strict_date_time", "strict_date_time_no_millis", "strict_date_hour_minute_second")
+"""What makes a field one of dates: 2026-03-14, alone or with a time. (A year alone does not.)"""
+
+_KEYWORD = {"type": "keyword", "ignore_above": 8191}
+# A later value that is no date must not cost its document: it is left out of the field, and found under `.keyword`.
+_DATE = {
+    "type": "date",
+    "format": "strict_date_optional_time||epoch_millis",
+    "ignore_malformed": True,
+    "fields": {"keyword": _KEYWORD},
+}
+DYNAMIC_MAPPINGS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("strings_as_keywords", "string", _KEYWORD),
+    ("dates", "date", _DATE),
+    ("whole_numbers_as_doubles", "long", {"type": "double"}),
+    ("decimals_as_doubles", "double", {"type": "double"}),
+)
+"""(name, what OpenSearch sees in a field's first value, how the field is mapped)"""
+
 
 def index_body(
-    meta: IndexMeta, *, shards: int = 1, replicas: int = 1, store_vectors: bool = False, settings: dict | None = None
+    meta: IndexMeta,
+    *,
+    shards: int = 1,
+    replicas: int = 1,
+    store_vectors: bool = False,
+    settings: dict | None = None,
+    fields: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The body that creates the index: settings and mappings.
 
     `store_vectors` keeps `sparse` and `dense` in `_source` too: then documents can be reindexed and partially updated
     inside OpenSearch, at several times the stored bytes. Off, every fetch is cheaper.
+    `fields`: mappings of the caller's own fields, {name: {"type": …}}.
     """
     properties: dict[str, Any] = {
         "title": {"type": "text", "analyzer": meta.analyzer, "copy_to": "contents"},
@@ -64,16 +94,11 @@ def index_body(
         index_settings["knn"] = True
     mappings: dict[str, Any] = {
         "_meta": {"osn": meta.to_dict()},
-        "date_detection": False,
+        "dynamic_date_formats": list(DATE_FORMATS),
         "dynamic_templates": [
-            {
-                "strings_as_keywords": {
-                    "match_mapping_type": "string",
-                    "mapping": {"type": "keyword", "ignore_above": 8191},
-                }
-            }
+            {name: {"match_mapping_type": seen, "mapping": mapping}} for name, seen, mapping in DYNAMIC_MAPPINGS
         ],
-        "properties": properties,
+        "properties": {**(fields or {}), **properties},
     }
     if not store_vectors:
         mappings["_source"] = {"excludes": ["sparse", "dense", "pq"]}
@@ -139,3 +164,24 @@ def to_bytes(vectors: np.ndarray, scale: float) -> np.ndarray:
     import numpy as np
 
     return np.clip(np.rint(vectors * scale), -128, 127).astype(np.int8)
+
+
+def read_field_mappings(path: Path) -> dict[str, Any]:
+    """{name: mapping} of the caller's own fields: a JSON object, as it is, or as `properties` of a mapping.
+
+    Raises InputError for another content, and for a field that this project writes itself.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"the mapping {path} cannot be read: {error}") from None
+    for name in ("mappings", "properties"):
+        if isinstance(content, dict) and isinstance(content.get(name), dict) and "type" not in content[name]:
+            content = content[name]
+    if not isinstance(content, dict) or not all(isinstance(mapping, dict) for mapping in content.values()):
+        raise InputError(
+            f"{path}: expected the mappings of fields", 'for instance {"price": {"type": "scaled_float", …}}'
+        )
+    if own := sorted(RESERVED_FIELDS & content.keys()):
+        raise InputError(f"{path}: the field {own[0]!r} is mapped by osn itself", "leave it out")
+    return content

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from corpus_files import ids, jsonl, read, written
 
-from opensearch_neural.corpus.first_records import FIRST_RECORDS
+from opensearch_neural.corpus.documents import Document
+from opensearch_neural.corpus.first_records import FIRST_RECORDS, clashing_fields
+from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
 
 
@@ -97,3 +99,25 @@ def test_a_limit_reads_no_further_and_all_documents_are_given_out(tmp_path: Path
     assert ids(path, limit=3) == ["0", "1", "2"]
     documents, rejected = read(path)
     assert [int(document.id) for document in documents] == list(range(FIRST_RECORDS + 5)) and len(rejected) == 1
+
+
+def test_rejected_records_keep_their_place_among_the_documents(tmp_path: Path) -> None:
+    path = written(tmp_path / "c.jsonl", b'{"id": 1, "text": "t"}\nno JSON\n{"id": 3, "text": "t"}\n')
+    met: list[str] = []
+    for document in read_corpus(path, on_reject=lambda rejected: met.append(f"line {rejected.line}"), check_first=True):
+        met.append(document.id)
+    assert met == ["1", "line 2", "3"]
+    with pytest.raises(InputError, match="line 2: not JSON"):
+        list(read_corpus(path, check_first=True))
+
+
+def test_fields_whose_values_no_mapping_takes_are_named() -> None:
+    def documents(*values: Any) -> list[Document]:
+        return [Document(str(at), "t", fields={"x": value}) for at, value in enumerate(values)]
+
+    assert clashing_fields(documents(1, "soon")) == {"x": "numbers (first in '0') and strings (first in '1')"}
+    assert clashing_fields(documents({"a": 1}, "b")).keys() == {"x"}
+    assert clashing_fields(documents({"a": 1}, {"a": "b"})).keys() == {"x.a"}
+    assert clashing_fields(documents([1, None], True)).keys() == {"x"}
+    for taken in ((1, 2.5, "3", None), ("soon", 1, True), ("1", "soon"), (["a"], "b"), ({"a": 1}, {"b": "c"})):
+        assert clashing_fields(documents(*taken)) == {}, taken

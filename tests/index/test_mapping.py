@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opensearch_neural.index.mapping import byte_scale, index_body, rank_features, to_bytes
+from opensearch_neural.errors import InputError
+from opensearch_neural.index.mapping import byte_scale, index_body, rank_features, read_field_mappings, to_bytes
 from opensearch_neural.index.record import DenseMeta, IndexMeta, SparseMeta
 
 SPARSE = SparseMeta("my-sparse", "aaaa", "bbbb")
@@ -88,3 +92,52 @@ def test_vectors_without_doc_values_are_scored_by_the_script_of_the_plugin_and_f
     script = {"lang": "knn", "source": "knn_score", "params": parameters}
     hits = client.search(index=index_name, body={"query": {"script_score": {"query": there, "script": script}}})
     assert [hit["_id"] for hit in hits["hits"]["hits"]] == ["aligned", "between", "across"]
+
+
+@pytest.mark.cluster
+def test_numbers_are_doubles_and_iso_dates_are_dates(client, index_name: str) -> None:
+    """A price of 10 comes before one of 10.99; a filter above 10.5 is to find the second."""
+    client.indices.create(index=index_name, body=index_body(IndexMeta(), replicas=0))
+    documents = [
+        {"price": 10, "day": "2026-03-14", "at": "2026-03-14T15:09:26Z", "year": "1999"},
+        {"price": 10.99, "day": "2026-03-15", "at": "2026-03-14T15:09:27.5Z", "year": "2000"},
+        {"price": "11.5", "day": "soon", "at": "2026-03-14", "year": "later"},
+    ]
+    for number, document in enumerate(documents):
+        client.index(index=index_name, id=str(number), body=document, params={"refresh": "true"})
+
+    def ids(query: dict[str, Any]) -> list[str]:
+        answer = client.search(index=index_name, body={"query": query, "sort": ["_id"]})
+        return [hit["_id"] for hit in answer["hits"]["hits"]]
+
+    assert ids({"range": {"price": {"gt": 10.5}}}) == ["1", "2"]
+    assert ids({"term": {"price": 10.99}}) == ["1"]
+    assert ids({"range": {"day": {"gte": "2026-03-15"}}}) == ["1"]
+    assert ids({"term": {"day.keyword": "soon"}}) == ["2"]
+    assert ids({"range": {"at": {"gt": "2026-03-14T15:09:26Z"}}}) == ["1"]
+    assert ids({"term": {"year": "1999"}}) == ["0"] and ids({"term": {"year": "later"}}) == ["2"]
+
+
+@pytest.mark.parametrize("wrapped", ["{}", '{{"properties": {}}}', '{{"mappings": {{"properties": {}}}}}'])
+def test_mappings_of_own_fields_are_read(tmp_path: Path, wrapped: str) -> None:
+    path = tmp_path / "mapping.json"
+    path.write_text(wrapped.format('{"price": {"type": "scaled_float", "scaling_factor": 100}}'))
+    fields = read_field_mappings(path)
+    properties = index_body(IndexMeta(), fields=fields)["mappings"]["properties"]
+    assert properties["price"] == {"type": "scaled_float", "scaling_factor": 100} and "contents" in properties
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"text": {"type": "keyword"}}', "the field 'text' is mapped by osn itself"),
+        ('{"price": "double"}', "expected the mappings of fields"),
+        ("[]", "expected the mappings of fields"),
+        ("{", "cannot be read"),
+    ],
+)
+def test_a_mapping_that_cannot_be_used_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "mapping.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_field_mappings(path)

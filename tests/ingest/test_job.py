@@ -350,7 +350,7 @@ def test_what_is_wrong_in_a_corpus_costs_its_record_and_is_kept(client, index_na
         5: "text and title are both empty",
         6: "invalid UTF-8 at byte 25 of the line",
         7: "the id",
-        8: "failed to parse field [year] of type [long] in document with id 'conflict'. Preview of field's value",
+        8: "failed to parse field [year] of type [double] in document with id 'conflict'. Preview of field's value",
     }
     assert told[8]["status"] == 400 and told[8]["document"]["_id"] == "conflict"
     assert told[4]["document"] == {"_id": "good", "title": "", "text": "the same id again"}
@@ -542,3 +542,33 @@ def test_nothing_is_logged_as_lost_when_nothing_is(
     with caplog.at_level(logging.WARNING, "ingest"):
         run_job(client, job(jsonl(tmp_path), index_name), show_progress=False)
     assert caplog.records == []
+
+
+def test_own_fields_are_mapped_as_is_said_and_what_will_clash_is_named(
+    client, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"_id": "1", "text": "rain", "size": 1, "price": 10}, {"_id": "2", "text": "sun", "size": "large"}]
+    corpus = write_jsonl(tmp_path / "docs.jsonl", rows)
+    mapping = tmp_path / "mapping.json"
+    mapping.write_text('{"price": {"type": "scaled_float", "scaling_factor": 100}}')
+    report = run_job(client, job(corpus, index_name, sparse="none", mapping=mapping), show_progress=False)
+    assert "the field 'size' holds numbers (first in '1') and strings (first in '2')" in caplog.text
+    assert report.letters == 1
+    properties = client.indices.get_mapping(index=index_name)[index_name]["mappings"]["properties"]
+    assert properties["price"]["type"] == "scaled_float" and properties["size"]["type"] == "double"
+
+
+def test_a_corpus_without_a_word_of_the_vocabulary_is_found_by_bm25(
+    client, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Thai, say, and a vocabulary of English words."""
+    rows = [{"_id": "1", "text": "สวัสดี ชาวโลก"}, {"_id": "2", "text": "ฝนตก"}]
+    corpus = write_jsonl(tmp_path / "docs.jsonl", rows)
+    report = run_job(client, job(corpus, index_name, analyzer="standard"), show_progress=False)
+    assert (report.documents, report.letters) == (2, 0)
+    assert "none of the 2 documents has a word of the tokenizer's vocabulary" in caplog.text
+    client.indices.refresh(index=index_name)
+    answer = client.search(index=index_name, body=queries.bm25("สวัสดี"))
+    assert [hit["_id"] for hit in answer["hits"]["hits"]] == ["1"]
+    again = run_job(client, job(corpus, index_name, analyzer="standard"), show_progress=False)
+    assert again.documents == 2

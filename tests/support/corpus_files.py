@@ -62,7 +62,7 @@ def written(path: Path, data: bytes) -> Path:
 
 def read(path: str | Path, **options: Any) -> tuple[list[Document], list[Rejected]]:
     rejected: list[Rejected] = []
-    return list(read_corpus(path, on_reject=rejected.append, **options)), rejected
+    return list(read_corpus(path, on_reject=rejected.append, check_first=True, **options)), rejected
 
 
 def ids(path: str | Path, **options: Any) -> list[str]:
