@@ -57,8 +57,6 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
     Raises ModelError when a model is missing, or passages are asked for where the index has none (or otherwise).
     """
     passages = _passages(wanted, wrote, index)
-    from opensearch_neural.models.lexical import NoTokens
-
     pq = _quantized(wanted, wrote)
     reconstructed = _reconstructed(wanted, wrote, pq)
     dense = None if reconstructed else _dense(wanted, wrote)
@@ -77,16 +75,8 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
             # makes the same model again.
             tokenizer = lexical_tokenizer(wanted.tokenizer, records)
             split_records = as_passages(records, tokenizer, passages) if passages else records
-            try:
-                sparse, total = _built_lexical(split_records, tokenizer, corpus_name)
-            except NoTokens as error:
-                if wanted.sparse is not None or wrote is not None or not error.documents:
-                    raise
-                log.warning(
-                    "none of the %s documents has a word of the tokenizer's vocabulary: they are written without sparse "
-                    "vectors, and BM25 finds them",
-                    f"{error.documents:,}",
-                )
+            by_default = wanted.sparse is None and wrote is None
+            sparse, total = _built_lexical(split_records, tokenizer, corpus_name, optional=by_default)
             if wrote and wrote.sparse and sparse and sparse.info.hash != wrote.sparse.hash:
                 registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")  # raises
         elif wrote.sparse is not None:
@@ -217,15 +207,27 @@ def lexical_tokenizer(named: str | None, records: Records) -> Tokenizer:
     return train_word_pieces(document.contents for document in islice(records(ignore), TRAINING_SAMPLE))
 
 
-def _built_lexical(records: Records, tokenizer: Tokenizer, corpus_name: str) -> tuple[SparseDocumentEncoder, int]:
-    """The lexical model of the records, saved under `home()`, and how many they are."""
-    from opensearch_neural.models.lexical import LexicalEncoder, build_lexical
+def _built_lexical(
+    records: Records, tokenizer: Tokenizer, corpus_name: str, *, optional: bool
+) -> tuple[SparseDocumentEncoder | None, int]:
+    """The lexical model of the records, saved under `home()`, and how many they are.
+
+    optional: records without a single token have none, and BM25 alone finds them; otherwise that raises InputError.
+    """
+    from opensearch_neural.models.lexical import LexicalEncoder, NoTokens, build_lexical
 
     log.info("reading the corpus once for the lexical model's term statistics")
     rejected: deque[Rejected] = deque(maxlen=1)
     try:
         built = build_lexical((document.contents for document in records(rejected.append)), tokenizer=tokenizer)
     except InputError as error:
+        if optional and isinstance(error, NoTokens) and error.documents:
+            log.warning(
+                "none of the %s documents has a word of the tokenizer's vocabulary: they are written without sparse "
+                "vectors, and BM25 finds them",
+                f"{error.documents:,}",
+            )
+            return None, error.documents
         last = f"; the last that was not taken: {rejected[0]}" if rejected else ""
         raise InputError(
             f"no lexical model can be made of {corpus_name}: {error.message}{last}", error.remedy
