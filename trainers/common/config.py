@@ -7,14 +7,17 @@ A field that does not exist, or a value of the wrong type, is named with its fil
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import hashlib
 import inspect
 import json
 import re
+import textwrap
 import types
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -70,7 +73,7 @@ def to_yaml(config: Any) -> str:
 
 
 def explained_yaml(config: Any) -> str:
-    """`to_yaml(config)` with the docstring of each dataclass as a comment before the field that first holds one."""
+    """`to_yaml(config)` with comments: before the field that first holds a dataclass, what that one and its fields mean."""
     lines = _comment(type(config))
     seen: set[type[Any]] = set()
     hints = get_type_hints(type(config))
@@ -86,7 +89,26 @@ def explained_yaml(config: Any) -> str:
 def _comment(kind: type[Any]) -> list[str]:
     text = inspect.getdoc(kind) or ""
     # A dataclass without a docstring gets its signature as one.
-    return [] if text.startswith(f"{kind.__name__}(") else [f"# {line}".rstrip() for line in text.splitlines()]
+    lines = [] if text.startswith(f"{kind.__name__}(") else text.splitlines()
+    for name, meaning in _field_meanings(kind).items():
+        lines += textwrap.wrap(f"{name}: {meaning}", 118, initial_indent="  ", subsequent_indent="    ")
+    return [f"# {line}".rstrip() for line in lines]
+
+
+def _field_meanings(kind: type[Any]) -> dict[str, str]:
+    """{field: the string under it} of a dataclass, with those of the dataclasses that it derives from."""
+    meanings: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(definition, ast.ClassDef)
+        for statement, following in pairwise(definition.body):
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                match following:
+                    case ast.Expr(value=ast.Constant(value=str(text))):
+                        meanings[statement.target.id] = " ".join(text.split())
+    return meanings
 
 
 def _dataclasses_in(hint: Any) -> list[type[Any]]:

@@ -38,6 +38,8 @@ class Source:
     """A place to read from."""
 
     path: Path
+    """a file, or
+    a folder"""
     split: str = "train"
 
 
@@ -199,6 +201,7 @@ def test_what_is_printed_explains_each_part_once_and_shows_what_has_to_be_given(
 # sources: where from. more: others.
 
 # A place to read from.
+#   path: a file, or a folder
 sources:
 - path: …
   split: train
