@@ -37,14 +37,15 @@ _NUMBERS_AT_ONCE = 1 << 24
 class Quantizer:
     """A rotation, then M parts of D/M coordinates, each replaced by one of 256 centroids.
 
-    rotation: (D, D), orthogonal, x_rotated = rotation · x; assigning, scoring: (M, 256, D/M). The nearest `assigning`
-    centroid of each part is a vector's code; `scoring` centroids, by the same numbers, are what scores are made of.
     Raises ModelError for tensors that do not fit together or are not finite.
     """
 
     rotation: Vectors
+    """(D, D), orthogonal: x_rotated = rotation · x"""
     assigning: Vectors
+    """(M, 256, D/M); a vector's code is the number of the nearest of these centroids in each part"""
     scoring: Vectors
+    """(M, 256, D/M), by the same numbers; scores are made of these centroids"""
 
     def __post_init__(self) -> None:
         for name in ("rotation", "assigning", "scoring"):

@@ -44,15 +44,17 @@ Encode = Callable[[str], Sequence[int]]
 class Trie:
     """Sequences of tokens by their beginnings. Node 0 is the empty one; edge i leads to node i + 1.
 
-    Nodes are numbered level by level, so the edges of a node lie together: those of node n are tokens[offsets[n]:
-    offsets[n + 1]], ascending. tokens: (edges,); offsets: (nodes + 1,); ends: (nodes,), the number of the sequence that
-    ends at a node, or `OUTSIDE`. depth: tokens of the longest sequence.
+    Nodes are numbered level by level, so the edges of a node lie together.
     """
 
     tokens: NDArray[np.int32]
+    """(edges,), those of node n at [offsets[n]:offsets[n + 1]], ascending"""
     offsets: Ids
+    """(nodes + 1,)"""
     ends: NDArray[np.int32]
+    """(nodes,), the number of the sequence that ends at a node, or `OUTSIDE`"""
     depth: int
+    """tokens of the longest sequence"""
 
     @classmethod
     def build(cls, sequences: Sequence[Sequence[int]]) -> Trie:
@@ -63,9 +65,8 @@ class Trie:
         lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
         if not len(lengths) or not lengths.min():
             raise ValueError("a trie is built of sequences of at least one token")
-        flat = np.fromiter(
-            (token for sequence in sequences for token in sequence), dtype=np.int64, count=int(lengths.sum())
-        )
+        every = (token for sequence in sequences for token in sequence)
+        flat = np.fromiter(every, dtype=np.int64, count=int(lengths.sum()))
         starts = np.cumsum(lengths) - lengths
         size = int(flat.max()) + 1
         node = np.zeros(len(lengths), dtype=np.int64)  # where each sequence has come to
@@ -149,20 +150,22 @@ class Repeated(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class CorpusUrls:
-    """The documents of a corpus by the sequences that stand for their URLs.
-
-    ids, urls: of each document, in the corpus's order; trie: numbers them alike. model: name and hash of the model
-    whose tokens these are. corpus: a hash of ids and URLs. length: tokens after which a URL is cut off, its end counted.
-    numbered: a URL that several documents have got a number behind it, so that an index does not know it by that name.
-    """
+    """The documents of a corpus by the sequences that stand for their URLs."""
 
     ids: list[str]
+    """of each document, in the corpus's order"""
     urls: list[str]
+    """of each document, in the same order"""
     trie: Trie
+    """numbers the documents alike"""
     model: dict[str, str]
+    """name and hash of the model whose tokens these are"""
     length: int
+    """tokens after which a URL is cut off, its end counted"""
     corpus: str
+    """a hash of ids and URLs"""
     numbered: bool = False
+    """whether a URL of several documents has a number behind it, by which an index does not know it"""
 
     @classmethod
     def build(
@@ -175,13 +178,15 @@ class CorpusUrls:
         numbered: bool = False,
         learned: Mapping[str, str] | None = None,
     ) -> CorpusUrls:
-        """Of (id, URL) pairs, read once. encode: a URL's tokens, its end last. model: {"name", "hash"}. numbered: of
-        documents that share a URL, the second gets "#2" behind it, and so on; but what the model has learned to write for
-        a document, {id: URL with its number}, stays this one's in any order, and is never another's.
+        """The URLs of (id, URL) pairs, which are read once.
 
-        A URL of more than `length` tokens stands for its first length − 1 ones; where these are another's too, for all
-        of them. Raises InputError for a document without a URL, for two with the same one (or whose URLs are the same
-        to the tokenizer), and for no document.
+        encode: a URL's tokens, its end last. model: {"name", "hash"}. numbered: of documents that share a URL, the second
+        gets "#2" behind it, and so on. learned: {id: URL with its number} that the model has learned to write; such a name
+        stays its document's in any order, and becomes no other's.
+
+        A URL of more than `length` tokens is cut to its first length − 1 and the end, unless another URL is cut to the
+        same. Raises InputError for a document without a URL, for two with the same URL (or with URLs that the tokenizer
+        cannot tell apart), and for no document.
         """
         ids: list[str] = []
         urls: list[str] = []
@@ -228,9 +233,11 @@ class CorpusUrls:
     def extended(
         self, documents: Iterable[tuple[str, str | None]], encode: Encode, *, learned: Mapping[str, str] | None = None
     ) -> CorpusUrls:
-        """These documents and further ones; one with an id that is here takes its place. The model stays as it is, and so
-        do the numbers of URLs, here and of what it has `learned`. Raises InputError as `build` does, and where two of the
-        further ones have the same id."""
+        """These documents and further ones; a further one whose id is here already takes that document's place.
+
+        The model stays as it is, and so do the numbers of URLs, here and in what it has `learned`. Raises InputError as
+        `build` does, and if two further documents have the same id.
+        """
         merged: dict[str, str | None] = dict(self.documents())
         added: set[str] = set()
         for identifier, url in documents:
@@ -248,8 +255,8 @@ class CorpusUrls:
         )
 
     def sequences(self, encode: Encode) -> list[tuple[int, ...]]:
-        """The tokens that stand for each document in the trie, by the `encode` that it was built with: what a model is to
-        learn to write."""
+        """The tokens that stand for each document in the trie, which a model is to learn to write. encode: what the trie was
+        built with."""
         return _kept(self.urls, encode, self.length)
 
     @cached_property
@@ -258,8 +265,10 @@ class CorpusUrls:
         return {url: row for row, url in enumerate(self.urls)}
 
     def save(self, folder: Path) -> None:
-        """Write the folder; `urls.json` last, by which the others are found: until then what was there is, whole. Raises
-        InputError as `check_folder` does."""
+        """Write the folder. `urls.json`, which names the other files, comes last: until then what was there stays whole.
+
+        Raises InputError as `check_folder` does.
+        """
         check_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
         held = hashlib.sha256(f"{self.model['hash']} {self.length} {self.corpus}".encode()).hexdigest()[:16]
@@ -301,7 +310,7 @@ class CorpusUrls:
             trie = Trie(tensors["tokens"], tensors["offsets"], tensors["ends"], int(about["depth"]))
             with (folder / about["files"]["documents"]).open(encoding="utf-8") as file:
                 pairs: list[Any] = [json.loads(line) for line in file]
-            ids, urls = [str(id) for id, _ in pairs], [str(url) for _, url in pairs]
+            ids, urls = [str(identifier) for identifier, _ in pairs], [str(url) for _, url in pairs]
             whole = len(trie) == len(trie.tokens) + 1 == len(trie.offsets) - 1
             if not whole or len(ids) != about["documents"] or int(trie.ends.max()) + 1 != len(ids):
                 raise ValueError("its parts do not belong together")
@@ -311,22 +320,22 @@ class CorpusUrls:
 
 
 def check_folder(folder: Path) -> None:
-    """Raises InputError where URLs would be written among what is something else: a model, a corpus."""
+    """Raises InputError for a folder that holds something else: a model, a corpus."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file", "name a folder for the URLs")
     own = (FILE, TENSORS.format("*"), DOCUMENTS.format("*"))
-    names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    names = sorted(file.name for file in folder.iterdir()) if folder.exists() else []
     others = [name for name in names if not name.startswith(".") and not any(fnmatch(name, mine) for mine in own)]
     if others:
         raise InputError(f"{folder} holds something else ({others[0]})", "name another folder for the URLs")
 
 
 def _kept(urls: Sequence[str], encode: Encode, length: int) -> list[tuple[int, ...]]:
-    """The tokens of each URL, shortened where no other's beginning is the same."""
+    """The tokens of each URL, shortened unless another URL is shortened to the same."""
     whole = [tuple(encode(url)) for url in urls]
-    short = [shortened(tokens, length) for tokens in whole]
+    short = [shortened(sequence, length) for sequence in whole]
     alike = Counter(short)
-    return [tokens if alike[cut] > 1 else cut for tokens, cut in zip(whole, short, strict=True)]
+    return [sequence if alike[cut] > 1 else cut for sequence, cut in zip(whole, short, strict=True)]
 
 
 def shortened(sequence: Sequence[int], length: int) -> tuple[int, ...]:
@@ -341,8 +350,7 @@ def _numbered(name: str, url: str) -> bool:
 
 
 def _free(url: str, known: Mapping[str, int], taken: Collection[str], counts: Counter[str]) -> str:
-    """The URL, or with the least number behind it under which it is neither known nor taken. counts: the last number of
-    each."""
+    """The URL, with the least number behind it if it is known or taken without. counts: the last number of each URL."""
     free = url
     while free in known or free in taken:
         counts[url] += 1

@@ -1,0 +1,126 @@
+"""What a generative model reads and writes, and the files that say so: `generative.json` and `learned.jsonl`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from opensearch_neural.errors import ModelError
+from opensearch_neural.files import read_json_object, write_json, write_text
+from opensearch_neural.query_encoder import encodable
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+KIND = "generative"
+FILE = "generative.json"
+LEARNED = "learned.jsonl"
+FORMAT = 1
+PASSAGE, URL = "passage", "url"
+
+Identifiers = Literal["url", "random"]
+_PROMPT_TOKENS = 16
+"""Room for the prompts of a passage, in any vocabulary."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerativeSettings:
+    """What both stages read and write; lengths in tokens, as in the paper (section 4.3)."""
+
+    query_length: int = 32
+    """of a query, at most"""
+    passage_length: int = 32
+    """of a passage, which is cut"""
+    title_length: int = 32
+    """of the title before the passage; the paper gives it no length"""
+    url_length: int = 80
+    """of a URL, at most"""
+    prompts: bool = True
+    """put "title:" and "passage:" before title and passage"""
+    identifiers: Identifiers = "url"
+    """what stands for a document; "random" is 12 digits of its URL's hash, which say nothing, as DSI's do: an ablation"""
+    number_urls: bool = False
+    """documents that share a URL are told apart by a number behind it; false refuses them"""
+
+    def __post_init__(self) -> None:
+        for name in ("query_length", "passage_length", "url_length"):
+            if getattr(self, name) < 2:
+                raise ValueError(f"{name} must be at least 2, not {getattr(self, name)}")
+        if self.title_length < 0:
+            raise ValueError(f"title_length must not be below 0, not {self.title_length}")
+
+    @property
+    def written_length(self) -> int:
+        """Tokens of a passage as stage 1 writes it at most: title, text and prompts."""
+        return self.title_length + self.passage_length + _PROMPT_TOKENS
+
+    def passage(self, tokenizer: PreTrainedTokenizerBase, title: str, text: str) -> str:
+        """A document as stage 1 is to write it and stage 2 reads it: "title: … passage: …", both cut at their length."""
+        parts = (("title:", title, self.title_length), ("passage:", text, self.passage_length))
+        words = []
+        for prompt, part, length in parts:
+            if kept := _first_tokens(tokenizer, " ".join(encodable(part).split()), length):
+                words += [prompt, kept] if self.prompts else [kept]
+        return " ".join(words)
+
+    def identifier(self, url: str) -> str:
+        """What is written for a URL: itself, or digits that only its hash decides."""
+        if self.identifiers == "url":
+            return url
+        return f"{int(hashlib.sha256(encodable(url).encode()).hexdigest(), 16) % 10**12:012d}"
+
+
+def _first_tokens(tokenizer: PreTrainedTokenizerBase, text: str, count: int) -> str:
+    """The beginning of `text` that is its first `count` tokens."""
+    if not count:
+        return ""
+    # A call that cut or padded leaves the tokenizer doing so; the next one says again what it wants.
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    # Of a long text only the beginning can matter, and a tokenizer's time goes with the length.
+    encoding = backend.encode(text[: 40 * count], add_special_tokens=False)
+    if len(encoding) <= count:
+        return text[: 40 * count].rstrip()
+    return text[: encoding.offsets[count - 1][1]].rstrip()
+
+
+def write_settings(folder: Path, settings: GenerativeSettings, *, single_stage: bool) -> None:
+    """Write `generative.json` into the model directory."""
+    stages = [URL] if single_stage else [PASSAGE, URL]
+    write_json(folder / FILE, {"format": FORMAT, "stages": stages, **asdict(settings)})
+
+
+def write_learned(folder: Path, documents: Iterable[tuple[str, str]]) -> None:
+    """Write `learned.jsonl` into the model directory, of (id, URL) pairs."""
+    write_text(folder / LEARNED, "".join(json.dumps(pair) + "\n" for pair in documents))
+
+
+def read_learned(folder: Path) -> dict[str, str]:
+    """{id: URL} of the documents that the model was trained on; empty for a model from before this was kept. Raises
+    ModelError where the file is damaged."""
+    file = folder / LEARNED
+    if not file.exists():
+        return {}
+    try:
+        with file.open(encoding="utf-8") as lines:
+            return {str(identifier): str(url) for identifier, url in map(json.loads, lines)}
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"{file} cannot be read: {error}") from None
+
+
+def read_settings(folder: Path) -> tuple[list[str], GenerativeSettings]:
+    """(stages, settings) of a model directory. Raises ModelError where the file is missing or damaged."""
+    content = read_json_object(folder / FILE)
+    try:
+        if content["format"] != FORMAT or content["stages"] not in ([URL], [PASSAGE, URL]):
+            raise ValueError(f"format {content['format']}, stages {content['stages']}")
+        content.setdefault("number_urls", False)  # Of models from before there was a choice.
+        settings = {field.name: content[field.name] for field in fields(GenerativeSettings)}
+        return list(content["stages"]), GenerativeSettings(**settings)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{folder / FILE} cannot be read: {error}") from None
