@@ -303,12 +303,12 @@ class Experiment:
 
     def quantizer(self, engine: str, m: int, seed: int) -> Quantizer:
         """PQ's or OPQ's, without any training."""
-        from trainers.jpq.quantizer import fitted
+        from trainers.jpq.quantizer import kept_quantizer
 
         config, test = self.configuration(Engine(OPQ, seed), m), self.test
         settings = replace(config.quantizer, rotate=engine == OPQ)
         made_of = f"{test.data.documents.hash} {test.start_hash}"
-        return fitted(test.vectors, made_of, settings, seed=seed, folder=config.folder)
+        return kept_quantizer(test.vectors, made_of, settings, seed=seed, folder=config.folder)
 
     # -------------------------------------------- rows
 

@@ -26,7 +26,7 @@ from benchmarks.papers.jpq_cost import (  # noqa: E402
 from opensearch_neural.evaluation.results import Goal, Row, read  # noqa: E402
 from trainers.common.config import to_dict  # noqa: E402
 from trainers.common.run_folder import differing  # noqa: E402
-from trainers.jpq.quantizer import fitted  # noqa: E402
+from trainers.jpq.quantizer import kept_quantizer  # noqa: E402
 from trainers.jpq.settings import QuantizerSettings  # noqa: E402
 
 
@@ -104,7 +104,7 @@ def test_quality_measures_every_engine_and_goes_on_where_it_was(
 def test_a_graph_over_codes_finds_what_the_codes_rank_first(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     vectors = jpq_cost.random_vectors(rng, 600, 16)
-    quantizer = fitted(vectors, "x", QuantizerSettings(subvectors=4), seed=1, folder=tmp_path)
+    quantizer = kept_quantizer(vectors, "x", QuantizerSettings(subvectors=4), seed=1, folder=tmp_path)
     codes = quantizer.encode(vectors)
     queries = jpq_cost.random_vectors(rng, 20, 16)
     near = ((queries[:, None] - quantizer.reconstruct(codes)[None]) ** 2).sum(axis=2)

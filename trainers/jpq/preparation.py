@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,23 +23,13 @@ from trainers.common.processes import main_process_first
 from trainers.data.embedding_cache import dense_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.texts import TextStore
-from trainers.jpq.model import Corpus, JpqModel
-from trainers.jpq.quantizer import check_fits, codes_of, fitted
+from trainers.jpq.model import CodedDocuments, JpqModel
+from trainers.jpq.quantizer import check_fits, codes_of, kept_quantizer
 from trainers.jpq.query_tower import QueryTower, query_tower
-from trainers.jpq.questions import Rows, prepare
-from trainers.jpq.settings import Documents, JpqConfig
+from trainers.jpq.questions import Rows, load_data
+from trainers.jpq.settings import JpqConfig
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class Dev:
-    """Questions, what is relevant to them, and where it is searched."""
-
-    name: str
-    queries: dict[str, str]
-    qrels: dict[str, dict[str, int]]
-    corpus: Corpus
 
 
 def document_vectors(start: DenseEncoder, documents: TextStore, folder: Path) -> npt.NDArray[np.float32]:
@@ -54,6 +44,15 @@ def document_vectors(start: DenseEncoder, documents: TextStore, folder: Path) ->
     )
 
 
+@dataclass
+class CodedDevSet:
+    """Questions, the documents that are relevant to them, and the documents that are searched."""
+
+    queries: dict[str, str]
+    qrels: dict[str, dict[str, int]]
+    documents: CodedDocuments
+
+
 class Preparation:
     """What stands before training, each part kept in `config.folder` and made where it is missing."""
 
@@ -62,26 +61,27 @@ class Preparation:
         self.config = config
         self.start = _load_start(config)
         query_tower(self.start, config)  # What cannot be had is refused before long work.
-        self.data, self.dev_data = prepare(config, documents)
+        self.data, self.dev_data = load_data(config, documents)
         check_fits(len(self.data.documents), self.start.dimension, config.quantizer)
         with main_process_first():
-            self.vectors = self.vectors_of(self.data.documents)
-            self.quantizer = fitted(
+            self.vectors = document_vectors(self.start, self.data.documents, config.folder)
+            self.quantizer = kept_quantizer(
                 self.vectors,
                 f"{self.data.documents.hash} {self.start.info.hash}",
                 config.quantizer,
                 seed=config.training.seed,
                 folder=config.folder,
             )
-        self.whole = any(config.ranked) or "uncompressed" in (
-            config.objective.documents,
-            config.negatives.search,
-        )
-        self.corpus = self._corpus(self.data.documents, self.vectors)
+        self.documents = self._coded(self.data.documents, self.vectors)
         set_seed(config.training.seed)
-        self.model = JpqModel(self.start, self.quantizer, self.corpus, config)
-        if cuda(config):  # Rankings are made before the loop has moved it.
+        self.model = JpqModel(self.start, self.quantizer, self.documents, config)
+        if config.training.device_type == "cuda":  # Rankings are made before the loop has moved it.
             self.model.to(torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))))
+
+    def _coded(self, documents: TextStore, vectors: npt.NDArray[np.float32]) -> CodedDocuments:
+        config = self.config
+        whole = any(config.ranked) or "uncompressed" in (config.objective.documents, config.negatives.search)
+        return CodedDocuments(documents.ids, codes_of(self.quantizer, vectors), vectors if whole else None)
 
     @cached_property
     def teacher(self) -> QueryTower:
@@ -89,33 +89,7 @@ class Preparation:
         whole = query_tower(self.start, replace(self.config, query_layers=None))
         return whole.to(self.model.scoring.device)
 
-    def vectors_of(self, documents: TextStore) -> npt.NDArray[np.float32]:
-        return document_vectors(self.start, documents, self.config.folder)
-
-    def _corpus(self, documents: TextStore, vectors: npt.NDArray[np.float32]) -> Corpus:
-        return Corpus(documents.ids, codes_of(self.quantizer, vectors), vectors if self.whole else None)
-
-    def ranking(self, data: TrainingData, k: int, search: Documents) -> Rows:
-        """The k best documents of each example by the start model, (examples, k)."""
-        quantized = [self.config.quantizer, self.config.training.seed]
-        searched = quantized if search == "quantized" else search
-        made_of = fingerprint(data.hash, self.start.info.hash, self.config.query_length, k, searched)
-        file = self.config.folder / f"ranking-{made_of}.npy"
-        if not file.exists():
-            logger.info("ranking the %s documents for %d questions", search, len(data))
-            corpus = self.corpus
-            if search == "uncompressed" and not self.whole:
-                corpus = Corpus(data.documents.ids, codes_of(self.quantizer, self.vectors), self.vectors)
-            device = self.model.scoring.device
-            queries = torch.from_numpy(self.taught(data)).to(device)
-            found, _ = self.model.retrieve_rows(queries, k, corpus.to(device), search)
-            beside = file.with_suffix(".part.npy")
-            np.save(beside, found)
-            beside.replace(file)
-        rows: Rows = np.load(file, allow_pickle=False)
-        return rows
-
-    def taught(self, data: TrainingData) -> npt.NDArray[np.float32]:
+    def question_vectors(self, data: TrainingData) -> npt.NDArray[np.float32]:
         """The start model's vector of each example's question, (examples, D)."""
         made_of = fingerprint(data.queries.hash, self.start.info.hash, self.config.query_length)
         vectors = dense_vectors(
@@ -128,31 +102,43 @@ class Preparation:
         )
         return np.asarray(vectors[data.query_rows], np.float32)
 
-    def dev(self) -> list[Dev]:
-        """What the state is selected by; where nothing is judged, the first ten of the ranking are what is relevant."""
-        return [self._dev(one) for one in self.dev_data]
+    def ranking(self, data: TrainingData, k: int) -> Rows:
+        """The k best documents of each example by the start model, uncompressed: (examples, k)."""
+        made_of = fingerprint(data.hash, self.start.info.hash, self.config.query_length, k, "uncompressed")
+        file = self.config.folder / f"ranking-{made_of}.npy"
+        if not file.exists():
+            logger.info("ranking the documents for %d questions", len(data))
+            device = self.model.scoring.device
+            queries = torch.from_numpy(self.question_vectors(data)).to(device)
+            best, _ = self.model.search_all(queries, k, self.documents.to(device), "uncompressed")
+            beside = file.with_suffix(".part.npy")
+            np.save(beside, best)
+            beside.replace(file)
+        rows: Rows = np.load(file, allow_pickle=False)
+        return rows
 
-    def _dev(self, data: TrainingData) -> Dev:
+    def dev_sets(self) -> list[CodedDevSet]:
+        """What the state is selected by. Where nothing is judged, the first ten of the ranking are relevant."""
+        return [self._dev_set(data) for data in self.dev_data]
+
+    def _dev_set(self, data: TrainingData) -> CodedDevSet:
         rng = np.random.default_rng(self.config.training.seed)
         taken = np.sort(rng.permutation(len(data))[: self.config.selection.queries])
         data = data.take(taken.tolist())
-        if data.documents is self.data.documents:
-            corpus = self.corpus
+        of_train = data.documents is self.data.documents
+        if of_train:
+            documents = self.documents
         else:
-            corpus = self._corpus(data.documents, self.vectors_of(data.documents))
+            vectors = document_vectors(self.start, data.documents, self.config.folder)
+            documents = self._coded(data.documents, vectors)
         qrels = data.qrels()
-        if all(self.config.ranked) and data.documents is self.data.documents:
-            ranking = self.ranking(data, 10, "uncompressed")
+        if of_train and all(self.config.ranked):
             ids = data.documents.ids
             qrels = {
                 query: {ids[row]: 1 for row in rows.tolist() if row >= 0}
-                for query, rows in zip(qrels, ranking, strict=True)
+                for query, rows in zip(qrels, self.ranking(data, 10), strict=True)
             }
-        return Dev(data.name, data.query_texts(), qrels, corpus)
-
-
-def cuda(config: JpqConfig) -> bool:
-    return torch.cuda.is_available() and config.training.device == "auto"
+        return CodedDevSet(data.query_texts(), qrels, documents)
 
 
 def _load_start(config: JpqConfig) -> TorchDenseEncoder:
@@ -162,16 +148,16 @@ def _load_start(config: JpqConfig) -> TorchDenseEncoder:
     return start
 
 
-def dev_measures(model: JpqModel, sets: Sequence[Dev]) -> dict[str, float]:
-    """The mean over the sets of each measure, searched as `negatives.search` has it."""
-    found = []
-    for one in sets:
-        corpus = one.corpus.to(model.scoring.device)
-        queries = model.query.encode(list(one.queries.values()))
-        rows, scores = model.retrieve_rows(queries, DEPTH, corpus, model.settings.negatives.search)
+def dev_measures(model: JpqModel, sets: Sequence[CodedDevSet]) -> dict[str, float]:
+    """The mean over the sets of each measure, searched in the documents that `negatives.search` names."""
+    means: list[Mapping[str, float]] = []
+    for dev in sets:
+        documents = dev.documents.to(model.scoring.device)
+        queries = model.query.encode(list(dev.queries.values()))
+        rows, scores = model.search_all(queries, DEPTH, documents, model.settings.negatives.search)
         run = {
-            query: {corpus.ids[row]: float(score) for row, score in zip(of_query, values, strict=True) if row >= 0}
-            for query, of_query, values in zip(one.queries, rows.tolist(), scores.tolist(), strict=True)
+            query: {documents.ids[row]: float(score) for row, score in zip(best, values, strict=True) if row >= 0}
+            for query, best, values in zip(dev.queries, rows.tolist(), scores.tolist(), strict=True)
         }
-        found.append(measure(run, one.qrels, MEASURES).mean)
-    return {name: sum(one[name] for one in found) / len(found) for name in MEASURES}
+        means.append(measure(run, dev.qrels, MEASURES).mean)
+    return {name: sum(of_set[name] for of_set in means) / len(means) for name in MEASURES}

@@ -50,20 +50,12 @@ def check_fits(documents: int, dimension: int, settings: QuantizerSettings) -> N
     """Raises InputError where M does not divide the dimension, or there are fewer documents than centroids."""
     m = settings.subvectors
     if dimension % m:
-        divisors = ", ".join(str(one) for one in range(1, dimension + 1) if dimension % one == 0)
+        divisors = ", ".join(str(number) for number in range(1, dimension + 1) if dimension % number == 0)
         raise InputError(
             f"quantizer.subvectors {m} does not divide the dimension {dimension}", f"what does: {divisors}"
         )
     if documents < CENTROIDS:
         raise InputError(f"{documents} documents are too few for {CENTROIDS} centroids", "quantize a larger corpus")
-
-
-def centroid_learning_rate(settings: QuantizerSettings, dimension: int) -> float:
-    """The paper's (section 4.3), by the coordinates of a part: at D = 768 M = 16 and 24, 32, and 48 and more."""
-    if settings.learning_rate is not None:
-        return settings.learning_rate
-    width = dimension // settings.subvectors
-    return 5e-6 if width >= 32 else 2e-5 if width >= 24 else 1e-4
 
 
 def codes_of(quantizer: Quantizer, vectors: npt.NDArray[Any]) -> Codes:
@@ -72,10 +64,10 @@ def codes_of(quantizer: Quantizer, vectors: npt.NDArray[Any]) -> Codes:
     return np.concatenate(blocks) if blocks else quantizer.encode(np.zeros((0, quantizer.dimension), np.float32))
 
 
-def fitted(
+def kept_quantizer(
     vectors: npt.NDArray[Any], made_of: str, settings: QuantizerSettings, *, seed: int, folder: Path
 ) -> Quantizer:
-    """`fit_quantizer`, kept in `folder`; made_of: what the vectors are made of."""
+    """`fit_quantizer`, kept in `folder`. made_of: a hash of what the vectors are made of."""
     own = [settings.subvectors, settings.rotate, settings.rotation_iterations, settings.sample]
     file = folder / f"quantizer-{fingerprint(made_of, own, seed)}.safetensors"
     if not file.exists():

@@ -72,8 +72,19 @@ class QueryTower(nn.Module):
         )
         return vectors.float()
 
+    @torch.no_grad()
+    def without_dropout(self, vectors: Tensor, parts: Sequence[Part]) -> Tensor:
+        """The vectors of `parts` as searches will have them; `vectors` if there is no dropout in them: (queries, D)."""
+        if not (self.noisy and self.training):
+            return vectors.detach()
+        self.eval()
+        try:
+            return self.in_order(parts)
+        finally:
+            self.train()
+
     def in_order(self, parts: Sequence[Part]) -> Tensor:
-        """The vectors of all parts, in the order of the queries."""
+        """The vectors of all parts, in the order of the queries: (queries, D)."""
         vectors = torch.cat([self(part) for part in parts]).float()
         return vectors[torch.argsort(torch.cat([part.position for part in parts]))]
 

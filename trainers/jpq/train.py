@@ -1,4 +1,13 @@
-"""TODO."""
+"""`osn train jpq`: the query encoder and the centroids of a product quantization, trained together for ranking.
+
+    osn train jpq --set 'train=[{path: scifact}]' --set selection.hold_back=0.1 --output models/jpq
+    osn train jpq --set 'train=[{path: docs.jsonl.gz, questions: first-sentence}]' --output models/jpq
+    osn train jpq --config jpq --output models/jpq      the paper's settings
+
+faiss makes OPQ's rotation, the codebooks and every document's code (section 4.3), which stay. The query encoder and the
+centroids that scores are made of learn from the pairs that the quantized ranking gets wrong (3.2, 3.3), among the documents
+that it ranks highest at this very step (3.4). The result is a directory of kind "quantized": see `models.quantized`.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +28,11 @@ from trainers.data import tokenized
 from trainers.data.sets import rehearsed
 from trainers.jpq.model import JpqModel
 from trainers.jpq.preparation import Preparation, dev_measures
-from trainers.jpq.questions import JpqCollate, JudgedData, Questions
-from trainers.jpq.settings import JpqConfig, JpqSet
+from trainers.jpq.questions import JpqCollate, TrainingQuestions
+from trainers.jpq.settings import RANKING_DEPTH, JpqConfig, JpqSet
 
 PART_OVERHEAD = {**tokenized.PART_OVERHEAD, "cpu": 128}
-"""In tokens; on a CPU the gradient of all word vectors weighs more where a batch is short questions alone."""
-
+"""In tokens. On a CPU the gradient of all word vectors weighs more where a batch is short questions alone."""
 REHEARSED = 1024
 """Documents of each corpus that a dry run encodes."""
 
@@ -36,19 +44,15 @@ def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
     """
     check_output(config.output, KIND)
     ready = Preparation(config, documents)
-    model, data = ready.model, ready.data
-    examples: JudgedData | Questions = JudgedData(data)
+    data, model = ready.data, ready.model
+    teacher = ranking = None
     with main_process_first():
-        dev = ready.dev()
-        static = None
-        if config.negatives.source == "static":
-            static = ready.ranking(data, config.negatives.depth, config.negatives.search)
-        teacher = None
+        dev = ready.dev_sets()
         if any(config.ranked) or config.alignment:
-            teacher = ready.taught(data)
+            teacher = ready.question_vectors(data)
         if any(config.ranked):
-            depth = min(config.objective.ranking_depth, len(data.documents))
-            examples = Questions(data, config.ranked, ready.ranking(data, depth, "uncompressed"))
+            ranking = ready.ranking(data, min(RANKING_DEPTH, len(data.documents)))
+    overhead = PART_OVERHEAD[config.training.device_type]
 
     def measured(current: TrainingModel) -> dict[str, float]:
         assert isinstance(current, JpqModel)
@@ -56,15 +60,8 @@ def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
 
     return train(
         model,
-        examples,
-        JpqCollate(
-            data,
-            model.query,
-            static,
-            PART_OVERHEAD[config.training.device_type],
-            teacher,
-            aligns=config.alignment > 0,
-        ),
+        TrainingQuestions(data, config.ranked, ranking),
+        JpqCollate(data, model.query, overhead, teacher=teacher, aligns=config.alignment > 0),
         settings=config.training,
         output=config.output,
         kind=KIND,
@@ -79,7 +76,7 @@ def rehearse(config: JpqConfig) -> Trained:
     rows = max(32, 4 * config.training.batch_size)
 
     def fewer(sets: Sequence[JpqSet]) -> list[JpqSet]:
-        return [replace(one, limit=min(one.limit or rows, rows)) for one in sets]
+        return [replace(settings, limit=min(settings.limit or rows, rows)) for settings in sets]
 
     with tempfile.TemporaryDirectory() as folder:
         return train_jpq(

@@ -1,0 +1,97 @@
+"""Which documents are relevant to a question, and which are no negatives."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sentence_transformers")
+pytest.importorskip("faiss")
+from jpq_setup import DOCUMENTS  # noqa: E402
+from tiny import WORDS, tiny_beir  # noqa: E402
+
+from trainers.common.sampling import Visit  # noqa: E402
+from trainers.jpq.model import JpqModel  # noqa: E402
+from trainers.jpq.preparation import Preparation  # noqa: E402
+from trainers.jpq.questions import JpqBatch, JpqCollate, TrainingQuestions  # noqa: E402
+from trainers.jpq.settings import JpqConfig, JpqObjective, JpqSelection, JpqSet  # noqa: E402
+from trainers.jpq.train import train_jpq  # noqa: E402
+
+
+def test_no_relevant_document_is_a_negative_nor_a_copy_of_one(config: JpqConfig, tmp_path: Path, beir: Path) -> None:
+    import json
+    import shutil
+
+    folder = shutil.copytree(beir, tmp_path / "beir")
+    lines = (folder / "corpus.jsonl").read_text().splitlines()
+    copy = json.loads(lines[1]) | {"_id": "copy"}  # d1 again, with other punctuation
+    copy["text"] = copy["text"].upper() + "!"
+    (folder / "corpus.jsonl").write_text("\n".join([*lines, json.dumps(copy)]) + "\n")
+    ready = Preparation(replace(config, train=[JpqSet(folder)], cache=tmp_path / "cache"))
+    data = TrainingQuestions(ready.data, (False,))
+    index = ready.data.query_rows.tolist().index(ready.data.queries.row("q1"))
+    found = {ready.data.documents.ids[row] for row in data.judged[index].tolist()}
+    assert found == {"d1", "copy"}
+
+
+def test_of_the_uncompressed_ranking_one_is_drawn_and_what_ranks_higher_is_no_negative(config: JpqConfig) -> None:
+    ready = Preparation(replace(config, objective=JpqObjective(labels="ranking")))
+    ranking = ready.ranking(ready.data, 10)
+    data = TrainingQuestions(ready.data, (True,), ranking)
+    drawn = {}
+    for epoch in range(40):
+        question = data[Visit(3, epoch, 0, 7)]
+        at = ranking[3].tolist().index(question.positive)
+        assert question.relevant.tolist() == sorted(ranking[3][: at + 1].tolist())
+        drawn[at] = True
+    assert len(drawn) > 5
+
+
+def test_judged_questions_and_questions_made_of_all_documents_train_together(config: JpqConfig, tmp_path: Path) -> None:
+    beir = tiny_beir(tmp_path / "whole", documents=DOCUMENTS, seed=3)
+    drawn = random.Random(1)
+    lines = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
+    with (beir / "corpus.jsonl").open("w") as file:
+        for line in lines:
+            text = f"{' '.join(drawn.sample(WORDS, 6))}. {line['text']} {' '.join(drawn.sample(WORDS, 20))}."
+            file.write(json.dumps({**line, "text": text}) + "\n")
+    both = replace(
+        config,
+        train=[JpqSet(beir), JpqSet(beir, questions="first-sentence", name="made")],
+        dev=[],
+        selection=JpqSelection(hold_back=20, apart="questions"),
+        training=replace(config.training, steps=8, set_weights=0.0, evaluate_every=4),
+    )
+    ready = Preparation(both)
+    assert both.ranked == (False, True)
+    # One corpus, whose documents the made questions share; only judged ones are held back.
+    assert len(ready.data.documents) == len(ready.documents) == DOCUMENTS
+    judged, made = ready.data.sets
+    assert (judged.document_start, judged.document_stop) == (made.document_start, made.document_stop)
+    (dev,) = ready.dev_sets()
+    assert len(dev.qrels) == 20
+    assert all(query.startswith(f"{judged.name}/") for query in dev.qrels)
+    data = TrainingQuestions(ready.data, both.ranked, ready.ranking(ready.data, 10))
+    collate = JpqCollate(ready.data, ready.model.query, 16, teacher=ready.question_vectors(ready.data))
+    for one, taught in ((judged, False), (made, True)):
+        batch = collate([data[Visit(one.start + at, 0, 0, 7)] for at in range(4)])
+        assert (batch.teacher is not None) == taught
+    of_judged = data[Visit(judged.start, 0, 0, 7)]
+    assert of_judged.positive in ready.data.positives[judged.start]
+    seen: list[bool] = []
+    forward = JpqModel.forward
+
+    def noted(self: JpqModel, batch: JpqBatch) -> Any:
+        seen.append(batch.teacher is not None)
+        return forward(self, batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JpqModel, "forward", noted)
+        assert train_jpq(both).steps == 8
+    assert set(seen) == {True, False}

@@ -1,0 +1,178 @@
+"""The query encoder that learns: with all layers, some, or none."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sentence_transformers")
+pytest.importorskip("faiss")
+from jpq_setup import batch_of  # noqa: E402
+from sentence_transformers import SentenceTransformer  # noqa: E402
+from sentence_transformers.base.modules import Transformer  # noqa: E402
+from sentence_transformers.sentence_transformer.modules import Pooling  # noqa: E402
+
+from opensearch_neural.errors import InputError  # noqa: E402
+from opensearch_neural.models.dense import TorchDenseEncoder, documents_alike, load_dense, stages_of  # noqa: E402
+from opensearch_neural.models.dense_onnx import export_onnx  # noqa: E402
+from opensearch_neural.models.quantized import load_quantized  # noqa: E402
+from trainers.encoders import backbones  # noqa: E402
+from trainers.jpq.preparation import Preparation  # noqa: E402
+from trainers.jpq.settings import JpqConfig, JpqObjective  # noqa: E402
+from trainers.jpq.train import train_jpq  # noqa: E402
+
+
+def test_a_query_encoder_of_fewer_layers_is_brought_back_to_the_start_s_vectors(
+    config: JpqConfig, backbone: Path, tmp_path: Path
+) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    # The layer that is left out changes much.
+    strong = AutoModel.from_pretrained(backbone)
+    with torch.no_grad():
+        for parameter in strong.encoder.layer[0].parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(30)
+    strong.save_pretrained(tmp_path / "strong")
+    AutoTokenizer.from_pretrained(backbone).save_pretrained(tmp_path / "strong")
+    config = replace(config, start=str(tmp_path / "strong"), cache=None)
+
+    texts = list(config.dev[0].load().query_texts().values())
+
+    def likeness(encode: Any) -> float:
+        start = load_dense(config.start, device="cpu").encode_queries(texts)
+        vectors = np.asarray(encode(texts))
+        lengths = np.linalg.norm(start, axis=1) * np.linalg.norm(vectors, axis=1)
+        return float(((start * vectors).sum(axis=1) / lengths).mean())
+
+    one = replace(config, query_layers=1, dev=[])
+    assert one.alignment > config.alignment == 0
+    ready = Preparation(one)
+    assert batch_of(ready, teacher=ready.question_vectors(ready.data)).aligned is not None
+    before = likeness(ready.model.query.encode)
+    train_jpq(one)
+    model = load_quantized(one.output, device="cpu")
+    after = likeness(model.encode_queries)
+    assert after > before + 0.2, before
+    # Not by what ranking alone would do.
+    unaligned = replace(one, output=tmp_path / "unaligned", objective=JpqObjective(alignment=0.0))
+    train_jpq(unaligned)
+    assert after > likeness(load_quantized(unaligned.output, device="cpu").encode_queries) + 0.1
+    assert isinstance(model.dense, TorchDenseEncoder)
+    depths = [len(stages_of(model.dense.model, "query")[0].auto_model.encoder.layer)]
+    depths.append(len(stages_of(model.dense.model, "document")[0].auto_model.encoder.layer))
+    assert depths == [1, 2]
+    assert documents_alike(model.dense, load_dense(config.start, device="cpu"))
+
+
+def test_the_layers_that_are_kept_lie_evenly_and_make_a_model_that_loads(tmp_path: Path) -> None:
+    from transformers import AutoModel, BertConfig, BertModel
+
+    assert backbones.spread(6, 6) == [0, 1, 2, 3, 4, 5]
+    assert backbones.spread(6, 1) == [5]
+    assert backbones.spread(6, 2) == [0, 5]
+    assert backbones.spread(12, 4) == [0, 4, 7, 11]
+    assert backbones.spread(6, 0) == []
+    size = {"vocab_size": 30, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    model = BertModel(BertConfig(num_hidden_layers=5, **size)).eval()
+    before = list(model.encoder.layer)
+    backbones.keep_layers(model, 3)
+    assert [before.index(layer) for layer in model.encoder.layer] == [0, 2, 4]
+    model.save_pretrained(tmp_path / "three")
+    ids = torch.arange(12).reshape(2, 6)
+    with torch.no_grad():
+        expected = model(ids).last_hidden_state
+        found = AutoModel.from_pretrained(tmp_path / "three").eval()(ids).last_hidden_state
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_query_encoder_without_layers_learns_the_start_s_vectors_by_tokens_alone(
+    config: JpqConfig, tmp_path: Path
+) -> None:
+    # By the first token, which without layers is the same in every query.
+    stages = list(SentenceTransformer(config.start, device="cpu"))
+    assert isinstance(stages[1], Pooling)
+    stages[1] = Pooling(stages[1].embedding_dimension, "cls")
+    SentenceTransformer(modules=stages).save_pretrained(str(tmp_path / "cls"))
+    config = replace(config, start=str(tmp_path / "cls"), cache=None)
+    none = replace(config, query_layers=0, dev=[])
+    texts = list(config.dev[0].load().query_texts().values())
+    expected = load_dense(config.start, device="cpu").encode_queries(texts)
+
+    def likeness(vectors: Any) -> float:
+        own = np.asarray(vectors)
+        lengths = np.linalg.norm(expected, axis=1) * np.linalg.norm(own, axis=1)
+        return float(((expected * own).sum(axis=1) / lengths).mean())
+
+    before = likeness(Preparation(none).model.query.encode(texts))
+    train_jpq(none)
+    model = load_quantized(none.output, device="cpu")
+    vectors = model.encode_queries(texts)
+    assert likeness(vectors) > before + 0.1, before
+    apart = np.linalg.norm(vectors - vectors[:1], axis=1)[1:] / np.linalg.norm(vectors[0])
+    assert apart.min() > 0.01, "all queries are the same"
+    export_onnx(none.output, int8=True)  # there is no matrix to round
+    for backend in ("onnx", "onnx-int8"):
+        written = load_quantized(none.output, backend=backend, threads=1)
+        np.testing.assert_allclose(written.encode_queries(texts), vectors, atol=1e-4)
+    assert documents_alike(model.dense, load_dense(config.start, device="cpu"))
+    # What a token adds does not depend on those beside it.
+    assert isinstance(model.dense, TorchDenseEncoder)
+    stages = stages_of(model.dense.model, "query")
+    assert isinstance(stages[0], Transformer)
+    embed = stages[0].auto_model
+    with torch.no_grad():
+        first = embed(torch.tensor([[5, 6, 7]])).last_hidden_state[0]
+        second = embed(torch.tensor([[5, 9, 7]])).last_hidden_state[0]
+    torch.testing.assert_close(first[[0, 2]], second[[0, 2]])
+    assert not torch.allclose(first[1], second[1])
+
+
+def test_fewer_than_no_layers_are_refused(config: JpqConfig) -> None:
+    with pytest.raises(ValueError, match="query_layers must be at least 0, not -1"):
+        replace(config, query_layers=-1)
+
+
+def test_layers_that_are_no_list_or_built_otherwise_are_refused() -> None:
+    from transformers import AlbertConfig, AlbertModel, ModernBertConfig, ModernBertModel
+
+    size = {"vocab_size": 30, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    with pytest.raises(InputError, match="albert: its layers are not one list"):
+        backbones.keep_layers(AlbertModel(AlbertConfig(num_hidden_layers=4, embedding_size=8, **size)), 2)
+    # The first layer of a ModernBERT has no norm before its attention.
+    modern = ModernBertModel(ModernBertConfig(num_hidden_layers=4, pad_token_id=0, **size))
+    with pytest.raises(InputError, match="modernbert: 1 of its 4 layers make no model of 1 layers"):
+        backbones.keep_layers(copy.deepcopy(modern), 1)
+    backbones.keep_layers(modern, 2)
+
+
+def test_more_layers_than_the_start_has_are_refused_before_anything_is_encoded(config: JpqConfig) -> None:
+    config = replace(config, query_layers=3, cache=None)
+    with pytest.raises(InputError, match="3 layers are asked for of 2"):
+        Preparation(config)
+    assert not list(config.folder.glob("documents-*"))
+
+
+def test_dropout_is_set_where_attention_is_told_its_share_too() -> None:
+    from transformers import ModernBertConfig, ModernBertModel
+
+    small = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "vocab_size": 50,
+    }
+    config = ModernBertConfig(**small, attention_dropout=0.5, pad_token_id=0, eos_token_id=1, bos_token_id=2)
+    model = ModernBertModel(config).train()
+    assert backbones.largest_dropout(model) == 0.5
+    backbones.set_dropout(model, 0.0)
+    assert backbones.largest_dropout(model) == 0.0
+    ids = torch.arange(3, 13)[None]
+    assert torch.equal(model(ids).last_hidden_state, model(ids).last_hidden_state)
