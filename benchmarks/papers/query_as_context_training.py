@@ -193,12 +193,13 @@ class Experiment:
 
         from trainers.common.settings import TrainingSettings
         from trainers.data.loading import read_documents
-        from trainers.doc2query import train as doc2query
+        from trainers.doc2query.settings import Doc2QueryConfig
+        from trainers.doc2query.train import train_doc2query
         from trainers.encoders import backbones
 
         names, steps = WRITERS[corpus], self.scale.generator_steps
         pairs, start = self.folder / "pairs" / f"{'+'.join(names)}.jsonl", self.work / "models" / "reader"
-        config = doc2query.Doc2QueryConfig(
+        config = Doc2QueryConfig(
             output=self.work / "models" / f"generator-{'-'.join(names)}",
             data=[pairs],
             backbone=str(start),
@@ -224,7 +225,7 @@ class Experiment:
                 # Its decoder's cross-attention is drawn: whatever was trained before, it is the same.
                 torch.manual_seed(SEED)
                 backbones.save(*backbones.encoder_decoder(READER, layers=READER_LAYERS), start)
-            return str(doc2query.run(config))
+            return str(train_doc2query(config))
 
         return shared({config.output: train})[0]
 
@@ -237,11 +238,12 @@ class Experiment:
         """The small BERT, from scratch."""
         from trainers.common.settings import TrainingSettings
         from trainers.encoders.backbones import NewBackbone
-        from trainers.masked_lm import train as masked_lm
+        from trainers.masked_lm.settings import MaskedLmConfig
+        from trainers.masked_lm.train import train_masked_lm
 
         steps, scale = self.scale.mlm_steps, self.scale
-        return masked_lm.run(
-            masked_lm.MaskedLmConfig(
+        return train_masked_lm(
+            MaskedLmConfig(
                 output=self.work / "models" / "mlm",
                 corpus=[corpus.path for corpus in self.documents],
                 new=NewBackbone(
@@ -307,14 +309,14 @@ class Experiment:
     @cached_property
     def start(self) -> Path:
         """Condenser pre-training of the small BERT: where every arm starts."""
-        from trainers.query_as_context.train import run
+        from trainers.query_as_context.train import train_query_as_context
 
         output, steps = self.work / "models" / START, self.scale.steps
 
         def train() -> None:
             config = self.configuration(Arm("cocondenser", START, "none"), SEED, self.documents, self.masked_lm())
             half = replace(config.training, steps=max(1, steps // 2), evaluate_every=max(1, steps // 4))
-            run(replace(config, output=output, training=half))
+            train_query_as_context(replace(config, output=output, training=half))
 
         shared({output: train})
         return output
@@ -330,9 +332,9 @@ class Experiment:
 
     def pretrained(self, arm: Arm, seed: int = SEED) -> Path:
         """An arm's checkpoint, trained if it is not there yet."""
-        from trainers.query_as_context.train import run
+        from trainers.query_as_context.train import train_query_as_context
 
-        run(self.of_arm(arm, seed))
+        train_query_as_context(self.of_arm(arm, seed))
         return self.output(arm.name, seed)
 
     # -------------------------------------------- fine-tuning

@@ -163,7 +163,7 @@ class SetExperiment:
 
     def decode(self, trial: Engine) -> Decoded:
         """An arm's runs; beside two stages of the first seed the second one's, given the right passages."""
-        from opensearch_neural.models.generative import PASSAGE
+        from opensearch_neural.models.generative_settings import PASSAGE
         from trainers.data.loading import read_documents
 
         arm, seed, folder = trial.name, trial.seed or SEED, self.trainings.work / "runs"

@@ -152,9 +152,10 @@ def backbone(work: Path, scale: Scale, layers: int) -> Path:
 def pretrained(data: Path, work: Path, scale: Scale, layers: int) -> Path:
     """A T5 of so many layers a side, by span corruption on the corpora; both sizes have the same tokenizer."""
     from trainers.encoders.backbones import NewBackbone
-    from trainers.masked_lm.train import MaskedLmConfig, run
+    from trainers.masked_lm.settings import MaskedLmConfig
+    from trainers.masked_lm.train import train_masked_lm
 
-    return run(
+    return train_masked_lm(
         MaskedLmConfig(
             output=backbone(work, scale, layers),
             corpus=[with_urls(data / name, work / "with-urls" / f"{name}.jsonl") for name in PAIRS],
@@ -169,9 +170,10 @@ def pretrained(data: Path, work: Path, scale: Scale, layers: int) -> Path:
 
 def generator(data: Path, work: Path, scale: Scale) -> Path:
     """A model that writes a question for a passage, from the T5 and the questions of the train splits."""
-    from trainers.doc2query.train import Doc2QueryConfig, run
+    from trainers.doc2query.settings import Doc2QueryConfig
+    from trainers.doc2query.train import train_doc2query
 
-    return run(
+    return train_doc2query(
         Doc2QueryConfig(
             output=work / scale.backbones / f"generator-{scale.generator_steps}",
             data=[data / name for name in PAIRS],
@@ -190,10 +192,10 @@ def generated(model: str | Path, data: Path, work: Path, scale: Scale) -> Path:
     from trainers.data.loading import read_documents
     from trainers.data.texts import TextStore
     from trainers.doc2query.generate import generate_queries
-    from trainers.doc2query.sampling import sampling_for
+    from trainers.doc2query.settings import GenerationSettings
 
     path = work / "queries.jsonl"
-    sampling = sampling_for(str(model), candidates=scale.candidates, top_k=20, top_p=1.0)
+    sampling = GenerationSettings(str(model), candidates=scale.candidates, top_k=20, top_p=1.0).sampling()
     documents = TextStore((document.id, document.contents) for document in read_documents(data))
     generate_queries(model, documents, output=path, sampling=sampling)
     return path
@@ -219,7 +221,7 @@ class Trainings:
 
     def configuration(self, arm: str, seed: int = SEED) -> TomeConfig:
         """What `osn train tome` is told for an arm."""
-        from opensearch_neural.models.generative import GenerativeSettings
+        from opensearch_neural.models.generative_settings import GenerativeSettings
         from trainers.data.sets import SetSettings
         from trainers.tome.settings import TomeConfig
 
@@ -255,7 +257,8 @@ class Trainings:
 
     def train(self, arm: str, seed: int = SEED) -> tuple[GenerativeModel, int]:
         """The model of an arm, trained if it is not there yet, and the updates of its stages together."""
-        from opensearch_neural.models.generative import PASSAGE, load_generative
+        from opensearch_neural.models.generative import load_generative
+        from opensearch_neural.models.generative_settings import PASSAGE
         from opensearch_neural.models.pretrained import load_sequence_to_sequence
         from trainers.tome.train import train_tome
 

@@ -17,7 +17,7 @@ from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
 
 from trainers.common.config import load_config, recipe, to_dict  # noqa: E402
 from trainers.dense import DenseConfig  # noqa: E402
-from trainers.doc2query.train import Doc2QueryConfig  # noqa: E402
+from trainers.doc2query.settings import Doc2QueryConfig  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.jpq.settings import JpqConfig  # noqa: E402
 from trainers.multi_layer import MlrConfig  # noqa: E402
@@ -174,7 +174,6 @@ EXPECTED = {
             "training.learning_rate": 5e-6,
             "training.batch_size": 32,
             "negatives.depth": 200,
-            "negatives.source": "live",
             "objective.scale": 1.0,
         },
     ),
@@ -184,7 +183,7 @@ EXPECTED = {
         {
             "backbone": "google-t5/t5-large",
             "url_backbone": "google-t5/t5-base",
-            "sampling.candidates": 20,
+            "generation.candidates": 20,
             "settings.query_length": 32,
             "settings.passage_length": 32,
             "settings.url_length": 80,
@@ -286,7 +285,7 @@ def test_the_tome_recipes_take_two_steps_a_stage(name: str, tmp_path: Path, beir
     corpus.write_text("\n".join(written) + "\n")
     overrides = [
         f"backbone={tmp_path / 't5'}",
-        *([f"url_backbone={tmp_path / 't5'}", "generator=null"] if name == "tome" else []),
+        *([f"url_backbone={tmp_path / 't5'}", "generation.model=null"] if name == "tome" else []),
         f"corpus={corpus}",
         f"queries=[{{path: {beir}, corpus: {corpus}}}]",
         "dev_share=0.1",

@@ -45,7 +45,7 @@ def unlabelled(
         return _of_documents(corpus, by_title if questions == "title" else by_first_sentence, questions, name, limit)
     from trainers.common.processes import main_process_first
     from trainers.doc2query.generate import generate_queries
-    from trainers.doc2query.sampling import sampling_for
+    from trainers.doc2query.settings import GenerationSettings
 
     if folder is None:
         raise ValueError("generated queries need a folder")
@@ -59,7 +59,7 @@ def unlabelled(
     documents = TextStore((document.id, document.contents) for document in read_documents(corpus, limit=limit))
     if not len(documents):
         raise InputError(f"{corpus} holds no document with text")
-    sampling = sampling_for(questions)
+    sampling = GenerationSettings(questions).sampling()
     made_by = fingerprint(hash_files(generator), sampling, documents.hash)
     file = folder / f"{name}.{made_by}.queries.jsonl"
     with main_process_first():

@@ -1,8 +1,9 @@
 """Queries for passages: train a generator on pairs, generate, keep the queries that find their passage.
 
     train.py        `osn train doc2query`: start here
+    settings.py     what it is told, and how a generator is sampled
     generate.py     `osn generate-queries`: queries for a whole corpus
-    sampling.py     how a query is drawn
+    sampling.py     queries drawn from a generator
     copying.py      the words of the passage, made likelier
     consistency.py  which queries are kept
 

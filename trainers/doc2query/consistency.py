@@ -46,7 +46,7 @@ def filter_generated(
             if query["text"].strip()
         }
         run = retriever.retrieve(texts, top)
-        found = {
+        documents_for = {
             query: {int(canonical[documents.row(hit)]) for hit in hits if hit in documents}
             for query, hits in run.items()
         }
@@ -57,7 +57,7 @@ def filter_generated(
             queries = []
             for at, query in enumerate(line["queries"]):
                 key = normalised(query["text"])
-                if own in found.get(f"{line['_id']}#{at}", ()) and key not in seen:
+                if own in documents_for.get(f"{line['_id']}#{at}", ()) and key not in seen:
                     seen.add(key)
                     queries.append(query)
             kept.append({"_id": line["_id"], "queries": queries})

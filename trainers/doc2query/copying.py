@@ -30,22 +30,23 @@ from trainers.data.texts import TextStore
 from trainers.encoders.sequence_to_sequence import IGNORED, Batched
 
 WEIGHTS = (0.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0)
-"""Those that `fitted` tries."""
+"""Weights that `fitted` tries."""
 COUNTED = 20_000
-"""Documents in which a token's rarity is counted, at most."""
+"""Documents in which rarity is counted, at most."""
 ROWS = 8
 """Scored together: (rows, target length, vocabulary) numbers."""
 
 
 class Copying:
-    """rarity: (vocabulary,), 0 for tokens never copied. continuation: (vocabulary,), true for pieces within a word."""
+    """Which tokens of a passage are likelier in its queries, and by how much."""
 
     def __init__(self, rarity: Tensor, continuation: Tensor) -> None:
+        """rarity: (vocabulary,), 0 for tokens never copied. continuation: (vocabulary,), true for pieces within a word."""
         self.rarity, self.continuation = rarity, continuation
 
     @classmethod
     def of(cls, passages: Iterable[Sequence[int]], tokenizer: PreTrainedTokenizerBase) -> Copying:
-        """Of passages by their token ids, among which the special ones do not count."""
+        """Counted in passages, given by their token ids; special ones do not count."""
         special = set(tokenizer.all_special_ids)
         frequencies: Counter[int] = Counter()
         number = 0
@@ -68,19 +69,19 @@ class Copying:
         within = inside[passages]
         values = torch.where(within, goes_on.float(), rarity[passages].masked_fill(again, 0.0))
         values = values * (rarity[passages] > 0)
-        found = torch.zeros(len(passages), len(rarity), device=place)
-        return found.scatter_reduce(1, passages, values, "amax")
+        features = torch.zeros(len(passages), len(rarity), device=place)
+        return features.scatter_reduce(1, passages, values, "amax")
 
 
 def copying_of(documents: TextStore, tokenizer: PreTrainedTokenizerBase, passage_length: int) -> Copying:
-    """Of a corpus, or of COUNTED documents evenly taken where it has more. passage_length: tokens read of each."""
+    """Counted in a corpus, at most in COUNTED documents of it, evenly taken. passage_length: tokens read of each."""
     rows = range(0, len(documents), max(1, -(-len(documents) // COUNTED)))
     read = (tokenizer(documents.text_at(row), truncation=True, max_length=passage_length)["input_ids"] for row in rows)
     return Copying.of(read, tokenizer)
 
 
 class CopyingScores(LogitsProcessor):
-    """`copying`, by `weight`, for `passages`: (rows, length), each repeated as often as it is written for."""
+    """Adds `weight` times `copying`'s features to the scores. passages: (rows, length), one for each row that is written."""
 
     def __init__(self, copying: Copying, weight: float, passages: Tensor) -> None:
         self.copying, self.weight, self.passages = copying, weight, passages
@@ -95,7 +96,7 @@ class CopyingScores(LogitsProcessor):
 
 @torch.inference_mode()
 def fitted(model: Any, data: Batched, copying: Copying) -> tuple[float, float]:
-    """(weight, mean log-likelihood of a target's token under it, in nats): the likeliest of WEIGHTS for `data`."""
+    """(weight, mean log-likelihood of a target's token in nats): of WEIGHTS the one by which `data` is likeliest."""
     device = next(model.parameters()).device
     totals, count = np.zeros(len(WEIGHTS)), 0
     for start in range(0, len(data), ROWS):

@@ -1,8 +1,21 @@
-"""`osn generate-queries`: queries for every document of a corpus, written in chunks."""
+"""`osn generate-queries`: queries for every document of a corpus, written in chunks.
+
+    osn generate-queries scifact --model models/doc2query --candidates 5 --output queries.jsonl
+    osn generate-queries scifact --model models/doc2query --consistency 10 --retriever bm25 --output queries.jsonl
+
+Sampled with top-k 25 and nucleus 0.95, several candidates a passage (`query-as-context-pretraining`, section 3.1;
+`tome-model-based-retrieval`, section 3.3). The generator need not have seen the corpus: one trained on pairs of another
+serves.
+
+A line of the output is {"_id": document, "queries": [{"text", "log_probability", "tokens"}, …]}: the natural logarithm of
+the query's probability under the model, copying and its end included, before top-k and nucleus cut anything off.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import functools
+from collections.abc import Callable
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +32,12 @@ from trainers.data.negatives import RETRIEVERS, open_retriever
 from trainers.data.texts import TextStore
 from trainers.doc2query.consistency import CHUNK, filter_generated
 from trainers.doc2query.copying import Copying, copying_of
-from trainers.doc2query.sampling import KIND, Sampling, sample_queries, sampling_for
+from trainers.doc2query.sampling import sample_queries
+from trainers.doc2query.settings import GenerationSettings, Sampling
 from trainers.encoders import backbones
+
+KIND = "doc2query"
+"""Of the model directory of a generator."""
 
 
 def generate_queries(
@@ -83,46 +100,51 @@ def generate_queries(
     return write_in_chunks(output, GENERATED, made_by, chunks, work, unit=unit, shard=shard) is not None
 
 
+def generation_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options of a generator, which it gets as `generation`."""
+
+    @functools.wraps(command)
+    def gathered(**options: Any) -> None:
+        settings = {field.name: options.pop(field.name) for field in fields(GenerationSettings)}
+        command(generation=GenerationSettings(**settings), **options)
+
+    options = (
+        click.option("--model", required=True, help="A sequence-to-sequence model: directory or hub id."),
+        click.option("--candidates", default=5, show_default=True, help="Queries for each passage."),
+        click.option("--top-k", default=25, show_default=True, help="Only the k likeliest tokens are drawn from."),
+        click.option("--top-p", default=0.95, show_default=True, help="Of these, the likeliest that have this mass."),
+        click.option("--temperature", default=1.0, show_default=True, help="Divides the scores before both."),
+        click.option("--copying", type=float, help="Weight of the passage's own words.  [default: as fitted, or 0]"),
+        click.option("--query-length", type=int, help="Tokens of a query at most.  [default: as trained, or 64]"),
+        click.option("--passage-length", type=int, help="Tokens read of a passage.  [default: as trained, or 384]"),
+        click.option("--prefix", help="What is put before a passage.  [default: as trained, or nothing]"),
+        click.option("--batch-size", default=32, show_default=True, help="Passages sampled for at once."),
+        click.option("--seed", default=42, show_default=True, help="The same seed gives the same queries."),
+        click.option("--precision", type=click.Choice(PRECISIONS), default="float32", show_default=True),
+    )
+    for option in reversed(options):
+        gathered = option(gathered)
+    return gathered
+
+
 @click.command("generate-queries")
 @click.argument("corpus", type=click.Path(path_type=Path))
-@click.option("--model", required=True, help="A sequence-to-sequence model: directory or hub id.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="The file of queries (jsonl).")
-@click.option("--candidates", default=5, show_default=True, help="Queries for each passage.")
-@click.option("--top-k", default=25, show_default=True, help="Only the k likeliest tokens are drawn from.")
-@click.option("--top-p", default=0.95, show_default=True, help="Of these, the likeliest that have this mass.")
-@click.option("--temperature", default=1.0, show_default=True)
-@click.option("--copying", type=float, help="Weight of the passage's own words.  [default: as fitted, or 0]")
-@click.option("--query-length", type=int, help="Tokens of a query at most.  [default: as trained, or 64]")
-@click.option("--passage-length", type=int, help="Tokens read of a passage.  [default: as trained, or 384]")
-@click.option("--prefix", help="What is put before a passage.  [default: as trained, or nothing]")
+@generation_options
 @click.option("--consistency", type=int, metavar="N", help="Keep a query only if its passage is in the top N for it.")
 @click.option("--retriever", default="bm25", show_default=True, metavar="NAME", help=f"For this: {RETRIEVERS}.")
 @click.option("--shard", default="1/1", show_default=True, metavar="I/N", help="Do the I-th of N parts.")
 @click.option("--limit", type=int, help="The first so many documents.")
-@click.option("--batch-size", default=32, show_default=True, help="Passages sampled for at once.")
-@click.option("--seed", default=42, show_default=True)
 @click.option("--device", help="cpu, cuda, …  [default: a GPU where there is one]")
-@click.option("--precision", type=click.Choice(PRECISIONS), default="float32", show_default=True)
 def generate_queries_command(
     corpus: Path,
-    model: str,
     output: Path,
-    candidates: int,
-    top_k: int,
-    top_p: float,
-    temperature: float,
-    copying: float | None,
-    query_length: int | None,
-    passage_length: int | None,
-    prefix: str | None,
+    generation: GenerationSettings,
     consistency: int | None,
     retriever: str,
     shard: str,
     limit: int | None,
-    batch_size: int,
-    seed: int,
     device: str | None,
-    precision: Precision,
 ) -> None:
     """Generate queries for every document of a corpus.
 
@@ -135,19 +157,7 @@ def generate_queries_command(
     osn generate-queries scifact --model models/doc2query --consistency 10 --output queries.jsonl
     osn generate-queries big --model models/doc2query --shard 1/4 --output queries.jsonl
     """
-    sampling = sampling_for(
-        model,
-        candidates=candidates,
-        top_k=top_k,
-        top_p=top_p,
-        temperature=temperature,
-        copying=copying,
-        query_length=query_length,
-        passage_length=passage_length,
-        prefix=prefix,
-        batch_size=batch_size,
-        seed=seed,
-    )
+    sampling = generation.sampling()
     documents = TextStore((document.id, document.contents) for document in read_documents(corpus, limit=limit))
     if not len(documents):
         raise InputError(f"{corpus} holds no document with text")
@@ -155,14 +165,15 @@ def generate_queries_command(
     if not (separator and part.isdigit() and parts.isdigit()):
         raise InputError(f"--shard {shard}: expected I/N, such as 1/4")
     generated = output if consistency is None else output.with_name(f"{output.stem}.unfiltered{output.suffix}")
+    assert generation.model is not None
     complete = generate_queries(
-        model,
+        generation.model,
         documents,
         output=generated,
         sampling=sampling,
         shard=(int(part), int(parts)),
         device=device,
-        precision=precision,
+        precision=generation.precision,
     )
     if not complete:
         return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,75 +11,20 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
 
-from opensearch_neural.errors import InputError
-from opensearch_neural.models import directory
 from trainers.doc2query.copying import Copying, CopyingScores
+from trainers.doc2query.settings import Sampling
 from trainers.encoders.sequence_to_sequence import IGNORED, pad_rows
-
-KIND = "doc2query"
-"""Of the model directory of a generator."""
-COPYING = "copying"
-"""The measure that holds the fitted weight of the passage's words."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How queries are drawn. Lengths in tokens; copying: the weight of the passage's words (see copying.py). The same
-    settings, seed included, give the same queries."""
-
-    candidates: int = 5
-    top_k: int = 25
-    top_p: float = 0.95
-    temperature: float = 1.0
-    copying: float = 0.0
-    query_length: int = 64
-    passage_length: int = 384
-    prefix: str = ""
-    batch_size: int = 32
-    seed: int = 42
-
-    def __post_init__(self) -> None:
-        if min(self.candidates, self.top_k, self.query_length, self.passage_length, self.batch_size) < 1:
-            raise InputError("candidates, top_k, query_length, passage_length and batch_size must be at least 1")
-        if self.copying < 0:
-            raise InputError(f"copying must be 0 or more, not {self.copying}")
-        if not 0 < self.top_p <= 1 or self.temperature <= 0:
-            raise InputError(f"top_p must be in (0, 1] and temperature above 0: {self.top_p}, {self.temperature}")
-
-
-@dataclass(slots=True)
-class SamplingSettings:
-    """`Sampling` as a configuration gives it: what is None is as the generator was trained, else the default."""
-
-    candidates: int | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    temperature: float | None = None
-    copying: float | None = None
-    query_length: int | None = None
-    passage_length: int | None = None
-    prefix: str | None = None
-    batch_size: int | None = None
-    seed: int | None = None
-
-
-def sampling_for(model: str | Path, **given: Any) -> Sampling:
-    """Settings for a model of queries: what is not given, or None, is as it was trained, else the default."""
-    info = directory.read_osn_json(directory.locate(model)) or {}
-    trained, measured = info.get("training", {}), info.get("measures", {})
-    told = {name: trained[name] for name in ("query_length", "passage_length", "prefix") if name in trained}
-    # Among the settings, `copying` says whether a weight was to be fitted.
-    told |= {COPYING: measured[COPYING]} if COPYING in measured else {}
-    return Sampling(**told | {name: value for name, value in given.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A generated query; `log_probability` (natural logarithm, the end included) is of `tokens` tokens together."""
+    """A generated query."""
 
     text: str
     log_probability: float
+    """natural logarithm of the probability of all its tokens, the end included"""
     tokens: int
+    """how many, the end included"""
 
 
 class TopKThenNucleus(LogitsProcessor):
@@ -119,8 +63,8 @@ class Draw(LogitsProcessor):
 
 
 class Likelihoods(LogitsProcessor):
-    """Changes nothing, and keeps the natural logarithm of the probability of each token that is drawn. It comes first,
-    before anything is cut off."""
+    """Keeps the natural logarithm of the probability of each token that is drawn, and changes nothing. It must come before
+    what cuts tokens off."""
 
     def __init__(self) -> None:
         self._scores: Tensor | None = None
@@ -133,7 +77,7 @@ class Likelihoods(LogitsProcessor):
         return scores
 
     def of(self, drawn: Tensor) -> Tensor:
-        """(rows, tokens) of all that was drawn, (rows, 1 + tokens): a start token first."""
+        """The logarithms of all that was drawn: (rows, tokens). drawn: (rows, 1 + tokens), a start token first."""
         self._take(drawn)
         self._scores = None
         return torch.stack(self._logs, dim=1)
@@ -153,26 +97,28 @@ def sample_queries(
     seed: int,
     copying: Copying | None = None,
 ) -> list[list[Candidate]]:
-    """`sampling.candidates` queries for each passage. Passages of like length share a batch; the order is kept. copying:
-    what sampling.copying is the weight of; by default, of these passages."""
+    """`sampling.candidates` queries for each passage, in the order of the passages.
+
+    copying: what `sampling.copying` is the weight of; by default the words of these passages.
+    """
     ids = [
         tokenizer(sampling.prefix + passage, truncation=True, max_length=sampling.passage_length)["input_ids"]
         for passage in passages
     ]
     if sampling.copying and copying is None:
         copying = Copying.of(ids, tokenizer)
+    # Passages of like length share a batch.
     order = sorted(range(len(ids)), key=lambda at: -len(ids[at]))
-    found: list[list[Candidate]] = [[] for _ in ids]
+    queries: list[list[Candidate]] = [[] for _ in ids]
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.inference_mode():
         torch.manual_seed(seed)
         for start in range(0, len(order), sampling.batch_size):
             batch = order[start : start + sampling.batch_size]
-            for at, candidates in zip(
-                batch, _sample(model, tokenizer, [ids[at] for at in batch], sampling, copying), strict=True
-            ):
-                found[at] = candidates
-    return found
+            drawn = _sample(model, tokenizer, [ids[at] for at in batch], sampling, copying)
+            for at, candidates in zip(batch, drawn, strict=True):
+                queries[at] = candidates
+    return queries
 
 
 def _sample(
@@ -203,11 +149,11 @@ def _sample(
     inside = tokens != IGNORED
     totals = likelihoods.of(drawn).masked_fill(~inside, 0.0).sum(dim=1).tolist()
     texts = tokenizer.batch_decode(drawn, skip_special_tokens=True)
-    found = [
+    queries = [
         Candidate(" ".join(text.split()), round(total, 4), count)
         for text, total, count in zip(texts, totals, inside.sum(dim=1).tolist(), strict=True)
     ]
-    return [found[at : at + sampling.candidates] for at in range(0, len(found), sampling.candidates)]
+    return [queries[at : at + sampling.candidates] for at in range(0, len(queries), sampling.candidates)]
 
 
 def _until_end(tokens: Tensor, end: int) -> Tensor:

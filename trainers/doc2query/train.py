@@ -1,10 +1,17 @@
-"""TODO."""
+"""`osn train doc2query`: a model that writes queries for passages, trained on pairs of both.
+
+    osn train doc2query --backbone models/t5 --set data=[squad-mix] --output models/doc2query
+
+docT5query (Nogueira & Lin, 2019): a sequence-to-sequence model reads a passage and writes a query. What a small generator
+writes is often fluent and about nothing: `copying.py` makes the words of the passage likelier, by a weight that training
+fits on the pairs it holds back, and records in osn.json.
+"""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,59 +24,25 @@ from transformers import PreTrainedTokenizerBase
 from trainers.common.config import backbone_option, config_options
 from trainers.common.loop import train
 from trainers.common.sampling import Visit
-from trainers.common.settings import TrainingSettings
 from trainers.common.training_model import TrainingModel
 from trainers.data.examples import TrainingData
 from trainers.data.leaks import find_leaks, without_leaks
 from trainers.data.loading import load_training
 from trainers.data.splits import hold_back, merge
 from trainers.doc2query.copying import Copying, copying_of, fitted
-from trainers.doc2query.sampling import COPYING, KIND
+from trainers.doc2query.generate import KIND
+from trainers.doc2query.settings import COPYING, Doc2QueryConfig
 from trainers.encoders import backbones
 from trainers.encoders.sequence_to_sequence import LabelledBatch, Row, SequenceToSequence, collate_rows, log_likelihood
 
 
-@dataclass(slots=True)
-class Doc2QueryConfig:
-    """`osn train doc2query`.
-
-    data: training data as `load_training` reads it, of `split`. unseen: sets whose questions, of `unseen_split`, are left
-    out of it: a generator that has read test questions writes them. backbone: a T5 or another sequence-to-sequence model,
-    by directory or hub id; a BERT-like encoder is taken twice, to read and to write. prefix: what is put before every
-    passage (and by `osn generate-queries` again). passage_length, query_length: in tokens, special ones included.
-    dev_share: the part of the pairs, split by document, that measures and does not train. copying: fit the weight of the
-    passage's words on it; not in docT5query.
-    """
-
-    output: Path
-    data: list[Path]
-    backbone: str
-    split: str = "train"
-    unseen: list[Path] = field(default_factory=list)
-    unseen_split: str = "test"
-    prefix: str = ""
-    passage_length: int = 384
-    query_length: int = 64
-    dev_share: float = 0.02
-    copying: bool = True
-    training: TrainingSettings = field(
-        default_factory=lambda: TrainingSettings(epochs=4, learning_rate=3e-4, batch_size=32, bucket=16)
-    )
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.dev_share < 1:
-            raise ValueError(f"dev_share must be from 0 to below 1, not {self.dev_share}")
-
-
 @dataclass
-class Pairs:
+class QueryPairs:
     """Passage to query: one positive of the example, drawn at each visit."""
 
     data: TrainingData
     tokenizer: PreTrainedTokenizerBase
-    prefix: str
-    passage_length: int
-    query_length: int
+    config: Doc2QueryConfig
 
     @property
     def sets(self) -> Any:
@@ -85,51 +58,53 @@ class Pairs:
         return len(self.data)
 
     def __getitem__(self, visit: Visit) -> Row:
-        example = self.data.example(visit.index)
-        passage = self.data.documents[visit.random().choice(example.positives)]
-        inputs = self.tokenizer(self.prefix + passage, truncation=True, max_length=self.passage_length)["input_ids"]
-        target = self.tokenizer(text_target=example.query, truncation=True, max_length=self.query_length)["input_ids"]
+        example, config = self.data.example(visit.index), self.config
+        passage = config.prefix + self.data.documents[visit.random().choice(example.positives)]
+        inputs = self.tokenizer(passage, truncation=True, max_length=config.passage_length)["input_ids"]
+        target = self.tokenizer(text_target=example.query, truncation=True, max_length=config.query_length)["input_ids"]
         return example.query_id, inputs, target
 
     def collate(self, items: Sequence[Row]) -> LabelledBatch:
         return collate_rows(items, self.tokenizer.pad_token_id)
 
 
-def run(config: Doc2QueryConfig, *, limit: int | None = None) -> Path:
+def read_data(config: Doc2QueryConfig, limit: int | None = None) -> tuple[TrainingData, TrainingData | None]:
+    """(train, dev): the pairs without the questions of `unseen`, split by document. limit: examples of each set."""
+    sets = [load_training(path, split=config.split, limit=limit) for path in config.data]
+    for path in config.unseen:
+        unseen = load_training(path, split=config.unseen_split)
+        sets = [without_leaks(data, find_leaks(data, unseen)) for data in sets]
+    data = merge(sets) if len(sets) > 1 else sets[0]
+    if not config.dev_share:
+        return data, None
+    return hold_back(data, max(config.dev_share, 1 / len(data)), seed=config.training.seed)
+
+
+def train_doc2query(config: Doc2QueryConfig, *, limit: int | None = None) -> Path:
     """Train as `config` says; the model directory. limit: examples of each data set (for a dry run)."""
     torch.manual_seed(config.training.seed)
     if backbones.is_sequence_to_sequence(config.backbone):
         model, tokenizer = backbones.sequence_to_sequence(config.backbone)
     else:
         model, tokenizer = backbones.encoder_decoder(config.backbone)
-    sets = [load_training(path, split=config.split, limit=limit) for path in config.data]
-    for path in config.unseen:
-        other = load_training(path, split=config.unseen_split)
-        sets = [without_leaks(one, find_leaks(one, other)) for one in sets]
-    data = merge(sets) if len(sets) > 1 else sets[0]
-    dev: TrainingData | None = None
-    if config.dev_share:
-        share = max(config.dev_share, 1 / len(data))
-        data, dev = hold_back(data, share, seed=config.training.seed)
-
-    def pairs(part: TrainingData) -> Pairs:
-        return Pairs(part, tokenizer, config.prefix, config.passage_length, config.query_length)
-
+    data, dev = read_data(config, limit)
+    pairs = QueryPairs(data, tokenizer, config)
     copying: Copying | None = None
     if config.copying and dev is not None:
         copying = copying_of(data.documents, tokenizer, config.passage_length)
 
     def evaluate(training_model: TrainingModel) -> dict[str, float]:
         assert dev is not None
+        dev_pairs = QueryPairs(dev, tokenizer, config)
         if copying is None:
-            return {"log_likelihood": log_likelihood(training_model, pairs(dev))}
-        weight, likelihood = fitted(training_model.model, pairs(dev), copying)
+            return {"log_likelihood": log_likelihood(training_model, dev_pairs)}
+        weight, likelihood = fitted(training_model.model, dev_pairs, copying)
         return {"log_likelihood": likelihood, COPYING: weight}
 
     train(
         SequenceToSequence(model, tokenizer),
-        pairs(data),
-        pairs(data).collate,
+        pairs,
+        pairs.collate,
         settings=config.training,
         output=config.output,
         kind=KIND,
@@ -153,7 +128,7 @@ def doc2query_command(config: Doc2QueryConfig, dry_run: bool) -> None:
     if dry_run:
         with tempfile.TemporaryDirectory() as folder:
             settings = replace(config.training, steps=2, batch_size=min(config.training.batch_size, 4), workers=0)
-            run(replace(config, output=Path(folder), training=settings), limit=50)
+            train_doc2query(replace(config, output=Path(folder), training=settings), limit=50)
         click.echo("dry run: two steps taken, nothing kept")
         return
-    click.echo(run(config))
+    click.echo(train_doc2query(config))

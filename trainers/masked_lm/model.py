@@ -15,7 +15,7 @@ from trainers.encoders import backbones
 from trainers.encoders.sequence_to_sequence import IGNORED, LabelledBatch
 
 
-class MaskedLanguageModel(TrainingModel):
+class MaskedLmTraining(TrainingModel):
     """Cross-entropy at the masked positions; the head's large product is made for these positions only."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, head_only: bool = False) -> None:

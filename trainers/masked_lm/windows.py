@@ -35,9 +35,13 @@ class Windows:
     """Parts of documents as token ids: window i is ids[starts[i]:stops[i]], without special tokens."""
 
     ids: npt.NDArray[np.int32]
+    """(tokens,), all documents one after the other"""
     starts: npt.NDArray[np.int64]
+    """(windows,)"""
     stops: npt.NDArray[np.int64]
+    """(windows,)"""
     hash: str
+    """of the whole corpus, both parts"""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -188,7 +192,7 @@ class CorruptedWindows:
     def __post_init__(self) -> None:
         names = [f"<extra_id_{number}>" for number in range(backbones.SENTINELS)]
         ids: Any = self.tokenizer.convert_tokens_to_ids(names)
-        known = [one for one in ids if one is not None and one != self.tokenizer.unk_token_id]
+        known = [token for token in ids if token is not None and token != self.tokenizer.unk_token_id]
         if len(known) < 2:
             raise InputError(f"the tokenizer of {self.tokenizer.name_or_path} has no sentinels <extra_id_0>, …")
         self.sentinels = np.array(known, dtype=np.int64)

@@ -23,7 +23,7 @@ from trainers.encoders import backbones
 from trainers.encoders.bi_encoder import BiEncoder
 from trainers.encoders.sequence_to_sequence import IGNORED
 from trainers.encoders.tower import Encoder, EncoderSettings, Role, write_sentence_transformer
-from trainers.query_as_context.pairs import LabelledPart, PairTargets
+from trainers.query_as_context.pairs import MaskedPart, PairTargets
 from trainers.query_as_context.settings import QueryAsContextConfig
 
 HEAD_FILE = "condenser_head.safetensors"
@@ -31,11 +31,13 @@ HEAD_FILE = "condenser_head.safetensors"
 
 
 def masked_lm_head(model: PreTrainedModel) -> nn.Module:
-    """What makes the logits of a BERT- or RoBERTa-like masked language model, position by position. Raises ModelError
-    elsewhere."""
+    """What makes the logits of a BERT- or RoBERTa-like masked language model, position by position.
+
+    Raises ModelError for a model of another kind.
+    """
     for name in ("cls", "lm_head"):
-        if isinstance(found := getattr(model, name, None), nn.Module):
-            return found
+        if isinstance(head := getattr(model, name, None), nn.Module):
+            return head
     raise ModelError(f"{type(model).__name__} has no masked-LM head as BERT has one", "start from a BERT-like backbone")
 
 
@@ -45,13 +47,13 @@ def _body(model: PreTrainedModel) -> Any:
 
 
 def layers_of(model: PreTrainedModel) -> nn.ModuleList:
-    """The transformer layers of a BERT-like model, the first one first. Raises ModelError elsewhere."""
-    found = getattr(getattr(model.base_model, "encoder", None), "layer", None)
-    if not isinstance(found, nn.ModuleList):
+    """The transformer layers of a BERT-like model, the first one first. Raises ModelError for a model of another kind."""
+    layers = getattr(getattr(model.base_model, "encoder", None), "layer", None)
+    if not isinstance(layers, nn.ModuleList):
         raise ModelError(
             f"{type(model).__name__} does not keep its layers as BERT does", "start from a BERT-like backbone"
         )
-    return found
+    return layers
 
 
 class ContextModel(CachedModel):
@@ -69,7 +71,7 @@ class ContextModel(CachedModel):
         self.model, self.tokenizer, self.layers, self.settings = model, tokenizer, layers, config
 
     def predicted(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """`losses.masked_lm` of these hidden states, (rows, length, dimension): the head is applied where it is asked."""
+        """`losses.masked_lm` of hidden states (rows, length, dimension); the head is applied at labels only."""
         positions = labels != IGNORED
         return losses.masked_lm(masked_lm_head(self.model)(hidden[positions]), labels[positions])
 
@@ -110,31 +112,27 @@ class CoCondenser(ContextModel):
     @property
     def middle(self) -> int:
         """The layer whose tokens the head reads; 0 are the embeddings."""
-        depth = int(self.model.config.num_hidden_layers)
-        middle = depth // 2 if self.settings.middle is None else self.settings.middle
-        if not 0 <= middle < depth:
-            raise InputError(f"middle is {middle}, but the backbone has {depth} layers", f"expected 0 to {depth - 1}")
-        return middle
+        return int(self.model.config.num_hidden_layers) // 2
 
     @property
     def compares(self) -> bool:
         return self.settings.context != "none"
 
-    def counts(self, part: LabelledPart) -> dict[str, Tensor]:
+    def counts(self, part: MaskedPart) -> dict[str, Tensor]:
         masked = (part.labels != IGNORED).sum()
         return {"masked_lm": masked, "late_masked_lm": masked}
 
-    def encode(self, role: str, part: LabelledPart) -> Encoded:
+    def encode(self, role: str, part: MaskedPart) -> Encoded:
         mask, labels = part.attention_mask, part.labels
-        found = _body(self.model)(part.input_ids, attention_mask=mask, output_hidden_states=True)
-        late = found.last_hidden_state
-        read = torch.cat([late[:, :1], found.hidden_states[self.middle][:, 1:]], dim=1)
+        output = _body(self.model)(part.input_ids, attention_mask=mask, output_hidden_states=True)
+        late = output.last_hidden_state  # (rows, length, dimension)
+        read = torch.cat([late[:, :1], output.hidden_states[self.middle][:, 1:]], dim=1)
         total, _ = self.predicted(late, labels)
         late_total, _ = self.predicted(self.through(read, mask), labels)
         return Encoded(late[:, 0], {"masked_lm": total, "late_masked_lm": late_total}, self.counts(part))
 
     def losses(self, vectors: dict[str, Tensor], targets: PairTargets) -> Losses:
-        """vectors: "passage" and "context", both (pairs, dimension), row by row partners; targets: "keys" (pairs, kinds)."""
+        """vectors: "passage" and "context", both (pairs, dimension), row by row partners."""
         if not self.compares:
             return Losses({})
         passages, contexts, keys = vectors["passage"], vectors["context"], targets.keys
@@ -163,15 +161,14 @@ class CotMae(ContextModel):
     def compares(self) -> bool:
         return False
 
-    def counts(self, part: LabelledPart) -> dict[str, Tensor]:
+    def counts(self, part: MaskedPart) -> dict[str, Tensor]:
         counts = {"masked_lm": (part.labels != IGNORED).sum()}
         if part.context_labels is not None:
             counts["context_masked_lm"] = (part.context_labels != IGNORED).sum()
         return counts
 
-    def encode(self, role: str, part: LabelledPart) -> Encoded:
-        found = _body(self.model)(part.input_ids, attention_mask=part.attention_mask)
-        late = found.last_hidden_state
+    def encode(self, role: str, part: MaskedPart) -> Encoded:
+        late = _body(self.model)(part.input_ids, attention_mask=part.attention_mask).last_hidden_state
         sums = {"masked_lm": self.predicted(late, part.labels)[0]}
         if part.context_labels is not None:
             # The context's own first token gives way to the passage's CLS: all that the decoder sees of the passage.
@@ -189,7 +186,7 @@ class CotMae(ContextModel):
 def build(config: QueryAsContextConfig) -> ContextModel:
     """The model before training.
 
-    A Condenser head is the one that lies beside the backbone, else a copy of the backbone's last layers; a decoder starts
+    A Condenser head is the one that lies beside the backbone, else a copy of the backbone's last layers. A decoder starts
     from scratch (section 4.1). Raises ModelError for a backbone without BERT's layers, InputError for a head of another
     number of layers.
     """

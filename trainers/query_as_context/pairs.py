@@ -25,23 +25,30 @@ from trainers.query_as_context.settings import QueryAsContextConfig
 logger = logging.getLogger(__name__)
 
 
-class Drawn(NamedTuple):
-    """What one passage became at one visit: (input ids, labels) of it and of its context. keys: of the passage (its article,
-    with the context "query" its text) and of the context's text; rows of a batch that have a key in common are no negatives
-    of each other."""
+class MaskedText(NamedTuple):
+    """A text as a masked language model learns from it."""
+
+    input_ids: Ids  # (length,)
+    labels: Ids  # (length,), IGNORED where nothing is to be predicted
+
+
+class MaskedPair(NamedTuple):
+    """What one passage became at one visit."""
 
     name: str
-    passage: tuple[Ids, Ids]
-    context: tuple[Ids, Ids] | None
+    passage: MaskedText
+    context: MaskedText | None
+    # Rows of a batch that have a key in common are no negatives of each other. The first key is the passage's: its article,
+    # or with the context "query" its text. The second one is that of the context's text.
     keys: tuple[int, int]
 
 
 @dataclass
-class LabelledPart(Part):
-    """Passages or contexts with masked tokens; with CoT-MAE a passage's row has its context beside it."""
+class MaskedPart(Part):
+    """Passages or contexts with masked tokens. With CoT-MAE a passage's row has its context beside it."""
 
     labels: Tensor
-    """(rows, length) int64, −100 where nothing is masked"""
+    """(rows, length) int64, IGNORED where nothing is to be predicted"""
     context_input_ids: Tensor | None = None
     """(rows, context length) int64"""
     context_attention_mask: Tensor | None = None
@@ -55,18 +62,18 @@ class PairTargets:
     """What keeps rows apart that are no negatives of each other."""
 
     keys: Tensor
-    """(pairs, 2) int64, see `Drawn.keys`"""
+    """(pairs, 2) int64, see `MaskedPair.keys`"""
 
 
 @dataclass
 class PairBatch(CachedBatch):
     """Roles: "passage", and with coCondenser "context", row by row partners."""
 
-    parts: dict[str, list[LabelledPart]]
+    parts: dict[str, list[MaskedPart]]
     targets: PairTargets
 
 
-class Pairs:
+class ContextPairs:
     """Passages with their context, drawn and masked anew at every visit."""
 
     def __init__(
@@ -84,17 +91,16 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, visit: Visit) -> Drawn:
+    def __getitem__(self, visit: Visit) -> MaskedPair:
         row, rng = self.rows[visit.index], visit.generator()
-        # A passage of the same article is related where such pairs are learned from; elsewhere it is a negative.
+        # Passages of one article are related if such pairs are learned from; else they are negatives.
         key = int(self.same_text[row] if self.config.context == "query" else self.passages.articles[row])
         passage = self._masked(self.passage_tokens, row, "passage", rng)
         context, same = self._context(row, rng)
-        return Drawn(self.passages.texts.ids[row], passage, context, (key, same))
+        return MaskedPair(self.passages.texts.ids[row], passage, context, (key, same))
 
-    def _context(self, row: int, rng: np.random.Generator) -> tuple[tuple[Ids, Ids] | None, int]:
-        """A context, and a number that contexts of the same text share: one question may have been written for several
-        passages."""
+    def _context(self, row: int, rng: np.random.Generator) -> tuple[MaskedText | None, int]:
+        """A context, and a number that contexts of the same text share: a question may be written for several passages."""
         context = self.config.context
         if context == "none":
             return None, -1
@@ -108,9 +114,9 @@ class Pairs:
 
     def _masked(
         self, tokens: TokenCache, row: int, role: Literal["passage", "context"], rng: np.random.Generator
-    ) -> tuple[Ids, Ids]:
+    ) -> MaskedText:
         assert self.tokenizer.mask_token_id is not None
-        return mask_tokens(
+        inputs, labels = mask_tokens(
             tokens.rows([row])[0].astype(np.int64),
             rate=self.config.masking.share(self.config.variant, role),
             mask_id=int(self.tokenizer.mask_token_id),
@@ -120,11 +126,12 @@ class Pairs:
             # What its decoder is to predict from the passage's CLS, it must not read (section 2).
             stays=0.0 if role == "context" and self.config.variant == "cot-mae" else 0.1,
         )
+        return MaskedText(inputs, labels)
 
-    def collate(self, items: Sequence[Drawn]) -> PairBatch:
+    def collate(self, items: Sequence[MaskedPair]) -> PairBatch:
         """coCondenser: passages and contexts are rows of their own; CoT-MAE: a passage's row has its context with it."""
-        passages = [one.passage for one in items]
-        contexts = [one.context for one in items if one.context is not None]
+        passages = [item.passage for item in items]
+        contexts = [item.context for item in items if item.context is not None]
         parts = {"passage": self._parts(passages)}
         if contexts and self.config.variant == "cocondenser":
             parts["context"] = self._parts(contexts)
@@ -132,38 +139,41 @@ class Pairs:
             for part in parts["passage"]:
                 self._add_contexts(part, contexts)
         return PairBatch(
-            ids=[one.name for one in items],
+            ids=[item.name for item in items],
             parts=parts,
-            targets=PairTargets(keys=torch.tensor([one.keys for one in items])),
+            targets=PairTargets(keys=torch.tensor([item.keys for item in items])),
         )
 
-    def _parts(self, rows: Sequence[tuple[Ids, Ids]]) -> list[LabelledPart]:
+    def _parts(self, texts: Sequence[MaskedText]) -> list[MaskedPart]:
         parts = padded_parts(
-            [inputs.astype(np.int32) for inputs, _ in rows],
+            [text.input_ids.astype(np.int32) for text in texts],
             padding=padding_id(self.tokenizer),
             overhead=PART_OVERHEAD[self.config.training.device_type],
             largest=self.config.training.chunk_size,
         )
         return [
-            LabelledPart(
+            MaskedPart(
                 part.input_ids,
                 part.attention_mask,
                 part.position,
-                labels=_filled([rows[at][1] for at in part.position.tolist()], part.input_ids.shape[1]),
+                labels=_filled([texts[at].labels for at in part.position.tolist()], part.input_ids.shape[1]),
             )
             for part in parts
         ]
 
-    def _add_contexts(self, part: LabelledPart, contexts: Sequence[tuple[Ids, Ids]]) -> None:
-        at = part.position.tolist()
+    def _add_contexts(self, part: MaskedPart, contexts: Sequence[MaskedText]) -> None:
+        """Put the contexts of a part's passages beside them."""
+        of_part = [contexts[row] for row in part.position.tolist()]
         (together,) = padded_parts(
-            [contexts[one][0].astype(np.int32) for one in at], padding=padding_id(self.tokenizer), overhead=1 << 40
+            [context.input_ids.astype(np.int32) for context in of_part],
+            padding=padding_id(self.tokenizer),
+            overhead=1 << 40,
         )
         # One part, which is in order of length: back to the order of the passages.
         order = torch.argsort(together.position)
         part.context_input_ids = together.input_ids[order]
         part.context_attention_mask = together.attention_mask[order]
-        part.context_labels = _filled([contexts[one][1] for one in at], together.input_ids.shape[1])
+        part.context_labels = _filled([context.labels for context in of_part], together.input_ids.shape[1])
 
 
 def _filled(labels: Sequence[Ids], width: int) -> Tensor:
@@ -180,7 +190,7 @@ def usable_rows(passages: Passages, config: QueryAsContextConfig) -> tuple[list[
     if config.context in ("random-passage", "mixed"):
         different = np.unique(np.stack([passages.articles, passages.texts.canonical()]), axis=1)
         usable &= np.bincount(different[0], minlength=len(passages.keys))[passages.articles] >= 2
-    if config.asks:
+    if config.uses_queries:
         usable &= np.diff(passages.candidates.offsets) > 0
     held = np.array([in_dev(key, config.dev_share) for key in passages.keys], dtype=bool)
     of_dev = held[passages.articles]

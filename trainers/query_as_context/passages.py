@@ -7,7 +7,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from trainers.data.loading import GENERATED, read_documents
 from trainers.data.masking import Ids
 from trainers.data.texts import Ragged, TextStore, normalised
 from trainers.doc2query.generate import generate_queries
-from trainers.doc2query.sampling import sampling_for
+from trainers.doc2query.settings import GenerationSettings
 from trainers.encoders import backbones
 from trainers.query_as_context.settings import CorpusSettings, QueryAsContextConfig
 
@@ -38,13 +38,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Passages:
-    """Passages of all corpora. articles: (passages,), numbers into `keys`; candidates: rows of `queries` for each."""
+    """The passages of all corpora, and the queries written for them."""
 
     texts: TextStore
+    """the passages"""
     articles: Ids
+    """(passages,), numbers into `keys`"""
     keys: list[str]
+    """(articles,), what an article is called"""
     queries: TextStore
     candidates: Ragged
+    """for each passage the rows of its queries"""
 
     def members(self) -> Ragged:
         """The passages of each article."""
@@ -65,16 +69,16 @@ class Passages:
 def read_passages(config: QueryAsContextConfig) -> Passages:
     """The passages and queries that `config` names, made where they are not there yet.
 
-    Raises InputError for corpora of the same name, queries of other passages, and contexts that need queries where nothing
-    says where they come from.
+    Raises InputError for corpora of the same name, for queries of other passages, and for contexts that need queries if
+    nothing says where they come from.
     """
     names = [corpus.title for corpus in config.corpora]
     if len(set(names)) < len(names):
         raise InputError(f"two corpora have the same name: {', '.join(names)}", "give each its own: corpora[…].name")
     texts, queries = TextStore(what="passage"), TextStore(what="query")
-    numbers: dict[str, int] = {}
+    numbers: dict[str, int] = {}  # of articles
     articles: list[int] = []
-    found: list[list[int]] = []
+    candidates: list[list[int]] = []
     for corpus, (file, query_file) in zip(config.corpora, question_files(config), strict=True):
         own = TextStore(what="passage")
         first = len(texts)
@@ -83,7 +87,7 @@ def read_passages(config: QueryAsContextConfig) -> Passages:
                 continue  # A document that its corpus has twice.
             texts.add(f"{corpus.title}/{document.id}", document.contents)
             articles.append(numbers.setdefault(document.fields["article"], len(numbers)))
-            found.append([])
+            candidates.append([])
         if query_file is None:
             continue
         if (made_for := read_header(query_file, GENERATED).get("documents")) != own.hash:
@@ -93,17 +97,16 @@ def read_passages(config: QueryAsContextConfig) -> Passages:
             )
         for record in read_generated(query_file):
             assert record.query_id is not None
-            of_passage = found[first + own.row(record.positives[0].id or "")]
+            of_passage = candidates[first + own.row(record.positives[0].id or "")]
             if config.candidates is None or len(of_passage) < config.candidates:
                 of_passage.append(queries.add(f"{corpus.title}/{record.query_id}", record.query or ""))
-    passages = Passages(texts, np.array(articles, dtype=np.int64), list(numbers), queries, Ragged(found))
     logger.info("%d passages of %d articles, %d queries", len(texts), len(numbers), len(queries))
-    return passages
+    return Passages(texts, np.array(articles, dtype=np.int64), list(numbers), queries, Ragged(candidates))
 
 
 def question_files(config: QueryAsContextConfig) -> list[tuple[Path, Path | None]]:
-    """For each corpus its passages and what was generated for them, made where it is not there yet; None where no context
-    needs it."""
+    """For each corpus the file of its passages and the file of their queries, made where they are not there yet; no queries
+    where no context needs them."""
     with main_process_first():
         files = write_passages(config)
         return [(file, _queries(config, corpus, file)) for corpus, file in zip(config.corpora, files, strict=True)]
@@ -112,8 +115,9 @@ def question_files(config: QueryAsContextConfig) -> list[tuple[Path, Path | None
 def write_passages(config: QueryAsContextConfig) -> list[Path]:
     """A file of passages for each corpus: lines {"_id", "title": "", "text", "article"}, which `osn generate-queries` reads.
 
-    Whole sentences, as many as fit `passage_length` with the special tokens (section 4.1; a rule finds where sentences end,
-    for NLTK's model would have to be downloaded). Made anew where what they depend on has changed.
+    A passage is whole sentences, as many as fit `passage_length` with the special tokens (section 4.1). A rule tells where
+    sentences end: NLTK's model, the paper's, would have to be downloaded. A file is made anew if what it depends on has
+    changed.
     """
     tokenizer = backbones.load_tokenizer(locate(config.backbone))
     pieces = unlimited(tokenizer.backend_tokenizer)
@@ -139,7 +143,7 @@ def write_passages(config: QueryAsContextConfig) -> list[Path]:
     articles = tested_articles(config.corpora, unseen)
     if unseen:
         logger.info(
-            "%d articles of the corpora hold a document that is tested on, title and text as they stand; they are left out",
+            "%d articles are left out: they hold a document that is tested on, title and text as they stand",
             len(articles),
         )
     room = config.passage_length - tokenizer.num_special_tokens_to_add()
@@ -173,8 +177,8 @@ def _lines(
 
 
 def tested_articles(corpora: Sequence[CorpusSettings], unseen: Sequence[TrainingData]) -> set[str]:
-    """The articles that hold a document which `unseen` has as relevant, by text: to be left out as a whole, also where
-    another corpus has a part of them."""
+    """The articles that hold a document whose text is relevant in `unseen`. Such an article is left out as a whole, also
+    where another corpus has a part of it."""
     texts = {normalised(data.documents.text_at(row)) for data in unseen for row in set(data.positives.values.tolist())}
     return {
         corpus.key(document)
@@ -194,7 +198,7 @@ def _passages_of(document: Document, pieces: Any, room: int, *, titles: bool) ->
 
 
 def _documents_hash(corpus: CorpusSettings) -> str:
-    """Of what a corpus holds: it tells whether passages made of it are current."""
+    """A hash of what a corpus holds, which tells whether passages made of it are current."""
     digest = hashlib.sha256()
     for document in read_documents(corpus.path, limit=corpus.limit):
         fields = (document.id, document.title, document.url, document.text)
@@ -208,38 +212,28 @@ def _others(config: QueryAsContextConfig, corpus: CorpusSettings) -> list[str]:
     return sorted(f"{other.path} {other.article} {_documents_hash(other)}" for other in others)
 
 
-def generator_of(config: QueryAsContextConfig, corpus: CorpusSettings) -> str:
-    """What writes the queries of a corpus. Raises InputError where nothing does."""
+def generation_for(config: QueryAsContextConfig, corpus: CorpusSettings) -> GenerationSettings:
+    """What writes the queries of a corpus. Raises InputError if nothing does."""
     model = corpus.generator or config.generation.model
     if model is None:
         raise InputError(
             f"context {config.context}: nothing says where the queries of {corpus.title} come from",
             "--set generation.model=MODEL (osn train doc2query), or corpora[…].queries (osn generate-queries)",
         )
-    return model
+    return replace(config.generation, model=model)
 
 
 def _queries(config: QueryAsContextConfig, corpus: CorpusSettings, passages: Path) -> Path | None:
-    """The file of queries of a corpus' passages, generated where it is not there; None where no context needs one."""
-    if not config.asks:
+    """The file of queries of a corpus' passages, generated where it is not there; None if no context needs it."""
+    if not config.uses_queries:
         return None
     if corpus.queries is not None:
         return corpus.queries
-    settings, model = config.generation, generator_of(config, corpus)
-    sampling = sampling_for(
-        model,
-        candidates=settings.candidates,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
-        copying=settings.copying,
-        query_length=settings.query_length,
-        passage_length=settings.passage_length,
-        prefix=settings.prefix,
-        batch_size=settings.batch_size,
-        seed=settings.seed,
-    )
-    name = fingerprint(passages.name, hash_files(locate(model)), sampling, computed_in(settings.precision))
+    generation = generation_for(config, corpus)
+    sampling, precision, model = generation.sampling(), generation.precision, generation.model
+    assert model is not None
+    name = fingerprint(passages.name, hash_files(locate(model)), sampling, computed_in(precision))
     file = config.folder / f"{corpus.title}-{name}.queries.jsonl"
     documents = TextStore((document.id, document.contents) for document in read_documents(passages))
-    generate_queries(model, documents, output=file, sampling=sampling, precision=settings.precision)
+    generate_queries(model, documents, output=file, sampling=sampling, precision=precision)
     return file

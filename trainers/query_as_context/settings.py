@@ -7,29 +7,33 @@ from pathlib import Path
 from typing import Literal
 
 from opensearch_neural.corpus.documents import Document
-from trainers.common.precision import Precision
 from trainers.common.schedules import FOLDER
 from trainers.common.settings import TrainingSettings
 from trainers.data.sets import DevSettings, SetSettings
 from trainers.dense import DenseConfig
+from trainers.doc2query.settings import GenerationSettings
 
 Variant = Literal["cocondenser", "cot-mae"]
-
 Context = Literal["query", "random-passage", "mixed", "none"]
 
 
 @dataclass(slots=True)
 class CorpusSettings:
-    """Documents, and which of them make an article: those of one "title", of one "url" (up to its #), or each "document" by
-    itself, as one without title or URL does anyway. queries: a file of `osn generate-queries` for the passages of this
-    corpus; generator: a model that writes them here, instead of generation.model."""
+    """Documents, and which of them make an article."""
 
     path: Path
+    """a folder or file that `osn ingest` reads too"""
     name: str | None = None
+    """null is the file's name"""
     article: Literal["title", "url", "document"] = "title"
+    """documents of one "title", or of one "url" up to its #, are an article; a document without either is one by itself, as
+    every "document" is"""
     queries: Path | None = None
+    """a file of `osn generate-queries` for the passages of this corpus"""
     generator: str | None = None
+    """a model that writes its queries here; null is generation.model"""
     limit: int | None = None
+    """the first so many documents"""
 
     @property
     def title(self) -> str:
@@ -37,88 +41,79 @@ class CorpusSettings:
 
     def key(self, document: Document) -> str:
         """Which article a document belongs to."""
-        found = {"title": document.title.strip(), "url": (document.url or "").partition("#")[0], "document": ""}
-        return found[self.article] or f"{self.title}/{document.id}"
-
-
-@dataclass(slots=True)
-class GenerationSettings:
-    """Queries written for the passages (section 3.1): `candidates` a passage, sampled from the `top_k` likeliest tokens that
-    have the mass `top_p`. model: of `osn train doc2query`, or any sequence-to-sequence directory or hub id. What is None is
-    as that model was trained."""
-
-    model: str | None = None
-    candidates: int = 5
-    top_k: int = 25
-    top_p: float = 0.95
-    copying: float | None = None
-    query_length: int | None = None
-    passage_length: int | None = None
-    prefix: str | None = None
-    batch_size: int = 32
-    seed: int = 42
-    precision: Precision = "float32"
+        keys = {"title": document.title.strip(), "url": (document.url or "").partition("#")[0], "document": ""}
+        return keys[self.article] or f"{self.title}/{document.id}"
 
 
 @dataclass(slots=True)
 class MaskingSettings:
-    """The shares of masked tokens, of whole words; None is the variant's own: 15% everywhere for coCondenser, 30% of the
-    passage and 45% of the context for CoT-MAE."""
+    """The shares of tokens that are masked."""
 
     passage: float | None = None
+    """null is the variant's own: 15% for coCondenser, 30% for CoT-MAE"""
     context: float | None = None
+    """null is the variant's own: 15% for coCondenser, 45% for CoT-MAE"""
     whole_word: bool = True
+    """the pieces of a word are masked together"""
 
     def __post_init__(self) -> None:
         if any(share is not None and not 0 < share < 1 for share in (self.passage, self.context)):
             raise ValueError(f"passage {self.passage} and context {self.context} are shares between 0 and 1")
 
     def share(self, variant: Variant, role: Literal["passage", "context"]) -> float:
-        own = {"cocondenser": (0.15, 0.15), "cot-mae": (0.3, 0.45)}[variant]
-        given = self.passage if role == "passage" else self.context
-        return own[role == "context"] if given is None else given
+        """The share of a role's tokens that is masked."""
+        defaults = {"cocondenser": (0.15, 0.15), "cot-mae": (0.3, 0.45)}[variant]
+        told = self.passage if role == "passage" else self.context
+        return defaults[role == "context"] if told is None else told
 
 
 @dataclass(slots=True)
 class QueryAsContextConfig:
-    """`osn train query-as-context`.
-
-    backbone: a BERT-like directory or hub id. context: what a passage is paired with; "mixed" is a query or a random
-    passage, each half of the time; "none" leaves the pair out (masked LM, with the Condenser head: Condenser pre-training).
-    unseen: sets (test splits) whose relevant documents, and the articles that these belong to, train nothing.
-    passage_length, query_length: tokens, special ones included. titles: passages begin with their document's title.
-    least_passages: articles of fewer in a corpus are left out. candidates: of the queries of a passage the first so many.
-    layers: of the Condenser head, or of the decoder. middle: whose tokens the head reads; None is the middle layer.
-    dev_share: the part of the articles that measures and does not train. dev: sets whose questions are searched for with
-    the model as it stands. condenser: pre-training with context "none" before, for a backbone that had none.
-    retriever: the fine-tuning afterwards (`osn train dense`), from this checkpoint whatever its `start` says.
-    test: sets that every step's model is measured on, over their whole corpus. cache: where passages and queries lie.
-    """
+    """Everything that `osn train query-as-context` can be told."""
 
     output: Path
+    """the pre-trained model's directory"""
     corpora: list[CorpusSettings]
     backbone: str
+    """a BERT-like directory or hub id"""
     variant: Variant = "cocondenser"
     context: Context = "query"
+    """what a passage is paired with; "mixed" is a query or a random passage, each half of the time; "none" leaves the pair
+    out (masked LM, with the Condenser head: Condenser pre-training)"""
     generation: GenerationSettings = field(default_factory=GenerationSettings)
+    """what writes the queries of passages that have none"""
     unseen: list[SetSettings] = field(default_factory=list)
+    """sets (test splits) whose relevant documents, with the articles that these belong to, train nothing"""
     passage_length: int = 144
+    """in tokens, special ones included"""
     query_length: int = 64
+    """in tokens, special ones included"""
     titles: bool = False
+    """passages begin with their document's title"""
     least_passages: int = 1
+    """articles that have fewer in a corpus are left out"""
     candidates: int | None = None
+    """of the queries of a passage the first so many; null takes all"""
     masking: MaskingSettings = field(default_factory=MaskingSettings)
     layers: int = 2
-    middle: int | None = None
+    """of the Condenser head, or of the decoder"""
     temperature: float = 1.0
+    """divides the scores of the contrastive loss"""
     dev_share: float = 0.01
+    """the part of the articles that measures and does not train"""
     dev: list[SetSettings] = field(default_factory=list)
+    """sets whose questions are searched for with the model as it stands"""
     selection: DevSettings = field(default_factory=DevSettings)
+    """how much of `dev` is searched"""
     condenser: TrainingSettings | None = None
+    """pre-training with context "none" before, for a backbone that had none"""
     training: TrainingSettings = field(default_factory=lambda: TrainingSettings(learning_rate=1e-4, batch_size=128))
     retriever: DenseConfig | None = None
+    """the fine-tuning afterwards (`osn train dense`), from this checkpoint whatever its `start` says"""
     test: list[SetSettings] = field(default_factory=list)
+    """sets that the model of every step is measured on, over their whole corpus"""
     cache: Path | None = None
+    """where passages and queries lie; null is in the output"""
 
     def __post_init__(self) -> None:
         if not self.corpora:
@@ -139,7 +134,7 @@ class QueryAsContextConfig:
         if _inside(self.folder, self.output) and not _inside(self.folder, own):
             raise ValueError(f"cache must not be inside output ({own} is, where none is given)")
         written_here = any(corpus.queries is None for corpus in self.corpora)
-        if self.asks and written_here and (self.candidates or 0) > self.generation.candidates:
+        if self.uses_queries and written_here and (self.candidates or 0) > self.generation.candidates:
             raise ValueError(f"candidates is {self.candidates}, but generation.candidates {self.generation.candidates}")
 
     @property
@@ -148,11 +143,11 @@ class QueryAsContextConfig:
         return self.cache or self.output / FOLDER
 
     @property
-    def asks(self) -> bool:
+    def uses_queries(self) -> bool:
         """Whether queries are contexts."""
         return self.context in ("query", "mixed")
 
 
-def _inside(one: Path, other: Path) -> bool:
+def _inside(folder: Path, other: Path) -> bool:
     """Whether a folder is another one, or lies in it."""
-    return one.absolute().is_relative_to(other.absolute())
+    return folder.absolute().is_relative_to(other.absolute())

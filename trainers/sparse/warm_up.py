@@ -31,7 +31,8 @@ from trainers.data.candidates import Drawn, RetrievalData
 from trainers.data.examples import TrainingData
 from trainers.data.sets import Prepared
 from trainers.encoders import backbones
-from trainers.masked_lm import train as masked_lm
+from trainers.masked_lm.settings import MaskedLmConfig
+from trainers.masked_lm.train import train_masked_lm
 from trainers.sparse.batches import collate
 from trainers.sparse.calibration import calibrate
 from trainers.sparse.settings import SparseConfig
@@ -118,8 +119,8 @@ def _masked_lm(config: SparseConfig, start: Path, output: Path) -> Path:
     corpora = _corpora(config)
     if not corpora:
         raise InputError("no corpus to warm up on", "name warm_up.corpus, or set warm_up.masked_lm_steps to 0")
-    return masked_lm.run(
-        masked_lm.MaskedLmConfig(
+    return train_masked_lm(
+        MaskedLmConfig(
             output=output,
             corpus=corpora,
             backbone=str(start),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,8 @@ from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError
-from opensearch_neural.models.generative import GenerativeSettings, UrlTokenizer
+from opensearch_neural.models.generative import UrlTokenizer
+from opensearch_neural.models.generative_settings import GenerativeSettings
 from opensearch_neural.models.url_trie import CorpusUrls
 from trainers.common.config import fingerprint
 from trainers.common.processes import main_process_first
@@ -23,22 +25,22 @@ from trainers.data.loading import format_of, read_documents
 from trainers.data.sets import SetSettings
 from trainers.data.texts import TextStore
 from trainers.doc2query.generate import generate_queries
-from trainers.doc2query.sampling import sampling_for
 from trainers.tome.settings import TomeConfig
 
 logger = logging.getLogger(__name__)
 
-
 FOLDER = ".stages"
-"""Beside the model: what was generated on the way, queries and passages."""
+"""Beside the model: the queries and passages that were generated on the way."""
 
 
 @dataclass(frozen=True, eq=False)
-class Corpus:
-    """Documents as the stages see them, by rows: the texts, as a passage stage 1 writes, and the URLs."""
+class TomeCorpus:
+    """Documents as the stages see them, by the same rows."""
 
     contents: TextStore
+    """title and text"""
     passages: TextStore
+    """as stage 1 writes them, "title: … passage: …", by the same rows"""
     urls: CorpusUrls
 
     @property
@@ -52,13 +54,15 @@ def tome_corpus(
     settings: GenerativeSettings,
     *,
     url_tokenizer: PreTrainedTokenizerBase | None = None,
-) -> Corpus:
-    """The corpus for a tokenizer, its URLs for another one if given. Raises InputError as `CorpusUrls.build` does, and
-    warns of URLs that do not come back."""
+) -> TomeCorpus:
+    """The corpus, its passages cut by `tokenizer`, its URLs encoded by `url_tokenizer` (the same by default).
+
+    Raises InputError as `CorpusUrls.build` does, and warns of URLs that do not come back from their tokens.
+    """
     contents, passages = TextStore(), TextStore()
     urls: list[tuple[str, str | None]] = []
-    of_urls = url_tokenizer or tokenizer
-    codec = UrlTokenizer(of_urls)
+    url_tokenizer = url_tokenizer or tokenizer
+    codec = UrlTokenizer(url_tokenizer)
     changed: list[str] = []
     for document in documents:
         contents.add(document.id, document.contents)
@@ -78,17 +82,26 @@ def tome_corpus(
     def encode(url: str) -> list[int]:
         return codec.encode(settings.identifier(url))
 
-    model = {"name": of_urls.name_or_path, "hash": ""}
-    made = CorpusUrls.build(urls, encode, model=model, length=settings.url_length, numbered=settings.number_urls)
-    return Corpus(contents, passages, made)
+    model = {"name": url_tokenizer.name_or_path, "hash": ""}
+    built = CorpusUrls.build(urls, encode, model=model, length=settings.url_length, numbered=settings.number_urls)
+    return TomeCorpus(contents, passages, built)
 
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """What leads to a document: `texts` by row, and pairs (pairs, 2) of a row of these and a document's row."""
+    """Texts that lead to documents."""
 
     texts: TextStore
     pairs: npt.NDArray[np.int64]
+    """(pairs, 2): a row of `texts`, and the row of a document"""
+
+    @classmethod
+    def of(cls, texts: TextStore, pairs: Sequence[tuple[int, int]]) -> Queries:
+        return cls(texts, np.array(pairs, dtype=np.int64).reshape(-1, 2))
+
+    @classmethod
+    def none(cls) -> Queries:
+        return cls.of(TextStore(what="query"), [])
 
     @property
     def hash(self) -> str:
@@ -96,6 +109,75 @@ class Queries:
 
     def take(self, chosen: Sequence[int] | npt.NDArray[np.int64]) -> Queries:
         return Queries(self.texts, self.pairs[np.asarray(chosen, dtype=np.int64)])
+
+
+def read_sets(config: TomeConfig, limit: int | None = None) -> list[TrainingData]:
+    """The data sets of `queries`, without the questions of `unseen`; of generated ones at most `candidates` a document.
+
+    limit: queries of each set (for a dry run).
+    """
+    sets: list[TrainingData] = []
+    for settings in config.queries:
+        if settings.corpus is None and not settings.path.is_dir():
+            settings = replace(settings, corpus=config.corpus)
+        if limit is not None:
+            settings = replace(settings, limit=limit)
+        sets.append(settings.load())
+    sets = without_unseen(config, sets)
+    return [
+        first_candidates(data, config.candidates)
+        if (settings.format or format_of(settings.path)) == "generated"
+        else data
+        for settings, data in zip(config.queries, sets, strict=True)
+    ]
+
+
+def generated_set(config: TomeConfig, corpus: TomeCorpus) -> TrainingData:
+    """Queries that `generation.model` writes for every document, kept beside the model; without the questions of `unseen`,
+    at most `candidates` a document."""
+    path, model = config.output / FOLDER / "queries.jsonl", config.generation.model
+    assert model is not None
+    with main_process_first():
+        generate_queries(
+            model,
+            corpus.contents,
+            output=path,
+            sampling=config.generation.sampling(),
+            precision=config.generation.precision,
+        )
+    data = SetSettings(path, corpus=config.corpus, name="generated").load()
+    return first_candidates(without_unseen(config, [data])[0], config.candidates)
+
+
+def without_unseen(config: TomeConfig, sets: list[TrainingData]) -> list[TrainingData]:
+    """`sets` without the questions of the sets that `unseen` names."""
+    for settings in config.unseen:
+        unseen = settings.load()
+        sets = [without_leaks(data, find_leaks(data, unseen)) for data in sets]
+    return sets
+
+
+def first_candidates(data: TrainingData, candidates: int | None) -> TrainingData:
+    """Of generated queries the first `candidates` of each document, or all."""
+    if candidates is None:
+        return data
+    taken: Counter[int] = Counter()
+    kept = []
+    for index, positives in enumerate(data.positives):
+        document = int(positives[0])
+        taken[document] += 1
+        if taken[document] <= candidates:
+            kept.append(index)
+    return data.take(kept)
+
+
+def corpus_documents(config: TomeConfig, sets: Sequence[TrainingData], limit: int | None) -> Iterator[Document]:
+    """The corpus; of a dry run the first documents and those that its queries lead to."""
+    documents = read_documents(config.corpus)
+    if limit is None:
+        return documents
+    wanted = {data.documents.ids[row] for data in sets for row in data.positives.values.tolist()}
+    return (document for at, document in enumerate(documents) if at < limit or document.id in wanted)
 
 
 def gather(sets: Sequence[TrainingData], documents: TextStore) -> Queries:
@@ -115,61 +197,7 @@ def gather(sets: Sequence[TrainingData], documents: TextStore) -> Queries:
                     )
                 row = texts.add(f"{data.name}/{example.query_id}", example.query)
                 pairs.append((row, documents.row(positive)))
-    return Queries(texts, np.array(pairs, dtype=np.int64).reshape(-1, 2))
-
-
-def fewer(data: TrainingData, candidates: int | None) -> TrainingData:
-    """Of generated queries the first `candidates` of each document, or all."""
-    if candidates is None:
-        return data
-    taken: dict[int, int] = {}
-    kept = []
-    for index, positives in enumerate(data.positives):
-        document = int(positives[0])
-        taken[document] = taken.get(document, 0) + 1
-        if taken[document] <= candidates:
-            kept.append(index)
-    return data.take(kept)
-
-
-def read_sets(config: TomeConfig, limit: int | None = None) -> list[TrainingData]:
-    """The data sets of `queries`, without the questions of `unseen`, of generated ones not more than `candidates`."""
-    sets: list[TrainingData] = []
-    for one in config.queries:
-        given = one if one.corpus is not None or one.path.is_dir() else replace(one, corpus=config.corpus)
-        sets.append((replace(given, limit=limit) if limit is not None else given).load())
-    sets = without_unseen(config, sets)
-    return [
-        fewer(data, config.candidates) if (one.format or format_of(one.path)) == "generated" else data
-        for one, data in zip(config.queries, sets, strict=True)
-    ]
-
-
-def without_unseen(config: TomeConfig, sets: list[TrainingData]) -> list[TrainingData]:
-    """`sets` without the questions of the sets that `unseen` names."""
-    for one in config.unseen:
-        other = one.load()
-        sets = [without_leaks(data, find_leaks(data, other)) for data in sets]
-    return sets
-
-
-def corpus_documents(config: TomeConfig, sets: Sequence[TrainingData], limit: int | None) -> Iterator[Document]:
-    """The corpus; of a dry run the first documents and those that its queries lead to."""
-    documents = read_documents(config.corpus)
-    if limit is None:
-        return documents
-    wanted = {data.documents.ids[row] for data in sets for row in data.positives.values.tolist()}
-    return (one for at, one in enumerate(documents) if at < limit or one.id in wanted)
-
-
-def generated_queries(config: TomeConfig, corpus: Corpus) -> TrainingData:
-    """Queries that the generator writes for every document; kept beside the model."""
-    path = config.output / FOLDER / "queries.jsonl"
-    assert config.generator is not None
-    with main_process_first():
-        sampling = sampling_for(config.generator, **asdict(config.sampling))
-        generate_queries(config.generator, corpus.contents, output=path, sampling=sampling)
-    return SetSettings(path, corpus=config.corpus, name="generated").load()
+    return Queries.of(texts, pairs)
 
 
 def split(queries: Queries, share: float, seed: int) -> tuple[Queries, Queries]:

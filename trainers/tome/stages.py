@@ -7,14 +7,16 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from opensearch_neural.models.generative import GenerativeSettings, UrlTokenizer
+from opensearch_neural.models.generative import UrlTokenizer
+from opensearch_neural.models.generative_settings import GenerativeSettings
 from trainers.common.sampling import Visit
 from trainers.data.texts import TextStore
 from trainers.data.tokenized import TokenCache
 from trainers.encoders.sequence_to_sequence import LabelledBatch, Row, collate_rows
-from trainers.tome.data import Corpus, Queries
+from trainers.tome.data import Queries, TomeCorpus
 
 SPAN_WORDS = (4, 24)
+"""Words of a span, at least and at most."""
 
 
 @dataclass
@@ -22,10 +24,11 @@ class ToPassage:
     """Stage 1: a query (or a span of the document) to the document's passage."""
 
     queries: Queries
-    corpus: Corpus
+    corpus: TomeCorpus
     tokenizer: PreTrainedTokenizerBase
     settings: GenerativeSettings
     spans: int = 0
+    """random spans of each document that are queries too"""
 
     def __post_init__(self) -> None:
         self.query_tokens = self.tokens(self.queries.texts, self.settings.query_length)
@@ -48,6 +51,7 @@ class ToPassage:
         return f"span of {self.corpus.contents.ids[document]}", inputs, self.target(document)
 
     def target(self, document: int) -> Sequence[int]:
+        """The tokens to be written of a document."""
         ids: list[int] = self.passage_tokens.rows([document])[0].tolist()
         return ids
 
@@ -56,7 +60,7 @@ class ToPassage:
 
 
 def span(text: str, visit: Visit) -> str:
-    """Some words of a text that follow each other, drawn by the visit."""
+    """Some successive words of a text, drawn by the visit."""
     words, drawn = text.split(), visit.random()
     count = drawn.randint(*SPAN_WORDS)
     start = drawn.randint(0, max(0, len(words) - count))
@@ -89,9 +93,10 @@ class PassageToUrl(ToUrl):
         return len(self.corpus.passages) + len(self.queries.pairs)
 
     def __getitem__(self, visit: Visit) -> Row:
-        document = visit.index
-        if document < len(self.corpus.passages):
-            return self.corpus.passages.ids[document], self.passage_tokens.rows([document])[0], self.target(document)
-        query, document = self.queries.pairs[document - len(self.corpus.passages)].tolist()
+        own = len(self.corpus.passages)
+        if visit.index < own:
+            name, passage = self.corpus.passages.ids[visit.index], self.passage_tokens.rows([visit.index])[0]
+            return name, passage, self.target(visit.index)
+        query, document = self.queries.pairs[visit.index - own].tolist()
         name = f"written for {self.queries.texts.ids[query]}"
         return name, self.query_tokens.rows([query])[0], self.target(document)

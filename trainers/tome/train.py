@@ -1,4 +1,15 @@
-"""TODO."""
+"""`osn train tome`: two models that find by writing, a passage for a query, then the URL of that passage.
+
+    osn train tome --set corpus=tldr --set 'queries=[{path: queries.jsonl}]' --backbone models/t5 --output models/tome
+    osn train tome --config tome.yaml --set stages=single --output models/single-stage
+
+(`tome-model-based-retrieval`, section 3.) Stage 1 learns to write "title: … passage: …" of a document for a query of it,
+stage 2 the document's URL for that text, by cross-entropy. Stage 2 reads the corpus's own passages, so it does not wait for
+stage 1 and may be trained elsewhere (`stages`). The single stage, query to URL, is the ablation.
+
+Retrieval is memory here: a document that no query leads to cannot be found. `generation` has a model of `osn train
+doc2query` write queries for every document (section 3.3).
+"""
 
 from __future__ import annotations
 
@@ -16,16 +27,8 @@ from transformers import PreTrainedTokenizerBase, set_seed
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import read_json_object, write_json
 from opensearch_neural.models.directory import hash_files, locate, read_osn_json, write_osn_json
-from opensearch_neural.models.generative import (
-    FILE,
-    KIND,
-    PASSAGE,
-    URL,
-    load_generative,
-    write_learned,
-    write_passages,
-    write_settings,
-)
+from opensearch_neural.models.generative import load_generative, write_passages
+from opensearch_neural.models.generative_settings import FILE, KIND, PASSAGE, URL, write_learned, write_settings
 from trainers.common.config import backbone_option, config_options, fingerprint, save_config, to_dict
 from trainers.common.loop import train
 from trainers.common.processes import is_main_process, main_process_first
@@ -37,16 +40,14 @@ from trainers.encoders import backbones
 from trainers.encoders.sequence_to_sequence import Batched, SequenceToSequence, Some, log_likelihood, share_written
 from trainers.tome.data import (
     FOLDER,
-    Corpus,
     Queries,
+    TomeCorpus,
     corpus_documents,
-    fewer,
     gather,
-    generated_queries,
+    generated_set,
     read_sets,
     split,
     tome_corpus,
-    without_unseen,
 )
 from trainers.tome.settings import TomeConfig
 from trainers.tome.stages import PassageToUrl, ToPassage, ToUrl
@@ -55,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 
 MEASURED = 200
-"""Texts that are written to measure a stage, at most; of stage 2 its likelihood is of as many."""
+"""Texts that are written to measure a stage, at most. The likelihood of stage 2 is of as many."""
 
 
 def train_tome(config: TomeConfig, *, limit: int | None = None) -> dict[str, Trained]:
@@ -65,52 +66,53 @@ def train_tome(config: TomeConfig, *, limit: int | None = None) -> dict[str, Tra
     model (`load_generative`) once its stages are there. Raises InputError for a corpus whose URLs will not do, and where
     `output` holds another run.
     """
-    check_output(config.output, KIND, (PASSAGE, URL, FILE))
-    single = config.stages == "single"
-    settings = config.settings
-    done = (read_osn_json(config.output) or {}).get("training", {}).get("stages")
-    if not single and done == "single":
-        raise InputError(f"{config.output} holds a model of a single stage", "choose another --output for two stages")
+    _refuse_other_runs(config)
     _check_stages(config)
+    settings, single = config.settings, config.single
     backbone = {PASSAGE: config.backbone, URL: config.backbone if single else config.url_backbone or config.backbone}
-    if single and (config.output / PASSAGE).exists():
-        raise InputError(f"{config.output} holds a model of two stages", "choose another --output for the single stage")
     tokenizers = {stage: backbones.load_tokenizer(locate(name)) for stage, name in backbone.items()}
+
     sets = [] if config.stages == "url" else read_sets(config, limit)
-    # A passage is text that both stages read; the first one, which has to write it, counts its tokens. URLs are the last's.
-    corpus = tome_corpus(
-        corpus_documents(config, sets, limit),
-        tokenizers[URL if single else PASSAGE],
-        settings,
-        url_tokenizer=tokenizers[URL],
-    )
+    documents = corpus_documents(config, sets, limit)
+    # Both stages read passages. The first one, which has to write them, counts their tokens; URLs are the last one's.
+    of_passages = tokenizers[URL if single else PASSAGE]
+    corpus = tome_corpus(documents, of_passages, settings, url_tokenizer=tokenizers[URL])
     _check_stages(config, corpus)
-    outcome: dict[str, Trained] = {}
-    none = queries = Queries(TextStore(what="query"), np.empty((0, 2), dtype=np.int64))
+
+    trained: dict[str, Trained] = {}
+    queries = Queries.none()
     if config.stages != "url":
-        first = URL if single else PASSAGE
-        if config.generator is not None:
-            sets.append(fewer(without_unseen(config, [generated_queries(config, corpus)])[0], config.candidates))
-        every = gather(sets, corpus.contents)
-        queries, dev = split(every, config.dev_share, config.training.seed)
-        kind = ToUrl if single else ToPassage
+        first, kind = (URL, ToUrl) if single else (PASSAGE, ToPassage)
+        if config.generation.model is not None:
+            sets.append(generated_set(config, corpus))
+        queries, dev = split(gather(sets, corpus.contents), config.dev_share, config.training.seed)
         data = kind(queries, corpus, tokenizers[first], settings, config.spans)
         _warn_of_unreached(data)
         held = kind(dev, corpus, tokenizers[first], settings) if len(dev.pairs) else None
-        outcome[first] = _train_stage(config, first, backbone[first], config.training, data, held)
+        trained[first] = _train_stage(config, first, backbone[first], config.training, data, held)
     if config.stages in ("both", "url"):
-        written = _written(config, queries, corpus, tokenizers[PASSAGE]) if config.written else none
+        written = _written(config, queries, corpus, tokenizers[PASSAGE]) if config.written else Queries.none()
         data = PassageToUrl(written, corpus, tokenizers[URL], settings)
         learned = Some(data, MEASURED) if config.dev_share else None
-        outcome[URL] = _train_stage(config, URL, backbone[URL], config.url_training, data, learned)
+        trained[URL] = _train_stage(config, URL, backbone[URL], config.url_training, data, learned)
     with main_process_first():
-        if is_main_process() and all((config.output / one / "osn.json").exists() for one in _stages(single)):
+        if is_main_process() and all((config.output / stage / "osn.json").exists() for stage in _stages(config)):
             _complete(config, corpus)
-    return outcome
+    return trained
 
 
-def _stages(single: bool) -> list[str]:
-    return [URL] if single else [PASSAGE, URL]
+def _stages(config: TomeConfig) -> list[str]:
+    return [URL] if config.single else [PASSAGE, URL]
+
+
+def _refuse_other_runs(config: TomeConfig) -> None:
+    """Raises InputError where `output` holds something else, or a model of another number of stages."""
+    check_output(config.output, KIND, (PASSAGE, URL, FILE))
+    done = (read_osn_json(config.output) or {}).get("training", {}).get("stages")
+    if not config.single and done == "single":
+        raise InputError(f"{config.output} holds a model of a single stage", "choose another --output for two stages")
+    if config.single and (config.output / PASSAGE).exists():
+        raise InputError(f"{config.output} holds a model of two stages", "choose another --output for the single stage")
 
 
 def _warn_of_unreached(data: ToPassage) -> None:
@@ -118,7 +120,7 @@ def _warn_of_unreached(data: ToPassage) -> None:
     reached = len(np.unique(data.queries.pairs[:, 1]))
     if reached < documents and not data.spans:
         logger.warning(
-            "no query leads to %d of %d documents: what was never written cannot be found (generator, spans)",
+            "no query leads to %d of %d documents: what was never written cannot be found (generation.model, spans)",
             documents - reached,
             documents,
         )
@@ -141,7 +143,7 @@ def _train_stage(
 
     # A stage is known by what it is trained on, so that both together and one after the other come to the same.
     about = {
-        "stage": "single" if config.stages == "single" else stage,
+        "stage": "single" if config.single else stage,
         "backbone": backbone,
         "spans": data.spans,
         "corpus": data.corpus.hash,
@@ -164,9 +166,9 @@ def _train_stage(
     )
 
 
-def _written(config: TomeConfig, queries: Queries, corpus: Corpus, tokenizer: PreTrainedTokenizerBase) -> Queries:
-    """Passages that the trained stage 1 writes for `config.written` of the training queries, each with its document, as far
-    as they are not a document's own."""
+def _written(config: TomeConfig, queries: Queries, corpus: TomeCorpus, tokenizer: PreTrainedTokenizerBase) -> Queries:
+    """Passages that the trained stage 1 writes for `config.written` of the training queries, each with the query's document;
+    without those that are a document's own."""
     order = np.random.default_rng([config.training.seed, 12]).permutation(len(queries.pairs))[: config.written]
     chosen = queries.pairs[np.sort(order)]
     path = config.output / FOLDER / "written.json"
@@ -186,13 +188,13 @@ def _written(config: TomeConfig, queries: Queries, corpus: Corpus, tokenizer: Pr
         if passage and passage not in own:
             name = f"{queries.texts.ids[chosen[at, 0]]}/{at}"
             pairs.append((written.add(name, passage), int(chosen[at, 1])))
-    return Queries(written, np.array(pairs, dtype=np.int64).reshape(-1, 2))
+    return Queries.of(written, pairs)
 
 
-def _check_stages(config: TomeConfig, corpus: Corpus | None = None) -> None:
-    """Raises InputError where a stage that is there was trained with other settings, or on another corpus, or on its
-    passages cut otherwise: stages then do not read each other."""
-    for stage in _stages(config.stages == "single"):
+def _check_stages(config: TomeConfig, corpus: TomeCorpus | None = None) -> None:
+    """Raises InputError where a stage that is there was trained with other settings, on another corpus, or on passages cut
+    otherwise: such stages do not read each other."""
+    for stage in _stages(config):
         trained = (read_osn_json(config.output / stage) or {}).get("training", {})
         there = trained.get("settings", {})
         if there and (fields := differing(there, to_dict(config.settings), "settings")):
@@ -207,19 +209,18 @@ def _check_stages(config: TomeConfig, corpus: Corpus | None = None) -> None:
             )
 
 
-def _complete(config: TomeConfig, corpus: Corpus) -> None:
+def _complete(config: TomeConfig, corpus: TomeCorpus) -> None:
     """`generative.json`, and last `osn.json`: the directory is a model then.
 
     Raises InputError where the stages were trained with different settings, and so do not read each other.
     """
-    single = config.stages == "single"
     _check_stages(config)
-    write_settings(config.output, config.settings, single_stage=single)
+    write_settings(config.output, config.settings, single_stage=config.single)
     write_learned(config.output, corpus.urls.documents())
     save_config(config, config.output)
     measures = {
         f"{stage} {name}": value
-        for stage in _stages(single)
+        for stage in _stages(config)
         for name, value in (read_osn_json(config.output / stage) or {}).get("measures", {}).items()
     }
     write_osn_json(config.output, KIND, training=to_dict(config), data_hash=corpus.hash, measures=measures)
@@ -244,7 +245,7 @@ def tome_command(config: TomeConfig, dry_run: bool) -> None:
             tried = replace(
                 config,
                 output=Path(folder) / "model",
-                sampling=replace(config.sampling, candidates=2, query_length=8),
+                generation=replace(config.generation, candidates=2, query_length=8),
                 written=min(config.written, 4),
                 training=_two_steps(config.training),
                 url_training=_two_steps(config.url_training),

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trainers.doc2query import copying
 from trainers.doc2query.copying import Copying, CopyingScores, fitted
-from trainers.doc2query.sampling import sampling_for
+from trainers.doc2query.settings import GenerationSettings
 from trainers.encoders.sequence_to_sequence import Row, collate_rows
 
 # A vocabulary of 8: 0 pads, 1 starts and ends, 5 and 6 continue words.
@@ -128,8 +128,9 @@ def test_a_generator_whose_weight_was_not_fitted_copies_nothing(tmp_path: Path) 
             "measures": measures,
         }
         (tmp_path / "osn.json").write_text(json.dumps(info))
-        assert sampling_for(tmp_path).query_length == 9
-        return sampling_for(tmp_path).copying
+        sampling = GenerationSettings(str(tmp_path)).sampling()
+        assert sampling.query_length == 9
+        return sampling.copying
 
     assert told() == 0.0 and not isinstance(told(), bool)
     assert told(copying=3.0) == 3.0

@@ -1,102 +1,34 @@
+"""`osn train tome`: stages together and apart, and the model that they make."""
+
 from __future__ import annotations
 
 import json
 import logging
-import shutil
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
-
 from click.testing import CliRunner  # noqa: E402
+from tome_setup import ANIMALS, config_for  # noqa: E402
 
 from opensearch_neural.cli import osn  # noqa: E402
-from opensearch_neural.corpus.documents import Document  # noqa: E402
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.models.directory import hash_files, read_osn_json  # noqa: E402
-from opensearch_neural.models.generative import GenerativeSettings, load_generative  # noqa: E402
+from opensearch_neural.models.generative import load_generative  # noqa: E402
+from opensearch_neural.models.generative_settings import GenerativeSettings  # noqa: E402
 from opensearch_neural.models.url_trie import CorpusUrls  # noqa: E402
 from opensearch_neural.retrievers.generative import GenerativeRetriever  # noqa: E402
 from trainers.common.config import load_config, recipe  # noqa: E402
-from trainers.common.sampling import Visit  # noqa: E402
-from trainers.common.settings import TrainingSettings  # noqa: E402
-from trainers.data.loading import load_training  # noqa: E402
 from trainers.data.negatives import open_retriever  # noqa: E402
 from trainers.data.sets import SetSettings  # noqa: E402
 from trainers.data.texts import TextStore  # noqa: E402
-from trainers.doc2query.sampling import SamplingSettings  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
-from trainers.tome import data as tome_data  # noqa: E402
 from trainers.tome import train as tome  # noqa: E402
-from trainers.tome.data import Queries, gather, split, tome_corpus  # noqa: E402
 from trainers.tome.settings import TomeConfig  # noqa: E402
-from trainers.tome.stages import ToPassage, ToUrl, span  # noqa: E402
 from trainers.tome.train import train_tome  # noqa: E402
-
-ANIMALS = ["cat", "dog", "bird", "fish", "snake", "horse", "goat", "mouse"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Tiny models gain nothing from threads, and lose much where the machine is busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("t5")
-    texts = [f"title: {one} passage: the {one} lives here https://zoo.org/{one} what is a" for one in ANIMALS] * 3
-    tokenizer = backbones.train_tokenizer(texts, "byte-level", 440)
-    torch.manual_seed(0)
-    new = backbones.NewBackbone("t5", layers=1, hidden=32, heads=2, dropout=0.0)
-    backbones.save(backbones.new_backbone(new, tokenizer), tokenizer, folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A BEIR folder: eight animals with a URL each, two questions for each, and one test question for the first four."""
-    folder = tmp_path_factory.mktemp("zoo")
-    (folder / "qrels").mkdir()
-    with (folder / "corpus.jsonl").open("w") as corpus, (folder / "queries.jsonl").open("w") as queries:
-        for at, one in enumerate(ANIMALS):
-            text = f"the {one} lives here and eats what it finds in the garden"
-            line = {"_id": f"d{at}", "title": one, "text": text, "url": f"https://zoo.org/{one}"}
-            corpus.write(json.dumps(line) + "\n")
-            for number, query in enumerate((f"what is a {one}", f"where does the {one} live", f"{one} food")):
-                queries.write(json.dumps({"_id": f"q{at}-{number}", "text": query}) + "\n")
-    for split_name, numbers, animals in (("train", (0, 1), 8), ("test", (2,), 4)):
-        lines = [f"q{at}-{number}\td{at}\t1" for at in range(animals) for number in numbers]
-        (folder / "qrels" / f"{split_name}.tsv").write_text(
-            "query-id\tcorpus-id\tscore\n" + "".join(f"{line}\n" for line in lines)
-        )
-    return folder
-
-
-def config_for(output: Path, zoo: Path, t5: Path, steps: int = 2, **changes: object) -> TomeConfig:
-    training = TrainingSettings(steps=steps, batch_size=16, learning_rate=1e-2, warmup=5, evaluate_every=1000)
-    return replace(
-        TomeConfig(
-            output=output,
-            corpus=zoo,
-            backbone=str(t5),
-            queries=[SetSettings(zoo)],
-            settings=GenerativeSettings(query_length=16, passage_length=8, title_length=4, url_length=24),
-            dev_share=0.0,
-            training=training,
-            url_training=training,
-        ),
-        **changes,  # type: ignore[arg-type]
-    )
 
 
 def test_two_stages_learn_to_find_by_writing(zoo: Path, t5: Path, tmp_path: Path) -> None:
@@ -198,75 +130,6 @@ def test_stages_of_different_corpora_are_not_joined(zoo: Path, t5: Path, tmp_pat
     assert not (tmp_path / "tome" / "passage").exists()
 
 
-def test_what_the_configuration_says_of_sampling_counts_also_where_it_is_the_default(
-    zoo: Path, t5: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generator = tmp_path / "generator"
-    generator.mkdir()
-    trained = {"training": {"query_length": 9, "prefix": "ask: "}, "measures": {"copying": 8.0}}
-    (generator / "osn.json").write_text(json.dumps({"format": 1, "kind": "doc2query", **trained}))
-    found: list[Any] = []
-
-    def write(model: object, documents: TextStore, *, output: Path, sampling: Any) -> None:
-        found.append(sampling)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(tome_data, "generate_queries", write)
-    told = SamplingSettings(candidates=3, copying=0.0, prefix="")
-    for sampling in (SamplingSettings(candidates=3), told):
-        config = config_for(tmp_path / "tome", zoo, t5, queries=[], generator=str(generator), sampling=sampling)
-        with pytest.raises(KeyboardInterrupt):
-            train_tome(config)
-    assert [(one.candidates, one.query_length, one.copying, one.prefix) for one in found] == [
-        (3, 9, 8.0, "ask: "),
-        (3, 9, 0.0, ""),
-    ]
-
-
-def test_documents_that_share_a_url_are_refused(zoo: Path, t5: Path, tmp_path: Path) -> None:
-    corpus = tmp_path / "corpus.jsonl"
-    lines = (zoo / "corpus.jsonl").read_text().splitlines()
-    corpus.write_text("\n".join([*lines, lines[2].replace('"d2"', '"again"')]) + "\n")
-    with pytest.raises(InputError, match=r"'d2' and 'again' have the same URL 'https://zoo\.org/bird'"):
-        train_tome(config_for(tmp_path / "tome", zoo, t5, corpus=corpus, queries=[]))
-
-
-def test_queries_of_other_documents_are_refused(zoo: Path) -> None:
-    data = load_training(zoo)
-    with pytest.raises(InputError, match="the document 'd0' of query 'q0-0' is not in the corpus"):
-        gather([data], TextStore([("d9", "another")]))
-
-
-def test_questions_of_the_test_split_are_left_out_where_asked(zoo: Path, t5: Path, tmp_path: Path) -> None:
-    config = config_for(tmp_path, zoo, t5, unseen=[SetSettings(zoo, name="same")])
-    assert [len(one) for one in tome_data.read_sets(config)] == [0]
-
-
-def test_questions_of_the_test_split_are_left_out_of_what_a_generator_writes(
-    zoo: Path, t5: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def write(model: object, documents: TextStore, *, output: Path, sampling: object) -> None:
-        output.parent.mkdir(parents=True)
-        header = {"osn": "generated-queries", "format": 1, "documents": documents.hash}
-        lines = [header, {"_id": "d0", "queries": [{"text": "Cat food"}, {"text": "cats at home"}]}]
-        output.write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-    trained: list[list[str]] = []
-
-    def stage(config: TomeConfig, stage: str, *others: Any) -> Any:
-        trained.append([text for _, text in others[2].queries.texts.items()])
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(tome_data, "generate_queries", write)
-    monkeypatch.setattr(tome_data, "sampling_for", lambda *_, **__: None)
-    monkeypatch.setattr(tome, "_train_stage", stage)
-    test = SetSettings(zoo, split="test")
-    config = config_for(tmp_path / "tome", zoo, t5, queries=[], generator="some", unseen=[test])
-    with pytest.raises(KeyboardInterrupt):
-        train_tome(config)
-    assert trained == [["cats at home"]], "'cat food' is a question of the test split"
-
-
 def test_the_second_stage_may_have_another_tokenizer(zoo: Path, t5: Path, tmp_path: Path) -> None:
     texts = [f"https://zoo.org/{one}" for one in ANIMALS] * 4
     tokenizer = backbones.train_tokenizer(texts, "byte-level", 400)
@@ -291,70 +154,6 @@ def test_a_directory_whose_last_file_was_not_written_is_completed(zoo: Path, t5:
     assert load_generative(tmp_path / "tome", device="cpu").passage is None
 
 
-def test_so_many_generated_queries_of_a_document_and_no_more(zoo: Path, t5: Path, tmp_path: Path) -> None:
-    path, labelled = tmp_path / "queries.jsonl", tmp_path / "labelled"
-    queries = [{"text": f"question {number}"} for number in range(5)]
-    path.write_text("".join(json.dumps({"_id": f"d{at}", "queries": queries}) + "\n" for at in range(3)))
-    # A person's questions may be numbered as generated ones are.
-    (labelled / "qrels").mkdir(parents=True)
-    shutil.copy(zoo / "corpus.jsonl", labelled)
-    asked = {f"d0#{number}": f"what is it, {number}" for number in range(3)}
-    lines = [json.dumps({"_id": query, "text": text}) for query, text in asked.items()]
-    (labelled / "queries.jsonl").write_text("\n".join(lines) + "\n")
-    judged = ["query-id\tcorpus-id\tscore", *(f"{query}\td0\t1" for query in asked)]
-    (labelled / "qrels" / "train.tsv").write_text("\n".join(judged) + "\n")
-
-    sets = [SetSettings(labelled), SetSettings(path, corpus=zoo)]
-    config = config_for(tmp_path, zoo, t5, queries=sets)
-    assert [len(one) for one in tome_data.read_sets(config)] == [3, 15]
-    data = tome_data.read_sets(replace(config, candidates=2))
-    assert [len(one) for one in data] == [3, 6]
-    kept = gather(data, data[0].documents)
-    assert len(kept.pairs) == 9 and kept.texts.ids[-1] == "queries/d2#1"
-
-
-def test_dev_queries_do_not_train_and_their_documents_do(zoo: Path) -> None:
-    data = load_training(zoo)
-    queries = gather([data], data.documents)
-    train, dev = split(queries, 0.25, seed=1)
-    assert len(dev.pairs) == 4 and len(train.pairs) == 12
-    assert not set(dev.pairs[:, 0]) & set(train.pairs[:, 0])
-    assert np.array_equal(split(queries, 0.25, seed=1)[1].pairs, dev.pairs)
-    assert len(split(queries, 0.0, seed=1)[1].pairs) == 0
-
-
-def test_spans_are_parts_of_their_document_drawn_anew_at_each_visit(t5: Path) -> None:
-    words = " ".join(f"word{at}" for at in range(60))
-    drawn = [span(words, Visit(3, epoch, 0, 42)) for epoch in range(20)]
-    assert all(one in words and 4 <= len(one.split()) <= 24 for one in drawn)
-    assert len(set(drawn)) > 10
-    assert span("two words", Visit(3, 0, 0, 42)) == "two words"
-
-    tokenizer = backbones.load_tokenizer(t5)
-    corpus = tome_corpus([Document("a", words, "", "u/a"), Document("b", "a b", "", "u/b")], tokenizer, SMALL)
-    data = ToPassage(gather([], corpus.contents), corpus, tokenizer, SMALL, spans=2)
-    assert len(data) == 4
-    name, inputs, target = data[Visit(3, 0, 0, 42)]
-    assert name == "span of b" and tokenizer.decode(inputs, skip_special_tokens=True) == "a b"
-    assert tokenizer.decode(target, skip_special_tokens=True) == "passage: a b"
-
-
-SMALL = GenerativeSettings(query_length=16, passage_length=8, title_length=4, url_length=24)
-
-
-def test_long_texts_and_urls_are_cut_at_their_lengths(t5: Path) -> None:
-    tokenizer = backbones.load_tokenizer(t5)
-    long = Document("a", "cat " * 100, "dog " * 50, "https://zoo.org/" + "x" * 200)
-    corpus = tome_corpus([long], tokenizer, SMALL)
-    queries = Queries(TextStore([("q", "bird " * 100)]), np.array([[0, 0]]))
-    (_, inputs, target) = ToPassage(queries, corpus, tokenizer, SMALL)[Visit(0, 0, 0, 0)]
-    assert len(inputs) == SMALL.query_length and inputs[-1] == tokenizer.eos_token_id
-    assert len(target) <= SMALL.written_length and target[-1] == tokenizer.eos_token_id
-    url = ToUrl(queries, corpus, tokenizer, SMALL)[Visit(0, 0, 0, 0)][2]
-    assert len(url) == SMALL.url_length and url[-1] == tokenizer.eos_token_id
-    assert corpus.urls.trie.find(url) == 0
-
-
 def test_documents_that_nothing_leads_to_are_counted(
     zoo: Path, t5: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -363,25 +162,15 @@ def test_documents_that_nothing_leads_to_are_counted(
     assert "no query leads to 4 of 8 documents" in caplog.text
 
 
-def test_urls_that_a_tokenizer_changes_are_told_apart_from_those_that_are_lost(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    lower = backbones.train_tokenizer(["https zoo org cat dog : / ."] * 3, "wordpiece", 60)
-    lower.eos_token, lower.pad_token = "[SEP]", "[PAD]"
-    with caplog.at_level(logging.WARNING):
-        tome_corpus([Document("a", "x", "", "zoo/Cat"), Document("b", "y", "", "zoo/dog")], lower, SMALL)
-    assert "2 of 2 URLs do not come back from their tokens" in caplog.text
-    with pytest.raises(InputError, match=r"'a' and 'b' have URLs that the tokenizer of .* cannot tell apart"):
-        tome_corpus([Document("a", "x", "", "zoo/Cat"), Document("b", "y", "", "zoo/cat")], lower, SMALL)
-
-
-# ------------------------------------------------------------------------------------------------ commands
-
-
 def test_the_recipe_takes_two_steps_a_stage(zoo: Path, t5: Path, tmp_path: Path) -> None:
     config = load_config(TomeConfig, recipe("tome"))
     assert (config.settings.query_length, config.settings.passage_length, config.settings.url_length) == (32, 32, 80)
-    overrides = [f"corpus={zoo}", f"backbone={t5}", f"url_backbone={t5}", f"generator={_generator(t5, tmp_path)}"]
+    overrides = [
+        f"corpus={zoo}",
+        f"backbone={t5}",
+        f"url_backbone={t5}",
+        f"generation.model={_generator(t5, tmp_path)}",
+    ]
     arguments = ["train", "tome", "--config", "tome", "--dry-run", "--output", str(tmp_path / "model")]
     result = CliRunner().invoke(
         osn, arguments + [word for one in overrides for word in ("--set", one)], catch_exceptions=False

@@ -1,0 +1,134 @@
+"""`osn generate-queries`: every document gets its queries, whatever interrupts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from doc2query_setup import SMALL, read
+
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.models.directory import write_osn_json
+from trainers.data.loading import load_training
+from trainers.data.texts import TextStore
+from trainers.doc2query import generate
+from trainers.doc2query.generate import generate_queries, generate_queries_command
+from trainers.doc2query.settings import Sampling
+from trainers.encoders import backbones
+
+
+def test_every_document_gets_its_candidates_in_order(t5: Path, documents: TextStore, tmp_path: Path) -> None:
+    output = tmp_path / "q.jsonl"
+    assert generate_queries(t5, documents, output=output, sampling=SMALL, chunk=4)
+    header, *lines = read(output)
+    assert header["osn"] == "generated-queries"
+    assert (header["candidates"], header["top_k"], header["top_p"], header["seed"]) == (2, 25, 0.95, 42)
+    assert header["counts"]["queries"] == 20
+    assert [line["_id"] for line in lines] == documents.ids
+    for line in lines:
+        assert len(line["queries"]) == 2
+        assert all(query["log_probability"] < 0 and 1 <= query["tokens"] <= 6 for query in line["queries"])
+
+
+def test_an_interrupted_generation_goes_on_and_ends_in_the_same_file(
+    t5: Path, documents: TextStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate_queries(t5, documents, output=tmp_path / "whole.jsonl", sampling=SMALL, chunk=3)
+    calls = 0
+    original = generate.sample_queries
+
+    def stopping(*arguments: object, **options: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+        return original(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(generate, "sample_queries", stopping)
+    output = tmp_path / "q.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        generate_queries(t5, documents, output=output, sampling=SMALL, chunk=3)
+    assert not output.exists()
+    # The random state of the process that goes on is another one.
+    torch.manual_seed(99)
+    generate_queries(t5, documents, output=output, sampling=SMALL, chunk=3)
+    assert calls == 5
+    assert output.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    assert generate_queries(t5, documents, output=output, sampling=SMALL, chunk=3)
+    assert calls == 5
+
+
+def test_a_generator_that_fails_at_once_leaves_nothing_in_the_way(
+    t5: Path, documents: TextStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "generated.jsonl"
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ModelError("does not load")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(backbones, "sequence_to_sequence", fail)
+        with pytest.raises(ModelError, match="does not load"):
+            generate_queries(t5, documents, output=output, sampling=replace(SMALL, seed=8))
+    assert not list(tmp_path.iterdir())
+    assert generate_queries(t5, documents, output=output, sampling=SMALL)
+
+
+def test_a_model_that_was_trained_for_something_else_writes_no_queries(
+    t5: Path, documents: TextStore, tmp_path: Path
+) -> None:
+    other = shutil.copytree(t5, tmp_path / "t5")
+    write_osn_json(other, "masked-lm")
+    with pytest.raises(ModelError, match="is a masked-lm model, which writes no queries"):
+        generate_queries(other, documents, output=tmp_path / "generated.jsonl", sampling=SMALL)
+    assert [one.name for one in tmp_path.iterdir()] == ["t5"]
+
+
+def test_shards_together_are_the_whole(t5: Path, documents: TextStore, tmp_path: Path) -> None:
+    generate_queries(t5, documents, output=tmp_path / "whole.jsonl", sampling=SMALL, chunk=2)
+    output = tmp_path / "q.jsonl"
+    ended = [
+        generate_queries(t5, documents, output=output, sampling=SMALL, chunk=2, shard=(shard, 3)) for shard in (2, 1, 3)
+    ]
+    assert ended == [False, False, True]
+    assert output.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    with pytest.raises(InputError, match="there is no shard 4/3"):
+        generate_queries(t5, documents, output=tmp_path / "x.jsonl", sampling=SMALL, shard=(4, 3))
+
+
+def test_queries_of_another_model_or_other_settings_are_refused(t5: Path, documents: TextStore, tmp_path: Path) -> None:
+    output = tmp_path / "q.jsonl"
+    generate_queries(t5, documents, output=output, sampling=SMALL)
+    with pytest.raises(InputError, match="top_k: 25 there, 10 now"):
+        generate_queries(
+            t5, documents, output=output, sampling=Sampling(2, 10, query_length=6, passage_length=24, batch_size=2)
+        )
+    other = TextStore([("d0", "another text")])
+    with pytest.raises(InputError, match="documents: "):
+        generate_queries(t5, other, output=output, sampling=SMALL)
+    with pytest.raises(InputError, match="top_p must be in"):
+        Sampling(top_p=0)
+
+
+def test_the_command_generates_filters_and_gives_training_data(t5: Path, documents: TextStore, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("".join(json.dumps({"_id": key, "text": text}) + "\n" for key, text in documents.items()))
+    output = tmp_path / "q.jsonl"
+    arguments = [str(corpus), "--model", str(t5), "--output", str(output), "--candidates", "2", "--query-length", "5"]
+    result = CliRunner().invoke(generate_queries_command, [*arguments, "--consistency", "10"], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert (tmp_path / "q.unfiltered.jsonl").exists()
+    assert len(read(output)) == 11
+    data = load_training(tmp_path / "q.unfiltered.jsonl", corpus=corpus)
+    texts = {query["text"] for line in read(tmp_path / "q.unfiltered.jsonl")[1:] for query in line["queries"]}
+    assert {example.query for example in data.examples} == {text for text in texts if text}
+    assert data.documents.hash == documents.hash
+    assert all(example.query_id.split("#")[0] == example.positives[0] for example in data.examples)
+    with pytest.raises(InputError, match="expected I/N"):
+        CliRunner().invoke(generate_queries_command, [*arguments, "--shard", "2"], catch_exceptions=False)

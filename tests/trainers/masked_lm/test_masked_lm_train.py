@@ -1,0 +1,157 @@
+"""`osn train mlm`: models learn, interrupted or not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from masked_lm_setup import sentences, windows_of
+from safetensors.torch import load_file
+from transformers import AutoModel
+
+from opensearch_neural.errors import InputError
+from trainers.common.config import load_config
+from trainers.common.sampling import Visit
+from trainers.common.settings import TrainingSettings
+from trainers.encoders import backbones
+from trainers.encoders.backbones import NewBackbone, masked_language_model
+from trainers.encoders.sequence_to_sequence import log_likelihood
+from trainers.masked_lm import train as masked_lm
+from trainers.masked_lm.model import MaskedLmTraining
+from trainers.masked_lm.settings import MaskedLmConfig
+from trainers.masked_lm.train import mlm_command, train_masked_lm
+from trainers.masked_lm.windows import CorruptedWindows, MaskedWindows
+
+
+def small(corpus: Path, output: Path, **changes: object) -> MaskedLmConfig:
+    config = MaskedLmConfig(
+        output=output,
+        corpus=[corpus],
+        new=NewBackbone(layers=1, hidden=32, heads=2, vocabulary=200, dropout=0.0),
+        max_length=32,
+        dev_share=0.1,
+        training=TrainingSettings(steps=120, batch_size=16, learning_rate=1e-2, warmup=5, bucket=4, evaluate_every=60),
+    )
+    return replace(config, **changes)  # type: ignore[arg-type]
+
+
+def measures(output: Path) -> dict[str, float]:
+    return json.loads((output / "osn.json").read_text())["measures"]
+
+
+def test_a_new_bert_learns_the_language_of_its_corpus(corpus: Path, tmp_path: Path) -> None:
+    config = small(corpus, tmp_path / "bert", whole_word=True)
+    output = train_masked_lm(config)
+    found = measures(output)
+    # ln 12 = 2.5 nats is what knowing the words, but not the text about them, gives.
+    assert found["start log_likelihood"] < -4
+    assert found["log_likelihood"] > -1.2
+    model, tokenizer, fresh = masked_language_model(output)
+    assert not fresh
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    assert tokenizer.tokenize("alpha") == ["alpha"]
+    assert AutoModel.from_pretrained(output).config.hidden_size == 32
+    assert json.loads((output / "osn.json").read_text())["kind"] == "masked-lm"
+    assert train_masked_lm(config) == output
+
+
+def test_a_new_t5_learns_to_fill_spans(corpus: Path, tmp_path: Path) -> None:
+    new = NewBackbone("t5", layers=1, hidden=32, heads=2, vocabulary=450, dropout=0.0)
+    config = small(corpus, tmp_path / "t5", new=new)
+    config.training = replace(config.training, steps=40)
+    found = measures(train_masked_lm(config))
+    assert found["log_likelihood"] > found["start log_likelihood"] + 1
+    model, tokenizer = backbones.sequence_to_sequence(tmp_path / "t5")
+    assert tokenizer.decode(tokenizer("https://x.org/7")["input_ids"], skip_special_tokens=True) == "https://x.org/7"
+    data = CorruptedWindows(windows_of(sentences(4), tokenizer), tokenizer, 0.15, 3.0)
+    assert np.isfinite(log_likelihood(masked_lm.SequenceToSequence(model, tokenizer), data))
+
+
+def test_a_fresh_head_is_warmed_up_alone_and_its_bias_stays_low(corpus: Path, headless: Path, tmp_path: Path) -> None:
+    config = small(corpus, tmp_path / "warm", new=None, backbone=str(headless), head_steps=15)
+    config.training = replace(config.training, steps=1, learning_rate=1e-12)
+    kept: list[Path] = []
+    original = masked_lm.train
+
+    def watched(model: MaskedLmTraining, *arguments: object, **options: object) -> object:
+        trained = original(model, *arguments, **options)  # type: ignore[arg-type]
+        kept.append(options["output"])  # type: ignore[arg-type]
+        return trained
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(masked_lm, "train", watched)
+        train_masked_lm(config)
+    assert len(kept) == 2
+    before, after = load_file(headless / "model.safetensors"), load_file(tmp_path / "warm" / "model.safetensors")
+    for name, weights in before.items():
+        torch.testing.assert_close(after[f"bert.{name}"], weights)
+    bias = after["cls.predictions.bias"] if "cls.predictions.bias" in after else after["cls.predictions.decoder.bias"]
+    assert bias.std() > 0
+    # A softmax's gradient sums to zero over the vocabulary, so training moves biases apart, not up.
+    assert bias.mean() == pytest.approx(-4, abs=0.1)
+    assert not (tmp_path / "warm" / ".training" / "head").exists()
+
+
+def test_an_interrupted_run_ends_in_the_same_weights(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def config(output: Path) -> MaskedLmConfig:
+        settings = TrainingSettings(steps=8, batch_size=8, learning_rate=1e-3, save_every=3, evaluate_every=8)
+        return small(corpus, output, training=settings, dev_share=0.0)
+
+    undisturbed = train_masked_lm(config(tmp_path / "whole"))
+    visits = 0
+    original = MaskedWindows.__getitem__
+
+    def stopping(self: MaskedWindows, visit: Visit) -> object:
+        nonlocal visits
+        visits += 1
+        if visits > 8 * 5:
+            raise RuntimeError("killed")
+        return original(self, visit)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MaskedWindows, "__getitem__", stopping)
+        with pytest.raises(RuntimeError, match="killed"):
+            train_masked_lm(config(tmp_path / "killed"))
+    assert not (tmp_path / "killed" / "osn.json").exists()
+    train_masked_lm(config(tmp_path / "killed"))
+    weights = load_file(undisturbed / "model.safetensors")
+    resumed = load_file(tmp_path / "killed" / "model.safetensors")
+    assert weights.keys() == resumed.keys()
+    for name in weights:
+        torch.testing.assert_close(resumed[name], weights[name], rtol=0, atol=0)
+
+
+def test_the_command_takes_yaml_and_overrides_and_a_dry_run_keeps_nothing(corpus: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mlm.yaml"
+    path.write_text(
+        f"output: {tmp_path / 'out'}\ncorpus: [{corpus}]\nnew: {{layers: 1, hidden: 16, heads: 2, vocabulary: 200}}\n"
+    )
+    arguments = ["--config", str(path), "--set", "max_length=16", "--set", "head_steps=3", "--dry-run"]
+    result = CliRunner().invoke(mlm_command, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "two steps" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("corpus: [x]", "either 'backbone', a model to continue with, or 'new'"),
+        ("corpus: [x]\nbackbone: m\nnew: {}", "either 'backbone'"),
+        ("corpus: [x]\nbackbone: m\nmasked: 1.5", "masked must be between 0 and 1"),
+        ("corpus: [x]\nnew: {architecture: gpt}", "expected one of bert, t5"),
+        ("corpus: [x]\nnew: {layer: 4}", "there is no field 'new.layer'"),
+    ],
+)
+def test_a_configuration_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(f"output: out\n{text}\n")
+    with pytest.raises(InputError, match=message):
+        load_config(MaskedLmConfig, path)

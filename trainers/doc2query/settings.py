@@ -1,0 +1,124 @@
+"""What `osn train doc2query` is told, and how a generator is sampled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from opensearch_neural.errors import InputError
+from opensearch_neural.models import directory
+from trainers.common.precision import Precision
+from trainers.common.settings import TrainingSettings
+
+COPYING = "copying"
+"""The measure in osn.json that holds the fitted weight of the passage's words."""
+
+
+@dataclass(slots=True)
+class Doc2QueryConfig:
+    """Everything that `osn train doc2query` can be told."""
+
+    output: Path
+    """the model directory"""
+    data: list[Path]
+    """training data as `load_training` reads it"""
+    backbone: str
+    """a T5 or another sequence-to-sequence model, by directory or hub id; a BERT-like encoder is taken twice, to read and
+    to write"""
+    split: str = "train"
+    """of `data`"""
+    unseen: list[Path] = field(default_factory=list)
+    """sets whose questions are left out: a generator that has read test questions writes them"""
+    unseen_split: str = "test"
+    """of `unseen`"""
+    prefix: str = ""
+    """what is put before every passage, by `osn generate-queries` again"""
+    passage_length: int = 384
+    """tokens read of a passage, special ones included"""
+    query_length: int = 64
+    """tokens of a query, special ones included"""
+    dev_share: float = 0.02
+    """the part of the pairs, split by document, that measures and does not train"""
+    copying: bool = True
+    """fit the weight of the passage's words on that part (see copying.py); not in docT5query"""
+    training: TrainingSettings = field(
+        default_factory=lambda: TrainingSettings(epochs=4, learning_rate=3e-4, batch_size=32, bucket=16)
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.dev_share < 1:
+            raise ValueError(f"dev_share must be from 0 to below 1, not {self.dev_share}")
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How queries are drawn for a passage. The same settings, seed included, give the same queries."""
+
+    candidates: int = 5
+    top_k: int = 25
+    top_p: float = 0.95
+    temperature: float = 1.0
+    copying: float = 0.0
+    query_length: int = 64
+    passage_length: int = 384
+    prefix: str = ""
+    batch_size: int = 32
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        if min(self.candidates, self.top_k, self.query_length, self.passage_length, self.batch_size) < 1:
+            raise InputError("candidates, top_k, query_length, passage_length and batch_size must be at least 1")
+        if self.copying < 0:
+            raise InputError(f"copying must be 0 or more, not {self.copying}")
+        if not 0 < self.top_p <= 1 or self.temperature <= 0:
+            raise InputError(f"top_p must be in (0, 1] and temperature above 0: {self.top_p}, {self.temperature}")
+
+
+@dataclass(slots=True)
+class GenerationSettings:
+    """A generator, and how it is sampled (`query-as-context-pretraining`, section 3.1)."""
+
+    model: str | None = None
+    """of `osn train doc2query`, or any sequence-to-sequence directory or hub id"""
+    candidates: int = 5
+    """queries for each passage"""
+    top_k: int = 25
+    """only the k likeliest tokens are drawn from"""
+    top_p: float = 0.95
+    """of these, the likeliest that have this mass together"""
+    temperature: float = 1.0
+    """divides the scores before both"""
+    copying: float | None = None
+    """weight of the passage's own words (see copying.py); null is as fitted, or 0"""
+    query_length: int | None = None
+    """tokens of a query at most; null is as trained, or 64"""
+    passage_length: int | None = None
+    """tokens read of a passage; null is as trained, or 384"""
+    prefix: str | None = None
+    """what is put before a passage; null is as trained, or nothing"""
+    batch_size: int = 32
+    """passages sampled for at once"""
+    seed: int = 42
+    """the same seed gives the same queries"""
+    precision: Precision = "float32"
+    """what the network computes in; auto is bfloat16 where the hardware is faster in it"""
+
+    def sampling(self) -> Sampling:
+        """The settings with what the model was trained with where they leave that open."""
+        assert self.model is not None
+        info = directory.read_osn_json(directory.locate(self.model)) or {}
+        trained, measured = info.get("training", {}), info.get("measures", {})
+        lengths_and_prefix = ("query_length", "passage_length", "prefix")
+        known = {name: trained[name] for name in lengths_and_prefix if name in trained}
+        # Among the trained settings, `copying` says whether a weight was to be fitted.
+        known |= {COPYING: measured[COPYING]} if COPYING in measured else {}
+        told = {name: getattr(self, name) for name in (*lengths_and_prefix, COPYING)}
+        return Sampling(
+            candidates=self.candidates,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            temperature=self.temperature,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            **known | {name: value for name, value in told.items() if value is not None},
+        )
