@@ -78,6 +78,7 @@ bench-scale: check-java install
 
 bench-encode: install
 	$(BIN)/osn bench encoding
+	$(BIN)/python -m benchmarks.pages
 
 bench-query-encoding: install
 	$(BIN)/osn bench query-encoding

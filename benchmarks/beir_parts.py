@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def check_data(work: Path, folders: Sequence[Path]) -> None:
-    """Raises InputError where a folder of work was begun on other data sets than these."""
+    """Raises InputError if a folder of work was begun on other data sets than these."""
     from opensearch_neural.errors import InputError
     from opensearch_neural.evaluation.results import data_facts
     from opensearch_neural.files import read_json_object, write_json
@@ -97,7 +97,7 @@ def write_part(source: Path, folder: Path, kept: set[str], splits: Sequence[str]
         questions |= {query: beir.queries[query] for query, _, _ in judged}
         lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, line)) for line in judged)]
         write_text(folder / "qrels" / f"{split}.tsv", "".join(f"{line}\n" for line in lines))
-    documents = [one.record() for one in read_documents(source) if one.id in kept]
+    documents = [document.record() for document in read_documents(source) if document.id in kept]
     asked = [{"_id": query, "text": text} for query, text in questions.items()]
     for path, records in (("corpus.jsonl", documents), ("queries.jsonl", asked)):
         write_text(folder / path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))

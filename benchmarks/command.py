@@ -33,15 +33,17 @@ def results(folder: Path, html: Path | None, as_json: bool) -> None:
     osn bench results
     osn bench results --folder my-results --html report.html
     """
-    from benchmarks.report import page, text
+    from benchmarks.render import page, text
     from opensearch_neural.evaluation.results import read_all
     from opensearch_neural.files import write_text
 
-    found = read_all(folder)
+    summaries = read_all(folder)
     target = html or folder / "index.html"
-    write_text(target, page(found, folder))
+    write_text(target, page(summaries, folder))
     print(f"wrote {target}", file=sys.stderr)
     if as_json:
-        print(json.dumps({name: summary.to_json() for name, summary in found.items()}, ensure_ascii=False, indent=1))
+        print(
+            json.dumps({name: summary.to_json() for name, summary in summaries.items()}, ensure_ascii=False, indent=1)
+        )
     else:
-        print(text(found))
+        print(text(summaries))

@@ -1,25 +1,11 @@
-"""How a benchmark ends: a table and its goals in the terminal, and all of it in a result file where one is asked for."""
+"""How a benchmark ends: a table and its goals in the terminal, and all of it in a result file if one is asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from opensearch_neural.evaluation.results import (
-    Goal,
-    Row,
-    Summary,
-    code_commit,
-    command_line,
-    data_facts,
-    machine_facts,
-)
-
-
-def signed(row: Row, digits: int = 3) -> str:
-    """A paired difference as goals show it: "+0.045 [+0.036, +0.055]", without the interval where there is none."""
-    interval = "" if row.low is None or row.high is None else f" [{row.low:+.{digits}f}, {row.high:+.{digits}f}]"
-    return f"{row.value:+.{digits}f}{interval}"
+from opensearch_neural.evaluation.results import Goal, Row, Summary, data_facts
 
 
 def publish(
@@ -38,12 +24,9 @@ def publish(
     """
     from opensearch_neural.evaluation.tables import result_table
 
-    summary = Summary(
-        command=command_line(),
-        code=code_commit(),
-        machine=machine_facts(),
+    summary = Summary.of_this_run(
         data=[data_facts(folder) for folder in data],
-        seeds=list(seeds),
+        seeds=seeds,
         rows=rows,
         goals=goals,
         title=title,

@@ -22,19 +22,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from quantized_models import quantized_model
 
-from benchmarks.load import tuning
-from benchmarks.load.measurement import prepare
-from benchmarks.load.target import Target
-from benchmarks.load.tuning import Chosen, Questions, Tried, asker, choose_cascade, tune
 from benchmarks.load.variants import parse_variants, spec_of
-from benchmarks.load.workload import body_builders
+from benchmarks.load.workload import LoadTarget, body_builders, prepare
 from benchmarks.papers import cascade
 from ingest.corpus import CorpusSource
 from ingest.documents import Documents, delete_documents
 from ingest.encode_corpus import EncodeJob, run_encode, write_index
 from ingest.job import Job, run_job
 from opensearch_neural import queries
+from opensearch_neural import tune as tuning
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.tune import tune
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.dense import look_up_table
 from opensearch_neural.engines.settings import TUNED_CASCADE, Cascade, TwoPhases
@@ -53,6 +51,7 @@ from opensearch_neural.oracle import StoredWeights, predict
 from opensearch_neural.queries import Rare
 from opensearch_neural.retrievers.faiss import QuantizedRetriever
 from opensearch_neural.retrievers.opensearch import read_codes
+from opensearch_neural.tune import Chosen, Questions, Tried, asker, choose_cascade
 
 TEXT = """
 rain bow light drop sun water glass angle prism sky cloud storm engine piston spark fuel valve crank bread flour
@@ -612,7 +611,7 @@ def test_a_cascade_that_is_worse_on_held_back_queries_is_not_chosen(written: Wri
 @pytest.mark.cluster
 def test_engines_of_the_load_benchmark_search_as_osn_search_does(written: Written, cluster_url: str) -> None:
     specs = "jpq-rescore+dense-window=20,jpq-hnsw,faiss,cascade+rare=count:2+dense-window=7+weight=0.1"
-    target = Target(ConnectionSettings(urls=(cluster_url,)))
+    target = LoadTarget(ConnectionSettings(urls=(cluster_url,)))
     workload = prepare(written.client, target, written.index, parse_variants(specs), [QUERY])
     built = {name: build(QUERY) for name, build in body_builders(workload).items()}
     expected = [

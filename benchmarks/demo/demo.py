@@ -71,7 +71,7 @@ def demo(
 ) -> None:
     """Train on a corpus, ingest, search and measure it on a local OpenSearch; under fifteen minutes on two cores.
 
-    Uses the cluster of OSN_URL (or --url) where one is named, else starts a local node and stops it again.
+    Uses the cluster of OSN_URL (or --url) if one is named, else starts a local node and stops it again.
 
     \b
     osn demo
@@ -274,12 +274,9 @@ def print_table(rows: list[Row], data: BeirData) -> None:
 
 
 def write_summary(folder: Path, rows: list[Row], data: BeirData) -> None:
-    from opensearch_neural.evaluation.results import Summary, code_commit, command_line, data_facts, machine_facts
+    from opensearch_neural.evaluation.results import Summary, data_facts
 
-    summary = Summary(
-        command=command_line(),
-        code=code_commit(),
-        machine=machine_facts(),
+    summary = Summary.of_this_run(
         data=[data_facts(data.corpus_path.parent)],
         seeds=[0],
         rows=rows,

@@ -7,18 +7,21 @@ the engines within a level, which keeps the blocks that are compared close in ti
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from benchmarks.load import histogram as hdr
 from benchmarks.load.generator import Generators, Mode, Part, merged
 from benchmarks.load.server import ServerProbe
 from opensearch_neural.errors import InputError
+from opensearch_neural.files import write_text
 
 
 @dataclass(frozen=True, order=True)
@@ -52,38 +55,41 @@ class Turn:
 
 @dataclass(frozen=True)
 class Block:
-    """One turn, measured (see `generator.py` for what each time is; all are of answered requests).
-
-    seconds: of the window; began: seconds since the run began
-    requests: those that began within the window, of which `failures` {what: number} were not answered well
-    completed: answered well within the window: what throughput counts
-    latency, late: HDR histograms, as text; `late` is empty for a closed loop, where nothing is due
-    encode, network, took: means in ms. network is service − took; took is whole milliseconds rounded down, so up to one
-        of them is in `network`
-    server_cpu: seconds of processor time of all nodes within the window, where it can be known
-    gc_ms: of the nodes' garbage collections meanwhile
-    core_share: processor time of the busiest generator process, of one core
-    broken: why the block does not count; its failures are still listed
-    """
+    """One turn, measured (see `generator.py` for what each time is; all are of answered requests)."""
 
     round: int
     level: Level
     variant: str
     began: float
+    """Seconds since the run began."""
     seconds: float
+    """Of the window."""
     requests: int
+    """Those that began within the window."""
     completed: int
+    """Answered well within the window: what throughput counts."""
     failures: dict[str, int]
+    """{what: number} of the requests that were not answered well."""
     latency: str
+    """HDR histogram, as text."""
     late: str
+    """HDR histogram, as text; empty for a closed loop, where nothing is due."""
     encode: float | None
+    """Mean, ms."""
     network: float | None
+    """Mean of service − took, ms. took is whole milliseconds rounded down, so up to one of them is in here."""
     took: float | None
+    """Mean, ms."""
     server_cpu: float | None
+    """Seconds of processor time of all nodes within the window, if it can be known."""
     gc_ms: float | None
+    """Of the nodes' garbage collections meanwhile."""
     core_share: float
+    """Processor time of the busiest generator process, of one core."""
     broken: str | None = None
+    """Why the block does not count; its failures are still listed."""
     example: str = ""
+    """Of a failure."""
 
     @property
     def failed(self) -> int:
@@ -235,4 +241,79 @@ class Pace:
         return min(known)[1] if known else None
 
 
-Progress = Callable[[Block], object]
+FILE_NAME = "blocks.jsonl"
+FORMAT = 1
+
+
+class BlockLog:
+    """The blocks of one run on disk, in the order in which they were measured, so that nothing measured is lost to a crash,
+    and an interrupted run goes on.
+
+    `blocks.jsonl`: a first line with what identifies the run, then a line a block. A run whose identity is the same
+    continues; of a round that was cut off it keeps the levels at which every engine had its turn. A run that differs is
+    not mixed with it.
+    """
+
+    def __init__(self, path: Path, identity: dict[str, Any], blocks: list[Block]) -> None:
+        self.path = path
+        self.identity = identity
+        self.blocks = blocks
+
+    @classmethod
+    def open(cls, folder: Path, identity: dict[str, Any], *, engines: int, restart: bool = False) -> BlockLog:
+        """The run's journal: continued where it is the same run's, begun anew where there is none, or `restart`.
+
+        Raises InputError if the folder holds another run.
+        """
+        path = Path(folder) / FILE_NAME
+        blocks: list[Block] = []
+        if path.exists() and not restart:
+            known, blocks = read_blocks(path)
+            if known != identity:
+                differs = sorted(key for key in {*known, *identity} if known.get(key) != identity.get(key))
+                raise InputError(
+                    f"{path} holds the blocks of another run (differs in {', '.join(differs)})",
+                    "give another --out, or --restart to begin anew",
+                )
+            blocks = whole_levels(blocks, engines)
+        log = cls(path, identity, blocks)
+        log._rewrite()
+        return log
+
+    def add(self, block: Block) -> None:
+        self.blocks.append(block)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(block.to_json()) + "\n")
+
+    def _rewrite(self) -> None:
+        lines = [json.dumps({"format": FORMAT, "identity": self.identity})]
+        lines += [json.dumps(block.to_json()) for block in self.blocks]
+        write_text(self.path, "".join(line + "\n" for line in lines))
+
+
+def read_blocks(path: Path) -> tuple[dict[str, Any], list[Block]]:
+    """(identity, blocks). A last line that a crash cut off is left out. Raises InputError for another file."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        head = json.loads(lines[0])
+        identity = head["identity"]
+        if head["format"] != FORMAT:
+            raise InputError(f"{path} is of format {head['format']}, and this version reads format {FORMAT}")
+    except (ValueError, KeyError, IndexError, TypeError):
+        raise InputError(f"{path}, line 1: not the journal of a load run") from None
+    blocks = []
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            blocks.append(Block.from_json(json.loads(line)))
+        except ValueError:
+            if number == len(lines):
+                break
+            raise InputError(f"{path}, line {number}: not valid JSON") from None
+    return identity, blocks
+
+
+def whole_levels(blocks: list[Block], engines: int) -> list[Block]:
+    """The blocks of those levels of a round at which all of so many engines were measured; broken ones do not count."""
+    fine = [block for block in blocks if block.broken is None]
+    sizes = Counter((block.round, block.level) for block in fine)
+    return [block for block in fine if sizes[block.round, block.level] >= engines]

@@ -87,7 +87,7 @@ def load_models(options: dict[str, Any]) -> ModelChoice:
 def load_settings(options: dict[str, Any], **more: Any) -> LoadSettings:
     """The settings from the values of `measuring_options`; raises InputError for what cannot work."""
     from benchmarks.load.measurement import LoadSettings
-    from benchmarks.load.warmup import WarmupSettings
+    from benchmarks.load.phases import WarmupSettings
 
     windows, warmup = options["windows"], options["warmup"]
     if len(windows) != 2 or len(warmup) != 2:
@@ -181,11 +181,11 @@ def load(
     hits, rare, window, dense-window, weight, keep, rescore, form, source, terminate, size, digits, answer, cache, index,
     prune, expansion (see benchmarks/load/variants.py). Presets: paper, quantized, rivals, ablation.
 
-    Interrupted, it writes what it has; the same command again continues. The exit status is 1 where the result is
+    Interrupted, it writes what it has; the same command again continues. The exit status is 1 if the result is
     partial, or a measurement was refused because it came near what the generator itself can do.
     """
-    from benchmarks.load.target import allowed_target
     from benchmarks.load.variants import parse_variants
+    from benchmarks.load.workload import allowed_target
     from opensearch_neural.evaluation.results import data_facts
 
     variants = parse_variants(engines)
@@ -194,14 +194,16 @@ def load(
     target = allowed_target(connection, owned=owned)
     judged, texts = queries_of(queries, data, split, limit_queries)
     folder = out or Path(f"load-{index}")
-    found = run(connect(settings=connection), target, index, variants, texts, models, settings, judged, folder, restart)
+    measurement = run(
+        connect(settings=connection), target, index, variants, texts, models, settings, judged, folder, restart
+    )
     place = data or queries
-    if not finish(found, folder, goals, as_json, [data_facts(place)] if place is not None else [], record=record):
+    if not finish(measurement, folder, goals, as_json, [data_facts(place)] if place is not None else [], record=record):
         sys.exit(1)
 
 
 def check_goals(engine: str | None, variants: Sequence[Variant]) -> None:
-    """Raises InputError where the engine of --goals is none that is measured."""
+    """Raises InputError if the engine of --goals is none that is measured."""
     names = [variant.name for variant in variants]
     if engine is not None and engine not in names:
         raise InputError(f"--goals {engine}: no engine of that name is measured", f"engines: {', '.join(names)}")
@@ -220,7 +222,8 @@ def run(
     restart: bool,
 ) -> Measurement:
     """Prepare and measure, with progress on stderr."""
-    from benchmarks.load.measurement import measure, prepare, stored_pipelines
+    from benchmarks.load.run import measure
+    from benchmarks.load.workload import prepare, stored_pipelines
 
     with translate_errors(), stored_pipelines(client, variants) as pipelines:
         workload = prepare(client, target, index, variants, texts, models, pipelines)
@@ -238,7 +241,7 @@ def run(
 
 
 def finish(
-    found: Measurement,
+    measurement: Measurement,
     folder: Path,
     goals: str | None,
     as_json: bool,
@@ -247,22 +250,22 @@ def finish(
     record: Path | None = None,
 ) -> bool:
     """Write and print the result; returns whether it is whole: not partial, nothing refused."""
-    from benchmarks.load import report
-    from benchmarks.load.cells import cells
+    from benchmarks.load import report, result
+    from benchmarks.load.statistics import cells
 
-    levels = cells(found)
-    made = report.summary(found, data, goals, title, levels)
-    for path in [*report.write(folder, found, made, levels), *([made.write(record)] if record else [])]:
+    levels = cells(measurement)
+    made = result.summary(measurement, data, goals, title, levels)
+    for path in [*report.write(folder, measurement, made, levels), *([made.write(record)] if record else [])]:
         print(f"wrote {path}", file=sys.stderr)
     if as_json:
         print(json.dumps(made.to_json(), ensure_ascii=False, indent=1))
     else:
-        print(report.text(found, levels))
+        print(report.text(measurement, levels))
         for goal in made.goals:
             print(goal)
     refused = any(cell.refused for row in levels.values() for cell in row.values())
-    refused |= any(result.refused for results in found.slo.values() for result in results)
-    return not found.partial and not refused
+    refused |= any(result.refused for results in measurement.slo.values() for result in results)
+    return not measurement.partial and not refused
 
 
 @contextmanager
@@ -299,7 +302,7 @@ def progress(title: str) -> Iterator[tuple[Callable[[str], object], Callable[[Bl
 @click.argument("before", type=click.Path(path_type=Path))
 @click.argument("after", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
-@click.option("--fail-if-worse", is_flag=True, help="Exit with status 1 where a change for the worse is shown.")
+@click.option("--fail-if-worse", is_flag=True, help="Exit with status 1 if a change for the worse is shown.")
 def compare(before: Path, after: Path, as_json: bool, fail_if_worse: bool) -> None:
     """What changed between two runs of `osn bench load`, and what is noise.
 
@@ -309,13 +312,13 @@ def compare(before: Path, after: Path, as_json: bool, fail_if_worse: bool) -> No
     osn bench compare before/load.json after/load.json
     """
     from benchmarks.load import compare as comparing
-    from benchmarks.load import report
+    from benchmarks.load import result
 
-    (one, facts), (other, other_facts) = report.read(before), report.read(after)
-    found = comparing.compare(one, other, facts=(facts, other_facts))
+    (old, old_facts), (new, new_facts) = result.read(before), result.read(after)
+    comparison = comparing.compare(old, new, facts=(old_facts, new_facts))
     if as_json:
-        print(json.dumps(found.to_json(), ensure_ascii=False, indent=1))
+        print(json.dumps(comparison.to_json(), ensure_ascii=False, indent=1))
     else:
-        print(comparing.text(found, other.settings.baseline))
-    if fail_if_worse and found.worse:
+        print(comparing.text(comparison, new.settings.baseline))
+    if fail_if_worse and comparison.worse:
         sys.exit(1)

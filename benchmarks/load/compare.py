@@ -18,9 +18,8 @@ import numpy as np
 
 from benchmarks.load import statistics as stats
 from benchmarks.load.blocks import Level
-from benchmarks.load.cells import MEASURES, THROUGHPUT, Cell, cells, shared_rounds
 from benchmarks.load.measurement import Measurement
-from benchmarks.load.statistics import Change, Floats
+from benchmarks.load.statistics import MEASURES, THROUGHPUT, Cell, Change, Floats, cells, shared_rounds
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.tables import table
 
@@ -30,21 +29,20 @@ HIGHER_IS_BETTER = (THROUGHPUT,)
 
 @dataclass(frozen=True)
 class Difference:
-    """One number of both runs.
-
-    relative: whether it is the engine's ratio to the baseline; p: corrected for all comparisons
-    detectable: how large a change, as a share, would have been found half the time, alone
-    """
+    """One number of both runs."""
 
     level: str
     engine: str
     measure: str
     relative: bool
+    """Whether it is the engine's ratio to the baseline."""
     before: float
     after: float
     change: Change
     p: float
+    """Of "there is no change", corrected for all comparisons."""
     detectable: float
+    """How large a change, as a share, would have been found half the time, alone."""
 
     @property
     def verdict(self) -> str:
@@ -56,10 +54,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """differences of both kinds; unlike: in what the two runs are not the same measurement."""
+    """What two runs say of each other."""
 
     differences: list[Difference]
+    """Of numbers, and of ratios to the baseline."""
     unlike: list[str]
+    """In what the two runs are not the same measurement."""
 
     @property
     def worse(self) -> list[Difference]:
@@ -80,7 +80,7 @@ def compare(
     *,
     facts: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None,
 ) -> Comparison:
-    """Raises InputError where the two have no engine at the same level in common, or too few rounds."""
+    """Raises InputError if the two have no engine at the same level in common, or too few rounds."""
     found: list[tuple[str, str, str, bool, Floats, Floats, Change]] = []
     for level, name, a, b in _shared(before, after):
         for measure in MEASURES:
@@ -125,7 +125,7 @@ def _shared(before: Measurement, after: Measurement) -> Iterator[tuple[Level, st
 
 
 def _draws(cell: Cell, measure: str, relative: bool) -> tuple[Floats, int] | None:
-    """(the value and its bootstrap draws, how many rounds they rest on); None where it may not be shown, or where a ratio
+    """(the value and its bootstrap draws, how many rounds they rest on); None if it may not be shown, or if a ratio
     is asked for and the cell is the baseline."""
     if not cell.may_show(measure):
         return None

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from benchmarks.load.target import Address, Target
+from benchmarks.load.workload import Address, LoadTarget
 
 SWEEP_SECONDS = 0.05  # how often requests that take too long are looked for
 
@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
 
 
 def _chunks(received: bytearray, at: int) -> bytes | None:
-    """The body of a chunked answer, or None where its end has not arrived. Raises ValueError for what is no chunk."""
+    """The body of a chunked answer, or None if its end has not arrived. Raises ValueError for what is no chunk."""
     parts: list[bytes] = []
     while True:
         end = received.find(b"\r\n", at)
@@ -156,7 +156,7 @@ class Pool:
     first: number of the node that the first connection goes to.
     """
 
-    def __init__(self, target: Target, limit: int, first: int = 0) -> None:
+    def __init__(self, target: LoadTarget, limit: int, first: int = 0) -> None:
         self._addresses = target.addresses
         self._tls: ssl.SSLContext | None = target.tls()
         self._timeout_ns = int(target.timeout * 1e9)
@@ -171,7 +171,7 @@ class Pool:
         self.opened = 0
 
     async def acquire(self) -> Connection:
-        """A connection to send on; give it back with `release`. Raises Broken where none can be opened."""
+        """A connection to send on; give it back with `release`. Raises Broken if none can be opened."""
         enter = self._line.append
         while True:
             while self._idle:

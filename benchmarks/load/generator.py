@@ -35,9 +35,8 @@ from typing import Any, Literal
 
 import orjson
 
-from benchmarks.load.arrivals import poisson
 from benchmarks.load.connection import Broken, Connection, Pool
-from benchmarks.load.workload import Workload, encoders, request_heads
+from benchmarks.load.workload import Workload, encoders, poisson, request_heads
 from opensearch_neural.errors import OsnError
 
 Mode = Literal["closed", "open"]
@@ -373,7 +372,7 @@ class Generators:
     ) -> list[Part]:
         """One block. `at_edges` is called when the measured window opens and when it closes.
 
-        Raises GeneratorLost where a worker dies or does not answer in time, and the OsnError that ended one.
+        Raises GeneratorLost if a worker dies or does not answer in time, and the OsnError that ended one.
         """
         begin_ns = time.monotonic_ns() + 20_000_000  # time for the orders to arrive
         for at, ((_, pipe), own_clients) in enumerate(zip(self._members, shares(clients, self.processes), strict=True)):

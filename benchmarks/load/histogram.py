@@ -36,9 +36,9 @@ def histogram(microseconds: Iterable[int] = ()) -> Any:
     return made
 
 
-def encode(found: Any) -> str:
+def encode(histogram: Any) -> str:
     """The histogram as text: base64 of HdrHistogram's compressed V2 form, which other HDR tools read too."""
-    return found.encode().decode("ascii")
+    return histogram.encode().decode("ascii")
 
 
 def decode(text: str) -> Any:
@@ -58,9 +58,9 @@ def merge(parts: Iterable[Any]) -> Any:
     return whole
 
 
-def counts(found: Any) -> Counts:
+def counts(histogram: Any) -> Counts:
     """How many samples each value of `values()` has: (v,)."""
-    return np.ctypeslib.as_array(found.counts).astype(np.float64)
+    return np.ctypeslib.as_array(histogram.counts).astype(np.float64)
 
 
 @cache
@@ -73,7 +73,7 @@ def values() -> npt.NDArray[np.float64]:
 
 
 def quantile(counted: Counts, failed: Counts | float, q: float) -> npt.NDArray[np.float64]:
-    """The value within which the share `q` of all requests was answered, in milliseconds; infinite where it was not.
+    """The value within which the share `q` of all requests was answered, in milliseconds; infinite if it was not.
 
     counted: (…, v) answered requests by `values()`; failed: (…,) those that were not. Returns (…,).
     """
@@ -82,28 +82,13 @@ def quantile(counted: Counts, failed: Counts | float, q: float) -> npt.NDArray[n
     # The smallest value with at least the share q at or below it; a hair less, so that rounding adds no sample.
     wanted = np.asarray(q * total * (1 - 1e-12))[..., None]
     reached = cumulated >= wanted
-    found = values()[np.argmax(reached, axis=-1)]
-    return np.where((total > 0) & reached.any(axis=-1), found, np.inf)
+    reached_values = values()[np.argmax(reached, axis=-1)]
+    return np.where((total > 0) & reached.any(axis=-1), reached_values, np.inf)
 
 
 def may_show(q: float, samples: float) -> bool:
     """Whether at least 100 of so many samples lie beyond the quantile `q`."""
     return samples * (1 - q) >= BEYOND - 1e-6
-
-
-def percentile(found: Any, failed: int, q: float) -> float | None:
-    """The quantile `q` in milliseconds; None where too few samples lie beyond it, infinite where failures reach it."""
-    counted = counts(found)
-    if not may_show(q, float(counted.sum()) + failed):
-        return None
-    return float(quantile(counted, float(failed), q))
-
-
-def mean(found: Any) -> float | None:
-    """The mean of the answered requests in milliseconds."""
-    counted = counts(found)
-    total = counted.sum()
-    return float(counted @ values() / total) if total else None
 
 
 def shown(value: float | None) -> str:

@@ -13,24 +13,23 @@ shared with the cluster is taken from the cluster.
 
 from __future__ import annotations
 
-import csv
 import json
-import os
-import shutil
-import subprocess
-import tempfile
-import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
+
 from benchmarks.load.variants import Variant, parameters, pipeline_body
 from benchmarks.load.workload import Workload, encoders
-from opensearch_neural.errors import InputError, OsnError
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.files import write_text
 
-PROGRAM = "opensearch-benchmark"
+QUERIES = 1000
+"""At most, since each is written out for each engine."""
 
 PARAM_SOURCE = '''"""Reads request bodies from bodies/NAME.jsonl, in random order, all of them before any comes again."""
 
@@ -173,74 +172,45 @@ def workload_json(workload: Workload, title: str) -> str:
     return json.dumps(content, indent=2).replace('"@', "{{ ").replace('@"', " }}") + "\n"
 
 
-# ------------------------------------------------------------------------------------------------------------- running
+@click.command("export-osb")
+@click.option("--index", required=True, help="The index to search.")
+@click.option("--engines", default="paper", show_default=True, help="As for `osn bench load`.")
+@click.option("--data", type=click.Path(path_type=Path), default=None, help="A folder in BEIR layout.")
+@click.option("--split", default="test", show_default=True)
+@click.option("--queries", type=click.Path(path_type=Path), default=None, help="A file of queries.")
+@click.option("--limit-queries", type=click.IntRange(min=1), default=QUERIES, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The folder to write.")
+@models_options
+@connection_options
+def export_osb(
+    connection: ConnectionSettings,
+    index: str,
+    engines: str,
+    data: Path | None,
+    split: str,
+    queries: Path | None,
+    limit_queries: int,
+    out: Path,
+    **options: Any,
+) -> None:
+    """Write the workload of `osn bench load` for OpenSearch Benchmark (opensearch-benchmark 2.x).
 
+    Nothing is asked of the cluster but what the index is, and nothing is put under load.
 
-@dataclass(frozen=True)
-class OsbResult:
-    """Of one operation: requests a second (mean), latency and service time in ms, share of errors in percent."""
+    \b
+    osn bench export-osb --index docs --data data/docs --out osb
+    opensearch-benchmark run --pipeline benchmark-only --target-hosts 127.0.0.1:9200 --workload-path osb
+    """
+    from benchmarks.load.command import load_models, queries_of
+    from benchmarks.load.variants import parse_variants
+    from benchmarks.load.workload import LoadTarget, pipeline_names, prepare
 
-    throughput: float
-    p50: float | None
-    p99: float | None
-    error_percent: float
-
-
-def program(named: str | None = None) -> str:
-    """The `opensearch-benchmark` program. Raises OsnError with how to install it."""
-    found = named or shutil.which(PROGRAM)
-    if not found or not Path(found).exists():
-        raise OsnError(
-            f"{PROGRAM} is not installed here",
-            f"give it an environment of its own, since it needs much: pipx install {PROGRAM}; or name it with --osb",
+    variants = parse_variants(engines)
+    _, texts = queries_of(queries, data, split, limit_queries)
+    client = connect(settings=connection)
+    with translate_errors():
+        workload = prepare(
+            client, LoadTarget(connection), index, variants, texts, load_models(options), pipeline_names(variants)
         )
-    return found
-
-
-def run_osb(
-    osb: str,
-    folder: Path,
-    host: str,
-    operation: str,
-    procedure: str,
-    values: Mapping[str, float],
-    *,
-    timeout: float = 3600.0,
-) -> OsbResult:
-    """Run one operation of an exported workload. Raises OsnError where OpenSearch Benchmark fails, with its last lines."""
-    with tempfile.TemporaryDirectory(prefix="osn-osb-") as place:
-        results = Path(place) / "results.csv"
-        command = [
-            *(osb, "run", "--pipeline", "benchmark-only", "--target-hosts", host),
-            *("--workload-path", str(folder.resolve()), "--test-procedure", procedure),
-            *("--workload-params", ",".join(f"{name}:{value:g}" for name, value in values.items())),
-            *("--include-tasks", operation, "--results-format", "csv", "--results-file", str(results)),
-            *("--test-run-id", str(uuid.uuid4()), "--latency-percentiles", "50,99"),
-        ]
-        # Its configuration, logs and results go below the home folder unless it is told otherwise.
-        environment = {**os.environ, "BENCHMARK_HOME": place}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment, check=False)
-        if done.returncode != 0 or not results.exists():
-            lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-            raise OsnError(f"{PROGRAM} failed ({done.returncode}): " + " / ".join(lines[-4:]))
-        return read_results(results.read_text(encoding="utf-8"), operation)
-
-
-def read_results(text: str, operation: str) -> OsbResult:
-    """From the CSV that OpenSearch Benchmark writes. Raises InputError where the operation is not in it."""
-    values: dict[str, Any] = {
-        row["Metric"]: row["Value"] for row in csv.DictReader(text.splitlines()) if row.get("Task") == operation
-    }
-    if "Mean Throughput" not in values:
-        raise InputError(f"the results of {PROGRAM} hold no operation {operation!r}")
-
-    def number(name: str) -> float | None:
-        value = values.get(name)
-        return float(value) if value not in (None, "") else None
-
-    return OsbResult(
-        throughput=number("Mean Throughput") or 0.0,
-        p50=number("50th percentile latency"),
-        p99=number("99th percentile latency"),
-        error_percent=number("error rate") or 0.0,
-    )
+        for path in export(workload, out, title=index):
+            print(path)

@@ -35,10 +35,11 @@ FILE_KINDS = {
 
 @dataclass(frozen=True)
 class Counters:
-    """Sums over all nodes since they started, and the heap now (bytes)."""
+    """Sums over all nodes since they started, and the heap now."""
 
     rejected_searches: int
     heap_used: int
+    """Bytes, as is `heap_max`."""
     heap_max: int
     request_cache_hits: int
     query_cache_hits: int
@@ -46,11 +47,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class IndexFacts:
-    """What is searched.
-
-    bytes_by_kind: of files on disk; Lucene keeps all fields of one kind in the same files
-    bytes_by_field: where the cluster can tell (`_disk_usage`), else empty
-    """
+    """What is searched."""
 
     name: str
     documents: int
@@ -59,7 +56,9 @@ class IndexFacts:
     shards: int
     replicas: int
     bytes_by_kind: dict[str, int]
+    """Of files on disk; Lucene keeps all fields of one kind in the same files."""
     bytes_by_field: dict[str, int]
+    """As the cluster tells (`_disk_usage`); empty if it does not."""
     settings: dict[str, str] = field(default_factory=dict)
 
 
@@ -73,11 +72,12 @@ class ClusterFacts:
     heap_max: int
     search_threads: int | None
     concurrent_segment_search: str
-    cpu_from: str  # where processor time comes from
+    cpu_from: str
+    """Where processor time comes from."""
 
 
 class ServerProbe:
-    """Asks the cluster; answers None where it does not tell.
+    """Asks the cluster; answers None if it does not tell.
 
     Processor time of a node on this machine is read from /proc, exact to 10 ms; of others from node statistics, which
     OpenSearch renews once a second.
@@ -146,7 +146,7 @@ class ServerProbe:
 
 
 def cluster_facts(probe: ServerProbe) -> ClusterFacts:
-    """Raises ClusterError where the cluster does not answer."""
+    """Raises ClusterError if the cluster does not answer."""
     with translate_errors():
         info = probe.client.info()
         nodes = list(probe.client.nodes.info(metric="plugins,jvm,thread_pool")["nodes"].values())
@@ -166,7 +166,7 @@ def cluster_facts(probe: ServerProbe) -> ClusterFacts:
 
 
 def index_facts(client: OpenSearch, index: str) -> IndexFacts:
-    """Raises ClusterError where the index is absent or does not answer."""
+    """Raises ClusterError if the index is absent or does not answer."""
     from opensearchpy.exceptions import OpenSearchException
 
     with translate_errors():
@@ -212,17 +212,17 @@ def _bytes_of_primaries(segments: Mapping[str, Any]) -> int:
 def bytes_by_kind(sizes: Mapping[str, int]) -> dict[str, int]:
     """{kind of data: bytes} of {file ending: bytes}; what is not listed is "other"."""
     kinds = {ending: kind for kind, endings in FILE_KINDS.items() for ending in endings}
-    found: dict[str, int] = {}
+    by_kind: dict[str, int] = {}
     for ending, size in sizes.items():
         kind = kinds.get(ending, "other")
-        found[kind] = found.get(kind, 0) + size
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+        by_kind[kind] = by_kind.get(kind, 0) + size
+    return dict(sorted(by_kind.items(), key=lambda item: -item[1]))
 
 
 def settle_index(client: OpenSearch, index: str) -> None:
     """Nothing is to be merged or refreshed while searches are measured: wait for what is under way.
 
-    Raises ClusterError where the index does not answer.
+    Raises ClusterError if the index does not answer.
     """
     with translate_errors():
         client.indices.refresh(index=index, params={"request_timeout": 600})
@@ -263,7 +263,7 @@ def _local_pids(client: OpenSearch) -> list[int]:
 
 
 def _proc_cpu_seconds(pid: int) -> float | None:
-    """User and system time of a process in seconds, from /proc/PID/stat; None where there is no such file."""
+    """User and system time of a process in seconds, from /proc/PID/stat; None if there is no such file."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

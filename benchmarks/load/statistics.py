@@ -1,4 +1,4 @@
-"""Numbers with their intervals: what a run's rounds say about an engine, and about its ratio to another.
+"""Numbers with their intervals: what a run's rounds say about an engine, about its ratio to another, and what may be shown.
 
 Rounds are resampled whole (a block bootstrap): requests of one block share the machine's mood, so treating them as
 independent would make intervals far too narrow. Both sides of a ratio take the same rounds, because their blocks were
@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from benchmarks.load import histogram as hdr
-from benchmarks.load.blocks import Block
+from benchmarks.load.blocks import Block, Level
+from benchmarks.load.ceiling import Strain, strain_of
+from benchmarks.load.measurement import Measurement
 from opensearch_neural.errors import MissingExtra
 
 Floats = npt.NDArray[np.float64]
@@ -27,18 +30,20 @@ LEVEL = 0.95
 FEWEST_ROUNDS = 3  # for an interval
 _BATCH_VALUES = 4_000_000
 
+QUANTILES = {"P50 ms": 0.5, "P90 ms": 0.9, "P99 ms": 0.99, "P99.9 ms": 0.999}
+THROUGHPUT, SERVER_CPU = "requests/s", "server CPU ms"
+MEASURES = (*QUANTILES, THROUGHPUT, SERVER_CPU)
+
 
 @dataclass(frozen=True)
 class Sample:
-    """One engine at one level, a row a round.
-
-    values: (v,) the latencies that occur, in ms, ascending; counted: (rounds, v) answered requests of each
-    failed, completed, seconds, server_cpu: (rounds,)
-    """
+    """One engine at one level, a row a round; where nothing else is said: (rounds,)."""
 
     rounds: npt.NDArray[np.int64]
     values: Floats
+    """(v,): the latencies that occur, in ms, ascending."""
     counted: Floats
+    """(rounds, v): answered requests of each latency."""
     failed: Floats
     completed: Floats
     seconds: Floats
@@ -95,9 +100,9 @@ def latencies(sample: Sample, weights: Floats, quantiles: Sequence[float]) -> Fl
 
     weights: (n, rounds) how often each round is taken. Returns (quantiles, n).
     """
-    found = np.full((len(quantiles), len(weights)), np.inf)
+    latency = np.full((len(quantiles), len(weights)), np.inf)
     if not len(sample.values):
-        return found
+        return latency
     step = max(1, _BATCH_VALUES // len(sample.values))
     for start in range(0, len(weights), step):
         part = weights[start : start + step]
@@ -107,15 +112,8 @@ def latencies(sample: Sample, weights: Floats, quantiles: Sequence[float]) -> Fl
             # A hair less, so that rounding adds no sample.
             reached = cumulated >= (q * total * (1 - 1e-12))[:, None]
             first = sample.values[np.argmax(reached, axis=1)]
-            found[at, start : start + step] = np.where(reached[:, -1], first, np.inf)
-    return found
-
-
-def mean_latency(sample: Sample, weights: Floats) -> Floats:
-    """Mean latency of answered requests in ms."""
-    counted = weights @ sample.counted
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return (counted @ sample.values) / counted.sum(axis=1)
+            latency[at, start : start + step] = np.where(reached[:, -1], first, np.inf)
+    return latency
 
 
 def throughput(sample: Sample, weights: Floats) -> Floats:
@@ -139,7 +137,7 @@ def resampled(rounds: int, seed: int = 0, resamples: int = RESAMPLES) -> Floats:
 
 
 def estimated(drawn: Floats, rounds: int, n: int) -> Estimate | None:
-    """From a value (the first element) and its bootstrap draws (the rest); None where the value is not a number."""
+    """From a value (the first element) and its bootstrap draws (the rest); None if the value is not a number."""
     if not len(drawn) or math.isnan(drawn[0]):
         return None
     low, high = interval(drawn[1:], rounds) or (None, None)
@@ -158,22 +156,21 @@ def interval(drawn: Floats, rounds: int, level: float = LEVEL) -> tuple[float, f
 
 @dataclass(frozen=True)
 class Change:
-    """How a number of one run differs from that of another, independent run: their ratio, and how sure that is.
-
-    p: of "there is no change"; low, high: 95% interval of the ratio
-    """
+    """How a number of one run differs from that of another, independent run: their ratio, and how sure that is."""
 
     ratio: float
     low: float
+    """Lower end of the 95% interval of the ratio."""
     high: float
     p: float
+    """Of "there is no change"."""
 
 
 def change(before: Floats, after: Floats, rounds_before: int, rounds_after: int) -> Change | None:
     """From the values themselves (element 0) and their bootstrap draws (the rest), as `resampled` orders them.
 
     The logarithm of a ratio is close to normal; its variance is the sum of the two runs', each widened for its few
-    rounds. None where a value is missing, infinite or zero, or there are too few rounds.
+    rounds. None if a value is missing, infinite or zero, or there are too few rounds.
     """
     if min(rounds_before, rounds_after) < FEWEST_ROUNDS:
         return None
@@ -221,3 +218,146 @@ def _scipy_stats() -> Any:
     except ModuleNotFoundError as error:
         raise MissingExtra("the load benchmark", "bench") from error
     return scipy.stats
+
+
+@dataclass
+class Cell:
+    """The blocks of one engine at one level, broken ones left out."""
+
+    level: Level
+    variant: str
+    blocks: list[Block] = field(repr=False)
+    strain: Strain
+    refused: str | None
+    """Why no time and no throughput of it may be shown."""
+    baseline: Cell | None = field(repr=False, default=None)
+    """The cell that ratios are taken to."""
+    seed: int = 0
+    _drawn: dict[tuple[str, tuple[int, ...]], Floats] = field(repr=False, default_factory=dict)
+
+    @cached_property
+    def sample(self) -> Sample:
+        return Sample.of(self.blocks)
+
+    @property
+    def requests(self) -> int:
+        return sum(block.requests for block in self.blocks)
+
+    def requests_in(self, rounds: Sequence[int]) -> int:
+        return sum(block.requests for block in self.blocks if block.round in rounds)
+
+    @property
+    def failures(self) -> dict[str, int]:
+        failures: dict[str, int] = {}
+        for block in self.blocks:
+            for what, count in block.failures.items():
+                failures[what] = failures.get(what, 0) + count
+        return dict(sorted(failures.items()))
+
+    def may_show(self, measure: str) -> bool:
+        """Whether enough requests stand behind the measure, and nothing refuses it."""
+        return self.refused is None and (measure not in QUANTILES or hdr.may_show(QUANTILES[measure], self.requests))
+
+    def drawn(self, measure: str, rounds: Sequence[int] | None = None) -> Floats:
+        """The measure over all rounds (or those named) and its bootstrap draws: (1 + resamples,).
+
+        Cells of one run that have the same rounds draw the same of them.
+        """
+        chosen = tuple(int(number) for number in (self.sample.rounds if rounds is None else rounds))
+        if (measure, chosen) not in self._drawn:
+            sample = self.sample if rounds is None else self.sample.take(np.array(chosen))
+            weights = resampled(len(chosen), self.seed)
+            if measure in QUANTILES:
+                # All at once, since most of the work is the same.
+                quantiles = latencies(sample, weights, list(QUANTILES.values()))
+                self._drawn.update({(name, chosen): quantiles[at] for at, name in enumerate(QUANTILES)})
+            else:
+                statistic = throughput if measure == THROUGHPUT else server_cpu
+                self._drawn[measure, chosen] = statistic(sample, weights)
+        return self._drawn[measure, chosen]
+
+    def estimate(self, measure: str) -> Estimate | None:
+        """One of `MEASURES`; infinite if failures reach a percentile; None if it may not be shown, or is not known."""
+        if not self.may_show(measure) or not self.blocks:
+            return None
+        return estimated(self.drawn(measure), len(self.sample.rounds), self.requests)
+
+    def ratio(self, measure: str) -> Estimate | None:
+        """The measure as a ratio to the baseline's over the rounds that both have.
+
+        None if either may not be shown, and if there is no interval: a ratio without one proves nothing.
+        """
+        base = self.baseline
+        if base is None or base is self or not self.may_show(measure) or not base.may_show(measure):
+            return None
+        both = shared_rounds(self, base)
+        requests = min(self.requests_in(both), base.requests_in(both))
+        if not both or (measure in QUANTILES and not hdr.may_show(QUANTILES[measure], requests)):
+            return None
+        with np.errstate(invalid="ignore", divide="ignore"):
+            drawn = self.drawn(measure, both) / base.drawn(measure, both)
+        ratio = estimated(drawn, len(both), requests)
+        return None if ratio is None or ratio.low is None else ratio
+
+    def mean_of(self, part: str) -> float | None:
+        """Mean of "encode", "network" or "took" in ms, over all answered requests."""
+        parts = [
+            (value, block.requests - block.failed)
+            for block in self.blocks
+            if (value := getattr(block, part)) is not None
+        ]
+        answered = sum(count for _, count in parts)
+        return sum(value * count for value, count in parts) / answered if answered else None
+
+    @property
+    def core_share(self) -> float:
+        """Of one core: what the busiest generator process needed, mean over blocks."""
+        return sum(block.core_share * block.seconds for block in self.blocks) / max(1e-9, self._seconds)
+
+    @property
+    def gc_share(self) -> float | None:
+        """Of the time, what the cluster spent in garbage collection around these blocks."""
+        if any(block.gc_ms is None for block in self.blocks):
+            return None
+        return sum(block.gc_ms or 0.0 for block in self.blocks) / max(1e-9, 1000 * self._seconds)
+
+    @property
+    def _seconds(self) -> float:
+        return sum(block.seconds for block in self.blocks)
+
+
+def shared_rounds(cell: Cell, other: Cell) -> list[int]:
+    """The rounds that both have."""
+    return np.intersect1d(cell.sample.rounds, other.sample.rounds).tolist()
+
+
+def cells(measurement: Measurement) -> Levels:
+    """{level: {engine: its cell}}, in the order of the run's settings; engines without a block are left out."""
+    by: dict[tuple[Level, str], list[Block]] = {}
+    for block in measurement.blocks:
+        if block.broken is None and block.round >= 0:
+            by.setdefault((block.level, block.variant), []).append(block)
+    result: Levels = {}
+    for level in measurement.settings.levels():
+        row: dict[str, Cell] = {}
+        baseline = _cell(
+            measurement, level, measurement.settings.baseline, by.get((level, measurement.settings.baseline), []), None
+        )
+        for variant in measurement.variants:
+            blocks = by.get((level, variant), [])
+            if blocks:
+                own = variant == measurement.settings.baseline
+                row[variant] = baseline if own else _cell(measurement, level, variant, blocks, baseline)
+        if row:
+            result[level] = row
+    return result
+
+
+def _cell(measurement: Measurement, level: Level, variant: str, blocks: list[Block], baseline: Cell | None) -> Cell:
+    strain = strain_of(level, blocks, measurement.ceilings.get(variant))
+    if baseline is not None and not baseline.blocks:
+        baseline = None
+    return Cell(level, variant, blocks, strain, strain.refusal(), baseline, measurement.settings.seed)
+
+
+Levels = dict[Level, dict[str, Cell]]

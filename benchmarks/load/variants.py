@@ -84,9 +84,10 @@ PRESETS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Variant:
-    """An engine and its options; None is the engine's own choice. `name` is how tables call it."""
+    """An engine and its options, which the module's text explains; None is the engine's own choice."""
 
     name: str
+    """What tables call it."""
     engine: str
     index: str | None = None
     size: int = 10
@@ -171,13 +172,13 @@ def parse_variants(text: str) -> list[Variant]:
     Raises InputError for an unknown engine, option or value, and for a name that occurs twice.
     """
     specs = [spec for part in text.split(",") if part.strip() for spec in PRESETS.get(part.strip(), (part.strip(),))]
-    found = [parse_variant(spec) for spec in dict.fromkeys(specs)]
-    if not found:
+    variants = [parse_variant(spec) for spec in dict.fromkeys(specs)]
+    if not variants:
         raise InputError("no engine was named", f"engines: {', '.join(ALL_ENGINES)}; presets: {', '.join(PRESETS)}")
-    for variant in found:
-        if sum(other.name == variant.name for other in found) > 1:
+    for variant in variants:
+        if sum(other.name == variant.name for other in variants) > 1:
             raise InputError(f"two engines are called {variant.name!r}", "give one a name: NAME=ENGINE+OPTION=VALUE")
-    return found
+    return variants
 
 
 def parse_variant(spec: str) -> Variant:
@@ -258,14 +259,14 @@ def page_of(variant: Variant) -> dict[str, Any]:
 
 def parameters(variant: Variant, pipeline: str | None) -> dict[str, str]:
     """The URL parameters of the variant's requests."""
-    found = {"request_cache": "true" if variant.cache else "false"}
+    asked = {"request_cache": "true" if variant.cache else "false"}
     if variant.answer == "lean":
-        found["filter_path"] = (
+        asked["filter_path"] = (
             "took,timed_out,_shards.failed,hits.hits._id,hits.hits._score,hits.hits._source,hits.hits.fields"
         )
     if pipeline is not None:
-        found["search_pipeline"] = pipeline
-    return found
+        asked["search_pipeline"] = pipeline
+    return asked
 
 
 def pipeline_body(variant: Variant) -> Body | None:

@@ -1,4 +1,5 @@
-"""What is asked: queries and engines, as data that worker processes are given and make requests of themselves.
+"""What is asked of whom and when: queries, engines, nodes and moments, as data that worker processes are given and make
+requests of themselves.
 
 Encoding a query is part of what a user waits for, so each worker loads the encoders and does it inside the measured
 time, as an application does.
@@ -6,23 +7,36 @@ time, as an application does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import hashlib
+import logging
+import random
+import ssl
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
-from urllib.parse import quote, urlencode
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
 
-from benchmarks.load.target import Target
-from benchmarks.load.variants import Variant, body_builder, parameters
+from benchmarks.load.variants import Variant, body_builder, parameters, pipeline_body
+from opensearch_neural.cluster.addresses import is_loopback
+from opensearch_neural.cluster.authentication import authorization, ssl_context
 from opensearch_neural.cluster.connect import connect
-from opensearch_neural.engines import Engines
+from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.engines import Engines, open_engines
+from opensearch_neural.errors import InputError
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import IndexMeta
 from opensearch_neural.queries import Body, Rare
 
 if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
     from opensearch_neural.models.dense_encoder import Backend
+
+log = logging.getLogger(__name__)
 
 OPAQUE_ID = "osn-bench/"
 
@@ -30,8 +44,65 @@ Encode = Callable[[int], bytes]
 """Position of a query → its request body. Encoding the query is part of the call."""
 
 
+class Address(NamedTuple):
+    """One node: what a socket connects to, and what a request line needs."""
+
+    host: str
+    port: int
+    tls: bool
+    prefix: str  # of every path, for a cluster behind a proxy
+    authority: str  # the value of the Host header
+
+
 @dataclass(frozen=True)
-class IndexFacts:
+class LoadTarget:
+    """The nodes that requests go to, in turn. It goes to worker processes, so it is plain data."""
+
+    settings: ConnectionSettings = field(repr=False)
+
+    @property
+    def timeout(self) -> float:
+        """Seconds within which a request must be answered; one that is not counts as failed."""
+        return self.settings.timeout
+
+    @property
+    def addresses(self) -> list[Address]:
+        addresses = []
+        for url in self.settings.urls:
+            parts = urlsplit(url)
+            port = parts.port or (443 if parts.scheme == "https" else 9200)
+            addresses.append(Address(str(parts.hostname), port, parts.scheme == "https", parts.path, parts.netloc))
+        return addresses
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of every request, credentials included."""
+        return authorization(self.settings)
+
+    def tls(self) -> ssl.SSLContext | None:
+        return ssl_context(self.settings) if any(address.tls for address in self.addresses) else None
+
+
+def allowed_target(settings: ConnectionSettings, *, owned: bool) -> LoadTarget:
+    """The target, if it may be put under load: this machine, or a cluster that the user says is theirs.
+
+    Raises InputError for another machine without that word, and for AWS signing, which would be measured with it.
+    """
+    elsewhere = [url for url in settings.urls if not is_loopback(url)]
+    if elsewhere and not owned:
+        raise InputError(
+            f"a load test would go to another machine: {', '.join(elsewhere)}",
+            "it takes all that the cluster has; say --i-own-this-cluster if you may do that to it",
+        )
+    if settings.credentials == "aws":
+        raise InputError(
+            "the load generator does not sign requests for AWS", "use a user and password of the domain (OSN_USER)"
+        )
+    return LoadTarget(settings)
+
+
+@dataclass(frozen=True)
+class SearchedIndex:
     """What building requests needs to know of an index, once it was asked."""
 
     index: str
@@ -41,7 +112,7 @@ class IndexFacts:
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """Models named by the user, where the index's record does not lead to them; and how high-IDF-first searches."""
+    """Models that the user names because the index's record does not lead to them, and how high-IDF-first searches."""
 
     sparse: str | None = None
     dense: str | None = None
@@ -49,26 +120,25 @@ class ModelChoice:
     rare: Rare | None = None
     window: int | None = None
     pq: str | None = None
+    """The quantized model."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Everything a worker process needs; it is pickled to each.
+    """Everything a worker process needs; it is pickled to each."""
 
-    texts: the queries, asked in random order, all of them before any is asked again
-    pipelines: {variant: name of the search pipeline that was stored for it}
-    fixed_bodies: requests made beforehand, {variant: bodies in the order of `texts`}, where encoding is not to be
-        measured (as in other harnesses)
-    """
-
-    target: Target
+    target: LoadTarget
     texts: tuple[str, ...]
+    """The queries, asked in random order, all of them before any is asked again."""
     variants: tuple[Variant, ...]
-    indexes: dict[str, IndexFacts]
+    indexes: dict[str, SearchedIndex]
     index: str
+    """The index of variants that name no other."""
     models: ModelChoice = field(default_factory=ModelChoice)
     pipelines: dict[str, str] = field(default_factory=dict)
+    """{variant: name of the search pipeline that was stored for it}"""
     fixed_bodies: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    """{variant: bodies in the order of `texts`}: requests made beforehand, if encoding is not to be measured."""
 
     def index_of(self, variant: Variant) -> str:
         return variant.index or self.index
@@ -97,7 +167,7 @@ class Workload:
         asked = parameters(variant, self.pipelines.get(variant.name))
         return f"/{quote(self.index_of(variant), safe=',*-_')}/_search?{urlencode(asked, safe=',._*')}"
 
-    def at(self, target: Target) -> Workload:
+    def at(self, target: LoadTarget) -> Workload:
         """The same workload, sent elsewhere."""
         return replace(self, target=target)
 
@@ -143,3 +213,74 @@ def request_heads(workload: Workload, variant: Variant) -> dict[str, bytes]:
         ]
         heads[address.authority] = "\r\n".join(lines).encode("latin-1")
     return heads
+
+
+def poisson(rate: float, seconds: float, random_: random.Random) -> list[int]:
+    """Arrival times in nanoseconds from 0 to `seconds`, of a Poisson process with `rate` arrivals a second.
+
+    Gaps are exponential and independent, so several processes with a part of the rate each are together one Poisson
+    process of the whole rate.
+    """
+    times, at = [], 0.0
+    while rate > 0:
+        at += random_.expovariate(rate)
+        if at >= seconds:
+            break
+        times.append(int(at * 1e9))
+    return times
+
+
+def prepare(
+    client: OpenSearch,
+    target: LoadTarget,
+    index: str,
+    variants: Sequence[Variant],
+    texts: Sequence[str],
+    models: ModelChoice | None = None,
+    pipelines: Mapping[str, str] | None = None,
+) -> Workload:
+    """The workload, with what the cluster says of its indexes.
+
+    Raises ClusterError and ModelError as `open_engines` does, InputError for no queries.
+    """
+    if not texts:
+        raise InputError("there are no queries to ask")
+    indexes = {}
+    for name in dict.fromkeys([index, *(variant.index for variant in variants if variant.index)]):
+        opened = open_engines(client, name)
+        indexes[name] = SearchedIndex(name, opened.meta, opened.plugin)
+    return Workload(
+        target, tuple(texts), tuple(variants), indexes, index, models or ModelChoice(), dict(pipelines or {})
+    )
+
+
+def pipeline_names(variants: Sequence[Variant]) -> dict[str, str]:
+    """{variant: name of the search pipeline it needs}, of those that need one; the same pipeline has the same name."""
+    names = {}
+    for variant in variants:
+        body = pipeline_body(variant)
+        if body is not None:
+            digest = hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()[:12]
+            names[variant.name] = f"osn-bench-{digest}"
+    return names
+
+
+@contextmanager
+def stored_pipelines(client: OpenSearch, variants: Sequence[Variant]) -> Iterator[dict[str, str]]:
+    """{variant: name of the search pipeline stored for it}; they are removed at the end. Raises ClusterError."""
+    names = pipeline_names(variants)
+    stored: set[str] = set()
+    try:
+        for variant in variants:
+            name = names.get(variant.name)
+            if name is not None and name not in stored:
+                with translate_errors():
+                    client.transport.perform_request("PUT", f"/_search/pipeline/{name}", body=pipeline_body(variant))
+                stored.add(name)
+        yield names
+    finally:
+        for name in stored:
+            try:
+                client.transport.perform_request("DELETE", f"/_search/pipeline/{name}")
+            except Exception as error:  # the cluster may be gone, which is not what the user should read about now
+                log.debug("the search pipeline %s was left: %s", name, error)

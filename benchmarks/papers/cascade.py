@@ -93,12 +93,12 @@ def cascade(
     \b
     osn bench cascade --data data/scifact --pq models/jpq --tune data/scifact --clients 5,20 --requests 10000
     """
-    from benchmarks.load import report
-    from benchmarks.load.scale import cluster
-    from benchmarks.load.target import allowed_target
+    from benchmarks.grown.scale import cluster
+    from benchmarks.load import report, result
     from benchmarks.load.variants import parse_variants
-    from benchmarks.load.workload import ModelChoice
-    from opensearch_neural.evaluation.results import code_commit, command_line, data_facts
+    from benchmarks.load.workload import ModelChoice, allowed_target
+    from opensearch_neural.evaluation.provenance import code_commit, command_line
+    from opensearch_neural.evaluation.results import data_facts
 
     if len(data) != len(pq):
         raise InputError(
@@ -150,12 +150,12 @@ def cascade(
             if not keep_indexes:
                 for index in indexes.values():
                     client.indices.delete(index=index, params={"ignore_unavailable": "true"})
-    rows = [row for each in measured for row in report.rows(each)] + by_field
+    rows = [row for each in measured for row in result.rows(each)] + by_field
     summary = Summary(
         title="The cascade against sparse alone",
         command=command_line(),
         code=code_commit(),
-        machine=report.environment(measured[0]),
+        machine=result.environment(measured[0]),
         data=used,
         seeds=[settings.seed],
         rows=rows,
@@ -231,7 +231,7 @@ def field_rows(
     client: OpenSearch, folder: Path, index: str, sparse: str, dense: str, pq: str, sample: int = FIELD_SAMPLE
 ) -> list[Row]:
     """What each field costs on disk, vectors that codes stand for among them, by some of the set's documents."""
-    from benchmarks.load.field_bytes import Alone, bytes_by_field, rows
+    from benchmarks.grown.field_bytes import Alone, bytes_by_field, rows
     from ingest.content import content_by_models
     from ingest.corpus import CorpusSource, ignore, spooled
     from ingest.job import Job
@@ -286,8 +286,8 @@ def tune_all(
     seed: int,
 ) -> None:
     """Tune the cascade on one index, and have all of them search as was chosen."""
-    from benchmarks.load.tuning import halves, store, tried_and_chosen
     from opensearch_neural.corpus.judgements import BeirData
+    from opensearch_neural.tune import halves, store, tried_and_chosen
 
     indexes, measure = list(indexes), f"nDCG@10 of {folder.name} ({split})"
     stored = [open_engines(client, each, backend=backend).meta.extra.get(TUNED_CASCADE, {}) for each in indexes]

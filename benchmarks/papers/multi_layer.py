@@ -74,7 +74,7 @@ from benchmarks.papers.multi_layer_training import (
     Trained,
 )
 from benchmarks.papers.multi_layer_winners import winner_rows
-from benchmarks.publish import signed
+from benchmarks.render import signed
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.evaluation.results import Engine, Goal, Row

@@ -65,7 +65,7 @@ from benchmarks.papers.query_as_context_training import (
     Scale,
     arms,
 )
-from benchmarks.publish import signed
+from benchmarks.render import signed
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Engine, Goal, Row
 

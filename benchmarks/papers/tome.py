@@ -91,7 +91,7 @@ from benchmarks.papers.tome_training import (
     some_documents,
     with_dev_questions,
 )
-from benchmarks.publish import signed
+from benchmarks.render import signed
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import InputError

@@ -16,120 +16,57 @@ The model, unless one is named, is described in `benchmarks/speed/tied_head.py`.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import click
 import numpy as np
 
+from benchmarks.speed.encoder_arms import (
+    ARMS,
+    BASELINE,
+    BF16,
+    CEILING,
+    FP32,
+    MAX_LENGTH,
+    QUICK,
+    READER,
+    SEED,
+    TOLERANCE,
+    WRITER,
+    Difference,
+    Files,
+    Memory,
+    Quality,
+    Sizes,
+    Timed,
+    difference,
+    load_arm,
+    measure_files,
+    measure_quality,
+    memory_in_a_process,
+    say,
+    sleep_while_waiting,
+    time_arms,
+    token_counts,
+)
 from benchmarks.speed.tied_head import write_tied_head
-from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.corpus.reader import read_corpus
-from opensearch_neural.errors import InputError, OsnError
-from opensearch_neural.evaluation.results import (
-    Goal,
-    Machine,
-    Row,
-    Summary,
-    code_commit,
-    command_line,
-    data_facts,
-    machine_facts,
-)
+from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.provenance import Machine, machine_facts
+from opensearch_neural.evaluation.results import Goal, Row, Summary, data_facts
 from opensearch_neural.models import directory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from scipy.sparse import csr_matrix
-    from torch import Tensor
 
-    from opensearch_neural.models.vectors import SparseVectors
 
 RESULTS = Path(__file__).parents[1] / "results" / "ingest" / "encoding"
 SCIFACT = Path(__file__).parents[3] / "shared" / "data" / "scifact"
-MAX_LENGTH = 256
-BATCH = 32
-TOLERANCE = 1e-3
-SEED = 0
-
-BASELINE = "sentence-transformers fp32"
-BASELINE_BF16 = "sentence-transformers bf16"
-FP32 = "osn fp32"
-BF16 = "osn bf16"
-CEILING = "osn fp32, no head"
-ARMS = (BASELINE, BASELINE_BF16, FP32, BF16, CEILING)
-READER = "one reader of osn encode"
-WRITER = "one writer of osn encode"
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How much is measured. `judged`: whether the whole corpus is encoded for nDCG."""
-
-    block: int = 128
-    blocks: int = 6
-    memory: int = 256
-    judged: bool = True
-
-
-QUICK = Sizes(block=16, blocks=2, memory=32, judged=False)
-
-
-@dataclass
-class Timed:
-    """Wall-clock and processor seconds of one arm, a number for each block."""
-
-    wall: list[float] = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Resident bytes of a process: when the model was loaded, and at most while it encoded."""
-
-    loaded: int
-    peak: int
-
-    @property
-    def encoding(self) -> int:
-        return max(0, self.peak - self.loaded)
-
-
-@dataclass(frozen=True)
-class Quality:
-    """nDCG@10 in one precision, over the whole corpus."""
-
-    per_query: dict[str, float]
-    mean: float
-
-
-@dataclass(frozen=True)
-class Files:
-    """What `osn encode` does beside encoding. bytes: of a document in a shard; read, written: documents/s of one process."""
-
-    weights: float
-    bytes: float
-    read: float
-    written: float
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Of an arm's weights from the baseline's, over the entries that either has."""
-
-    largest: float
-    within: float
-    entries: int
 
 
 @click.command()
@@ -139,14 +76,9 @@ class Difference:
 @click.option(
     "--record", type=click.Path(path_type=Path), default=None, help="Folder of the result file.  [default: in results/]"
 )
-@click.option("--memory-of", type=click.Choice(ARMS), hidden=True, help="Of the texts on standard input.")
-def encoding(data: Path | None, model: str | None, quick: bool, record: Path | None, memory_of: str | None) -> None:
+def encoding(data: Path | None, model: str | None, quick: bool, record: Path | None) -> None:
     """Measure encoding against sentence-transformers on the same weights and documents."""
-    # As `osn` sets it, for all arms: threads that wait are to sleep. Read when torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if memory_of is not None:
-        print(json.dumps(measure_memory(memory_of, str(model), json.load(sys.stdin))))
-        return
+    sleep_while_waiting()
     sizes = QUICK if quick else Sizes()
     with tempfile.TemporaryDirectory(prefix="osn-encoding-") as folder:
         corpus = data or (SCIFACT if SCIFACT.is_dir() else python_docs(Path(folder) / "python-docs", quick))
@@ -159,10 +91,8 @@ def encoding(data: Path | None, model: str | None, quick: bool, record: Path | N
     if record is not None:
         print(summary.write(record))
     elif not quick:
-        from benchmarks.speed.encoding_page import write_page
-
         print(summary.write(RESULTS))
-        print(write_page())
+        print("the documentation has these figures after: python -m benchmarks.pages")
 
 
 def python_docs(folder: Path, quick: bool) -> Path:
@@ -209,236 +139,6 @@ def measure(corpus: Path, model: str | None, sizes: Sizes, scratch: Path) -> Sum
     return summarize(corpus, model, bias, sizes, memory, times, differences, quality, files, tokens)
 
 
-# ---------------------------------------------------------------- arms
-
-
-@dataclass(frozen=True)
-class Arm:
-    """encode: what is timed. matrix: its result as (documents, vocabulary), special tokens left out."""
-
-    encode: Callable[[Sequence[str]], Any]
-    matrix: Callable[[Any], csr_matrix]
-
-
-def load_arm(arm: str, model: str) -> Arm:
-    if arm.startswith("sentence-transformers"):
-        return _theirs(model, "bf16" if arm.endswith("bf16") else "fp32")
-    return _ours(model, "bf16" if arm == BF16 else "fp32", headless=arm == CEILING)
-
-
-def _ours(model: str, dtype: Literal["fp32", "bf16"], *, headless: bool) -> Arm:
-    from opensearch_neural.models.sparse import TorchSparseEncoder, load_sparse
-
-    class Headless(TorchSparseEncoder):
-        def _pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
-            return hidden.new_zeros((len(hidden), len(self.vocabulary)))
-
-    encoder = load_sparse(model, device="cpu", max_length=MAX_LENGTH, dtype=dtype)
-    if not isinstance(encoder, TorchSparseEncoder):
-        raise InputError(f"{model} has no network to measure", "give a sparse model that torch runs")
-    if headless:
-        # Not dataclasses.asdict, which would copy the model.
-        encoder = Headless(**{name: getattr(encoder, name) for name in encoder.__dataclass_fields__})
-    taken = encoder
-
-    def encode(texts: Sequence[str]) -> SparseVectors:
-        return taken.encode_documents(texts, batch_size=BATCH)
-
-    return Arm(encode, lambda vectors: vectors.to_scipy())
-
-
-def _theirs(model: str, dtype: Literal["fp32", "bf16"]) -> Arm:
-    import torch
-    from scipy.sparse import csr_matrix
-    from sentence_transformers import SparseEncoder
-
-    from opensearch_neural.models.pretrained import quiet_loading
-    from opensearch_neural.query_encoder import load_tokenizer, special_tokens, vocabulary_of
-
-    dtypes = {"dtype": torch.bfloat16} if dtype == "bf16" else {}
-    with quiet_loading():
-        encoder = SparseEncoder(model, device="cpu", model_kwargs=dtypes)
-    encoder.max_seq_length = MAX_LENGTH
-    special: list[int] | None = None
-
-    def encode(texts: Sequence[str]) -> Tensor:
-        return encoder.encode_document(list(texts), batch_size=BATCH, show_progress_bar=False)
-
-    def matrix(vectors: Tensor) -> csr_matrix:
-        nonlocal special
-        if special is None:
-            tokenizer = load_tokenizer(model)
-            names = special_tokens(tokenizer)
-            special = [at for at, token in enumerate(vocabulary_of(tokenizer)) if token in names]
-        vectors = vectors.coalesce()
-        rows, columns = vectors.indices().numpy()
-        values = np.where(np.isin(columns, special), 0, vectors.values().float().numpy())
-        return csr_matrix((values, (rows, columns)), shape=tuple(vectors.shape))
-
-    return Arm(encode, matrix)
-
-
-# ---------------------------------------------------------------- measuring
-
-
-def time_arms(
-    arms: dict[str, Arm], texts: Sequence[str], sizes: Sizes
-) -> tuple[dict[str, Timed], dict[str, csr_matrix]]:
-    """Seconds of each arm on each block, and all that each arm but the headless one gave: (texts, vocabulary)."""
-    from scipy.sparse import vstack
-
-    names = list(arms)
-    for arm in arms.values():
-        arm.encode(texts[:BATCH])
-    times = {name: Timed() for name in names}
-    outputs: dict[str, list[csr_matrix]] = {name: [] for name in names if name != CEILING}
-    for block in range(sizes.blocks):
-        part = texts[block * sizes.block : (block + 1) * sizes.block]
-        for name in names[block % len(names) :] + names[: block % len(names)]:  # nobody always follows the same one
-            wall, cpu = time.perf_counter(), time.process_time()
-            vectors = arms[name].encode(part)
-            times[name].wall.append(time.perf_counter() - wall)
-            times[name].cpu.append(time.process_time() - cpu)
-            if name in outputs:
-                outputs[name].append(arms[name].matrix(vectors))
-        say(f"  block {block + 1} of {sizes.blocks}")
-    return times, {name: vstack(parts).tocsr() for name, parts in outputs.items()}
-
-
-def difference(expected: csr_matrix, found: csr_matrix) -> Difference:
-    """Entry by entry over those that are not 0 in both; the vocabularies may be padded differently."""
-    width = max(expected.shape[1], found.shape[1])
-    wider = [_widened(matrix, width) for matrix in (expected, found)]
-    off = abs(wider[0] - wider[1])
-    entries = int((wider[0] + wider[1]).count_nonzero())  # weights are positive: nothing cancels
-    beyond = int((off.data > TOLERANCE).sum())
-    return Difference(float(off.max()) if off.nnz else 0.0, 1 - beyond / max(1, entries), entries)
-
-
-def _widened(matrix: csr_matrix, width: int) -> csr_matrix:
-    matrix = matrix.copy()
-    matrix.resize((matrix.shape[0], width))
-    return matrix
-
-
-def measure_quality(model: str, arm: str, documents: Sequence[Document], judged: BeirData) -> Quality:
-    """nDCG@10 of exact search over the whole corpus, with the model's own query encoder."""
-    from opensearch_neural.evaluation.measures import measure as measured
-    from opensearch_neural.models.sparse import load_sparse
-    from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
-
-    encoder = load_sparse(model, device="cpu", max_length=MAX_LENGTH, dtype="bf16" if arm == BF16 else "fp32")
-    vectors = encoder.encode_documents([document.contents for document in documents], batch_size=BATCH)
-    retriever = ExactSparseRetriever([document.id for document in documents], vectors, encoder.query.encode)
-    queries = {query: judged.queries[query] for query in judged.qrels}
-    found = measured(retriever.retrieve(queries, 10), judged.qrels, ("nDCG@10",))
-
-    return Quality(found.per_query["nDCG@10"], found.mean["nDCG@10"])
-
-
-def measure_files(corpus: Path, documents: Sequence[Document], matrix: csr_matrix, scratch: Path) -> Files:
-    """Shards of the corpus's records with the weights in `matrix` (documents, vocabulary), taken in turn."""
-    from ingest.corpus import CorpusSource
-    from ingest.ray_encode import packed
-    from ingest.shards import SHARD_RECORDS, LoadedShard, encode_shard, everything, shard_path, shards_of, write_shard
-    from ingest.vectorizers import Vectors
-    from opensearch_neural.models.vectors import SparseVectors
-
-    vectors = SparseVectors(
-        matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data.astype(np.float32), []
-    )
-
-    class Encoded:
-        """Gives `encode_shard` what is encoded already."""
-
-        def vectors(self, some: Sequence[Document]) -> Vectors:
-            return Vectors(vectors.take(np.arange(len(some)) % len(vectors)), None)
-
-    started, read = time.perf_counter(), 0
-    while read < 3 * len(documents) or time.perf_counter() - started < 1:
-        for _, part in shards_of(everything(CorpusSource(str(corpus)).reader(str(corpus))), SHARD_RECORDS):
-            packed(part)  # as it goes to a worker
-            read += len(part)
-    reading = time.perf_counter() - started
-
-    shard = [documents[at % len(documents)] for at in range(SHARD_RECORDS)]
-    content = encode_shard(0, shard, Encoded(), len(shard))
-    folder = scratch / "shards"
-    folder.mkdir(parents=True)
-    started, written = time.perf_counter(), 0
-    while written < 5 or time.perf_counter() - started < 1:
-        path = shard_path(folder, written)
-        write_shard(path, content)
-        LoadedShard.read(path, [])
-        written += 1
-    writing = time.perf_counter() - started
-    return Files(
-        len(vectors.weights) / len(vectors),
-        len(content) / SHARD_RECORDS,
-        read / reading,
-        written * SHARD_RECORDS / writing,
-    )
-
-
-def token_counts(model: str, texts: Sequence[str]) -> NDArray[np.int64]:
-    """Tokens of each text that the encoders read."""
-    from opensearch_neural.query_encoder import encodable, load_tokenizer
-
-    tokenizer = load_tokenizer(model)
-    tokenizer.enable_truncation(MAX_LENGTH)
-    return np.array([len(each) for each in tokenizer.encode_batch_fast([encodable(text) for text in texts])])
-
-
-def memory_in_a_process(arm: str, model: str, texts: Sequence[str]) -> Memory:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.speed.encoding", "--memory-of", arm, "--model", model],
-        input=json.dumps(list(texts)),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[2],
-    )
-    return Memory(**json.loads(done.stdout.splitlines()[-1]))
-
-
-def measure_memory(arm: str, model: str, texts: Sequence[str]) -> dict[str, int]:
-    """Runs in a process of its own: see Memory."""
-    loaded = load_arm(arm, model)
-    with peak_memory() as memory:
-        loaded.encode(texts)
-    return {"loaded": memory[0], "peak": memory[1]}
-
-
-@contextmanager
-def peak_memory() -> Iterator[list[int]]:
-    """[resident bytes now, the most of them until the end]; where the system cannot begin anew, the process's most."""
-    import resource
-
-    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-    found: list[int] = []
-
-    def read(name: str) -> int:
-        line = next(line for line in status.read_text().splitlines() if line.startswith(name))
-        return int(line.split()[1]) * 1024
-
-    try:
-        reset.write_text("5")  # sets the peak to what is resident now
-        found.append(read("VmRSS"))
-        begun_anew = True
-    except (OSError, StopIteration):
-        unit = 1 if sys.platform == "darwin" else 1024
-        found.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
-        begun_anew = False
-    yield found
-    if begun_anew:
-        found.append(read("VmHWM"))
-    else:
-        found.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
-
-
-# ---------------------------------------------------------------- the result file
-
-
 def summarize(
     corpus: Path,
     model: str,
@@ -463,10 +163,8 @@ def summarize(
     ]
     if bias is not None:
         rows.insert(1, Row(set_, "model", "bias of the tied head", bias, None, None, 64))
-    return Summary(
+    return Summary.of_this_run(
         title="Encoding documents, beside sentence-transformers",
-        command=command_line(),
-        code=code_commit(),
         machine=_machine(),
         data=[data_facts(corpus), data_facts(directory.locate(model))],
         seeds=[SEED],
@@ -503,8 +201,8 @@ def _rows_of(
         yield Row(set_, arm, "largest difference of a weight", off.largest, None, None, off.entries)
         yield Row(set_, arm, "share of weights within 0.001", off.within, None, None, off.entries)
     if arm in quality:
-        found = quality[arm]
-        yield Row(set_, arm, "nDCG@10", found.mean, None, None, len(found.per_query))
+        own = quality[arm]
+        yield Row(set_, arm, "nDCG@10", own.mean, None, None, len(own.per_query))
 
 
 def goals(
@@ -554,14 +252,3 @@ def _machine() -> Machine:
 
     facts = {**machine_facts(), "threads": torch.get_num_threads()}
     return {**facts, "screen": type(best_screen(torch.zeros(1, 1))).__name__}
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    try:
-        encoding()
-    except OsnError as error:
-        sys.exit(f"error: {error}")

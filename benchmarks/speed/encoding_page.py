@@ -1,7 +1,7 @@
-"""Put the figures of an encoding benchmark into the documentation.
+"""The figures of docs/encoding-at-scale.md, made from a result of `osn bench encoding`.
 
-    python -m benchmarks.speed.encoding_page                          docs/encoding-at-scale.md from the result file
-    python -m benchmarks.speed.encoding_page OTHER/summary.json       print the page with the figures of another run
+    python -m benchmarks.pages                                   write the page from the recorded result
+    python -m benchmarks.speed.encoding_page SUMMARY.json        print the page with the figures of another one
 
 A figure stands between `<!--=NAME-->` and `<!--/-->`. Nothing in between is typed by hand.
 """
@@ -14,12 +14,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.speed.encoding import BASELINE, BASELINE_BF16, BF16, CEILING, FP32, READER, RESULTS, WRITER
+from benchmarks.speed.encoder_arms import BASELINE, BASELINE_BF16, BF16, CEILING, FP32, READER, WRITER
 from ingest.shards import SHARD_RECORDS
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.results import Summary, read
+from opensearch_neural.evaluation.results import Key, Kind, Summary, read
 from opensearch_neural.evaluation.tables import number
-from opensearch_neural.files import write_text
 
 PAGE = Path(__file__).parents[2] / "docs" / "encoding-at-scale.md"
 DOCUMENTS = 100_000_000
@@ -49,10 +48,12 @@ def with_figures(page: str, summary: Summary | None) -> str:
 
 def figures(summary: Summary) -> dict[str, str]:
     """Every figure of the page by its name, as text; what the run did not measure is "not measured yet"."""
-    values = {(row.line, row.column): row.value for row in summary.rows}
+    (set_,) = {row.set for row in summary.rows}
+    values = {row.key: row.value for row in summary.rows}
 
-    def value(engine: str, measure: str) -> float:
-        return values.get((engine, measure), math.nan)
+    def value(engine: str, measure: str, baseline: str = "") -> float:
+        kind: Kind = "ratio" if baseline else "value"
+        return values.get(Key(set_, engine, measure, kind, baseline), math.nan)
 
     cores = int(summary.machine["cores"])
     rates = {arm: value(engine, "documents/s") for arm, engine in ARMS.items()}
@@ -66,7 +67,7 @@ def figures(summary: Summary) -> dict[str, str]:
         "tokens": _text(tokens),
         "weights": _text(value(FP32, "weights a document")),
         "off fp32": _text(value(FP32, "largest difference of a weight")),
-        "share fp32": _text(value(FP32, "share of the speed without a head"), "{:.0%}".format),
+        "share fp32": _text(value(FP32, "documents/s", CEILING), "{:.0%}".format),
         "reader": _text(reader),
         "writer": _text(writer),
         "cores kept busy": _text(min(reader, writer) / rates["bf16"] * cores),
@@ -83,7 +84,7 @@ def figures(summary: Summary) -> dict[str, str]:
         core_hours = DOCUMENTS * cores / rates[arm] / 3600
         found |= {
             f"rate {arm}": _text(rates[arm]),
-            f"times {arm}": _text(value(engine, f"times {BASELINE}"), "{:.2f}".format),
+            f"times {arm}": _text(value(engine, "documents/s", BASELINE), "{:.2f}".format),
             f"memory {arm}": _text(value(engine, "memory, MB")),
             f"ndcg {arm}": _text(value(engine, "nDCG@10"), "{:.4f}".format),
             f"core-hours {arm}": _text(core_hours),
@@ -98,14 +99,8 @@ def _text(value: float, form: Callable[[float], str] = number) -> str:
     return form(value) if math.isfinite(value) else UNMEASURED
 
 
-def write_page() -> Path:
-    """Write the figures of the recorded run into the page."""
-    write_text(PAGE, with_figures(PAGE.read_text(encoding="utf-8"), read(RESULTS)))
-    return PAGE
-
-
 if __name__ == "__main__":
     try:
-        print(with_figures(PAGE.read_text(encoding="utf-8"), read(Path(sys.argv[1]))) if sys.argv[1:] else write_page())
+        print(with_figures(PAGE.read_text(encoding="utf-8"), read(Path(sys.argv[1]))))
     except InputError as error:
         sys.exit(f"error: {error}")

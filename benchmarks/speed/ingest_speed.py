@@ -39,15 +39,7 @@ import orjson
 
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.corpus.reader import read_corpus
-from opensearch_neural.evaluation.results import (
-    Goal,
-    Row,
-    Summary,
-    code_commit,
-    command_line,
-    data_facts,
-    machine_facts,
-)
+from opensearch_neural.evaluation.results import Goal, Row, Summary, data_facts
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import IndexMeta, SparseMeta
 
@@ -69,13 +61,16 @@ Documents = Sequence[tuple[str, dict[str, Any]]]
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured. chunk: documents in a request."""
+    """How much is measured."""
 
     rounds: int = 10
     threads: int = 2
     chunk: int = 500
+    """Documents in a request."""
     memory: int = 500_000
+    """Documents that memory is measured with."""
     memory_from: int = 10_000
+    """Documents after which it is looked at first."""
 
 
 QUICK = Sizes(rounds=2, memory=30_000)
@@ -91,10 +86,12 @@ class Timed:
 
 @dataclass(frozen=True)
 class Memory:
-    """Resident bytes of an ingest when the first documents were written, and the most until all were; its speed."""
+    """What an ingest needed."""
 
     first: int
+    """Resident bytes when the first documents were written."""
     most: int
+    """The most resident bytes until all were written."""
     documents_per_second: float
 
 
@@ -117,11 +114,8 @@ def ingest_speed(data: Path, rounds: int | None, memory_docs: int | None, quick:
         full, short = prepared(data)
         times = race(connect(url), full, short, rounds, sizes)
         memory = grow(url, memory_docs, sizes.memory_from) if memory_docs else None
-    summary = Summary(
+    summary = Summary.of_this_run(
         title="Writing documents, beside opensearch-py",
-        command=command_line(),
-        code=code_commit(),
-        machine=machine_facts(),
         data=[data_facts(data)],
         seeds=[SEED],
         rows=[*rows(data.resolve().name, times, full, short, memory, memory_docs)],

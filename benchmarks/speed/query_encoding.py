@@ -25,16 +25,7 @@ import numpy as np
 from opensearch_neural import QueryEncoder
 from opensearch_neural.corpus.judgements import read_queries
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.results import (
-    Data,
-    Goal,
-    Row,
-    Summary,
-    code_commit,
-    command_line,
-    data_facts,
-    machine_facts,
-)
+from opensearch_neural.evaluation.results import Data, Goal, Row, Summary, data_facts
 from opensearch_neural.models.lexical import build_lexical
 
 ENCODE_GOAL = 100.0  # microseconds
@@ -118,11 +109,8 @@ def summarize(
             Row(set_, engine, f"microseconds a query {when}, 99th percentile", at_99, None, None, len(microseconds)),
         ]
     median = rows[0].value
-    return Summary(
+    return Summary.of_this_run(
         title="Encoding a query",
-        command=command_line(),
-        code=code_commit(),
-        machine=machine_facts(),
         data=data,
         seeds=[0],
         rows=[

@@ -29,7 +29,7 @@ _BATCH = 16
 def write_tied_head(folder: Path, texts: Iterable[str], sample: Sequence[str], *, max_length: int) -> float:
     """Write the model into `folder`; returns the bias of its head.
 
-    texts: the corpus, for the IDF table. sample: documents by which the bias is set. Raises ModelError where the package
+    texts: the corpus, for the IDF table. sample: documents by which the bias is set. Raises ModelError if the package
     that holds the backbone is not installed.
     """
     import torch

@@ -258,7 +258,8 @@ def summarize(
 ) -> Summary:
     """The result file of this evaluation."""
     from opensearch_neural.evaluation import engine_comparison
-    from opensearch_neural.evaluation.results import Summary, code_commit, command_line, data_facts, machine_facts
+    from opensearch_neural.evaluation.provenance import machine_facts
+    from opensearch_neural.evaluation.results import Summary, data_facts
 
     rows = engine_comparison.engine_rows(judged.name, results, baseline=baseline, seed=seed)
     if lost is not None:
@@ -276,9 +277,7 @@ def summarize(
     documents = client.count(index=opened.index)["count"]
     means = {(result.engine, name): value for result in results for name, value in result.measured.mean.items()}
     title = f"{judged.name} ({judged.split}): {documents:,} documents, {results[0].measured.queries:,} queries"
-    return Summary(
-        command=command_line(),
-        code=code_commit(),
+    return Summary.of_this_run(
         machine={**machine_facts(), "opensearch": client.info()["version"]["number"]},
         data=[data_facts(folder, [path.relative_to(folder).as_posix() for path in files])],
         seeds=[seed],

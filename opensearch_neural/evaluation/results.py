@@ -2,9 +2,8 @@
 
 Each experiment writes `FOLDER/summary.json`:
 
-    Summary(
-        command="osn eval --index scifact --data scifact --json",
-        code=code_commit(), machine=machine_facts(), data=[data_facts(Path("scifact"))], seeds=[0],
+    Summary.of_this_run(
+        title="BM25 on SciFact", data=[data_facts(Path("scifact"))], seeds=[0],
         rows=[Row("scifact", "bm25", "nDCG@10", 0.683, 0.641, 0.724, n=300)],
         goals=[Goal("BM25 nDCG@10 on scifact", "0.66 to 0.70", 0.683, met=True)],
     ).write(Path("benchmarks/results/published"))
@@ -19,24 +18,17 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
-import platform
 import re
-import shlex
-import subprocess
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from opensearch_neural import __version__
 from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.provenance import Machine, clean_argument, code_commit, command_line, machine_facts
 from opensearch_neural.files import write_text
 
 FILE_NAME = "summary.json"
-
-Machine = dict[str, str | int | float]
 
 
 Kind = Literal["value", "difference", "p-value", "ratio"]
@@ -134,14 +126,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Goal:
-    """What was aimed at, in the words of whoever asked for it, and whether it was reached.
-
-    value is None where nothing was measured.
-    """
+    """What was aimed at, and whether it was reached."""
 
     goal: str
+    """In the words of whoever asked for it."""
     target: str | float
     value: str | float | None
+    """None if nothing was measured."""
     met: bool
 
     def __str__(self) -> str:
@@ -152,24 +143,42 @@ class Goal:
 
 @dataclass(frozen=True)
 class Data:
-    """A data set by its name and the SHA-256 (hex) of each of its files."""
+    """A data set."""
 
     name: str
     files: dict[str, str]
+    """{file: its SHA-256 in hex}"""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The content of one result file. `title` heads its table; without one the folder's name does."""
+    """The content of one result file."""
 
     command: str
     code: str
+    """The commit, or the version."""
     machine: Machine
     data: list[Data]
     seeds: list[int]
     rows: list[Row]
     goals: list[Goal] = field(default_factory=list)
     title: str = ""
+    """Heads its table; without one the folder's name does."""
+
+    @classmethod
+    def of_this_run(
+        cls,
+        *,
+        title: str,
+        rows: list[Row],
+        data: Iterable[Data],
+        seeds: Iterable[int],
+        goals: Iterable[Goal] = (),
+        machine: Machine | None = None,
+    ) -> Summary:
+        """What the command that runs now has measured, by the code and on the machine that it runs by and on."""
+        machine = machine_facts() if machine is None else machine
+        return cls(command_line(), code_commit(), machine, list(data), list(seeds), rows, list(goals), title)
 
     def validate(self) -> Summary:
         """This summary, if it may be published.
@@ -251,51 +260,13 @@ def read(path: Path) -> Summary:
 def read_all(folder: Path) -> dict[str, Summary]:
     """{experiment: summary} of every summary.json below `folder`, an experiment named by its folder, sorted.
 
-    Raises InputError where there is none.
+    Raises InputError if there is none.
     """
     folder = Path(folder)
     found = {path.parent.relative_to(folder).as_posix(): read(path) for path in sorted(folder.rglob(FILE_NAME))}
     if not found:
         raise InputError(f"{folder} holds no result files", f"expected {folder}/EXPERIMENT/{FILE_NAME}")
     return found
-
-
-def code_commit() -> str:
-    """The commit this code runs from, with "-dirty" where tracked files other than results differ from it.
-
-    "opensearch-neural VERSION" where the package was installed and not run from its repository.
-    """
-    root = Path(__file__).resolve().parents[2]
-    inside = _git(root, "ls-files", "--error-unmatch", "opensearch_neural/evaluation/results.py")
-    commit = _git(root, "rev-parse", "HEAD") if inside else None
-    if not commit:
-        return f"opensearch-neural {__version__}"
-    changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
-    return f"{commit}-dirty" if changed else commit
-
-
-def machine_facts() -> Machine:
-    """What a reader needs to judge a time by: processor, cores, memory, versions. No host name, no path.
-
-    Versions of torch and the GPU are given only where the experiment has imported torch.
-    """
-    facts: Machine = {
-        "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        "memory_gib": _memory_gib(),
-        "system": platform.system(),
-        "python": platform.python_version(),
-        "opensearch_neural": __version__,
-    }
-    for module in ("numpy", "torch", "transformers", "sentence_transformers", "opensearchpy", "faiss", "bm25s"):
-        loaded = sys.modules.get(module)
-        version = getattr(loaded, "__versionstr__", None) or getattr(loaded, "__version__", None)
-        if version:
-            facts[module] = str(version)
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        facts["gpu"] = torch.cuda.get_device_name()
-    return facts
 
 
 def data_facts(folder: Path, files: Iterable[str] | None = None) -> Data:
@@ -317,7 +288,7 @@ def data_facts(folder: Path, files: Iterable[str] | None = None) -> Data:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a file, in hex. Raises InputError where it cannot be read."""
+    """SHA-256 of a file, in hex. Raises InputError if it cannot be read."""
     digest = hashlib.sha256()
     try:
         with Path(path).open("rb") as file:
@@ -326,54 +297,6 @@ def sha256(path: Path) -> str:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error}") from None
     return digest.hexdigest()
-
-
-_SECRET_WORD = r"(?:password|passwd|token|secret|api[-_]?key|access[-_]?key|credentials?)"
-_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
-_SECRET_VALUE = re.compile(rf"(?i)((?:^|[\s?&'\"]|--?)[\w-]*{_SECRET_WORD}=)(?!\*\*\*)[^\s&'\"]+")
-_SECRET_OPTION = re.compile(rf"(?i)(--[\w-]*{_SECRET_WORD})(?:\s+(?!\*\*\*|--)\S+)?")
-# An absolute path stands at the start, or after one of = : , and quotes; the // of a URL is none.
-_ABSOLUTE_PATH = re.compile(r"(?<![^\s=:,'\"])/(?!/)[^\s,'\"]+")
-
-
-def command_line(argv: Sequence[str] | None = None) -> str:
-    """The command as another reader can use it: sys.argv with the program's name alone, shell-quoted.
-
-    Credentials become ***; a path below the current directory relative; the home directory "~"; of any other absolute
-    path only the last part is kept (".../scifact").
-    """
-    argv = sys.argv if argv is None else list(argv)
-    name = Path(argv[0]).name if argv else "osn"
-    words, hide = [], False
-    for argument in argv[1:]:
-        hidden = hide and not argument.startswith("--")
-        words.append("***" if hidden else _quoted(clean_argument(argument)))
-        hide = bool(_SECRET_OPTION.fullmatch(argument))
-    return " ".join([name, *words])
-
-
-def clean_argument(argument: str) -> str:
-    """One argument without credentials and without absolute paths of this machine, see `command_line`."""
-    option, equals, value = argument.rpartition("=") if argument.startswith("--") else ("", "", argument)
-    if value.startswith("/"):  # the whole of it is one path, blanks included
-        return f"{option}{equals}{_clean_path(value)}"
-    argument = _USER_INFO.sub("", argument)
-    argument = _SECRET_VALUE.sub(r"\1***", argument)
-    argument = _SECRET_OPTION.sub(lambda found: found[1] if found[0] == found[1] else f"{found[1]} ***", argument)
-    return _ABSOLUTE_PATH.sub(lambda found: _clean_path(found[0]), argument)
-
-
-def _quoted(word: str) -> str:
-    # A quoted ~ would no longer be the home directory.
-    return f"~/{shlex.quote(word[2:])}" if word.startswith("~/") else shlex.quote(word)
-
-
-def _clean_path(text: str) -> str:
-    path = Path(text)
-    for base, instead in ((Path.cwd(), Path()), (Path.home(), Path("~"))):
-        if path == base or (base in path.parents and base != Path("/")):
-            return (instead / path.relative_to(base)).as_posix()
-    return f".../{path.name}"
 
 
 def _invalid(name: str, what: str) -> InputError:
@@ -435,27 +358,3 @@ def _validate_goal(goal: Goal, where: str) -> None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(errors="replace").splitlines():
-            if line.startswith(("model name", "Model")):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _memory_gib() -> float:
-    try:
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-    except (AttributeError, ValueError, OSError):
-        return 0.0

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 
-from benchmarks.pages import PAGES, README, arms, costs, gains, of_models, ratios, with_tables
+from benchmarks.pages import PAGES, README, with_tables
+from benchmarks.render import arms, costs, gains, of_models, ratios
 from opensearch_neural.evaluation.results import Row, Summary
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -13,22 +12,9 @@ from typing import Any
 
 import pytest
 
-from opensearch_neural import __version__
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation import results
-from opensearch_neural.evaluation.results import (
-    Data,
-    Goal,
-    Row,
-    Summary,
-    clean_argument,
-    code_commit,
-    command_line,
-    data_facts,
-    machine_facts,
-    read,
-    read_all,
-)
+from opensearch_neural.evaluation.provenance import code_commit, command_line, machine_facts
+from opensearch_neural.evaluation.results import Data, Goal, Row, Summary, data_facts, read, read_all
 from opensearch_neural.evaluation.tables import number, result_table, table
 
 HASH = "0" * 64
@@ -45,6 +31,13 @@ SUMMARY = Summary(
     ],
     goals=[Goal("BM25 nDCG@10", "0.66 to 0.70", 0.683, True), Goal("dense", 0.64, None, False)],
 )
+
+
+def test_a_summary_of_this_run_has_its_command_code_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/osn", "bench", "x"])
+    summary = Summary.of_this_run(title="t", rows=SUMMARY.rows, data=SUMMARY.data, seeds=(1, 2)).validate()
+    assert (summary.command, summary.seeds, summary.goals) == ("osn bench x", [1, 2], [])
+    assert summary.code == code_commit() and summary.machine["cores"] == machine_facts()["cores"]
 
 
 def test_what_a_row_compares_with_is_shown_by_its_column() -> None:
@@ -152,70 +145,12 @@ def test_a_file_that_is_no_json_is_refused_with_its_line(tmp_path: Path) -> None
         read_all(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize(
-    ("argument", "clean"),
-    [
-        ("https://me:pw@search:9200/x", "https://search:9200/x"),
-        ("--url=http://me@search:9200", "--url=http://search:9200"),
-        ("http://127.0.0.1:9200", "http://127.0.0.1:9200"),
-        ("--token=abc", "--token=***"),
-        ("OSN_PASSWORD=abc", "OSN_PASSWORD=***"),
-        ("http://h/_search?api_key=abc&size=3", "http://h/_search?api_key=***&size=3"),
-        ("--max-tokens=128", "--max-tokens=128"),
-        ("--tokenizer", "--tokenizer"),
-        ("../shared/data/scifact", "../shared/data/scifact"),
-        ("/srv/data/scifact", ".../scifact"),
-        ("--data=/srv/my data/scifact", "--data=.../scifact"),
-        ("hf:/srv/data/set:train", "hf:.../set:train"),
-        ("nDCG@10,RR@10", "nDCG@10,RR@10"),
-    ],
-)
-def test_credentials_and_paths_of_this_machine_leave_an_argument(argument: str, clean: str) -> None:
-    assert clean_argument(argument) == clean
-    assert clean_argument(clean) == clean
-
-
-def test_a_command_is_recorded_as_another_reader_can_use_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    argv = [
-        "/usr/local/bin/osn", "eval", "--data", str(tmp_path / "work/data/scifact"), "--sparse",
-        str(tmp_path / "home/my models/m1"), "--password", "hunter2", "--json", "--out", "runs here",
-    ]  # fmt: skip
-    assert command_line(argv) == (
-        "osn eval --data data/scifact --sparse ~/'my models/m1' --password *** --json --out 'runs here'"
-    )
-    assert command_line(["osn", "--token", "--json"]) == "osn --token --json"
-
-
 def test_a_recorded_command_passes_validation() -> None:
     command = command_line(
         ["osn", "x", "--token", "abc", "--data=/srv/a b/c", "--url", "https://u:p@h:9200", "--secret=x y"]
     )
     assert replace(SUMMARY, command=command).validate().command == command
     assert not re.search("abc|srv|u:p|x y", command)
-
-
-def test_machine_facts_name_the_hardware_and_not_the_host() -> None:
-    facts = machine_facts()
-    assert facts["cores"] >= 1  # type: ignore[operator]
-    assert facts["memory_gib"] > 0  # type: ignore[operator]
-    assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
-    text = json.dumps(facts)
-    assert "/" not in str(facts["python"]) and str(Path.home()) not in text
-    import platform
-
-    assert platform.node() not in text.split('"')
-
-
-def test_versions_of_heavy_packages_are_given_only_where_they_were_imported() -> None:
-    code = (
-        "import sys; from opensearch_neural.evaluation.results import machine_facts; "
-        "print('torch' in machine_facts(), 'torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False"]
 
 
 def test_data_facts_name_a_set_and_hash_its_files(tmp_path: Path) -> None:
@@ -231,35 +166,6 @@ def test_data_facts_name_a_set_and_hash_its_files(tmp_path: Path) -> None:
     assert data_facts(folder / "corpus.jsonl") == Data("corpus.jsonl", {"corpus.jsonl": abc})
     with pytest.raises(InputError, match="cannot be read"):
         data_facts(folder, ["absent"])
-
-
-def git(folder: Path, *arguments: str) -> None:
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
-    subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
-
-
-def test_the_code_is_named_by_its_commit_and_marked_when_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "opensearch_neural" / "evaluation"
-    package.mkdir(parents=True)
-    source = package / "results.py"
-    source.write_text("one")
-    monkeypatch.setattr(results, "__file__", str(source))
-    # A package that lies in a folder without its own repository, or untracked in someone else's, goes by its version.
-    assert code_commit() == f"opensearch-neural {__version__}"
-    git(tmp_path, "init", "-q")
-    assert code_commit() == f"opensearch-neural {__version__}"
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-q", "-m", "first")
-    assert re.fullmatch("[0-9a-f]{40}", code_commit())
-    results_file = tmp_path / "benchmarks" / "results" / "a" / "summary.json"
-    results_file.parent.mkdir(parents=True)
-    results_file.write_text("1")
-    git(tmp_path, "add", ".")
-    assert re.fullmatch("[0-9a-f]{40}", code_commit()), "a result file alone does not change the code"
-    source.write_text("two")
-    assert re.fullmatch("[0-9a-f]{40}-dirty", code_commit())
 
 
 def test_a_table_has_a_line_for_each_engine_and_a_column_for_each_measure() -> None:

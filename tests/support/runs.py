@@ -11,9 +11,8 @@ from benchmarks.load import histogram as hdr
 from benchmarks.load.blocks import Block, Level
 from benchmarks.load.ceiling import Ceiling
 from benchmarks.load.measurement import LoadSettings, Measurement
-from benchmarks.load.target import Target
 from benchmarks.load.variants import Variant
-from benchmarks.load.workload import Workload
+from benchmarks.load.workload import LoadTarget, Workload
 from opensearch_neural.cluster.settings import ConnectionSettings
 
 BODY = b'{"query":{"match_all":{}}}'
@@ -21,7 +20,7 @@ BODY = b'{"query":{"match_all":{}}}'
 
 def workload_at(url: str, *, names: tuple[str, ...] = ("bm25",), timeout: float = 30.0) -> Workload:
     """Requests made beforehand, so that neither an index nor a model is needed."""
-    target = Target(ConnectionSettings(urls=(url,), timeout=timeout))
+    target = LoadTarget(ConnectionSettings(urls=(url,), timeout=timeout))
     texts = tuple(f"query {at}" for at in range(100))
     return Workload(
         target,

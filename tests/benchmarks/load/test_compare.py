@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from runs import simulated
 
-from benchmarks.load import report
+from benchmarks.load import result
 from benchmarks.load.command import compare as compare_command
 from benchmarks.load.compare import compare, text
 from opensearch_neural.errors import InputError
@@ -75,7 +75,7 @@ def test_too_few_rounds_are_refused() -> None:
 def test_the_command_compares_folders_and_can_fail(tmp_path: Path) -> None:
     for name, run in (("before", simulated(1)), ("after", simulated(2, factor=1.4))):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "load.json").write_text(json.dumps(report.to_json(run, command="osn bench load")))
+        (tmp_path / name / "load.json").write_text(json.dumps(result.to_json(run, command="osn bench load")))
     runner = CliRunner()
     arguments = [str(tmp_path / "before"), str(tmp_path / "after" / "load.json")]
     shown = runner.invoke(compare_command, arguments)
@@ -89,9 +89,9 @@ def test_the_command_compares_folders_and_can_fail(tmp_path: Path) -> None:
 def test_what_is_no_result_is_named(tmp_path: Path) -> None:
     (tmp_path / "load.json").write_text('{"format": 1}')
     with pytest.raises(InputError, match="is not the result of a load run"):
-        report.read(tmp_path)
+        result.read(tmp_path)
     with pytest.raises(InputError, match="cannot be read"):
-        report.read(tmp_path / "nowhere")
+        result.read(tmp_path / "nowhere")
 
 
 def test_the_text_shows_what_could_have_been_found() -> None:

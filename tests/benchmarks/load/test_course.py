@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 from runs import block, run_of
 
-from benchmarks.load import measurement
-from benchmarks.load.blocks import Level, Pace, Turn, round_of
-from benchmarks.load.journal import Journal
+from benchmarks.load.blocks import BlockLog, Level, Pace, Turn, round_of
 from benchmarks.load.measurement import LoadSettings
-from benchmarks.load.slo import Probe, highest_rate
-from benchmarks.load.target import allowed_target
-from benchmarks.load.warmup import WarmupSettings, steady, warm_up
+from benchmarks.load.phases import Probe, WarmupSettings, highest_rate, steady, warm_up
+from benchmarks.load.run import LoadRun
+from benchmarks.load.workload import allowed_target
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import InputError
 
@@ -113,8 +111,8 @@ def test_a_rate_search_ends_where_the_generator_is_the_limit() -> None:
 
 @pytest.mark.parametrize(("core_share", "words"), [(0.95, "a generator process needed 95% of a core"), (0.2, None)])
 def test_a_rate_that_the_generator_itself_could_not_keep_is_refused(core_share: float, words: str | None) -> None:
-    level, run = Level("open", 100.0), measurement._Run(*([None] * 9))  # type: ignore[arg-type]
-    run.settings, run.found = LoadSettings(), run_of([])
+    level, run = Level("open", 100.0), LoadRun(*([None] * 9))  # type: ignore[arg-type]
+    run.settings, run.measurement = LoadSettings(), run_of([])
     slow = block(-1, "bm25", np.full(200, 30.0), level=level, seconds=2.0, core_share=core_share)
     run.block = lambda turn, length: slow  # type: ignore[method-assign]
     probe = run.probe_rate("bm25", 100.0, limit=10.0)
@@ -129,26 +127,26 @@ def test_more_clients_than_connections_are_refused() -> None:
 
 
 def test_a_killed_run_continues_after_the_last_level_that_is_whole(tmp_path: Path) -> None:
-    journal = Journal.open(tmp_path, {"a": 1}, engines=2)
+    journal = BlockLog.open(tmp_path, {"a": 1}, engines=2)
     for number, name in ((0, "bm25"), (0, "fast"), (1, "fast"), (1, "bm25"), (2, "bm25")):
         journal.add(block(number, name, np.ones(3)))
     with (tmp_path / "blocks.jsonl").open("a") as file:
         file.write('{"round": 2, "varia')  # the process died while it wrote
-    again = Journal.open(tmp_path, {"a": 1}, engines=2)
+    again = BlockLog.open(tmp_path, {"a": 1}, engines=2)
     assert [(each.round, each.variant) for each in again.blocks] == [(0, "bm25"), (0, "fast"), (1, "fast"), (1, "bm25")]
     assert again.blocks == journal.blocks[:4]
     again.add(block(2, "fast", np.ones(3)))
-    assert len(Journal.open(tmp_path, {"a": 1}, engines=1).blocks) == 5
+    assert len(BlockLog.open(tmp_path, {"a": 1}, engines=1).blocks) == 5
 
 
 def test_another_run_is_not_mixed_in(tmp_path: Path) -> None:
-    Journal.open(tmp_path, {"queries": "a", "seed": 1}, engines=1).add(block(0, "bm25", np.ones(3)))
+    BlockLog.open(tmp_path, {"queries": "a", "seed": 1}, engines=1).add(block(0, "bm25", np.ones(3)))
     with pytest.raises(InputError, match=r"another run \(differs in queries\)"):
-        Journal.open(tmp_path, {"queries": "b", "seed": 1}, engines=1)
-    assert Journal.open(tmp_path, {"queries": "b", "seed": 1}, engines=1, restart=True).blocks == []
+        BlockLog.open(tmp_path, {"queries": "b", "seed": 1}, engines=1)
+    assert BlockLog.open(tmp_path, {"queries": "b", "seed": 1}, engines=1, restart=True).blocks == []
     (tmp_path / "blocks.jsonl").write_text("not a journal\n")
     with pytest.raises(InputError, match="line 1: not the journal"):
-        Journal.open(tmp_path, {}, engines=1)
+        BlockLog.open(tmp_path, {}, engines=1)
 
 
 def test_load_goes_to_this_machine_unless_the_user_owns_the_other() -> None:

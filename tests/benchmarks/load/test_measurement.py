@@ -17,13 +17,14 @@ from pathlib import Path
 import pytest
 from loaded_index import write
 
-from benchmarks.load import measurement as measuring
-from benchmarks.load import report
-from benchmarks.load.measurement import LoadSettings, Measurement, measure, prepare, stored_pipelines
+from benchmarks.load import report, result
+from benchmarks.load import run as measuring
+from benchmarks.load.measurement import LoadSettings, Measurement
+from benchmarks.load.phases import WarmupSettings
 from benchmarks.load.quality import Judged
-from benchmarks.load.target import allowed_target
+from benchmarks.load.run import measure
 from benchmarks.load.variants import parse_variants
-from benchmarks.load.warmup import WarmupSettings
+from benchmarks.load.workload import allowed_target, prepare, stored_pipelines
 from opensearch_neural import node
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -80,7 +81,7 @@ def test_a_whole_run_shows_quality_beside_cost(measured: tuple[Measurement, Path
     shown = report.text(found)
     for level in ("3 clients", "20/s"):
         assert f"{loaded}, {level}" in shown
-    rows = {(row.set, row.line, row.column): row for row in report.rows(found)}
+    rows = {(row.set, row.line, row.column): row for row in result.rows(found)}
     for engine in ("bm25", "sparse", "high-idf-first", "two-phase"):
         assert rows[loaded, engine, "nDCG@10"].n == 60
         of_level = {
@@ -181,7 +182,7 @@ def test_a_dying_node_ends_the_run_with_what_was_measured(
     counted = [block for block in found.blocks if block.broken is None]
     (broken,) = [block for block in found.blocks if block.broken]
     assert len(counted) >= 3 and broken.failures["connection"] > 0
-    report.write(tmp_path, found, report.summary(found))
+    report.write(tmp_path, found, result.summary(found))
     assert json.loads((tmp_path / "load.json").read_text())["partial"] == found.partial
 
 

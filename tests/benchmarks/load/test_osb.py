@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import math
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,21 +13,19 @@ from types import ModuleType
 import pytest
 
 from benchmarks.load import osb
-from benchmarks.load.measurement import pipeline_names, prepare
-from benchmarks.load.osb_check import compared, t_interval
-from benchmarks.load.target import Target
 from benchmarks.load.variants import parse_variants
-from benchmarks.load.workload import Workload, encoders
+from benchmarks.load.workload import LoadTarget, Workload, encoders, pipeline_names, prepare
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.judgements import BeirData
-from opensearch_neural.errors import InputError, OsnError
 
 
 @pytest.fixture
 def workload(client, loaded: str, corpus: Path) -> Workload:
     variants = parse_variants("bm25,high-idf-first+window=50,two-phase")
     texts = list(BeirData.load(corpus).queries.values())
-    return prepare(client, Target(ConnectionSettings()), loaded, variants, texts, pipelines=pipeline_names(variants))
+    return prepare(
+        client, LoadTarget(ConnectionSettings()), loaded, variants, texts, pipelines=pipeline_names(variants)
+    )
 
 
 def module_of(path: Path) -> ModuleType:
@@ -84,35 +80,6 @@ def test_each_client_asks_all_queries_before_any_comes_again(workload: Workload,
     assert asked["cache"] is False and asked["index"] == workload.index
 
 
-def test_results_are_read_from_its_csv() -> None:
-    text = (
-        "Metric,Task,Value,Unit\nMean Throughput,bm25,98.5,ops/s\n50th percentile latency,bm25,4.5,ms\n"
-        "99th percentile latency,bm25,21.5,ms\nerror rate,bm25,0.5,%\nMean Throughput,sparse,1,ops/s\n"
-    )
-    assert osb.read_results(text, "bm25") == osb.OsbResult(98.5, 4.5, 21.5, 0.5)
-    assert osb.read_results(text, "sparse").p99 is None
-    with pytest.raises(InputError, match="no operation 'dense'"):
-        osb.read_results(text, "dense")
-
-
-def test_intervals_that_overlap_are_told_from_those_that_do_not() -> None:
-    same = compared("docs", "bm25", 100, [(100, 20), (99, 22), (101, 21)], [(100, 21), (98, 23), (101, 20)], 12_000)
-    assert [goal.met for goal in same[1]] == [True, True]
-    other = compared("docs", "bm25", 100, [(100, 20), (99, 22), (101, 21)], [(100, 61), (98, 63), (101, 60)], 12_000)
-    assert [goal.met for goal in other[1]] == [True, False]
-    ratio = next(row for row in same[0] if row.column == "P99 ms / OpenSearch Benchmark")
-    assert ratio.low is not None and ratio.high is not None and ratio.low < 1 < ratio.high
-    # By hand: logarithms 0, 1 and 2, whose mean is 1 and whose standard error is 1/√3; t is 4.303.
-    found = t_interval([math.exp(at) for at in range(3)])
-    assert [math.log(each) for each in found] == pytest.approx([1.0, 1 - 4.303 / 3**0.5, 1 + 4.303 / 3**0.5], abs=1e-3)
-
-
-def test_an_absent_program_is_named_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(OsnError, match="pipx install opensearch-benchmark"):
-        osb.program()
-
-
 @pytest.mark.cluster
 def test_the_command_exports(cluster_url: str, loaded: str, corpus: Path, tmp_path: Path) -> None:
     command = [
@@ -141,13 +108,3 @@ def test_the_command_exports(cluster_url: str, loaded: str, corpus: Path, tmp_pa
         "README.md",
         "bodies",
     }
-
-
-@pytest.mark.cluster
-@pytest.mark.skipif(not shutil.which(osb.PROGRAM), reason="opensearch-benchmark is not installed (pipx install it)")
-def test_opensearch_benchmark_runs_what_was_exported(workload: Workload, cluster_url: str, tmp_path: Path) -> None:
-    osb.export(workload, tmp_path)
-    host = cluster_url.partition("://")[2]
-    values = {"clients": 4, "rate": 20, "seconds": 5, "warmup": 1}
-    found = osb.run_osb(osb.program(), tmp_path, host, "bm25", "open-loop", values)
-    assert found.error_percent == 0 and found.throughput == pytest.approx(20, rel=0.3)

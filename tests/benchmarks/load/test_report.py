@@ -14,20 +14,19 @@ import pytest
 from programmed_endpoint import ANSWER
 from runs import block, run_of, simulated, workload_at
 
-from benchmarks.load import report
+from benchmarks.load import report, result
 from benchmarks.load.blocks import Block, Level, Turn, block_of
-from benchmarks.load.ceiling import Ceiling, endpoint, measure_ceilings
-from benchmarks.load.cells import cells
+from benchmarks.load.ceiling import Ceiling, Strain, endpoint, measure_ceilings, strain_of
 from benchmarks.load.generator import Generators
 from benchmarks.load.measurement import LoadSettings, Measurement
-from benchmarks.load.slo import Probe, SloResult
-from benchmarks.load.strain import Strain, strain_of
+from benchmarks.load.phases import Probe, SloResult
+from benchmarks.load.statistics import cells
 from opensearch_neural.evaluation.results import Row, Summary
 from opensearch_neural.evaluation.results import read as read_summary
 
 
 def measures(run: Measurement, engine: str, set_: str = "docs, 10 clients") -> dict[str, Row]:
-    return {row.column: row for row in report.rows(run) if row.line == engine and row.set == set_}
+    return {row.column: row for row in result.rows(run) if row.line == engine and row.set == set_}
 
 
 def test_a_cell_of_too_few_requests_has_no_p99_and_no_ratio_of_it() -> None:
@@ -51,6 +50,17 @@ def test_above_its_ceiling_the_generator_refuses_to_report() -> None:
     shown = report.text(near)
     assert "refused: fast: 75% of what the generator can do" in shown
     assert "60.0" not in shown and "| refused |" in shown
+
+
+def test_tables_show_the_quality_of_an_engine_and_not_its_difference() -> None:
+    run = simulated(1, rounds=3)
+    run.quality = [
+        Row("docs", "fast", "nDCG@10", 0.456, 0.4, 0.5, 9),
+        Row("docs", "fast", "nDCG@10", 0.078, 0.0, 0.1, 9, kind="difference", baseline="bm25"),
+        Row("docs", "fast", "nDCG@10", 0.01, None, None, 9, kind="p-value", baseline="bm25"),
+    ]
+    (line,) = [line for line in report.text(run).splitlines() if line.startswith("| fast")]
+    assert "0.456" in line and "0.078" not in line and "0.010" not in line
 
 
 def test_ratios_to_a_refused_baseline_are_refused_too() -> None:
@@ -78,7 +88,7 @@ def test_each_strain_has_its_limit(strain: Strain, words: str | None) -> None:
 def test_goals_name_every_level_also_those_that_a_partial_run_did_not_reach() -> None:
     found = simulated(1)
     found.settings = LoadSettings(clients=(10, 80))
-    goals = report.goals(found, "fast")
+    goals = result.goals(found, "fast")
     missing = [goal for goal in goals if "80 clients" in goal.goal]
     assert len(goals) == 6 and len(missing) == 3 and not any(goal.met for goal in missing)
 
@@ -86,7 +96,7 @@ def test_goals_name_every_level_also_those_that_a_partial_run_did_not_reach() ->
 def test_a_partial_result_says_so_under_any_title() -> None:
     found = simulated(1)
     found.partial = "interrupted"
-    assert report.summary(found, title="Ideas").title == "Ideas (partial)"
+    assert result.summary(found, title="Ideas").title == "Ideas (partial)"
 
 
 def test_an_endpoint_that_answered_nothing_is_no_ceiling() -> None:
@@ -140,10 +150,10 @@ def test_a_partial_result_says_so_first_and_everywhere(tmp_path: Path) -> None:
     run.blocks.append(block(20, "fast", np.full(5, 5.0), failures={"connection": 90}, broken="no connection"))
     assert report.text(run).startswith("PARTIAL RESULT: the cluster stopped answering")
     assert "left out: fast at 10 clients, no connection: 90 × connection" in report.text(run)
-    assert "(partial)" in report.summary(run).title
-    report.write(tmp_path, run, report.summary(run))
+    assert "(partial)" in result.summary(run).title
+    report.write(tmp_path, run, result.summary(run))
     assert "Partial result." in (tmp_path / "report.html").read_text()
-    assert report.read(tmp_path)[0].partial == run.partial
+    assert result.read(tmp_path)[0].partial == run.partial
     assert measures(run, "fast")["requests/s"] == measures(simulated(1), "fast")["requests/s"]
 
 
@@ -152,19 +162,19 @@ def test_what_is_written_is_read_again_as_it_was(tmp_path: Path) -> None:
     run.quality = [Row("docs", "fast", "overlap@10", 0.98, 0.97, 0.99, 200)]
     run.more = [Row("docs, by field", "index", "bytes a document: sparse", 700.0, None, None, 3000)]
     run.slo = {"fast": [SloResult(100.0, 50.0, float("inf"), [Probe(50.0, float("inf"), 10_000, 200.0)])]}
-    report.write(tmp_path, run, report.summary(run))
-    again, facts = report.read(tmp_path)
+    report.write(tmp_path, run, result.summary(run))
+    again, facts = result.read(tmp_path)
     assert again == run
     assert facts["code"] and facts["machine"]["python"]
-    assert report.rows(again) == report.rows(run)
+    assert result.rows(again) == result.rows(run)
     assert isinstance(read_summary(tmp_path), Summary)
     lines = list(csv.DictReader(io.StringIO((tmp_path / "load.csv").read_text())))
-    assert len(lines) == len(report.rows(run)) and lines[0]["measure"] == "overlap@10"
+    assert len(lines) == len(result.rows(run)) and lines[0]["measure"] == "overlap@10"
 
 
 def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
     run = simulated(1, requests=500)
-    report.write(tmp_path, run, report.summary(run))
+    report.write(tmp_path, run, result.summary(run))
     page = (tmp_path / "report.html").read_text()
     assert not re.findall(r'(?:src|href)="(?!data:)', page) and "<script" not in page
     assert page.count("data:image/svg+xml;base64,") >= 4
@@ -178,7 +188,7 @@ def test_goals_are_recorded_missed_ones_included() -> None:
     run.quality = [
         Row("docs", name, "nDCG@10", value, None, None, 9) for name, value in (("sparse", 0.70), ("fast", 0.69))
     ]
-    found = {goal.goal.partition(":")[2] or goal.goal: goal for goal in report.goals(run, "fast")}
+    found = {goal.goal.partition(":")[2] or goal.goal: goal for goal in result.goals(run, "fast")}
     p99 = next(goal for words, goal in found.items() if "P99 ratio" in words)
     assert not p99.met and isinstance(p99.value, float) and p99.value > 1.1
     assert not next(goal for words, goal in found.items() if "throughput ratio" in words).met

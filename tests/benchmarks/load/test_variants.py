@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.load.measurement import prepare, stored_pipelines
 from benchmarks.load.quality import Judged, judged_rows, overlap, overlap_rows, retrieve
-from benchmarks.load.target import Target
 from benchmarks.load.variants import (
     PRESETS,
     _round_weights,
@@ -15,7 +13,7 @@ from benchmarks.load.variants import (
     parse_variants,
     spec_of,
 )
-from benchmarks.load.workload import body_builders
+from benchmarks.load.workload import LoadTarget, body_builders, prepare, stored_pipelines
 from opensearch_neural import queries
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.judgements import BeirData
@@ -95,7 +93,7 @@ def test_ways_of_asking_the_same_find_the_same(client, loaded: str, corpus) -> N
         "high-idf-first+answer=lean,high-idf-first+hits=yes"
     )
     questions = BeirData.load(corpus).queries
-    workload = prepare(client, Target(ConnectionSettings()), loaded, variants, list(questions.values()))
+    workload = prepare(client, LoadTarget(ConnectionSettings()), loaded, variants, list(questions.values()))
     runs = {each.name: retrieve(client, workload, each, questions, 10) for each in variants}
     plain = runs.pop("high-idf-first")
     for name, run in runs.items():
@@ -118,7 +116,7 @@ def test_quality_is_shown_where_there_are_judgements_and_overlap_where_not(clien
     with stored_pipelines(client, variants) as pipelines:
         names = set(pipelines.values())
         assert names and names <= stored_now(client)
-        workload = prepare(client, Target(ConnectionSettings()), loaded, variants, texts, pipelines=pipelines)
+        workload = prepare(client, LoadTarget(ConnectionSettings()), loaded, variants, texts, pipelines=pipelines)
         judged = judged_rows(client, workload, Judged(data.queries, data.qrels), loaded, baseline="bm25")
         found = overlap_rows(client, workload, data.queries, loaded)
     assert not names & stored_now(client)
@@ -134,7 +132,7 @@ def test_every_variant_of_the_presets_is_answered(client, loaded: str) -> None:
     variants = parse_variants("ablation,rivals,bm25+terminate=100,sparse+digits=2,dense=sparse+size=3")
     with stored_pipelines(client, variants) as pipelines:
         workload = prepare(
-            client, Target(ConnectionSettings()), loaded, variants, ["parse a string"], pipelines=pipelines
+            client, LoadTarget(ConnectionSettings()), loaded, variants, ["parse a string"], pipelines=pipelines
         )
         for variant in variants:
             body = body_builders(workload, [variant])[variant.name]("parse a string")

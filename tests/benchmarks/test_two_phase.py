@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.load.two_phase_quality import goals_of, two_phase
 from benchmarks.load.variants import parse_variants
+from benchmarks.two_phase import goals_of, two_phase
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import read
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.load.ablation import ablation, asked_of, variations
-from benchmarks.load.growth import Growth, rounded
+from benchmarks.grown.ablation import ablation, asked_of, variations
+from benchmarks.grown.documents import rounded
+from benchmarks.grown.index import Growth
 from benchmarks.load.variants import PRESETS, parse_variants
 from opensearch_neural.evaluation.results import read
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from benchmarks.load.field_bytes import bytes_by_field
+from benchmarks.grown.field_bytes import bytes_by_field
 from ingest.models import stored_dense_meta
 from ingest.vectorizers import Vectors
 from opensearch_neural.corpus.documents import Document

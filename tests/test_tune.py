@@ -10,9 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from docstring_corpus import write_docstring_corpus
 from loaded_index import write
 
-from benchmarks.load.tuning import (
+from opensearch_neural import tune
+from opensearch_neural.commands.tune import plot
+from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.engines import open_engines
+from opensearch_neural.engines.settings import TUNED, Cascade, TwoPhases
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.queries import Rare
+from opensearch_neural.tune import (
     WEIGHTS,
     Chosen,
     Questions,
@@ -22,17 +30,11 @@ from benchmarks.load.tuning import (
     choose,
     halves,
     pareto,
-    plot,
     settings,
     share,
     store,
     try_all,
 )
-from opensearch_neural.corpus.judgements import BeirData
-from opensearch_neural.engines import open_engines
-from opensearch_neural.engines.settings import TUNED, Cascade, TwoPhases
-from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.queries import Rare
 
 ALL = Tried(None, 10.0, 0.8, 1.0)
 
@@ -67,6 +69,11 @@ def test_the_plot_shows_the_choice_the_front_and_the_share_asked_for() -> None:
     chosen = Chosen(candidates[2].setting, candidates[2], 0.99, 0.98, 1.0, 0)  # type: ignore[arg-type]
     shown = plot(candidates, chosen, 0.99)
     assert {"#", "o", "·", "A", "="} <= set(shown) and "2.00 ms" in shown and "10.00 ms" in shown
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_docstring_corpus(tmp_path_factory.mktemp("tune") / "docstrings")
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +113,18 @@ def test_what_fails_on_the_held_back_queries_is_passed_over(client, index: str, 
     assert found is not None and found.setting == sound.setting and found.passed_over == 1
     assert found.kept == 1.0
     assert choose(asker(client, index), engines, [ALL, lucky], held_back, 0.99) is None
+
+
+@pytest.mark.cluster
+def test_the_lower_end_of_the_interval_decides(client, index: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kept on average is not enough: with so few queries the share might as well be lower."""
+    held_back = Questions({"q1": "parse a string", "q2": "open a file"})
+    engines = open_engines(client, index)
+    sound = Tried(TwoPhases(Rare("ratio", 0.0), 10), 2.0, 1.0, 1.0)
+    for low, chosen in ((0.98, False), (0.99, True)):
+        monkeypatch.setattr(tune, "share", lambda *_, low=low, **__: (1.0, low, 1.0))
+        found = choose(asker(client, index), engines, [ALL, sound], held_back, 0.99)
+        assert (found is not None) == chosen
 
 
 @pytest.mark.cluster

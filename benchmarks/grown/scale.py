@@ -14,8 +14,8 @@ import click
 import numpy as np
 
 from benchmarks.load import statistics as stats
-from benchmarks.load.cells import SERVER_CPU, Cell, cells
 from benchmarks.load.command import NumberList, check_goals, finish, load_settings, measuring_options, queries_of, run
+from benchmarks.load.statistics import SERVER_CPU, Cell, cells
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -23,13 +23,13 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Goal, Row, Summary
 
 if TYPE_CHECKING:
+    from benchmarks.grown.index import Growth
     from benchmarks.load.blocks import Level
-    from benchmarks.load.growth import Growth
     from benchmarks.load.measurement import Measurement
 
 NODE = "osn-bench"
 FIELD_SAMPLE = 3000  # documents that are written field by field to see what each costs
-CORPUS_DOCUMENTS = 20_000  # of the documentation strings, where no corpus is named
+CORPUS_DOCUMENTS = 20_000  # of the documentation strings, if no corpus is named
 
 
 def corpus_options(command: Any) -> Any:
@@ -52,7 +52,7 @@ def corpus_options(command: Any) -> Any:
 def node_options(command: Any) -> Any:
     """The options of a run on indexes of its own: where it runs, what it leaves."""
     options = [
-        click.option("--heap", default="2g", show_default=True, help="Of the local node, where no cluster is named."),
+        click.option("--heap", default="2g", show_default=True, help="Of the local node, if no cluster is named."),
         click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there too."),
         click.option("--restart", is_flag=True, help="Do not continue interrupted runs in --out."),
         click.option("--keep", is_flag=True, help="Keep the indexes (and the local node's data)."),
@@ -85,7 +85,7 @@ def growing_options(command: Any) -> Any:
 
 def growth_of(corpus: str, index: str, documents: int, seed: int, options: dict[str, Any]) -> Growth:
     """The growth that the values of `growing_options` ask for; they are taken out of `options`. Raises InputError."""
-    from benchmarks.load.growth import Growth
+    from benchmarks.grown.index import Growth
     from opensearch_neural.queries import Rare
 
     prune = options.pop("prune")
@@ -133,7 +133,7 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
     osn bench grow --corpus data/scifact --index scifact-100k --documents 100000
     osn bench grow --corpus data/scifact --index pruned --documents 100000 --prune count:100
     """
-    from benchmarks.load import growth
+    from benchmarks.grown import index as growth
 
     wanted = growth_of(corpus, index, documents, seed, options)
     growth.grow(connect(settings=connection), wanted, say=say)
@@ -173,17 +173,16 @@ def scale(
     For each number of documents an index is resampled from the corpus (`osn bench grow`), then `osn bench load` runs on
     it. Judgements do not carry over to resampled documents: quality is overlap@10 with the exact result.
 
-    Uses the cluster of OSN_URL (or --url) where one is named, else starts a local node. Interrupted, the same command
+    Uses the cluster of OSN_URL (or --url) if one is named, else starts a local node. Interrupted, the same command
     again continues.
 
     \b
     osn bench scale --documents 100000                 a load test on 100,000 documents
     osn bench scale --documents 10000,100000,1000000   and how cost grows
     """
-    from benchmarks.load import growth
-    from benchmarks.load.target import allowed_target
+    from benchmarks.grown import index as growth
     from benchmarks.load.variants import parse_variants
-    from benchmarks.load.workload import ModelChoice
+    from benchmarks.load.workload import ModelChoice, allowed_target
     from opensearch_neural.evaluation.results import data_facts
 
     sizes = sorted(set(documents))
@@ -200,7 +199,7 @@ def scale(
         target = allowed_target(chosen, owned=owned)
         say("encoding the corpus")
         prepared = growth.resampler_of(first)
-        found: dict[int, Measurement] = {}
+        runs: dict[int, Measurement] = {}
         facts, whole = [data_facts(folder)], True
         field_rows: list[Row] = []
         for size in sizes:
@@ -211,17 +210,17 @@ def scale(
             place = out / str(size)
             measured = run(client, target, wanted.index, variants, texts, models, settings, None, place, restart)
             measured.more += field_rows
-            found[size] = measured
+            runs[size] = measured
             whole &= finish(measured, place, goals, False, facts, _title({size: measured}, folder.name))
             if measured.partial:
                 break
-        summary = _summary(found, facts, goals, settings.seed)
-        for to in (out if len(found) > 1 else None, record):
+        summary = _summary(runs, facts, goals, settings.seed)
+        for to in (out if len(runs) > 1 else None, record):
             if to is not None:
                 print(f"wrote {summary.write(to)}", file=sys.stderr)
-        if len(found) > 1:
+        if len(runs) > 1:
             print(growth_text(summary.rows))
-        leave(client, [measured.index for measured in found.values()], list(found.values()), keep=keep)
+        leave(client, [measured.index for measured in runs.values()], list(runs.values()), keep=keep)
     if not whole:
         sys.exit(1)
 
@@ -245,19 +244,20 @@ def corpus_or_docstrings(data: Path | None, out: Path) -> Path:
 
 
 def _field_rows(client: Any, prefix: str, prepared: Any, wanted: Growth) -> list[Row]:
-    from benchmarks.load import field_bytes, growth
+    from benchmarks.grown import field_bytes
+    from benchmarks.grown.documents import DrawnVectors
 
     say("what each field costs on disk")
     meta, resampler, vocabulary = prepared
     sample = list(resampler.take(min(FIELD_SAMPLE, wanted.documents)))
     sizes = field_bytes.bytes_by_field(
-        client, meta, sample, growth.DrawnVectors(vocabulary, wanted.prune, resampler.query_weights, wanted.weight_bits)
+        client, meta, sample, DrawnVectors(vocabulary, wanted.prune, resampler.query_weights, wanted.weight_bits)
     )
     return field_bytes.rows(f"{prefix}, by field", sizes, len(sample))
 
 
 def leave(client: Any, indexes: Sequence[str], measured: Sequence[Measurement], *, keep: bool) -> None:
-    """Delete the indexes unless they are to be kept. Exits with 1 where a run is partial: called within `cluster`, which
+    """Delete the indexes unless they are to be kept. Exits with 1 if a run is partial: called within `cluster`, which
     then leaves the node's data too, for the same command to continue."""
     if any(run.partial for run in measured):
         sys.exit(1)
@@ -287,47 +287,44 @@ def cluster(connection: ConnectionSettings, heap: str, keep: bool) -> Iterator[t
         node.stop(name=NODE, purge=done, report=say)
 
 
-def _summary(found: dict[int, Measurement], data: list[Any], goals: str | None, seed: int) -> Summary:
+def _summary(runs: dict[int, Measurement], data: list[Any], goals: str | None, seed: int) -> Summary:
     """All sizes in one result file, with the exponents of growth."""
-    from benchmarks.load import report
-    from opensearch_neural.evaluation.results import code_commit, command_line
+    from benchmarks.load import result
 
     rows: list[Row] = []
     reached: list[Goal] = []
-    by_field = next((measured.more for measured in found.values()), [])
-    for measured in found.values():
-        rows += [row for row in report.rows(measured) if row not in by_field]
-        reached += report.goals(measured, goals) if goals else []
-    last = list(found.values())[-1]
-    partial = any(measured.partial for measured in found.values())
-    return Summary(
-        command=command_line(),
-        code=code_commit(),
-        machine=report.environment(last),
+    by_field = next((measured.more for measured in runs.values()), [])
+    for measured in runs.values():
+        rows += [row for row in result.rows(measured) if row not in by_field]
+        reached += result.goals(measured, goals) if goals else []
+    last = list(runs.values())[-1]
+    partial = any(measured.partial for measured in runs.values())
+    return Summary.of_this_run(
+        machine=result.environment(last),
         data=data,
         seeds=[seed],
-        rows=[*rows, *by_field, *growth_rows(found)],
+        rows=[*rows, *by_field, *growth_rows(runs)],
         goals=reached,
-        title=f"{_title(found, data[0].name)}{' (partial)' if partial else ''}",
+        title=f"{_title(runs, data[0].name)}{' (partial)' if partial else ''}",
     )
 
 
-def _title(found: dict[int, Measurement], corpus: str) -> str:
-    if len(found) > 1:
+def _title(runs: dict[int, Measurement], corpus: str) -> str:
+    if len(runs) > 1:
         return f"Cost by number of documents, resampled from {corpus}"
-    return f"Load: {next(iter(found)):,} documents resampled from {corpus}"
+    return f"Load: {next(iter(runs)):,} documents resampled from {corpus}"
 
 
-def growth_rows(found: dict[int, Measurement]) -> list[Row]:
+def growth_rows(runs: dict[int, Measurement]) -> list[Row]:
     """The exponent of growth of each engine's P50, P99 and processor time, at each level that all sizes have.
 
     Cost ∝ documents^exponent: the least-squares slope of log cost over log documents. Intervals resample the rounds of
     each size by themselves.
     """
-    sizes = sorted(found)
+    sizes = sorted(runs)
     if len(sizes) < 2:
         return []
-    tables = [cells(found[size]) for size in sizes]
+    tables = [cells(runs[size]) for size in sizes]
     rows = []
     for level in tables[0]:
         for name in tables[0][level]:

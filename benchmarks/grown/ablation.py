@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from benchmarks.load.command import finish, load_settings, measuring_options, queries_of, run
-from benchmarks.load.scale import (
+from benchmarks.grown.scale import (
     cluster,
     corpus_options,
     corpus_or_docstrings,
@@ -25,11 +24,12 @@ from benchmarks.load.scale import (
     node_options,
     say,
 )
+from benchmarks.load.command import finish, load_settings, measuring_options, queries_of, run
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 
 if TYPE_CHECKING:
-    from benchmarks.load.growth import Growth
+    from benchmarks.grown.index import Growth
 
 SEGMENTS = 8
 COARSE_BITS = 3
@@ -64,17 +64,16 @@ def ablation(
     Six indexes of the same documents are drawn (`osn bench grow`): as they are, pruned, with coarser weights, sorted, in
     eight segments, and in eight segments searched concurrently. Quality is overlap@10 with the exact result of the first.
 
-    Uses the cluster of OSN_URL (or --url) where one is named, else starts a local node. Interrupted, the same command
+    Uses the cluster of OSN_URL (or --url) if one is named, else starts a local node. Interrupted, the same command
     again continues.
 
     \b
     osn bench ablation --data data/scifact
     osn bench ablation --data data/scifact --documents 20000 --clients 5,80
     """
-    from benchmarks.load import growth
-    from benchmarks.load.target import allowed_target
+    from benchmarks.grown import index as growth
     from benchmarks.load.variants import parse_variants
-    from benchmarks.load.workload import ModelChoice
+    from benchmarks.load.workload import ModelChoice, allowed_target
     from opensearch_neural.evaluation.results import data_facts
 
     folder = corpus_or_docstrings(data, out)
@@ -120,10 +119,10 @@ def asked_of(indexes: Sequence[Growth]) -> list[str]:
     BM25 too, where what differs is not the sparse field.
     """
     first, *others = indexes
-    found = []
+    engines = []
     for other in others:
         name = other.index.removeprefix(f"{first.index}-")
-        found.append(f"high-idf-first:{name}=high-idf-first+index={other.index}")
+        engines.append(f"high-idf-first:{name}=high-idf-first+index={other.index}")
         if (other.prune, other.weight_bits) == (first.prune, first.weight_bits):
-            found.append(f"bm25:{name}=bm25+index={other.index}")
-    return found
+            engines.append(f"bm25:{name}=bm25+index={other.index}")
+    return engines

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from benchmarks.load.growth import BATCH
+from benchmarks.grown.index import BATCH
 from benchmarks.load.server import index_facts
 from ingest.bulk_actions import prepare
 from ingest.vectorizers import Vectorizer
@@ -45,7 +45,7 @@ def bytes_by_field(
     """{field: bytes a document} of indexes that hold nothing else, merged to one segment; they are deleted again.
 
     `contents` stands for what BM25 searches. What every index has (ids, sequence numbers) is subtracted. others: by the name
-    that each has in the result, fields that are written otherwise. Raises ClusterError where the cluster refuses.
+    that each has in the result, fields that are written otherwise. Raises ClusterError if the cluster refuses.
     """
     held = {"sparse": meta.sparse, "dense": meta.dense, "pq": meta.quantized}
     fields = [None, "contents", *(name for name, part in held.items() if part is not None), STORED]

@@ -37,12 +37,11 @@ def two_phase(
 
     Each set is ingested into an index of its own, which is deleted again.
     """
-    from benchmarks.load.measurement import prepare, stored_pipelines
     from benchmarks.load.quality import Judged, judged_rows
-    from benchmarks.load.target import Target
     from benchmarks.load.variants import parse_variants
+    from benchmarks.load.workload import LoadTarget, prepare, stored_pipelines
     from benchmarks.publish import publish
-    from benchmarks.published import ingested
+    from benchmarks.reproduction import ingested
     from ingest.corpus import CorpusSource
     from ingest.job import Job
     from opensearch_neural.corpus.judgements import BeirData
@@ -52,19 +51,19 @@ def two_phase(
     if EXACT not in (variant.name for variant in variants):
         raise InputError(f"--engines {engines}: {EXACT!r} is what the others are compared with, and is not among them")
     client = connect(settings=connection)
-    found: list[Row] = []
+    rows: list[Row] = []
     goals: list[Goal] = []
     for folder in data:
         judged = BeirData.load(folder, split)
         job = Job(CorpusSource(str(judged.corpus_path)), sparse=sparse, replicas=0)
         with translate_errors(), stored_pipelines(client, variants) as pipelines, ingested(client, job) as index:
             texts = list(judged.queries.values())
-            workload = prepare(client, Target(connection), index, variants, texts, pipelines=pipelines)
+            workload = prepare(client, LoadTarget(connection), index, variants, texts, pipelines=pipelines)
             measured = judged_rows(client, workload, Judged(judged.queries, judged.qrels), folder.name, baseline=EXACT)
-        found += measured
+        rows += measured
         ndcg = {row.engine: row.value for row in measured if (row.kind, row.measure) == ("value", "nDCG@10")}
         goals += goals_of(folder.name, ndcg, [each.name for each in variants if each.engine == "high-idf-first"])
-    publish(found, goals, title="High-IDF-first against all tokens", data=data, seeds=[0], shown=None, record=record)
+    publish(rows, goals, title="High-IDF-first against all tokens", data=data, seeds=[0], shown=None, record=record)
 
 
 def goals_of(set_: str, ndcg: Mapping[str, float], engines: list[str]) -> list[Goal]:

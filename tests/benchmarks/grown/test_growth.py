@@ -9,15 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.load import field_bytes, growth
-from benchmarks.load.growth import Drawn, DrawnVectors, Growth, Resampler, grow, resampler_of
-from benchmarks.load.measurement import RESAMPLED
-from benchmarks.load.scale import growth_of, growth_rows, scale
+from benchmarks.grown import field_bytes
+from benchmarks.grown.documents import Drawn, DrawnVectors, Resampler
+from benchmarks.grown.index import Growth, grow, resampler_of
+from benchmarks.grown.scale import growth_of, growth_rows, scale
+from benchmarks.load.run import RESAMPLED
 from ingest.vectorizers import Vectors
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.engines import engine_bodies, open_engines
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation.results import read
+from opensearch_neural.index import segments
 from opensearch_neural.index.record import SparseMeta
 from opensearch_neural.models.lexical import LexicalEncoder, build_lexical
 from opensearch_neural.queries import Rare
@@ -150,7 +152,7 @@ def test_wrong_options_are_named(options: dict, words: str) -> None:
 def test_an_index_grows_to_its_number_and_says_what_it_is(client, corpus: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     # Waiting makes an index smaller and changes nothing else, and takes half a minute.
-    monkeypatch.setattr(growth, "LEASE_PATIENCE", 0.0)
+    monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)
     index = f"osn-test-grow-{uuid.uuid4().hex[:8]}"
     wanted = Growth(str(corpus), index, 700, settings={"search.idle.after": "10m", "sort.field": "url"})
     prepared = resampler_of(wanted)

@@ -1,0 +1,217 @@
+"""The plots of a load test: latency and throughput by level, quality by P99, distributions, warm-up, drift."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.load import histogram as hdr
+from benchmarks.load.blocks import Level
+from benchmarks.load.measurement import Measurement
+from benchmarks.load.statistics import THROUGHPUT, Cell, Levels
+from benchmarks.render import svg
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+"""Okabe and Ito's, which people with any colour vision tell apart; markers differ too."""
+MARKERS = "osD^vPX*"
+PLOTTED_ENGINES = 8
+CAPTIONS = {
+    "latency": "Lines: P99; dashed: P50; bars: 95% intervals.",
+    "throughput": "Requests answered a second; bars: 95% intervals.",
+    "quality": "Up and to the left is better.",
+    "distribution": "The share of requests that took longer, down to where 100 requests are left.",
+    "warm": "Requests answered a second, before anything was measured.",
+    "over": "Each block's throughput, as a share of the engine's mean: a trend would say that the machine changed.",
+}
+
+
+def plots(measurement: Measurement, levels: Levels) -> dict[str, str]:
+    """{file name without ending: SVG}. Raises MissingExtra without matplotlib."""
+    drawings: list[tuple[str, Callable[[Any], bool]]] = [
+        ("latency-by-clients", lambda axes: _by_level(axes, measurement, levels, "closed")),
+        ("throughput-by-clients", lambda axes: _throughput(axes, measurement, levels)),
+        ("latency-by-rate", lambda axes: _by_level(axes, measurement, levels, "open")),
+        ("quality-by-p99", lambda axes: _quality(axes, measurement, levels)),
+        *(
+            (
+                f"distribution-{level.label.replace(' ', '-').replace('/', '-')}",
+                lambda axes, level=level: _distribution(axes, measurement, level, levels[level]),
+            )
+            for level in levels
+        ),
+        ("warm-up", lambda axes: _warmup(axes, measurement)),
+        ("over-time", lambda axes: _over_time(axes, measurement, levels)),
+    ]
+    drawn = {name: svg(draw) for name, draw in drawings}
+    return {name: svg for name, svg in drawn.items() if svg is not None}
+
+
+def _plain_ticks(axes: Any, *, x: bool, y: bool) -> None:
+    """Logarithmic axes with numbers as people write them, at 1, 2 and 5 of each power of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    for axis, logarithmic in ((axes.xaxis, x), (axes.yaxis, y)):
+        if logarithmic:
+            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_minor_formatter(NullFormatter())
+
+
+def _style(measurement: Measurement, name: str) -> dict[str, Any]:
+    at = list(measurement.variants).index(name)
+    return {"color": COLOURS[at % len(COLOURS)], "marker": MARKERS[at % len(MARKERS)], "markersize": 4}
+
+
+def _plotted(measurement: Measurement) -> list[str]:
+    """The engines that are drawn as lines: more than a few are unreadable, and the tables have them all."""
+    return list(measurement.variants)[:PLOTTED_ENGINES]
+
+
+def _by_level(axes: Any, measurement: Measurement, levels: Levels, mode: str) -> bool:
+    chosen = sorted(level for level in levels if level.mode == mode)
+    drawn = False
+    for name in _plotted(measurement):
+        for percentile, line in (("P99", "-"), ("P50", "--")):
+            points = [
+                (level.value, value)
+                for level in chosen
+                if name in levels[level] and (value := levels[level][name].estimate(f"{percentile} ms")) is not None
+            ]
+            points = [(x, value) for x, value in points if math.isfinite(value.value)]
+            if points:
+                y = [value.value for _, value in points]
+                axes.errorbar(
+                    [x for x, _ in points],
+                    y,
+                    yerr=_bars([value for _, value in points]),
+                    linestyle=line,
+                    label=f"{name} {percentile}",
+                    capsize=2,
+                    **_style(measurement, name),
+                )
+                drawn = True
+    axes.set_xlabel("clients" if mode == "closed" else "requests a second")
+    axes.set_xticks([level.value for level in chosen])
+    axes.set_ylabel("latency, ms")
+    axes.set_yscale("log")
+    _plain_ticks(axes, x=False, y=True)
+    return drawn
+
+
+def _throughput(axes: Any, measurement: Measurement, levels: Levels) -> bool:
+    chosen = sorted(level for level in levels if level.mode == "closed")
+    drawn = False
+    for name in _plotted(measurement):
+        points = [
+            (level.value, value)
+            for level in chosen
+            if name in levels[level] and (value := levels[level][name].estimate(THROUGHPUT)) is not None
+        ]
+        if points:
+            values = [value for _, value in points]
+            axes.errorbar(
+                [x for x, _ in points],
+                [value.value for value in values],
+                yerr=_bars(values),
+                label=name,
+                capsize=2,
+                **_style(measurement, name),
+            )
+            drawn = True
+    axes.set_xlabel("clients")
+    axes.set_xticks([level.value for level in chosen])
+    axes.set_ylabel("requests a second")
+    axes.set_ylim(bottom=0)
+    return drawn
+
+
+def _quality(axes: Any, measurement: Measurement, levels: Levels) -> bool:
+    """Quality over the highest percentile that may be shown, at the highest number of clients."""
+    if not levels:
+        return False
+    level = max((each for each in levels if each.mode == "closed"), default=max(levels))
+    quality = [row for row in measurement.quality if row.kind == "value"]
+    names = {row.measure for row in quality}
+    measure = "nDCG@10" if "nDCG@10" in names else "overlap@10"
+    value = {row.engine: row for row in quality if row.measure == measure}
+    fine = {name: cell for name, cell in levels[level].items() if not cell.refused}
+    shared = [name for name in ("P99 ms", "P90 ms", "P50 ms") if all(cell.may_show(name) for cell in fine.values())]
+    if not value or not shared:
+        return False
+    drawn = False
+    for name, cell in fine.items():
+        latency = cell.estimate(shared[0])
+        if name in value and latency is not None and math.isfinite(latency.value):
+            axes.plot([latency.value], [value[name].value], linestyle="", label=name, **_style(measurement, name))
+            axes.annotate(
+                name, (latency.value, value[name].value), textcoords="offset points", xytext=(4, 4), fontsize=6
+            )
+            drawn = True
+    axes.set_xlabel(f"{shared[0].removesuffix(' ms')} at {level.label}, ms")
+    axes.set_ylabel(measure)
+    return drawn
+
+
+def _distribution(axes: Any, measurement: Measurement, level: Level, row: Mapping[str, Cell]) -> bool:
+    drawn = False
+    for name in _plotted(measurement):
+        cell = row.get(name)
+        if cell is None or cell.refused:
+            continue
+        counted = cell.sample.counted.sum(axis=0)
+        failed = float(cell.sample.failed.sum())
+        total = counted.sum() + failed
+        beyond = total - np.cumsum(counted)
+        kept = (counted > 0) & (beyond >= hdr.BEYOND)
+        if kept.any():
+            style = {key: value for key, value in _style(measurement, name).items() if key == "color"}
+            axes.step(cell.sample.values[kept], beyond[kept] / total, where="post", label=name, **style)
+            drawn = True
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    _plain_ticks(axes, x=True, y=True)
+    axes.set_xlabel("latency, ms")
+    axes.set_ylabel("share that took longer")
+    axes.set_title(level.label)
+    return drawn
+
+
+def _warmup(axes: Any, measurement: Measurement) -> bool:
+    for name in _plotted(measurement):
+        windows = measurement.warmup.throughput.get(name, [])
+        axes.plot(range(1, len(windows) + 1), windows, label=name, **_style(measurement, name))
+    axes.set_xlabel("window")
+    axes.set_ylabel("requests a second")
+    axes.set_ylim(bottom=0)
+    return any(measurement.warmup.throughput.values())
+
+
+def _over_time(axes: Any, measurement: Measurement, levels: Levels) -> bool:
+    if not levels:
+        return False
+    level = max(levels)
+    drawn = False
+    for name in _plotted(measurement):
+        cell = levels[level].get(name)
+        if cell is None or len(cell.blocks) < 2:
+            continue
+        blocks = sorted(cell.blocks, key=lambda block: block.began)
+        speed = np.array([block.completed / block.seconds for block in blocks])
+        if speed.mean() > 0:
+            axes.plot(
+                [block.began / 60 for block in blocks], speed / speed.mean(), label=name, **_style(measurement, name)
+            )
+            drawn = True
+    axes.set_xlabel(f"minutes since the run began, at {level.label}")
+    axes.set_ylabel("throughput, of its mean")
+    return drawn
+
+
+def _bars(values: Sequence[Any]) -> list[list[float]]:
+    """Distances down and up to the intervals' ends, for error bars."""
+    low = [max(0.0, value.value - value.low) if value.low is not None else 0.0 for value in values]
+    high = [max(0.0, value.high - value.value) if value.high is not None else 0.0 for value in values]
+    return [low, high]

@@ -1,0 +1,252 @@
+"""A load test as data: result rows and goals (`summary.json`), everything it found out (`load.json`), rows as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from benchmarks.load import server
+from benchmarks.load.blocks import Block, Level
+from benchmarks.load.ceiling import Ceiling
+from benchmarks.load.measurement import LoadSettings, Measurement
+from benchmarks.load.phases import Probe, SloResult, Warmup, WarmupSettings
+from benchmarks.load.quality import Postings
+from benchmarks.load.statistics import MEASURES, THROUGHPUT, Cell, Estimate, Levels, cells
+from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.provenance import Machine, code_commit, command_line, machine_facts
+from opensearch_neural.evaluation.results import Data, Goal, Row, Summary
+
+FORMAT = 1
+FILE_NAME = "load.json"
+
+PARTS = ("encode", "network", "took")
+"""Of a request's time."""
+
+
+def set_name(measurement: Measurement, level: Level) -> str:
+    return f"{measurement.index}, {level.label}"
+
+
+def rows(measurement: Measurement, levels: Levels | None = None) -> list[Row]:
+    """Every number of the run as result rows: those of a level in the set "INDEX, LEVEL", the others in "INDEX".
+
+    Refused cells have the one row "refused".
+    """
+    result = [*measurement.quality, *measurement.more]
+    base = measurement.settings.baseline
+    for level, row in (cells(measurement) if levels is None else levels).items():
+        for name, cell in row.items():
+            result += _cell_rows(set_name(measurement, level), name, cell, base)
+    for name, results in measurement.slo.items():
+        for slo in results:
+            requests = sum(probe.requests for probe in slo.probes)
+            high = None if math.isinf(slo.above) else slo.above
+            if slo.refused:
+                result.append(
+                    Row(measurement.index, name, f"refused: P99 ≤ {slo.limit_ms:g} ms", 1.0, None, None, requests)
+                )
+                continue
+            measure = f"highest rate with P99 ≤ {slo.limit_ms:g} ms"
+            result.append(Row(measurement.index, name, measure, slo.rate, slo.rate, high, requests))
+    for name, ceiling in measurement.ceilings.items():
+        result.append(
+            Row(measurement.index, name, "generator's ceiling, requests/s", ceiling.requests_per_second, None, None, 0)
+        )
+    for name, of_query in measurement.postings.items():
+        result.append(Row(measurement.index, name, "tokens searched", of_query.tokens, None, None, of_query.queries))
+        result.append(
+            Row(measurement.index, name, "postings of these", of_query.postings, None, None, of_query.queries)
+        )
+    return result
+
+
+def _cell_rows(set_: str, name: str, cell: Cell, base: str) -> list[Row]:
+    if cell.refused:
+        return [Row(set_, name, "refused", 1.0, None, None, cell.requests)]
+    result = [
+        Row(set_, name, measure, value.value, value.low, value.high, value.n)
+        for measure in MEASURES
+        if _is_known(value := cell.estimate(measure))
+    ]
+    for measure in MEASURES:
+        if _is_known(value := cell.ratio(measure)):
+            of_base = partial(Row, kind="ratio", baseline=base)
+            unitless = measure.removesuffix(" ms")
+            result.append(of_base(set_, name, unitless, value.value, value.low, value.high, value.n))
+    for part in PARTS:
+        mean = cell.mean_of(part)
+        if mean is not None:
+            result.append(Row(set_, name, f"{part} ms, mean", mean, None, None, cell.requests))
+    failed = sum(cell.failures.values())
+    result.append(Row(set_, name, "failed", failed / max(1, cell.requests), None, None, cell.requests))
+    result.append(Row(set_, name, "generator, share of a core", cell.core_share, None, None, cell.requests))
+    return result
+
+
+def _is_known(value: Estimate | None) -> TypeGuard[Estimate]:
+    return value is not None and math.isfinite(value.value)
+
+
+def goals(
+    measurement: Measurement, engine: str, levels: Levels | None = None, *, reference: str = "sparse"
+) -> list[Goal]:
+    """The goals of high-IDF-first against BM25, for the engine called `engine`; quality against `reference`."""
+    base, result = measurement.settings.baseline, []
+    measured = cells(measurement) if levels is None else levels
+    for level in measurement.settings.levels():
+        if level.mode != "closed":
+            continue
+        row = measured.get(level, {})
+        cell = row.get(engine)
+        at = f"at {level.label} on {measurement.index}"
+        ratio = cell.ratio("P99 ms") if cell else None
+        high = ratio.high if ratio else None
+        result.append(
+            Goal(
+                f"{engine}: P99 ratio to {base} with its upper interval at or below 1.0, {at}",
+                1.0,
+                None if high is None else round(high, 3),
+                high is not None and high <= 1.0,
+            )
+        )
+        speed = cell.ratio(THROUGHPUT) if cell else None
+        result.append(
+            Goal(
+                f"{engine}: throughput ratio to {base} at or above 1.0, {at}",
+                1.0,
+                None if speed is None else round(speed.value, 3),
+                speed is not None and speed.value >= 1.0,
+            )
+        )
+        requests = min((each.requests for each in row.values()), default=0)
+        result.append(Goal(f"at least 10,000 measured requests a cell, {at}", 10_000, requests, requests >= 10_000))
+    ndcg = {row.engine: row.value for row in measurement.quality if (row.kind, row.measure) == ("value", "nDCG@10")}
+    if engine in ndcg and reference in ndcg:
+        points = 100 * (ndcg[reference] - ndcg[engine])
+        words = f"{engine}: nDCG@10 within 0.5 points of all tokens on {measurement.index}"
+        result.append(Goal(words, 0.5, round(points, 2), points <= 0.5))
+    return result
+
+
+def summary(
+    measurement: Measurement,
+    data: Sequence[Data] = (),
+    goal_engine: str | None = None,
+    title: str = "",
+    levels: Levels | None = None,
+) -> Summary:
+    """The result file."""
+    levels = cells(measurement) if levels is None else levels
+    return Summary.of_this_run(
+        machine=environment(measurement),
+        data=data,
+        seeds=[measurement.settings.seed],
+        rows=rows(measurement, levels),
+        goals=goals(measurement, goal_engine, levels) if goal_engine else [],
+        title=f"{title or f'Load: {measurement.index}'}{' (partial)' if measurement.partial else ''}",
+    )
+
+
+def environment(measurement: Measurement) -> Machine:
+    """The machine's facts and the cluster's."""
+    facts = machine_facts()
+    if measurement.cluster is not None:
+        facts["opensearch"] = measurement.cluster.version
+        facts["nodes"] = measurement.cluster.nodes
+        facts["heap_gib"] = round(measurement.cluster.heap_max / 2**30, 2)
+    return facts
+
+
+def to_json(measurement: Measurement, *, command: str | None = None) -> dict[str, Any]:
+    """The content of load.json. Infinite numbers are written as null."""
+    content = {item.name: _plain(getattr(measurement, item.name)) for item in fields(measurement)}
+    content["blocks"] = [block.to_json() for block in measurement.blocks]
+    return {
+        "format": FORMAT,
+        "command": command_line() if command is None else command,
+        "code": code_commit(),
+        "machine": environment(measurement),
+        **content,
+    }
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read(path: Path) -> tuple[Measurement, dict[str, Any]]:
+    """(the run, {command, code, machine}) from load.json, or from the folder that holds it.
+
+    Raises InputError naming the file for anything else.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / FILE_NAME
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT or "blocks" not in content:
+        raise InputError(f"{path} is not the result of a load run of format {FORMAT}", "`osn bench load` writes it")
+    facts = {name: content.pop(name, None) for name in ("command", "code", "machine")}
+    del content["format"]
+    try:
+        return _measurement(content), facts
+    except (TypeError, KeyError, ValueError) as error:
+        raise InputError(f"{path}: a field is missing or of another kind ({error})") from None
+
+
+def _measurement(content: dict[str, Any]) -> Measurement:
+    settings = dict(content["settings"])
+    for name in ("clients", "rates", "slo"):
+        settings[name] = tuple(settings[name])
+    settings["warmup"] = WarmupSettings(**settings["warmup"])
+    content = {
+        **content,
+        "settings": LoadSettings(**settings),
+        "blocks": [Block.from_json(block) for block in content["blocks"]],
+        "ceilings": {name: Ceiling(**each) for name, each in content["ceilings"].items()},
+        "warmup": Warmup(**content["warmup"]),
+        "slo": {name: [_slo(each) for each in results] for name, results in content["slo"].items()},
+        "quality": [Row(**row) for row in content["quality"]],
+        "more": [Row(**row) for row in content["more"]],
+        "postings": {name: Postings(**each) for name, each in content["postings"].items()},
+        "cluster": server.ClusterFacts(**content["cluster"]) if content["cluster"] else None,
+        "indexes": {name: server.IndexFacts(**each) for name, each in content["indexes"].items()},
+        "before": server.Counters(**content["before"]) if content["before"] else None,
+        "after": server.Counters(**content["after"]) if content["after"] else None,
+    }
+    return Measurement(**content)
+
+
+def _slo(content: dict[str, Any]) -> SloResult:
+    probes = [
+        Probe(**{**probe, "p99": math.inf if probe["p99"] is None else probe["p99"]}) for probe in content["probes"]
+    ]
+    above = math.inf if content["above"] is None else content["above"]
+    return SloResult(content["limit_ms"], content["rate"], above, probes, content["refused"])
+
+
+def csv_text(result: Iterable[Row]) -> str:
+    """Result rows as CSV."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["set", "engine", "measure", "value", "low", "high", "n"])
+    for row in result:
+        writer.writerow([row.set, row.line, row.column, row.value, row.low, row.high, row.n])
+    return out.getvalue()

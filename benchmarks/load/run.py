@@ -1,0 +1,368 @@
+"""A whole run: ceilings, quality, warm-up, blocks in random turns, index facts; and what is left when it ends early.
+
+Whatever ends a run (a killed worker, a dying node, Ctrl-C), what was measured until then is reported, marked as partial,
+with the reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from benchmarks.load import histogram as hdr
+from benchmarks.load import quality, server
+from benchmarks.load.blocks import Block, BlockLog, Level, Pace, Turn, round_of, run_block
+from benchmarks.load.ceiling import measure_ceilings, strain_of
+from benchmarks.load.generator import GeneratorLost, Generators, default_processes
+from benchmarks.load.measurement import LoadSettings, Measurement
+from benchmarks.load.phases import Probe, highest_rate, warm_up
+from benchmarks.load.quality import Judged
+from benchmarks.load.server import ServerProbe
+from benchmarks.load.variants import described, with_options
+from benchmarks.load.workload import Workload, body_builders, request_heads
+from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.engines.settings import Cascade, TwoPhases
+from opensearch_neural.errors import ClusterError, InputError, OsnError
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+log = logging.getLogger(__name__)
+
+POSTINGS_QUERIES = 200
+RESAMPLED = "resampled"
+"""The key of an index's `_meta.osn` that says that its documents are drawn (`grown/documents.py`)."""
+HALF = 0.5
+"""Of a block's requests failing makes one ask whether the node still lives."""
+
+
+class _Ended(Exception):
+    """The run cannot go on; the message says why."""
+
+
+Say = Callable[[str], object]
+"""Takes a line about what is being done now."""
+
+
+def genuine_answers(client: OpenSearch, workload: Workload) -> dict[str, bytes]:
+    """{variant: body of the answer to the first query}. Raises ClusterError with the cluster's reason for a refusal."""
+    builders = body_builders(workload)
+    answers = {}
+    for variant in workload.variants:
+        with translate_errors():
+            answer = client.transport.perform_request(
+                "POST", workload.path_of(variant), body=builders[variant.name](workload.texts[0])
+            )
+        if answer.get("timed_out") or answer.get("_shards", {}).get("failed"):
+            raise ClusterError(f"only a part of the index {workload.index_of(variant)!r} answered")
+        answers[variant.name] = orjson.dumps(answer)
+        request_heads(workload, variant)  # a header that cannot be sent is met here
+    return answers
+
+
+def measure(
+    client: OpenSearch,
+    workload: Workload,
+    settings: LoadSettings,
+    *,
+    judged: Judged | None = None,
+    out: Path | None = None,
+    restart: bool = False,
+    say: Say = log.info,
+    on_block: Callable[[Block, float], object] | None = None,
+) -> Measurement:
+    """Run the load test. Needs a cluster that answers when it begins; after that, a partial result is returned rather
+    than an error raised.
+
+    out: folder for the log of blocks; on_block: called with each finished block and the share of the work done.
+
+    Raises InputError, ModelError and ClusterError for what keeps it from beginning.
+    """
+    settings.validate()
+    names = [variant.name for variant in workload.variants]
+    if settings.baseline not in names:
+        raise InputError(
+            f"the baseline {settings.baseline!r} is not among the engines: {', '.join(names)}",
+            "name it with --baseline, or add it to --engines",
+        )
+    measurement = Measurement(
+        settings=settings,
+        index=workload.index,
+        variants=described(workload.variants),
+        queries=len(workload.texts),
+        queries_hash=hashlib.sha256("\n".join(workload.texts).encode()).hexdigest()[:16],
+        judged=judged is not None,
+    )
+    began = time.monotonic()
+    probe = ServerProbe(client, workload.target.settings.urls)
+    answers = genuine_answers(client, workload)
+    measurement.cluster = server.cluster_facts(probe)
+    for index in workload.indexes:
+        server.settle_index(client, index)
+        measurement.indexes[index] = server.index_facts(client, index)
+    measurement.notes += notes(measurement, workload)
+    block_log = None
+    if out is not None:
+        block_log = BlockLog.open(out, identity(measurement, workload), engines=len(names), restart=restart)
+        measurement.blocks = block_log.blocks
+        if block_log.blocks:
+            measurement.incidents.append(f"continued after {len(block_log.blocks)} blocks of an interrupted run")
+    run = LoadRun(client, workload, settings, probe, measurement, block_log, say, on_block, began)
+    try:
+        run.everything(answers, judged)
+    except _Ended as ended:
+        measurement.partial = str(ended)
+    except GeneratorLost as lost:
+        measurement.partial = str(lost)
+    except KeyboardInterrupt:
+        measurement.partial = "interrupted"
+    except OsnError as error:
+        if not measurement.blocks:
+            raise
+        measurement.partial = error.message
+    measurement.seconds = time.monotonic() - began
+    return measurement
+
+
+def identity(measurement: Measurement, workload: Workload) -> dict[str, Any]:
+    """What makes two runs one: another engine, query, index or setting makes another."""
+    settings = asdict(measurement.settings)
+    for name in ("rounds", "requests", "minutes", "quality", "quality_queries", "ceiling", "warmup", "slo"):
+        settings.pop(name)  # more of the same may be added to a run
+    return orjson.loads(
+        orjson.dumps(
+            {
+                "index": {name: [facts.documents, facts.segments] for name, facts in measurement.indexes.items()},
+                # What the vectors were made with, and what `osn tune` stored.
+                "records": {name: facts.meta for name, facts in workload.indexes.items()},
+                "variants": measurement.variants,
+                "queries": measurement.queries_hash,
+                "settings": settings,
+                "models": asdict(workload.models),
+            }
+        )
+    )
+
+
+def _drawn(index: Mapping[str, Any]) -> str:
+    """What an index's record says of how its documents were drawn."""
+    if index["documents"] > index["of"]:
+        parts = [
+            f"resampled from {index['of']:,} real documents, text and vectors drawn together, no exact duplicates",
+            f"{index['mix']:.0%} of a drawn document's words come from a second one",
+        ]
+    else:
+        parts = [f"the first {index['documents']:,} of {index['of']:,} real documents"]
+    if index.get("prune"):
+        parts.append(f"sparse vectors pruned to {index['prune']}")
+    if index.get("weight_bits"):
+        parts.append(f"sparse weights of {index['weight_bits']} significant bits")
+    return "; ".join(parts)
+
+
+def notes(measurement: Measurement, workload: Workload) -> list[str]:
+    """What a reader must know to judge the numbers."""
+    said = [
+        "Request cache off for these requests (request_cache=false) unless an engine says cache=yes; the query cache of "
+        "filters is as the index has it. The operating system's page cache is warm.",
+    ]
+    for variant in workload.variants:
+        if variant.engine == "high-idf-first":
+            said.append(
+                f"{variant.name}: rare tokens {TwoPhases.of(with_options(variant, workload.engines_of(variant)))}"
+            )
+        elif variant.engine == "cascade":
+            said.append(f"{variant.name}: {Cascade.of(with_options(variant, workload.engines_of(variant)))}")
+    for name, opened in workload.indexes.items():
+        drawn = opened.meta.extra.get(RESAMPLED)
+        if drawn:
+            said.append(f"{name}: {_drawn(drawn)}")
+    for name, facts in measurement.indexes.items():
+        if facts.segments > facts.shards:
+            said.append(
+                f"{name} has {facts.segments} segments in {facts.shards} shards; `osn ingest --merge` makes it one each."
+            )
+    if measurement.queries < 100:
+        said.append(f"Only {measurement.queries} different queries: the same postings are read again and again.")
+    return said
+
+
+@dataclass
+class LoadRun:
+    """The state of a run under way."""
+
+    client: OpenSearch
+    workload: Workload
+    settings: LoadSettings
+    probe: ServerProbe
+    measurement: Measurement
+    block_log: BlockLog | None
+    say: Say
+    on_block: Callable[[Block, float], object] | None
+    began: float
+
+    def everything(self, answers: Mapping[str, bytes], judged: Judged | None) -> None:
+        settings, measurement = self.settings, self.measurement
+        processes = settings.processes or default_processes()
+        most_clients = max([*settings.clients, 2 * processes] if settings.clients else [50])
+        self.say(f"the generator's own ceiling, with {processes} processes and {most_clients} clients")
+        measurement.ceilings = measure_ceilings(
+            self.workload, answers, clients=most_clients, processes=processes, seconds=settings.ceiling
+        )
+        if settings.quality:
+            self.say("quality")
+            self.measure_quality(judged)
+            queries = {str(at): text for at, text in enumerate(self.workload.texts)}
+            measurement.postings = quality.postings(self.client, self.workload, quality.some(queries, POSTINGS_QUERIES))
+        with Generators(self.workload, processes) as generators:
+            self.generators = generators
+            closed = [level for level in settings.levels() if level.mode == "closed"]
+            # An open loop is as fast as its rate, whatever the server does: it cannot show that the server is warm.
+            level = max(closed or [Level("closed", 8.0)])
+            self.say(
+                f"warm-up at {level.label}, {settings.warmup.least:g} s at least, until throughput is steady "
+                f"({settings.warmup.most:g} s at most)"
+            )
+            self.pace = Pace(settings.requests, settings.rounds, settings.shortest, settings.longest)
+            self.warm_up(level)
+            measurement.before = self.probe.counters()
+            try:
+                if settings.levels():
+                    self.rounds()
+                for limit in settings.slo:
+                    self.search_rates(limit)
+            finally:
+                measurement.after = self.probe.counters()
+
+    def measure_quality(self, judged: Judged | None) -> None:
+        settings, workload = self.settings, self.workload
+        if judged is not None:
+            self.measurement.quality += quality.judged_rows(
+                self.client, workload, judged, workload.index, baseline=settings.baseline, seed=settings.seed
+            )
+        queries = judged.queries if judged else {str(at): text for at, text in enumerate(workload.texts)}
+        self.measurement.quality += quality.overlap_rows(
+            self.client,
+            workload,
+            quality.some(queries, settings.quality_queries, settings.seed),
+            workload.index,
+            seed=settings.seed,
+        )
+
+    def warm_up(self, level: Level) -> None:
+        names = list(self.measurement.variants)
+        self.measurement.warmup = warm_up(
+            lambda turn, length: self.block(turn, length),
+            names,
+            level,
+            self.settings.warmup,
+            on_block=lambda block: self.pace.learn(block),
+        )
+        if not self.measurement.warmup.steady:
+            self.measurement.incidents.append(
+                f"throughput was not steady yet after {self.measurement.warmup.seconds:.0f} s of warm-up"
+            )
+
+    def block(self, turn: Turn, length: float) -> Block:
+        """Measure one turn. Raises _Ended where the cluster is gone."""
+        block = run_block(
+            self.generators,
+            self.probe,
+            turn,
+            settle=self.settings.settle,
+            length=length,
+            seed=self.settings.seed,
+            run_began=self.began,
+        )
+        unreachable = sum(count for what, count in block.failures.items() if what in ("connection", "timeout"))
+        if block.broken or (block.requests and unreachable > HALF * block.requests):
+            failures = ", ".join(f"{count} × {what}" for what, count in sorted(block.failures.items()))
+            if block.broken or not self.probe.answers():
+                block = replace(block, broken=block.broken or "the cluster does not answer")
+                self.measurement.blocks.append(block)
+                raise _Ended(
+                    f"the cluster stopped answering during {turn.variant} at {turn.level.label} ({failures}); "
+                    "that block does not count"
+                )
+        return block
+
+    def rounds(self) -> None:
+        """Blocks until every engine has its requests at every level, the time is up, or something ends it."""
+        settings, measurement = self.settings, self.measurement
+        names = list(measurement.variants)
+        levels = settings.levels()
+        for block in measurement.blocks:
+            self.pace.learn(block)
+        number = 1 + max((block.round for block in measurement.blocks), default=-1)
+        deadline = math.inf if settings.minutes is None else time.monotonic() + 60 * settings.minutes
+        self.say(f"blocks: {len(names)} engines at {', '.join(level.label for level in levels)}")
+        while wanting := self.wanting(levels, names, number):
+            for turn in round_of(number, wanting, names, settings.seed):
+                length = self.pace.length(turn)
+                if time.monotonic() + settings.settle + length > deadline:
+                    measurement.incidents.append(
+                        f"the time of {settings.minutes:g} minutes was up in round {number + 1}, before all was measured"
+                    )
+                    return
+                block = self.block(turn, length)
+                self.pace.learn(block)
+                measurement.blocks.append(block) if self.block_log is None else self.block_log.add(block)
+                if self.on_block:
+                    self.on_block(block, self.done(levels, names))
+            number += 1
+
+    def wanting(self, levels: Sequence[Level], names: Sequence[str], number: int) -> list[Level]:
+        """The levels at which an engine lacks requests or rounds."""
+        if number < self.settings.rounds:
+            return list(levels)
+        if number >= 3 * self.settings.rounds:
+            # Windows at their longest and still too few: the engine is too slow for what was asked.
+            lacking = [level.label for level in levels if self.fewest(level, names) < self.settings.requests]
+            if lacking:
+                self.measurement.incidents.append(
+                    f"fewer than {self.settings.requests} requests at {', '.join(lacking)} after {number} rounds"
+                )
+            return []
+        return [level for level in levels if self.fewest(level, names) < self.settings.requests]
+
+    def fewest(self, level: Level, names: Sequence[str]) -> int:
+        counts = dict.fromkeys(names, 0)
+        for block in self.measurement.blocks:
+            if block.level == level and block.broken is None and block.variant in counts:
+                counts[block.variant] += block.requests
+        return min(counts.values())
+
+    def done(self, levels: Sequence[Level], names: Sequence[str]) -> float:
+        """The share of the blocks that are measured."""
+        whole = self.settings.rounds * len(levels) * len(names)
+        return min(1.0, len(self.measurement.blocks) / whole)
+
+    def search_rates(self, limit: float) -> None:
+        """For each engine the highest rate with P99 at or below `limit` ms."""
+        names = list(self.measurement.variants)
+        for name in names:
+            self.say(f"the highest rate of {name} with P99 ≤ {limit:g} ms")
+            fastest = max((speed for (_, variant), speed in self.pace.speed.items() if variant == name), default=100.0)
+            result = highest_rate(lambda rate, name=name: self.probe_rate(name, rate, limit), limit, 0.7 * fastest)  # type: ignore[misc]
+            self.measurement.slo.setdefault(name, []).append(result)
+
+    def probe_rate(self, name: str, rate: float, limit: float) -> Probe:
+        """P99 at one rate: a short look first, since a rate that is far too high would take minutes to drain."""
+        level, ceiling = Level("open", rate), self.measurement.ceilings.get(name)
+        block = self.block(Turn(-1, level, name), max(2.0, min(10.0, 200 / rate)))
+        p95 = hdr.quantile(hdr.counts(hdr.decode(block.latency)), float(block.failed), 0.95)
+        p99 = math.inf
+        if float(p95) <= 2 * limit and block.completed >= 0.8 * block.requests:
+            block = self.block(Turn(-1, level, name), max(self.settings.shortest, 1.05 * self.settings.requests / rate))
+            p99 = float(hdr.quantile(hdr.counts(hdr.decode(block.latency)), float(block.failed), 0.99))
+        # A rate that held, held; one that did not may have met the generator's limits instead of the cluster's.
+        refused = None if p99 <= limit else strain_of(level, [block], ceiling).refusal()
+        return Probe(rate, p99, block.requests, block.seconds, refused)

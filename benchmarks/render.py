@@ -1,0 +1,333 @@
+"""Result rows as every table and page.
+
+Markdown, for a terminal, the README and docs/: all rows of results (`text`), or what a page shows of one (`gains`, `arms`,
+`ratios`, `costs`). HTML: one page of all results that needs nothing else (`page`), and the parts that other pages are made
+of (`document`, `html_table`, `figure`). SVG: the frame of a plot (`svg`).
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+from typing import Any, Protocol
+
+from opensearch_neural.errors import MissingExtra
+from opensearch_neural.evaluation.results import Goal, Row, Summary
+from opensearch_neural.evaluation.tables import cell, number, pivot, result_table, table
+
+PLOTS = {".svg": "image/svg+xml", ".png": "image/png"}
+"""Plots that lie beside a summary.json are put into the page."""
+RATIOS = ("P99", "requests/s")
+"""What `ratios` shows, each over the baseline's."""
+
+
+class Interval(Protocol):
+    """A number with the ends of its interval: a row, or an estimate of a load test."""
+
+    @property
+    def value(self) -> float: ...
+    @property
+    def low(self) -> float | None: ...
+    @property
+    def high(self) -> float | None: ...
+
+
+def with_interval(number: Interval | None) -> str:
+    """As ratios and points are shown: "0.98 [0.92, 1.06]"; "–" for what is unknown."""
+    if number is None:
+        return "–"
+    if number.low is None or number.high is None:
+        return f"{number.value:.2f}"
+    return f"{number.value:.2f} [{number.low:.2f}, {number.high:.2f}]"
+
+
+def signed(number: Interval, digits: int = 3) -> str:
+    """As goals show a paired difference: "+0.045 [+0.036, +0.055]", without the interval if there is none."""
+    interval = (
+        "" if number.low is None or number.high is None else f" [{number.low:+.{digits}f}, {number.high:+.{digits}f}]"
+    )
+    return f"{number.value:+.{digits}f}{interval}"
+
+
+# ------------------------------------------------ Markdown
+
+
+def text(summaries: Mapping[str, Summary]) -> str:
+    """The tables of all experiments, each under its title, with its goals and the command that made it."""
+    parts = []
+    for name, summary in summaries.items():
+        parts += [f"## {summary.title or name}", f"`{summary.command}` ({summary.code[:12]})"]
+        if summary.rows:
+            parts.append(result_table(summary.rows))
+        if summary.goals:
+            parts.append(table(["goal", "target", "value", "met"], map(_goal_cells, summary.goals)))
+    return "\n\n".join(parts)
+
+
+def ratios(rows: list[Row]) -> str:
+    """A line for each index and level, a column for each engine and ratio, with their intervals."""
+    chosen = [row for row in rows if row.kind == "ratio" and row.measure in RATIOS]
+    by_cell = {(row.set, row.line, row.column): row for row in chosen}
+    engines = list(dict.fromkeys(row.line for row in chosen))
+    measures = sorted({row.column: RATIOS.index(row.measure) for row in chosen}.items(), key=lambda item: item[1])
+    columns = [(engine, measure) for measure, _ in measures for engine in engines]
+
+    return table(
+        ["", *(f"{engine}: {measure}" for engine, measure in columns)],
+        [
+            [set_, *(with_interval(row) if (row := by_cell.get((set_, *column))) else "" for column in columns)]
+            for set_ in dict.fromkeys(row.set for row in chosen)
+        ],
+    )
+
+
+def gains(rows: list[Row]) -> str:
+    """A line for each set: nDCG@10 of the baseline, and by how many points each engine lies above it."""
+    chosen = [row for row in rows if (row.kind, row.measure) == ("difference", "nDCG@10")]
+    (baseline,) = {row.against for row in chosen}
+    value = {(row.set, row.line): row for row in rows if (row.kind, row.measure) == ("value", "nDCG@10")}
+    points = {(row.set, row.line): _in_points(row) for row in chosen}
+    engines = list(dict.fromkeys(row.line for row in chosen))
+    return table(
+        ["", f"{baseline}: nDCG@10", *(f"{engine}: points above" for engine in engines)],
+        [
+            [name, f"{value[name, baseline].value:.3f}", *(with_interval(points[name, engine]) for engine in engines)]
+            for name in dict.fromkeys(row.set for row in chosen)
+        ],
+    )
+
+
+def arms(rows: list[Row]) -> str:
+    """A line for each arm and what it is compared with; for each set the arm's value of the measure that the first
+    difference is of, and by how many points it lies above the other."""
+    differences = [row for row in rows if row.kind == "difference"]
+    measure = differences[0].measure
+    value = {(row.set, row.line): row for row in rows if (row.kind, row.measure) == ("value", measure)}
+    above = {(row.line, row.against, row.set): _in_points(row) for row in differences if row.measure == measure}
+    sets = list(dict.fromkeys(set_ for set_, _ in value))
+    lines = []
+    for engine in dict.fromkeys(engine for _, engine in value):
+        others = list(dict.fromkeys(other for compared, other, _ in above if compared == engine))
+        for at, other in enumerate(others or [""]):
+            cells = [with_interval(above.get((engine, other, name))) if other else "" for name in sets]
+            values = [
+                f"{value[name, engine].value:.3f}" if (name, engine) in value and at == 0 else "" for name in sets
+            ]
+            pairs = [cell for pair in zip(values, cells, strict=True) for cell in pair]
+            lines.append([engine if at == 0 else "", other, *pairs])
+    heads = [head for name in sets for head in (f"{name}: {measure}", "points above")]
+    return table(["", "compared with", *heads], lines)
+
+
+def costs(rows: list[Row], measures: list[str], trained: dict[str, Row]) -> str:
+    """A line for each engine: what it costs, and what `trained` ({engine: row}) says of it, trained for longer."""
+    columns, lines = pivot(rows)
+    engine_of = {row.line: row.engine for row in rows}
+    (quality,) = {row.measure for row in trained.values()}
+    shown = [measure for measure in measures if measure in columns]
+    return table(
+        ["", *shown, f"{quality} (trained)"],
+        [
+            [
+                engine,
+                *(cell(values.get(measure), False) for measure in shown),
+                cell(trained.get(engine_of[engine]), False),
+            ]
+            for _, engine, values in lines
+            if any(measure in values for measure in shown)
+        ],
+    )
+
+
+def of_models(name: str, measure: str, summaries: Iterable[Summary]) -> dict[str, Row]:
+    """{engine: its row of the measure on the set `name`}, of the first seed that the first of these results has."""
+    of_engine: dict[str, Row] = {}
+    for summary in summaries:
+        for row in summary.rows:
+            if (row.set, row.kind, row.measure, row.variant) == (name, "value", measure, "") and row.seed is not None:
+                of_engine.setdefault(row.engine, row)
+    return of_engine
+
+
+def _in_points(row: Row) -> Row:
+    ends = {end: 100 * at for end in ("low", "high") if (at := getattr(row, end)) is not None}
+    return replace(row, value=100 * row.value, **ends)
+
+
+# ------------------------------------------------ HTML
+
+
+def page(summaries: Mapping[str, Summary], folder: Path) -> str:
+    """The HTML page; `folder` is where the experiments' folders lie, for the plots in them."""
+    met = sum(goal.met for summary in summaries.values() for goal in summary.goals)
+    goals = sum(len(summary.goals) for summary in summaries.values())
+    links = "".join(
+        f'<li><a href="#{escape(name)}">{escape(each.title or name)}</a></li>' for name, each in summaries.items()
+    )
+    sections = "\n".join(_section(name, summary, folder / name) for name, summary in summaries.items())
+    body = f"""<h1>Results</h1>
+<p>{len(summaries)} experiments, {met} of {goals} goals met. Brackets are 95% intervals; n is how many queries or requests a
+number rests on, and shows when it is pointed at.</p>
+<nav><ul>{links}</ul></nav>
+{sections}"""
+    return document("Results", body)
+
+
+def document(title: str, body: str, style: str = "") -> str:
+    """A whole HTML page; body: HTML; style: CSS beside that of all pages."""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<style>{_STYLE}{style}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+def _section(name: str, summary: Summary, folder: Path) -> str:
+    parts = [
+        f'<section id="{escape(name)}">',
+        f"<h2>{escape(summary.title or name)}</h2>",
+        f"<pre>{escape(summary.command)}</pre>",
+        _rows(summary.rows),
+        _goals(summary.goals),
+        *(
+            figure(path.stem, path.read_bytes(), PLOTS[path.suffix])
+            for path in sorted(folder.iterdir())
+            if path.suffix in PLOTS
+        ),
+        "<details><summary>Code, machine, data, seeds</summary><dl>",
+        _fact("code", summary.code),
+        _fact("machine", ", ".join(f"{key} {value}" for key, value in summary.machine.items())),
+        *(
+            _fact(f"data: {data.name}", "\n".join(f"{digest}  {file}" for file, digest in data.files.items()))
+            for data in summary.data
+        ),
+        _fact("seeds", ", ".join(map(str, summary.seeds)) or "none"),
+        "</dl></details>",
+        "</section>",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _rows(rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    measures, lines = pivot(rows)
+    body = (
+        [f"<td>{escape(data)}</td><td>{escape(engine)}</td>", *(_value(values.get(name)) for name in measures)]
+        for data, engine, values in lines
+    )
+    return html_table(["set", "engine", *measures], ("".join(cells) for cells in body))
+
+
+def _value(row: Row | None) -> str:
+    if row is None:
+        return "<td></td>"
+    value, _, interval = cell(row).partition(" ")
+    spread = f'<span class="interval">{escape(interval)}</span>' if interval else ""
+    return f'<td class="number" title="{row.value!r}, n = {row.n:,}">{escape(value)}{spread}</td>'
+
+
+def _goals(goals: Sequence[Goal]) -> str:
+    lines = (
+        f'<td>{escape(goal)}</td><td>{escape(target)}</td><td>{escape(value)}</td><td class="{met}">{met}</td>'
+        for goal, target, value, met in map(_goal_cells, goals)
+    )
+    return html_table(["goal", "target", "value", "met"], lines) if goals else ""
+
+
+def _goal_cells(goal: Goal) -> tuple[str, str, str, str]:
+    target, value = (
+        each if isinstance(each, str) else "" if each is None else number(each) for each in (goal.target, goal.value)
+    )
+    return goal.goal, target, value, "yes" if goal.met else "no"
+
+
+def html_table(header: Iterable[str], lines: Iterable[str]) -> str:
+    """header: texts; lines: the HTML of each line's cells."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in header)
+    body = "\n".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
+
+
+def figure(name: str, content: bytes, kind: str = PLOTS[".svg"], caption: str = "") -> str:
+    """A plot within the page."""
+    below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
+    encoded = base64.b64encode(content).decode()
+    return f'<figure><img alt="{escape(name)}" src="data:{kind};base64,{encoded}">{below}</figure>'
+
+
+def from_markdown(table: str) -> str:
+    """The HTML of a Markdown table, so that terminal and page cannot differ."""
+    header, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    return html_table(
+        header,
+        (
+            f"<td>{escape(first)}</td>" + "".join(f"<td class=number>{escape(cell)}</td>" for cell in others)
+            for first, *others in lines
+        ),
+    )
+
+
+def _fact(name: str, value: str) -> str:
+    return f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>"
+
+
+# ------------------------------------------------ SVG
+
+
+def svg(draw: Callable[[Any], bool]) -> str | None:
+    """What `draw` draws into the axes it is given; None if it says that there is nothing to draw.
+
+    Raises MissingExtra without matplotlib.
+    """
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise MissingExtra("drawing plots", "bench") from error
+    with matplotlib.rc_context({"svg.hashsalt": "osn", "svg.fonttype": "none", "font.size": 9}):
+        drawing = Figure(figsize=(6.4, 3.8), layout="constrained")
+        axes = drawing.add_subplot()
+        if not draw(axes):
+            return None
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=7, frameon=False)
+        out = io.StringIO()
+        drawing.savefig(out, format="svg", metadata={"Date": None})
+    return out.getvalue()
+
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #8884; --quiet: #777; --good: #17803d; --bad: #c22f2f; }
+body { margin: 0; font: 16px/1.5 system-ui, sans-serif; }
+main { max-width: 72rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
+h2 { margin-top: 3rem; padding-top: 1rem; border-top: 1px solid var(--line); }
+pre, dd { font: 13px/1.5 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; }
+.wide { overflow-x: auto; margin: 1rem 0; }
+table { border-collapse: collapse; font-size: 14px; }
+th, td { padding: .35rem .75rem; text-align: left; border-bottom: 1px solid var(--line); vertical-align: top; }
+th { max-width: 12rem; }
+.number { font-variant-numeric: tabular-nums; white-space: nowrap; }
+.interval { display: block; color: var(--quiet); font-size: 12px; }
+.yes { color: var(--good); }
+.no { color: var(--bad); font-weight: 600; }
+img { max-width: 100%; background: #fff; }
+dt { font-weight: 600; }
+dd { margin: 0 0 .5rem; }
+"""

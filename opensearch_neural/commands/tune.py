@@ -1,0 +1,193 @@
+"""`osn tune`: the fastest setting that keeps a share of quality, found on the index itself and stored in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.engine_options import models_options
+from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.tables import table
+
+if TYPE_CHECKING:
+    from opensearch_neural.models.dense_encoder import Backend
+    from opensearch_neural.tune import Chosen, Tried
+
+PLOT_WIDTH, PLOT_HEIGHT = 64, 16
+SHOWN_BELOW = 0.1
+"""How far below the required share the plot reaches."""
+
+
+@click.command()
+@click.option("--index", required=True, help="The index to tune; it must hold sparse vectors.")
+@click.option("--engine", type=click.Choice(["high-idf-first", "cascade"]), default="high-idf-first", show_default=True)
+@click.option("--data", type=click.Path(path_type=Path), default=None, help="Judged queries: a folder in BEIR layout.")
+@click.option("--split", default="train", show_default=True, help="Which judgements: none that are reported on later.")
+@click.option("--queries", type=click.Path(path_type=Path), default=None, help="Queries without judgements.")
+@click.option("--keep", type=click.FloatRange(0, 1), default=0.99, show_default=True, help="Share of quality to keep.")
+@click.option("--most", type=click.IntRange(min=5), default=150, show_default=True, help="Queries of each half.")
+@click.option("--passes", type=click.IntRange(min=1), default=3, show_default=True, help="Of which the fastest counts.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--dry-run", is_flag=True, help="Do not store the choice.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything that was tried as JSON.")
+@models_options
+@connection_options
+def tune(
+    connection: ConnectionSettings,
+    index: str,
+    engine: str,
+    data: Path | None,
+    split: str,
+    queries: Path | None,
+    keep: float,
+    most: int,
+    passes: int,
+    seed: int,
+    sparse: str | None,
+    dense: str | None,
+    pq: str | None,
+    backend: Backend,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Find the fastest setting of high-IDF-first that keeps a share of the quality of all tokens, and store it.
+
+    With --engine cascade: the weight and window of its quantized stage, the fastest that keep a share of the best found.
+    The choice is kept in the index, where `osn search`, `osn eval` and `opensearch_neural.engines` find it. Quality is
+    nDCG@10 with --data, else the overlap with the exact result. Half of the queries choose, the other half confirms. The
+    cluster should be otherwise idle.
+
+    \b
+    osn tune --index docs --data data/docs
+    osn tune --index docs --queries queries.jsonl --keep 0.98
+    osn tune --index docs --engine cascade --data data/docs
+    """
+    from opensearch_neural.corpus.judgements import BeirData, read_queries
+    from opensearch_neural.engines import open_engines
+    from opensearch_neural.tune import halves, store, tried_and_chosen
+
+    if (queries is None) == (data is None):
+        raise InputError("the queries come from one of two places", "--data: judged queries; --queries: any others")
+    if engine == "cascade" and data is None:
+        raise InputError("a cascade is chosen by judgements", "give --data, a folder in BEIR layout")
+    if data is not None:
+        beir = BeirData.load(data, split)
+        texts, qrels = beir.queries, beir.qrels
+    else:
+        assert queries is not None
+        texts, qrels = read_queries(queries), None
+    measure = "overlap@10" if qrels is None else "nDCG@10"
+    tuning, held_back = halves(texts, qrels, most, seed)
+    client = connect(settings=connection)
+    engines = open_engines(client, index, sparse=sparse, dense=dense, pq=pq, backend=backend)
+    tried, chosen = tried_and_chosen(client, engines, engine, tuning, held_back, keep, passes=passes, seed=seed)
+    if chosen is not None and not dry_run:
+        store(client, index, chosen, keep=keep, measure=measure, queries=len(held_back.texts))
+    if as_json:
+        print(json.dumps(_json(tried, chosen, measure, keep), indent=1))
+        return
+    print(f"{len(tried) - 1} settings on {len(tuning.texts)} queries, by {measure}\n")
+    print(plot(tried, chosen, keep))
+    print("\n" + front_table(tried, chosen, measure) + "\n")
+    if chosen is None:
+        print(
+            f"no setting surely keeps {keep:.1%} of {measure} and is faster than all tokens; nothing was stored"
+            if engine == "high-idf-first"
+            else f"the best cascade may be worse than all tokens on the held-back queries, by {measure}; nothing was stored"
+        )
+        return
+    interval = f" [{chosen.low:.1%}, {chosen.high:.1%}]" if chosen.low is not None and chosen.high is not None else ""
+    print(
+        f"chosen: {chosen.setting}: {chosen.kept:.1%}{interval} of all tokens' {measure} on {len(held_back.texts)} held-back"
+    )
+    print(f"queries at {chosen.tried.ms / tried[0].ms:.0%} of the time of all tokens", end="")
+    print(f" ({chosen.passed_over} faster settings did not keep it there)" if chosen.passed_over else "")
+    print("not stored (--dry-run)" if dry_run else f"stored in {index}: {engine} uses it from now on")
+
+
+def plot(tried: Sequence[Tried], chosen: Chosen | None, keep: float) -> str:
+    """Share of quality kept (up) over time (right): · a setting, o one of the Pareto set, # the choice, = the required
+    share, A all tokens. Settings far below the share lie on the lowest line, so that those around it can be told apart."""
+    from opensearch_neural.tune import pareto
+
+    front = pareto(tried)
+    quickest, slowest = min(each.ms for each in tried), max(each.ms for each in tried)
+    best = max(each.kept for each in tried)
+    worst = max(min(each.kept for each in tried), keep - SHOWN_BELOW)
+    span_ms, span_kept = max(slowest - quickest, 1e-9), max(best - worst, 1e-9)
+    grid = [[" "] * PLOT_WIDTH for _ in range(PLOT_HEIGHT)]
+
+    def row(kept: float) -> int:
+        return min(PLOT_HEIGHT - 1, round((best - kept) / span_kept * (PLOT_HEIGHT - 1)))
+
+    if worst <= keep <= best:
+        grid[row(keep)] = ["="] * PLOT_WIDTH
+    for each in sorted(tried, key=lambda each: _mark(each, front, chosen) != "·"):  # special marks on top
+        column = round((each.ms - quickest) / span_ms * (PLOT_WIDTH - 1))
+        grid[row(each.kept)][column] = _mark(each, front, chosen)
+    labels = [f"{best:6.1%}", *[""] * (PLOT_HEIGHT - 2), f"{worst:6.1%}"]
+    lines = [f"{label:>7} |{''.join(line)}" for label, line in zip(labels, grid, strict=True)]
+    ends = f"{quickest:.2f} ms"
+    return "\n".join(
+        [*lines, f"{'':>7} +{'-' * PLOT_WIDTH}", f"{'':>9}{ends}{slowest:>{PLOT_WIDTH - len(ends) - 3}.2f} ms"]
+    )
+
+
+def _mark(each: Tried, front: Sequence[Tried], chosen: Chosen | None) -> str:
+    if each.setting is None:
+        return "A"
+    if chosen is not None and each.setting == chosen.setting:
+        return "#"
+    return "o" if each in front else "·"
+
+
+def front_table(tried: Sequence[Tried], chosen: Chosen | None, measure: str) -> str:
+    """The Pareto set, and all tokens."""
+    from opensearch_neural.tune import pareto
+
+    front = [each for each in pareto(tried) if each.setting is not None]
+    lines = [
+        [
+            "all tokens" if each.setting is None else str(each.setting),
+            f"{each.ms:.2f}",
+            f"{each.quality:.4f}",
+            f"{each.kept:.1%}",
+            "chosen" if chosen and each.setting == chosen.setting else "",
+        ]
+        for each in [*front, *([chosen.tried] if chosen and chosen.tried not in front else []), tried[0]]
+    ]
+    return table(["setting", "ms", measure, "kept", ""], lines)
+
+
+def _json(tried: Sequence[Tried], chosen: Chosen | None, measure: str, keep: float) -> dict[str, Any]:
+    from opensearch_neural.tune import pareto
+
+    front = pareto(tried)
+    return {
+        "measure": measure,
+        "keep": keep,
+        "chosen": None
+        if chosen is None
+        else {
+            **chosen.setting.record,
+            **{name: value for name, value in asdict(chosen).items() if name in ("kept", "low", "high", "passed_over")},
+        },
+        "tried": [
+            {
+                **({"all": True} if each.setting is None else each.setting.record),
+                "ms": each.ms,
+                measure: each.quality,
+                "kept": each.kept,
+                "pareto": each in front,
+            }
+            for each in tried
+        ],
+    }

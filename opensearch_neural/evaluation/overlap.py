@@ -1,0 +1,23 @@
+"""How much of the exact result an approximate search finds, where there are no judgements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from opensearch_neural.evaluation.measures import rank
+
+PAGE = 10
+TIES = 3 * PAGE
+"""Hits of the exact result to fetch, so that ties with its tenth are seen."""
+
+
+def overlap(hits: Mapping[str, float], exact: Mapping[str, float], depth: int = PAGE) -> float:
+    """The share of the first `depth` of `exact` that the first `depth` of `hits` hold.
+
+    Documents that tie with the last of `exact` count as well as it does: which of them is shown is chance.
+    """
+    best = rank(exact)
+    last = best[min(depth, len(best)) - 1][1]
+    tied = {document for document, score in best if score >= last - 1e-6 * abs(last)}
+    returned = {document for document, _ in rank(hits)[:depth]}
+    return min(1.0, len(returned & tied) / min(depth, len(best)))
