@@ -2,13 +2,19 @@
 
     python -m benchmarks.pages
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`, and is made from `benchmarks/results/NAME/summary.json`,
-with the goals and the command that made it; after `<!-- table: NAME: MEASURE, MEASURE -->` it has these measures alone, and
-no goals; after `<!-- goals: NAME -->` the table is left out, after `<!-- gains: NAME -->`
-it is one of paired differences in nDCG@10 with a line for each set, after `<!-- arms: NAME -->` one of paired differences
-with a line for each arm, after `<!-- ratios: NAME -->` a load test is shown by its ratios to its baseline. After
-`<!-- costs: NAME: MEASURE, MEASURE; MEASURE of NAME, NAME -->` what engines cost by the first result stands beside what the
-same models found in others, in which they were trained for longer.
+Between one of these lines and `<!-- end -->` stands what `benchmarks/results/NAME/summary.json` says, with the command that
+made it:
+
+    <!-- table: NAME -->                      all rows but differences, and the goals
+    <!-- table: NAME: MEASURE, MEASURE -->    these measures alone
+    <!-- goals: NAME -->                      the goals
+    <!-- gains: NAME -->                      paired differences in nDCG@10, a line for each set, and the goals
+    <!-- arms: NAME -->                       paired differences, a line for each arm, and the goals
+    <!-- ratios: NAME -->                     a load test by its ratios to its baseline
+    <!-- costs: NAME: MEASURE, MEASURE; MEASURE of NAME, NAME -->
+                                              what engines cost by the first result, beside what the same engines found in
+                                              the others, in which they were trained for longer
+
 Nothing in between is typed by hand, nor are the single figures of docs/encoding-at-scale.md (`speed/encoding_page.py`).
 """
 
@@ -17,7 +23,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from benchmarks.render import arms, costs, gains, of_models, ratios
+from benchmarks.render import arms, costs, gains, of_first_seed, ratios
 from benchmarks.speed import encoding, encoding_page
 from opensearch_neural.evaluation.results import Summary, read
 from opensearch_neural.evaluation.tables import result_table
@@ -35,11 +41,7 @@ _TABLE = re.compile(
 
 
 def rendered(what: str, summary: Summary, measures: str | None = None) -> str:
-    """A result file as a page shows it: the table unless `what` is "goals", the goals, the command; of `measures`, with
-    commas between them, where there are any, the table and the command.
-
-    Of a load test ("ratios"), whose goals are one for each cell, the ratios and the command.
-    """
+    """A result file as a page shows it; `what` and `measures` as in the line before it."""
     if what == "ratios":
         return f"{ratios(summary.rows)}\n\n`{summary.command}`\n"
     if measures:
@@ -67,7 +69,7 @@ def with_tables(text: str, results: Path = RESULTS) -> str:
             quality, _, names = beside.partition(" of ")
             others = [read(results / other / "summary.json") for other in names.split(", ")]
             (set_,) = {row.set for row in summary.rows}
-            trained = of_models(set_, quality, others)
+            trained = of_first_seed(set_, quality, others)
             commands = "\n\n".join(f"`{each.command}`" for each in (summary, *others))
             made = f"{costs(summary.rows, measures.split(', '), trained)}\n\n{commands}\n"
             return match[1] + "\n" + made + "\n" + match["end"]

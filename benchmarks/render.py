@@ -143,7 +143,7 @@ def costs(rows: list[Row], measures: list[str], trained: dict[str, Row]) -> str:
     )
 
 
-def of_models(name: str, measure: str, summaries: Iterable[Summary]) -> dict[str, Row]:
+def of_first_seed(name: str, measure: str, summaries: Iterable[Summary]) -> dict[str, Row]:
     """{engine: its row of the measure on the set `name`}, of the first seed that the first of these results has."""
     of_engine: dict[str, Row] = {}
     for summary in summaries:

@@ -14,7 +14,7 @@ import click
 import pytest
 
 from benchmarks.pages import PAGES, README, with_tables
-from benchmarks.render import arms, costs, gains, of_models, ratios
+from benchmarks.render import arms, costs, gains, of_first_seed, ratios
 from opensearch_neural.evaluation.results import Row, Summary
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def test_what_engines_cost_stands_beside_what_their_models_find() -> None:
         Row("more", "MLR 2, several", "Success@5", 0.4, None, None, 100, seed=42),
     ]
     other = [Row("docs", name, "Success@5", 0.8, None, None, 9, seed=42) for name in ("dual", "MLR 2, several")]
-    found = of_models("docs", "Success@5", [summary_of(one), summary_of(other)])
+    found = of_first_seed("docs", "Success@5", [summary_of(one), summary_of(other)])
     shown = costs(cost, ["index MiB", "P50 ms"], found)
     header, _, *lines = [[part.strip() for part in line.split("|")[1:-1]] for line in shown.splitlines()]
     assert header == ["", "index MiB", "Success@5 (trained)"]
