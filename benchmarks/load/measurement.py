@@ -10,7 +10,7 @@ from benchmarks.load.ceiling import Ceiling
 from benchmarks.load.generator import CONNECTIONS, default_processes
 from benchmarks.load.phases import SloResult, Warmup, WarmupSettings
 from benchmarks.load.quality import Postings
-from benchmarks.load.server import ClusterFacts, Counters, IndexFacts
+from benchmarks.load.server import ClusterFacts, Counters, IndexStatistics
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Row
 
@@ -101,7 +101,7 @@ class Measurement:
     """nDCG@10 and recall, or overlap@10."""
     postings: dict[str, Postings] = field(default_factory=dict)
     cluster: ClusterFacts | None = None
-    indexes: dict[str, IndexFacts] = field(default_factory=dict)
+    indexes: dict[str, IndexStatistics] = field(default_factory=dict)
     more: list[Row] = field(default_factory=list)
     """Of whoever made the index, to be reported beside the others."""
     before: Counters | None = None

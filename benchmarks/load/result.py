@@ -227,7 +227,7 @@ def _measurement(content: dict[str, Any]) -> Measurement:
         "more": [Row(**row) for row in content["more"]],
         "postings": {name: Postings(**each) for name, each in content["postings"].items()},
         "cluster": server.ClusterFacts(**content["cluster"]) if content["cluster"] else None,
-        "indexes": {name: server.IndexFacts(**each) for name, each in content["indexes"].items()},
+        "indexes": {name: server.IndexStatistics(**each) for name, each in content["indexes"].items()},
         "before": server.Counters(**content["before"]) if content["before"] else None,
         "after": server.Counters(**content["after"]) if content["after"] else None,
     }

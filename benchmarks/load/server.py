@@ -46,7 +46,7 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class IndexFacts:
+class IndexStatistics:
     """What is searched."""
 
     name: str
@@ -165,7 +165,7 @@ def cluster_facts(probe: ServerProbe) -> ClusterFacts:
     )
 
 
-def index_facts(client: OpenSearch, index: str) -> IndexFacts:
+def index_facts(client: OpenSearch, index: str) -> IndexStatistics:
     """Raises ClusterError if the index is absent or does not answer."""
     from opensearchpy.exceptions import OpenSearchException
 
@@ -189,7 +189,7 @@ def index_facts(client: OpenSearch, index: str) -> IndexFacts:
         per_field = {}
     flat = settings["settings"]
     kept = ("search.", "sort.", "codec", "requests.cache", "queries.cache", "knn", "merge.", "refresh_interval")
-    return IndexFacts(
+    return IndexStatistics(
         name=name,
         documents=documents,
         # Of the segments, because the size of the store is up to ten seconds old, and of several files of a segment with
