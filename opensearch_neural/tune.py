@@ -208,7 +208,6 @@ def choose(
     keep: float,
     *,
     seed: int = 0,
-    advance: Callable[[int], object] | None = None,
 ) -> Chosen | None:
     """The fastest setting that keeps the share on both halves, on the held-back one with the lower end of its interval.
     None if no setting that is faster than all tokens does.
@@ -223,8 +222,6 @@ def choose(
         if each.setting is None or each.ms >= tried[0].ms or each.kept < keep:
             continue
         run = {query: ask(body_of(engines, each.setting, text, PAGE))[0] for query, text in held_back.texts.items()}
-        if advance:
-            advance(len(run))
         kept, low, high = share(held_back.quality(run, exact), full, seed=seed)
         if low is not None and low >= keep:
             return Chosen(each.setting, each, kept, low, high, passed_over)

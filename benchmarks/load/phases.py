@@ -15,7 +15,6 @@ from benchmarks.load.blocks import Block, Level, Turn
 
 SHORTEST = 0.5  # seconds of a window
 WINDOWS = 3  # of each engine that are compared with as many before them
-QUANTILE = 0.99
 PRECISION = 1.05  # the search ends where the lowest rate that failed is within 5% of the highest that held
 STEP = 1.5
 MOST_PROBES = 20

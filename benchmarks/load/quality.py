@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -47,9 +47,6 @@ class Judged:
     qrels: Qrels
 
 
-Advance = Callable[[int], object]
-
-
 def judged_rows(
     client: OpenSearch,
     workload: Workload,
@@ -58,7 +55,6 @@ def judged_rows(
     *,
     baseline: str,
     seed: int = 0,
-    advance: Advance | None = None,
 ) -> list[Row]:
     """nDCG@10, recall, and their differences to the baseline, with intervals over queries.
 
@@ -66,8 +62,8 @@ def judged_rows(
     """
     measured = {}
     for variant in workload.variants:
-        page = retrieve(client, workload, variant, judged.queries, PAGE, advance)
-        deep = retrieve(client, workload, variant, judged.queries, DEEP, advance)
+        page = retrieve(client, workload, variant, judged.queries, PAGE)
+        deep = retrieve(client, workload, variant, judged.queries, DEEP)
         parts = [
             measures.measure(page, judged.qrels, MEASURES),
             measures.measure(deep, judged.qrels, DEEP_MEASURES),
@@ -87,7 +83,6 @@ def overlap_rows(
     set_: str,
     *,
     seed: int = 0,
-    advance: Advance | None = None,
 ) -> list[Row]:
     """overlap@10 of each engine that is not exact itself, with intervals over queries."""
     exact: dict[str, Run] = {}
@@ -97,8 +92,8 @@ def overlap_rows(
         if engine is None:
             continue
         if engine not in exact:
-            exact[engine] = exact_run(client, workload, engine, queries, advance)
-        run = retrieve(client, workload, variant, queries, PAGE, advance)
+            exact[engine] = exact_run(client, workload, engine, queries)
+        run = retrieve(client, workload, variant, queries, PAGE)
         values = [overlap(run[query], hits) for query, hits in exact[engine].items() if hits]
         if values:
             low, high = comparison.interval(values, seed=seed) or (None, None)
@@ -106,15 +101,13 @@ def overlap_rows(
     return rows
 
 
-def exact_run(
-    client: OpenSearch, workload: Workload, engine: str, queries: Mapping[str, str], advance: Advance | None = None
-) -> Run:
+def exact_run(client: OpenSearch, workload: Workload, engine: str, queries: Mapping[str, str]) -> Run:
     """The exact result of `engine` ("bm25", "sparse" or "dense") in the workload's own index, some hits beyond a page."""
     plain = Variant(f"exact {engine}", engine, size=TIES)
     if engine != "dense":
-        return retrieve(client, workload, plain, queries, TIES, advance)
+        return retrieve(client, workload, plain, queries, TIES)
     engines = workload.engines_of(plain)
-    return _search_all(client, workload.index, lambda text: exact_dense(engines, text, TIES), queries, {}, advance)
+    return _search_all(client, workload.index, lambda text: exact_dense(engines, text, TIES), queries, {})
 
 
 def exact_dense(engines: Engines, text: str, size: int) -> Body:
@@ -138,7 +131,6 @@ def retrieve(
     variant: Variant,
     queries: Mapping[str, str],
     size: int,
-    advance: Advance | None = None,
 ) -> Run:
     """What the variant finds for each query, as its requests ask for it but for the number of hits.
 
@@ -147,7 +139,7 @@ def retrieve(
     build = body_builder(replace(variant, size=size), workload.engines_of(variant))
     pipeline = workload.pipelines.get(variant.name)
     parameters = {"search_pipeline": pipeline} if pipeline else {}
-    return _search_all(client, workload.index_of(variant), build, queries, parameters, advance)
+    return _search_all(client, workload.index_of(variant), build, queries, parameters)
 
 
 def _search_all(
@@ -156,7 +148,6 @@ def _search_all(
     build: Callable[[str], Body],
     queries: Mapping[str, str],
     parameters: Mapping[str, str],
-    advance: Advance | None,
 ) -> Run:
     def ask(body: Body) -> dict[str, float]:
         with translate_errors():
@@ -170,8 +161,6 @@ def _search_all(
         # Encoding stays in this thread: an encoder need not be thread-safe.
         for query, hits in zip(queries, pool.map(ask, map(build, queries.values())), strict=True):
             run[query] = hits
-            if advance:
-                advance(1)
     return run
 
 
@@ -180,14 +169,6 @@ def some(queries: Mapping[str, str], most: int, seed: int = 0) -> dict[str, str]
     if len(queries) <= most:
         return dict(queries)
     return {id_: queries[id_] for id_ in sorted(random.Random(seed).sample(sorted(queries), most))}
-
-
-def searches(variants: Sequence[Variant], queries: int, judged: bool) -> int:
-    """How many searches the measures above take, for a progress bar."""
-    if judged:
-        return 2 * queries * len(variants)
-    inexact = [variant.exact for variant in variants if variant.exact]
-    return queries * (len(inexact) + len(set(inexact)))
 
 
 # ------------------------------------------------ postings
