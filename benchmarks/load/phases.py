@@ -110,9 +110,7 @@ class SloResult:
     """Why the search ended below what the cluster can do: the generator came near its own limits."""
 
 
-def highest_rate(
-    measure: Callable[[float], Probe], limit_ms: float, first: float, *, precision: float = PRECISION
-) -> SloResult:
+def highest_rate(measure: Callable[[float], Probe], limit_ms: float, first: float) -> SloResult:
     """Search from the rate `first`: in steps until one holds and one fails, then halving (geometrically) between.
 
     A rate that failed is not tried again: with noise, the answer is the lowest crossing that the search met.
@@ -130,7 +128,7 @@ def highest_rate(
         else:
             result.above = min(result.above, rate)
         if result.rate and result.above < math.inf:
-            if result.above / result.rate <= precision:
+            if result.above / result.rate <= PRECISION:
                 break
             rate = math.sqrt(result.rate * result.above)
         elif result.rate:

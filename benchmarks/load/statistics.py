@@ -130,9 +130,9 @@ def server_cpu(sample: Sample, weights: Floats) -> Floats:
         return 1000 * (weights @ sample.server_cpu) / (weights @ sample.completed)
 
 
-def resampled(rounds: int, seed: int = 0, resamples: int = RESAMPLES) -> Floats:
+def resampled(rounds: int, seed: int = 0) -> Floats:
     """(1 + resamples, rounds): how often each round is taken: once each, then as drawn with replacement."""
-    drawn = np.random.default_rng(seed).multinomial(rounds, np.full(rounds, 1 / rounds), size=resamples)
+    drawn = np.random.default_rng(seed).multinomial(rounds, np.full(rounds, 1 / rounds), size=RESAMPLES)
     return np.concatenate([np.ones((1, rounds)), drawn])
 
 
@@ -144,12 +144,12 @@ def estimated(drawn: Floats, rounds: int, n: int) -> Estimate | None:
     return Estimate(float(drawn[0]), low, high, n)
 
 
-def interval(drawn: Floats, rounds: int, level: float = LEVEL) -> tuple[float, float] | None:
+def interval(drawn: Floats, rounds: int) -> tuple[float, float] | None:
     """The widened percentile interval of bootstrap values that were drawn from so many rounds."""
     if rounds < FEWEST_ROUNDS or not np.isfinite(drawn).all():
         return None
     stats = _scipy_stats()
-    widened = stats.norm.cdf(math.sqrt(rounds / (rounds - 1)) * stats.t.ppf((1 - level) / 2, rounds - 1))
+    widened = stats.norm.cdf(math.sqrt(rounds / (rounds - 1)) * stats.t.ppf((1 - LEVEL) / 2, rounds - 1))
     low, high = np.quantile(drawn, [widened, 1 - widened])
     return float(low), float(high)
 
