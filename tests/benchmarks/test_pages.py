@@ -14,8 +14,6 @@ import click
 import pytest
 
 from benchmarks.pages import PAGES, README, with_tables
-from benchmarks.render import arms, costs, gains, of_first_seed, ratios
-from opensearch_neural.evaluation.results import Row, Summary
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -46,27 +44,6 @@ def test_every_table_is_that_of_its_result_file(page: Path) -> None:
     assert with_tables(text) == text
 
 
-def test_a_load_test_is_shown_by_its_ratios() -> None:
-    rows = [
-        Row("docs, 5 clients", "bm25", "P99 ms", 8.0, 7.5, 8.5, 100),
-        Row("docs, 5 clients", "fast", "P99", 0.912, 0.871, 0.953, 100, kind="ratio", baseline="bm25"),
-        Row("docs, 5 clients", "fast", "requests/s", 1.1, None, None, 100, kind="ratio", baseline="bm25"),
-        Row("docs, 80 clients", "sparse", "P99", 2.0, 1.9, 2.1, 100, kind="ratio", baseline="bm25"),
-    ]
-    header, _, *lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in ratios(rows).splitlines()]
-    assert header == [
-        "",
-        "fast: P99 / bm25",
-        "sparse: P99 / bm25",
-        "fast: requests/s / bm25",
-        "sparse: requests/s / bm25",
-    ]
-    assert lines == [
-        ["docs, 5 clients", "0.91 [0.87, 0.95]", "", "1.10", ""],
-        ["docs, 80 clients", "", "2.00 [1.90, 2.10]", "", ""],
-    ]
-
-
 def test_a_table_may_be_of_some_measures_alone() -> None:
     shown = with_tables("<!-- table: published: R@100, MRR@10 -->\n<!-- end -->\n")
     header, _, *lines = [line for line in shown.splitlines() if line.startswith("|")]
@@ -74,68 +51,6 @@ def test_a_table_may_be_of_some_measures_alone() -> None:
     assert len(lines) >= 3 and all(len(line.split("|")) == 5 for line in lines)
     assert "`osn bench published" in shown and "- met:" not in shown
     assert with_tables(shown) == shown
-
-
-def test_differences_to_a_baseline_are_shown_in_points() -> None:
-    rows = [
-        Row("docs", "BM25", "nDCG@10", 0.6825, 0.66, 0.7, 100),
-        Row("docs", "student", "nDCG@10", 0.7325, 0.71, 0.75, 100),
-        Row("docs", "student", "nDCG@10", 0.05, 0.027, 0.074, 100, kind="difference", baseline="BM25"),
-        Row("docs", "student", "R@100", 0.01, 0.0, 0.02, 100, kind="difference", baseline="BM25"),
-    ]
-    header, _, line = [[cell.strip() for cell in line.split("|")[1:-1]] for line in gains(rows).splitlines()]
-    assert header == ["", "BM25: nDCG@10", "student: points above"]
-    assert line == ["docs", "0.682", "5.00 [2.70, 7.40]"]
-
-
-def test_arms_have_a_line_for_each_that_they_are_compared_with() -> None:
-    rows = [
-        Row("dev", "dual", "nDCG@10", 0.8, None, None, 5),
-        Row("docs", "dual", "Success@5", 0.7, 0.6, 0.8, 100),
-        Row("docs", "MLR", "Success@5", 0.75, 0.7, 0.8, 100),
-        Row("docs", "MLR", "Success@5", 0.05, 0.01, 0.09, 100, kind="difference", baseline="dual"),
-        Row("docs", "MLR", "Success@5", 0.01, None, None, 100, kind="p-value", baseline="dual"),
-        Row("docs", "MLR", "nDCG@10", 0.02, 0.0, 0.04, 100, kind="difference", baseline="dual"),
-        Row("more", "MLR", "Success@5", 0.5, 0.4, 0.6, 100),
-        Row("docs", "MLR", "Success@5", -0.01, -0.02, 0.0, 100, kind="difference", baseline="rival"),
-    ]
-    header, _, *lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in arms(rows).splitlines()]
-    assert header == ["", "compared with", "docs: Success@5", "points above", "more: Success@5", "points above"]
-    assert lines == [
-        ["dual", "", "0.700", "", "", ""],
-        ["MLR", "dual", "0.750", "5.00 [1.00, 9.00]", "0.500", "–"],
-        ["", "rival", "", "-1.00 [-2.00, 0.00]", "", "–"],
-    ]
-
-
-def test_what_engines_cost_stands_beside_what_their_models_find() -> None:
-    cost = [
-        Row("docs", "dual", "index MiB", 10.0, None, None, 5, variant="faiss"),
-        Row("docs", "dual", "nDCG@10", 0.1, None, None, 5, variant="faiss"),
-        Row("docs", "MLR 2, several", "index MiB", 20.0, None, None, 5, variant="OpenSearch, nested"),
-        Row("docs", "unknown", "index MiB", 5.0, None, None, 5, engine_label="OpenSearch, unknown"),
-        Row("docs", "dual", "documents encoded/s", 90.0, None, None, 5),
-    ]
-    one = [
-        Row("docs", "dual", "Success@5", 0.7, None, None, 100, seed=42),
-        Row("docs", "dual", "Success@5", 0.6, None, None, 100, seed=43),
-        Row("docs", "dual", "Success@5", 0.5, None, None, 100, variant="seeds 43 to 45"),
-        Row("more", "MLR 2, several", "Success@5", 0.4, None, None, 100, seed=42),
-    ]
-    other = [Row("docs", name, "Success@5", 0.8, None, None, 9, seed=42) for name in ("dual", "MLR 2, several")]
-    found = of_first_seed("docs", "Success@5", [summary_of(one), summary_of(other)])
-    shown = costs(cost, ["index MiB", "P50 ms"], found)
-    header, _, *lines = [[part.strip() for part in line.split("|")[1:-1]] for line in shown.splitlines()]
-    assert header == ["", "index MiB", "Success@5 (trained)"]
-    assert lines == [
-        ["dual, faiss", "10.0", "0.700"],
-        ["MLR 2, several, OpenSearch, nested", "20.0", "0.800"],
-        ["OpenSearch, unknown", "5.000", ""],
-    ]
-
-
-def summary_of(rows: list[Row]) -> Summary:
-    return Summary("osn bench", "", {}, [], [], rows, [])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

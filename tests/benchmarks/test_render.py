@@ -1,0 +1,188 @@
+"""`osn bench results`: pages and tables are made of the result files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.command import bench
+from benchmarks.render import arms, costs, gains, of_first_seed, page, ratios
+from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.results import Data, Goal, Row, Summary
+
+SUMMARY = Summary(
+    command="osn eval --index scifact --data ../scifact",
+    code="0123456789abcdef",
+    machine={"cpu": "a processor", "cores": 2},
+    data=[Data("scifact", {"corpus.jsonl.gz": "0" * 64})],
+    seeds=[0],
+    rows=[
+        Row("scifact", "bm25", "nDCG@10", 0.683, 0.641, 0.724, 300),
+        Row("scifact", "bm25", "P50 ms", 2.25, None, None, 200),
+        Row("scifact", "<sparse>", "nDCG@10", 0.7, 0.65, 0.75, 300),
+    ],
+    goals=[Goal("BM25 & co", "0.66 to 0.70", 0.683, True), Goal("dense", 0.64, None, False)],
+    title="scifact (test)",
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    SUMMARY.write(tmp_path / "results" / "published")
+    replace(SUMMARY, title="", rows=[], goals=[]).write(tmp_path / "results" / "speed" / "cpu")
+    (tmp_path / "results" / "published" / "plot.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    return tmp_path / "results"
+
+
+class Page(HTMLParser):
+    """The texts of a page, its elements in balance, and every address that it refers to."""
+
+    VOID = ("meta", "img")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            self.texts.append(data.strip())
+
+
+def test_the_page_holds_everything_and_refers_to_nothing_outside(folder: Path) -> None:
+    result = CliRunner().invoke(bench, ["results", "--folder", str(folder)], catch_exceptions=False)
+    assert result.exit_code == 0
+    parsed = Page()
+    parsed.feed((folder / "index.html").read_text())
+    assert parsed.open == []
+    assert all(address.startswith(("#", "data:image/svg+xml;base64,")) for address in parsed.addresses)
+    assert len([address for address in parsed.addresses if address.startswith("data:")]) == 1
+    for text in ("scifact (test)", "speed/cpu", "<sparse>", "BM25 & co", "[0.641, 0.724]", "no", "0123456789abcdef"):
+        assert text in parsed.texts, text
+    assert "2 experiments, 1 of 2 goals met" in " ".join(parsed.texts)
+
+
+def test_the_tables_of_the_terminal_hold_rows_goals_and_command(folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere.html"
+    result = CliRunner().invoke(
+        bench, ["results", "--folder", str(folder), "--html", str(target)], catch_exceptions=False
+    )
+    assert "| bm25     |   0.683 |  2.250 |" in result.stdout
+    assert "| BM25 & co | 0.66 to 0.70 | 0.683 | yes |" in result.stdout
+    assert "`osn eval --index scifact --data ../scifact` (0123456789ab)" in result.stdout
+    assert target.exists() and not (folder / "index.html").exists()
+
+
+def test_json_is_all_result_files(folder: Path) -> None:
+    result = CliRunner().invoke(bench, ["results", "--folder", str(folder), "--json"], catch_exceptions=False)
+    content = json.loads(result.stdout)
+    assert content["published"] == json.loads((folder / "published" / "summary.json").read_text())
+    assert list(content) == ["published", "speed/cpu"]
+
+
+def test_a_folder_without_result_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no result files"):
+        CliRunner().invoke(bench, ["results", "--folder", str(tmp_path)], catch_exceptions=False)
+
+
+def test_a_value_cannot_break_out_of_the_page(tmp_path: Path) -> None:
+    hostile = replace(SUMMARY, title="<script>alert(1)</script>", code='"><b>')
+    hostile.write(tmp_path / "x")
+    assert "<script>" not in page({"x": hostile}, tmp_path) and "<b>" not in page({"x": hostile}, tmp_path)
+
+
+def test_a_load_test_is_shown_by_its_ratios() -> None:
+    rows = [
+        Row("docs, 5 clients", "bm25", "P99 ms", 8.0, 7.5, 8.5, 100),
+        Row("docs, 5 clients", "fast", "P99", 0.912, 0.871, 0.953, 100, kind="ratio", baseline="bm25"),
+        Row("docs, 5 clients", "fast", "requests/s", 1.1, None, None, 100, kind="ratio", baseline="bm25"),
+        Row("docs, 80 clients", "sparse", "P99", 2.0, 1.9, 2.1, 100, kind="ratio", baseline="bm25"),
+    ]
+    header, _, *lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in ratios(rows).splitlines()]
+    assert header == [
+        "",
+        "fast: P99 / bm25",
+        "sparse: P99 / bm25",
+        "fast: requests/s / bm25",
+        "sparse: requests/s / bm25",
+    ]
+    assert lines == [
+        ["docs, 5 clients", "0.91 [0.87, 0.95]", "", "1.10", ""],
+        ["docs, 80 clients", "", "2.00 [1.90, 2.10]", "", ""],
+    ]
+
+
+def test_differences_to_a_baseline_are_shown_in_points() -> None:
+    rows = [
+        Row("docs", "BM25", "nDCG@10", 0.6825, 0.66, 0.7, 100),
+        Row("docs", "student", "nDCG@10", 0.7325, 0.71, 0.75, 100),
+        Row("docs", "student", "nDCG@10", 0.05, 0.027, 0.074, 100, kind="difference", baseline="BM25"),
+        Row("docs", "student", "R@100", 0.01, 0.0, 0.02, 100, kind="difference", baseline="BM25"),
+    ]
+    header, _, line = [[cell.strip() for cell in line.split("|")[1:-1]] for line in gains(rows).splitlines()]
+    assert header == ["", "BM25: nDCG@10", "student: points above"]
+    assert line == ["docs", "0.682", "5.00 [2.70, 7.40]"]
+
+
+def test_arms_have_a_line_for_each_that_they_are_compared_with() -> None:
+    rows = [
+        Row("dev", "dual", "nDCG@10", 0.8, None, None, 5),
+        Row("docs", "dual", "Success@5", 0.7, 0.6, 0.8, 100),
+        Row("docs", "MLR", "Success@5", 0.75, 0.7, 0.8, 100),
+        Row("docs", "MLR", "Success@5", 0.05, 0.01, 0.09, 100, kind="difference", baseline="dual"),
+        Row("docs", "MLR", "Success@5", 0.01, None, None, 100, kind="p-value", baseline="dual"),
+        Row("docs", "MLR", "nDCG@10", 0.02, 0.0, 0.04, 100, kind="difference", baseline="dual"),
+        Row("more", "MLR", "Success@5", 0.5, 0.4, 0.6, 100),
+        Row("docs", "MLR", "Success@5", -0.01, -0.02, 0.0, 100, kind="difference", baseline="rival"),
+    ]
+    header, _, *lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in arms(rows).splitlines()]
+    assert header == ["", "compared with", "docs: Success@5", "points above", "more: Success@5", "points above"]
+    assert lines == [
+        ["dual", "", "0.700", "", "", ""],
+        ["MLR", "dual", "0.750", "5.00 [1.00, 9.00]", "0.500", "–"],
+        ["", "rival", "", "-1.00 [-2.00, 0.00]", "", "–"],
+    ]
+
+
+def test_what_engines_cost_stands_beside_what_their_models_find() -> None:
+    cost = [
+        Row("docs", "dual", "index MiB", 10.0, None, None, 5, variant="faiss"),
+        Row("docs", "dual", "nDCG@10", 0.1, None, None, 5, variant="faiss"),
+        Row("docs", "MLR 2, several", "index MiB", 20.0, None, None, 5, variant="OpenSearch, nested"),
+        Row("docs", "unknown", "index MiB", 5.0, None, None, 5, engine_label="OpenSearch, unknown"),
+        Row("docs", "dual", "documents encoded/s", 90.0, None, None, 5),
+    ]
+    one = [
+        Row("docs", "dual", "Success@5", 0.7, None, None, 100, seed=42),
+        Row("docs", "dual", "Success@5", 0.6, None, None, 100, seed=43),
+        Row("docs", "dual", "Success@5", 0.5, None, None, 100, variant="seeds 43 to 45"),
+        Row("more", "MLR 2, several", "Success@5", 0.4, None, None, 100, seed=42),
+    ]
+    other = [Row("docs", name, "Success@5", 0.8, None, None, 9, seed=42) for name in ("dual", "MLR 2, several")]
+    found = of_first_seed("docs", "Success@5", [summary_of(one), summary_of(other)])
+    shown = costs(cost, ["index MiB", "P50 ms"], found)
+    header, _, *lines = [[part.strip() for part in line.split("|")[1:-1]] for line in shown.splitlines()]
+    assert header == ["", "index MiB", "Success@5 (trained)"]
+    assert lines == [
+        ["dual, faiss", "10.0", "0.700"],
+        ["MLR 2, several, OpenSearch, nested", "20.0", "0.800"],
+        ["OpenSearch, unknown", "5.000", ""],
+    ]
+
+
+def summary_of(rows: list[Row]) -> Summary:
+    return Summary("osn bench", "", {}, [], [], rows, [])
