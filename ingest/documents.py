@@ -30,8 +30,8 @@ from opensearch_neural.corpus.documents import Document, document_of
 from opensearch_neural.corpus.passages import Passage, split
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index import segments
-from opensearch_neural.index.record import MODEL_OPTIONS, IndexMeta, check_same_model, existing_record
-from opensearch_neural.models import registry
+from opensearch_neural.index.models import IndexModels
+from opensearch_neural.index.record import IndexMeta, existing_record
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -83,7 +83,16 @@ class Documents:
         self.index = index
         with translate_errors():
             self.meta = existing_record(client, index)
-        self._encoders = _encoders(self.meta, index, sparse, dense, pq, device)
+        models = IndexModels(
+            index,
+            self.meta,
+            sparse=sparse,
+            dense=dense,
+            quantized=pq,
+            device=device,
+            remedy="name the model that wrote the index with --sparse, --dense or --pq DIR",
+        )
+        self._encoders = _encoders(models, self.meta)
         self._tokenizer = (
             splitting_tokenizer(self._encoders.sparse, self._encoders.dense or self._encoders.pq, None)
             if self.meta.passages
@@ -275,34 +284,13 @@ def _join(client: OpenSearch, index: str, id: str) -> tuple[Document, dict[str, 
     return _document(id, {**hits[0]["_source"], "text": text}), {}
 
 
-def _encoders(
-    meta: IndexMeta, index: str, sparse: str | None, dense: str | None, pq: str | None, device: str | None
-) -> Encoders:
-    from opensearch_neural.models.multi_layer import load_single_or_several
-    from opensearch_neural.models.quantized import load_quantized
-    from opensearch_neural.models.sparse import load_sparse
-
-    encoders = Encoders()
-    if meta.sparse is not None:
-        place = sparse or registry.find(meta.sparse.hash, meta.sparse.name, "sparse")
-        encoders.sparse = load_sparse(place, device=device)
-        _check(index, "sparse", meta.sparse.name, meta.sparse.hash, encoders.sparse.info)
-    if meta.quantized is not None:
-        place = pq or registry.find(meta.quantized.hash, meta.quantized.name, "quantized")
-        encoders.pq = load_quantized(place, device=device)
-        _check(index, "quantized", meta.quantized.name, meta.quantized.hash, encoders.pq.info)
-    if meta.dense is not None and meta.dense.reconstructed:
-        encoders.reconstructed = True
-    elif meta.dense is not None:
-        place = dense or registry.find(meta.dense.hash, meta.dense.name, "dense")
-        encoders.dense = load_single_or_several(place, device=device)
-        _check(index, "dense", meta.dense.name, meta.dense.hash, encoders.dense.info)
-    return encoders
-
-
-def _check(index: str, kind: str, name: str, hash: str, info: Any) -> None:
-    remedy = f"name the model that wrote it with {MODEL_OPTIONS[kind]} DIR"
-    check_same_model(index, kind, (name, hash), (info.name, info.hash), remedy)
+def _encoders(models: IndexModels, meta: IndexMeta) -> Encoders:
+    return Encoders(
+        sparse=models.sparse if meta.sparse else None,
+        pq=models.quantized if meta.quantized else None,
+        dense=models.dense if meta.dense and not meta.reconstructed else None,
+        reconstructed=meta.reconstructed is not None,
+    )
 
 
 def _document(id: str, source: Mapping[str, Any]) -> Document:

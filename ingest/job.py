@@ -26,9 +26,10 @@ from ingest.versions import build_record, open_build
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.patience import patience
 from opensearch_neural.corpus.first_records import FIRST_RECORDS, clashing_fields
-from opensearch_neural.errors import InputError
+from opensearch_neural.errors import InputError, OsnError
 from opensearch_neural.index.mapping import read_field_mappings
 from opensearch_neural.index.record import read_record
+from opensearch_neural.index.sparse_scale import keep_sparse_scale
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -123,6 +124,7 @@ def _write(
                 whole_documents=not is_dead_letter_file(Path(place)),
                 show_progress=show_progress,
             )
+            _keep_scale(client, job.index)
         return replace(report, alias=job.alias)
 
 
@@ -134,6 +136,15 @@ def warn_of_clashes(documents: Iterable[Document], mapping: Path | None) -> None
             log.warning(
                 "the field %r holds %s: an index takes one of them; write them alike, or give --mapping", name, told
             )
+
+
+def _keep_scale(client: OpenSearch, index: str) -> None:
+    """Measure what searches with BM25 and the sparse model together need; they do it themselves where it is not kept."""
+    try:
+        with translate_errors():
+            keep_sparse_scale(client, index)
+    except OsnError as error:
+        log.warning("the scale of the sparse scores of %s was not measured: %s", index, error.message)
 
 
 def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ingest.corpus import Records, as_passages, ignore
 from ingest.settings import Models
 from opensearch_neural.corpus.documents import Rejected
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.mapping import byte_scale
+from opensearch_neural.index.models import IndexModels, called
 from opensearch_neural.index.record import DenseMeta, DenseType, IndexMeta, PassageMeta, QuantizedMeta, SparseMeta
 from opensearch_neural.models import directory, registry
 from opensearch_neural.models.corpus_statistics import has_query_table, tokenizer_of, write_with_statistics
@@ -57,32 +58,40 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
     Raises ModelError when a model is missing, or passages are asked for where the index has none (or otherwise).
     """
     passages = _passages(wanted, wrote, index)
-    pq = _quantized(wanted, wrote)
-    reconstructed = _reconstructed(wanted, wrote, pq)
-    dense = None if reconstructed else _dense(wanted, wrote)
+    how: dict[str, Any] = {"device": wanted.device, "dtype": wanted.dtype}
+    # Whether the models that are named wrote the index shows when it is opened.
+    named = IndexModels(index, None, sparse=wanted.sparse, dense=wanted.dense, quantized=wanted.pq, **how)
+    of_index = IndexModels(index, wrote, **how)
+
+    def source(asked: str | None, recorded: object) -> IndexModels | None:
+        """Where a model comes from; None where there is to be none."""
+        if asked is not None:
+            return None if asked == "none" else named
+        return None if recorded is None else of_index
+
+    held = wrote or IndexMeta()
+    pq = models.quantized if (models := source(wanted.pq, held.quantized)) else None
+    reconstructed = wanted.reconstruct or (wanted.dense is None and held.reconstructed is not None)
+    if reconstructed and pq is None:
+        raise InputError(
+            "vectors are reconstructed from the codes of a quantized model, and there is none", "give --pq"
+        )
+    dense = models.dense if not reconstructed and (models := source(wanted.dense, held.dense)) else None
     sparse, total = None, None
-    if wanted.sparse not in (None, "none", "lexical"):
-        if has_query_table(splade := directory.locate(str(wanted.sparse))):
-            sparse = _load_sparse(str(wanted.sparse), wanted)
-        else:
-            sparse, total = _with_corpus_table(splade, wanted, wrote, records, passages, corpus_name)
-    elif wanted.sparse != "none" and (wrote is None or wrote.sparse is not None):
-        known = registry.link_of(wrote.sparse.hash) if wrote is not None and wrote.sparse is not None else None
-        if known is not None and known.is_dir():
-            sparse = _load_sparse(str(known), wanted, name=wrote.sparse.name if wrote and wrote.sparse else None)
-        elif wrote is None or (wrote.sparse and wrote.sparse.name.startswith("lexical")):
-            # Of an existing index: gone from this machine (another one, or a cache that was cleared). The same corpus
-            # makes the same model again.
-            tokenizer = lexical_tokenizer(wanted.tokenizer, records)
-            split_records = as_passages(records, tokenizer, passages) if passages else records
-            by_default = wanted.sparse is None and wrote is None
-            sparse, total = _built_lexical(split_records, tokenizer, corpus_name, optional=by_default)
-            if wrote and wrote.sparse and sparse and sparse.info.hash != wrote.sparse.hash:
-                registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")  # raises
-        elif wrote.sparse is not None:
-            sparse = _load_sparse(str(registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")), wanted)
-    elif wanted.sparse == "lexical":
+    if wanted.sparse == "lexical" and wrote is not None and wrote.sparse is None:
         raise ModelError(f"the index {index!r} holds no sparse vectors", "give --sparse none, or another --index")
+    asked = None if wanted.sparse == "lexical" else wanted.sparse
+    if asked not in (None, "none") and not has_query_table(splade := directory.locate(str(asked))):
+        sparse, total = _with_corpus_table(splade, wanted, wrote, records, passages, corpus_name)
+    elif asked is None and _lexical_is_to_be_built(wrote):
+        tokenizer = lexical_tokenizer(wanted.tokenizer, records)
+        split_records = as_passages(records, tokenizer, passages) if passages else records
+        by_default = wanted.sparse is None and wrote is None
+        sparse, total = _built_lexical(split_records, tokenizer, corpus_name, optional=by_default)
+        if wrote and wrote.sparse and sparse and sparse.info.hash != wrote.sparse.hash:
+            registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")  # raises
+    elif models := source(asked, held.sparse):
+        sparse = models.sparse
     for encoder in (sparse, dense, pq):
         if encoder is not None:
             registry.remember(encoder.info.hash, encoder.info.path)
@@ -107,51 +116,12 @@ def _passages(wanted: Models, wrote: IndexMeta | None, index: str) -> PassageMet
     return wrote.passages
 
 
-def _dense(wanted: Models, wrote: IndexMeta | None) -> DenseEncoder | None:
-    from opensearch_neural.models.multi_layer import load_single_or_several
-
-    if wanted.dense == "none":
-        return None
-    if wanted.dense is not None:
-        return load_single_or_several(wanted.dense, device=wanted.device)
-    if wrote is not None and wrote.dense is not None:
-        return load_single_or_several(registry.find(wrote.dense.hash, wrote.dense.name, "dense"), device=wanted.device)
-    return None
-
-
-def _quantized(wanted: Models, wrote: IndexMeta | None) -> QuantizedModel | None:
-    from opensearch_neural.models.quantized import load_quantized
-
-    if wanted.pq == "none":
-        return None
-    if wanted.pq is not None:
-        return load_quantized(wanted.pq, device=wanted.device)
-    if wrote is not None and wrote.quantized is not None:
-        place = registry.find(wrote.quantized.hash, wrote.quantized.name, "quantized")
-        return load_quantized(place, device=wanted.device)
-    return None
-
-
-def _reconstructed(wanted: Models, wrote: IndexMeta | None, pq: QuantizedModel | None) -> bool:
-    kept = wanted.dense is None and wrote is not None and wrote.dense is not None and wrote.dense.reconstructed
-    if pq is None and (kept or wanted.reconstruct):
-        raise InputError(
-            "vectors are reconstructed from the codes of a quantized model, and there is none", "give --pq"
-        )
-    return kept or wanted.reconstruct
-
-
-def _load_sparse(name_or_path: str, wanted: Models, *, name: str | None = None) -> SparseDocumentEncoder:
-    from opensearch_neural.models.lexical import LexicalEncoder
-    from opensearch_neural.models.sparse import TorchSparseEncoder, load_sparse
-
-    loaded = load_sparse(name_or_path, device=wanted.device, dtype=wanted.dtype)
-    # What is made of a corpus is kept under its hash, which is not how anybody would call it.
-    if isinstance(loaded, LexicalEncoder) and name == "lexical":
-        return replace(loaded, name="lexical")
-    if isinstance(loaded, TorchSparseEncoder) and name is not None:
-        return replace(loaded, info=replace(loaded.info, name=name))
-    return loaded
+def _lexical_is_to_be_built(wrote: IndexMeta | None) -> bool:
+    """Of a new index, or where the index's own is gone from this machine: the same corpus makes the same model again."""
+    if wrote is None:
+        return True
+    lexical = wrote.sparse is not None and wrote.sparse.name.startswith("lexical")
+    return wrote.sparse is not None and lexical and not registry.link_of(wrote.sparse.hash).is_dir()
 
 
 def _with_corpus_table(
@@ -175,7 +145,7 @@ def _with_corpus_table(
         link = registry.link_of(wrote.sparse.hash)
         made_of = (directory.read_osn_json(link) or {}).get("training", {}).get(SPLADE) if link.is_dir() else None
         if made_of == hash:
-            return _load_sparse(str(link.resolve()), wanted, name=name), None
+            return _loaded(link.resolve(), wanted, name), None
     log.info("reading the corpus once for the table that weighs the tokens of queries")
     tokenizer = tokenizer_of(splade)
     counted = as_passages(records, tokenizer, passages) if passages else records
@@ -191,7 +161,13 @@ def _with_corpus_table(
         folder = registry.models_folder() / f"splade-{directory.hash_files(made)}"
         if not folder.is_dir():
             made.rename(folder)
-    return _load_sparse(str(folder), wanted, name=name), frequencies.n
+    return _loaded(folder, wanted, name), frequencies.n
+
+
+def _loaded(folder: Path, wanted: Models, name: str) -> SparseDocumentEncoder:
+    from opensearch_neural.models.sparse import load_sparse
+
+    return called(load_sparse(folder, device=wanted.device, dtype=wanted.dtype), name)
 
 
 def lexical_tokenizer(named: str | None, records: Records) -> Tokenizer:

@@ -81,16 +81,12 @@ class IndexModels:
     @cached_property
     def sparse(self) -> SparseDocumentEncoder:
         """The sparse model, to encode documents."""
-        from opensearch_neural.models.lexical import LexicalEncoder
         from opensearch_neural.models.sparse import load_sparse
 
         encoder = load_sparse(self._place("sparse"), device=self.device, dtype=self.dtype)
         self._check("sparse", encoder.info.hash)
         wrote = self.record.sparse if self.record else None
-        if wrote is not None and wrote.name == "lexical" and isinstance(encoder, LexicalEncoder):
-            # A lexical model is kept under its hash, which is not how anybody would call it.
-            return replace(encoder, name="lexical")
-        return encoder
+        return encoder if wrote is None or self.named["sparse"] else called(encoder, wrote.name)
 
     @cached_property
     def dense(self) -> DenseEncoder:
@@ -164,3 +160,15 @@ class IndexModels:
         return ModelError(
             f"the index {self.index!r} holds no {kind} vectors", f"ingest with {MODEL_OPTIONS[kind]} MODEL"
         )
+
+
+def called(encoder: SparseDocumentEncoder, name: str) -> SparseDocumentEncoder:
+    """A model that was made of a corpus, under its name: it is kept under its hash, which nobody would call it."""
+    from opensearch_neural.models.lexical import LexicalEncoder
+    from opensearch_neural.models.sparse import TorchSparseEncoder
+
+    if isinstance(encoder, LexicalEncoder):
+        return replace(encoder, name=name) if name == "lexical" else encoder
+    if isinstance(encoder, TorchSparseEncoder):
+        return replace(encoder, info=replace(encoder.info, name=name))
+    return encoder
