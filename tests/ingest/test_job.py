@@ -21,6 +21,7 @@ from opensearch_neural import queries
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.record import IndexMeta
+from opensearch_neural.index.sparse_scale import SCALE
 from opensearch_neural.query_encoder import QueryEncoder
 
 MINILM = "all-MiniLM-L6-v2"
@@ -113,7 +114,9 @@ def test_a_new_index_is_as_the_schema_says_and_left_as_a_cluster_would_have_it(
     ((name, index),) = client.indices.get(index=index_name).items()
     assert name == index_name
     meta = IndexMeta.from_mapping(index["mappings"], index_name)
-    assert meta.sparse and meta.sparse.name == "lexical" and meta.analyzer == "standard" and meta.extra == {}
+    assert (
+        meta.sparse and meta.sparse.name == "lexical" and meta.analyzer == "standard" and meta.extra.keys() == {SCALE}
+    )
     expected = index_body(meta, shards=3)["mappings"]
     written = index["mappings"]
     assert written["_source"]["excludes"] == expected["_source"]["excludes"]
