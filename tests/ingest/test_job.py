@@ -528,7 +528,10 @@ def test_the_dtype_is_that_of_the_sparse_models_network(
         raise ModelError("far enough")
 
     monkeypatch.setattr(sparse, "load_sparse", load)
-    arguments = ["--url", cluster_url, "--corpus", str(jsonl(tmp_path)), "--index", index_name, "--sparse", "some"]
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "idf.json").write_text('{"rain": 2.0}')
+    arguments = ["--url", cluster_url, "--corpus", str(jsonl(tmp_path)), "--index", index_name, "--sparse", str(model)]
     CliRunner().invoke(ingest, arguments)
     CliRunner().invoke(ingest, [*arguments, "--dtype", "bf16"])
     assert asked == ["fp32", "bf16"]

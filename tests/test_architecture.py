@@ -1,0 +1,102 @@
+"""The house as its imports draw it: no circles, and arrows that point one way."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("opensearch_neural", "ingest", "trainers", "benchmarks")
+MAY_IMPORT = {
+    "opensearch_neural": {"opensearch_neural"},
+    "ingest": {"ingest", "opensearch_neural"},
+    "trainers": {"trainers", "opensearch_neural"},
+    "benchmarks": set(PACKAGES),
+}
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """{dotted name: file} of every module of the four packages, a package named without its `__init__`."""
+    named = {}
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            named[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return named
+
+
+def imported(source: str, known: Mapping[str, Path]) -> Iterator[str]:
+    """The modules of ours that a source imports: at the top, inside functions, and for type checking alike."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                # A name is either a module of the package or something that the package's own file defines.
+                whole = f"{node.module}.{alias.name}"
+                target = whole if whole in known else node.module
+                if target in known:
+                    yield target
+
+
+def arrows(root: Path) -> dict[str, set[str]]:
+    known = modules(root)
+    return {name: set(imported(path.read_text(), known)) - {name} for name, path in known.items()}
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """The groups of modules that import each other, directly or by others (strongly connected components, Tarjan)."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+    groups: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        order[name] = lowest[name] = len(order)
+        path.append(name)
+        for other in sorted(graph[name]):
+            if other not in order:
+                visit(other)
+                lowest[name] = min(lowest[name], lowest[other])
+            elif other in path:
+                lowest[name] = min(lowest[name], order[other])
+        if lowest[name] == order[name]:
+            group = path[path.index(name) :]
+            del path[path.index(name) :]
+            if len(group) > 1:
+                groups.append(sorted(group))
+
+    for name in graph:
+        if name not in order:
+            visit(name)
+    return groups
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circles(arrows(ROOT)) == []
+
+
+def test_arrows_between_the_packages_point_one_way() -> None:
+    wrong = [
+        f"{name} imports {other}"
+        for name, others in arrows(ROOT).items()
+        for other in sorted(others)
+        if other.partition(".")[0] not in MAY_IMPORT[name.partition(".")[0]]
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "late",
+    ["from ingest.b import thing", "def f():\n    from ingest import b", "import ingest.b"],
+)
+def test_a_circle_is_seen_however_it_is_imported(tmp_path: Path, late: str) -> None:
+    folder = tmp_path / "ingest"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "a.py").write_text(f"from typing import TYPE_CHECKING\n{late}\n")
+    (folder / "b.py").write_text("if TYPE_CHECKING:\n    from ingest.a import other\n")
+    assert circles(arrows(tmp_path)) == [["ingest.a", "ingest.b"]]
