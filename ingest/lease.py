@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 LEASES = "osn-leases"
 SECONDS = 60.0
 """How long a lease lasts without being renewed."""
+SETTLING = 30.0
+"""Seconds to wait where nobody holds a lease that cannot be taken."""
 RENEWALS = 4
 """How often it is renewed in that time."""
 
@@ -114,19 +116,38 @@ class Lease:
             self._make_index()
             if self._take():
                 return True
-            other = self._other()
-            if other and _is_gone(other) and self._take(gone=other["owner"]):
+            other = self._holder_or_none()
+            if other is None:
                 return True
-            if other and other.get("machine") != self._holder["machine"] and self._wait_for(other):
+            if _is_gone(other) and self._take(gone=other["owner"]):
+                return True
+            if other.get("machine") != self._holder["machine"] and self._wait_for(other):
                 return True
         except (AuthorizationException, RequestError) as error:
             log.warning("no lease on %s, so nothing guards against a second ingest: %s", self.name, error.error)
             return False
-        where = f"process {other['pid']} on {other['host']}" if other else "another process"
         raise ClusterError(
-            f"{where} is writing {self.name.partition(':')[2]!r} now",
+            f"process {other['pid']} on {other['host']} is writing {self.name.partition(':')[2]!r} now",
             f"wait for it, or stop it; the lease of one that was killed ends after {self.seconds:.0f} s",
         )
+
+    def _holder_or_none(self) -> dict[str, Any] | None:
+        """Who holds the lease; None once it is ours.
+
+        There may be nobody although it could not be taken: it was given back just now, or the cluster mends what a full
+        disk has left. Raises ClusterError where that lasts.
+        """
+        deadline = time.monotonic() + SETTLING
+        while not (other := self._other()):
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"the lease on {self.name.partition(':')[2]!r} cannot be taken, and nobody holds it",
+                    f"look at the index {LEASES!r}: its shard may have failed; the same command again continues",
+                )
+            time.sleep(0.5)
+            if self._take():
+                return None
+        return other
 
     def _wait_for(self, other: dict[str, Any]) -> bool:
         """Take the lease of a process on another machine if that does not renew it."""

@@ -437,7 +437,9 @@ def test_08_a_merge_is_asked_after_and_not_repeated(
 ) -> None:
     asked: list[str] = []
 
-    def slow(request: Request) -> Fault | None:
+    def watched(request: Request) -> Fault | None:
+        if request.path.endswith("/_bulk"):  # what was written before becomes a segment of its own
+            client.indices.refresh(index=index_name)
         if request.path.endswith("/_forcemerge"):
             settings = client.indices.get_settings(index=index_name)[index_name]["settings"]["index"]
             asked.append(settings["number_of_replicas"])
@@ -446,7 +448,7 @@ def test_08_a_merge_is_asked_after_and_not_repeated(
     corpus = write_jsonl(tmp_path / "d.jsonl", records(600))
     settings = job(corpus, index_name, replicas=1, writing={"merge": True})
     with FaultProxy(cluster_url, everything=True) as proxy:
-        proxy.fault = slow
+        proxy.fault = watched
         with monkeypatch.context() as patch:
             patch.setattr("ingest.target.write_record", killed)  # after the merge
             with pytest.raises(Killed):

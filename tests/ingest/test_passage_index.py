@@ -142,7 +142,7 @@ def test_neighbours_and_hybrids_fill_the_page(client: Any, passages_of_numbers: 
 
 def test_passages_of_an_index_are_those_of_its_first_ingest(client: Any, engines: Engines, tmp_path: Path) -> None:
     more = write_jsonl(tmp_path / "more.jsonl", records(5, words=40))
-    run_job(client, job(more, engines.index), show_progress=False)
+    run_job(client, job(more, engines.index, store_vectors=False), show_progress=False)
     found = snapshot(client, engines.index)
     assert {source["parent"] for id, source in found.items() if id.startswith("doc")} == {r["_id"] for r in records(5)}
     assert "doc-0-000000#0004" in found
