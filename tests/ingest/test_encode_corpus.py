@@ -23,6 +23,7 @@ from opensearch_neural.corpus.documents import Document
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.record import PassageMeta
+from opensearch_neural.index.sparse_scale import SCALE
 from opensearch_neural.models.lexical import LexicalEncoder
 
 MINILM = "all-MiniLM-L6-v2"
@@ -60,6 +61,9 @@ def test_an_index_from_files_is_that_from_models(
     mappings = [
         client.indices.get_mapping(index=f"{index_name}-{kind}")[f"{index_name}-{kind}"]["mappings"] for kind in "mv"
     ]
+    # The scale of the sparse scores is measured on a sample, which the order of writing decides.
+    scales = [mapping["_meta"]["osn"].pop(SCALE) for mapping in mappings]
+    assert scales[0] == pytest.approx(scales[1], rel=0.1)
     assert mappings[0] == mappings[1]
     told = [letters(Path(f"{index_name}-{kind}.dead-letters.jsonl")) for kind in "mv"]
     assert told[0] == told[1] != []
