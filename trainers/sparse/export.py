@@ -5,16 +5,15 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.files import write_json
 from opensearch_neural.idf import save_idf
 from opensearch_neural.models import sparse as sparse_models
-from opensearch_neural.models.pretrained import quiet_loading
+from opensearch_neural.models.inference_free import Activation, write_inference_free
 from trainers.encoders import backbones
 from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.settings import StudentSettings
@@ -41,29 +40,20 @@ def write_model(
         backbones.save(model, tokenizer, target)
     finally:
         sparse_models.put_last_layer(model, head_names, nn.Identity())
-    activation: Literal["relu", "log1p_relu"] = "log1p_relu" if settings.double_log else "relu"
+    activation: Activation = "log1p_relu" if settings.double_log else "relu"
     if settings.residual:
         write_json(target / "sentence_bert_config.json", {"max_seq_length": settings.document_length})
         tokenizer.save_pretrained(folder)
         statistics = lexicon.encoder.statistics
         write_json(folder / sparse_models.RESIDUAL, {**statistics, "activation_function": activation})
-    else:
-        from sentence_transformers import SparseEncoder
-        from sentence_transformers.base.modules import Router, Transformer
-        from sentence_transformers.sparse_encoder.modules import SparseStaticEmbedding, SpladePooling
-
-        with quiet_loading():
-            document = Transformer(
-                str(temporary), transformer_task="fill-mask", max_seq_length=settings.document_length
-            )
-            weight = torch.from_numpy(lexicon.idf[: len(tokenizer)])
-            router = Router.for_query_document(
-                [SparseStaticEmbedding(tokenizer=tokenizer, weight=weight, frozen=True)],  # type: ignore[arg-type]
-                [document, SpladePooling("max", activation_function=activation)],
-            )
-            encoder = SparseEncoder(
-                modules=[router], similarity_fn_name="dot", max_active_dims=settings.max_active, device="cpu"
-            )
-            encoder.save_pretrained(str(folder), create_model_card=False)
-        shutil.rmtree(temporary)
-    save_idf(folder / "idf.json", lexicon.encoder.query.weights)
+        save_idf(folder / "idf.json", lexicon.encoder.query.weights)
+        return
+    write_inference_free(
+        target,
+        folder,
+        lexicon.encoder.query.weights,
+        activation=activation,
+        max_active=settings.max_active,
+        max_length=settings.document_length,
+    )
+    shutil.rmtree(target)
