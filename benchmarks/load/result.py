@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
@@ -21,7 +20,7 @@ from benchmarks.load.quality import Postings
 from benchmarks.load.statistics import MEASURES, THROUGHPUT, Cell, Estimate, Levels, cells
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.provenance import Machine, code_commit, command_line, machine_facts
-from opensearch_neural.evaluation.results import Data, Goal, Row, Summary
+from opensearch_neural.evaluation.results import Data, Goal, Row, Summary, read_content
 
 FORMAT = 1
 FILE_NAME = "load.json"
@@ -191,15 +190,7 @@ def read(path: Path) -> tuple[Measurement, dict[str, Any]]:
 
     Raises InputError naming the file for anything else.
     """
-    path = Path(path)
-    if path.is_dir():
-        path = path / FILE_NAME
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
+    path, content = read_content(path, FILE_NAME)
     if not isinstance(content, dict) or content.get("format") != FORMAT or "blocks" not in content:
         raise InputError(f"{path} is not the result of a load run of format {FORMAT}", "`osn bench load` writes it")
     facts = {name: content.pop(name, None) for name in ("command", "code", "machine")}

@@ -230,20 +230,28 @@ class Summary:
         return path
 
 
+def read_content(path: Path, file_name: str) -> tuple[Path, Any]:
+    """(the file, the JSON in it) of a result file, or of the folder that holds one by this name.
+
+    Raises InputError naming the file, and the line of what is no JSON.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / file_name
+    try:
+        return path, json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the result file {path} cannot be read: {error}") from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
+
+
 def read(path: Path) -> Summary:
     """The summary in `path`: a file, or a folder that holds summary.json.
 
     Raises InputError naming file and field for what is no result file.
     """
-    path = Path(path)
-    if path.is_dir():
-        path = path / FILE_NAME
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"the result file {path} cannot be read: {error}") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
+    path, content = read_content(path, FILE_NAME)
     try:
         parts = _fields(content, Summary, "the file")
         for name, part in (("rows", Row), ("goals", Goal), ("data", Data)):
