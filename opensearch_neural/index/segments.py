@@ -45,6 +45,7 @@ def merge_segments(client: OpenSearch, index: str, segments: int = 1, *, least: 
         if _most_segments(client, index) <= segments:
             break
         _wait_for_task(client, _merge_task(client, index, segments))
+        refresh(client, index)  # searches hold the segments from before the merge until then, and so they are counted
     refresh(client, index)
 
 

@@ -159,9 +159,12 @@ def test_a_node_killed_under_way_loses_and_doubles_nothing(
             writer.join()
     assert not isinstance(done[0], BaseException), done[0]
     assert len(proxy.bulks) > at_kill, "the ingest was over before the node was killed"
-    client.cluster.health(
-        index=index_name, params={"wait_for_status": "green", "timeout": "60s", "request_timeout": 70}
+    health = client.cluster.health(
+        index=index_name, params={"wait_for_status": "green", "timeout": "120s", "request_timeout": 130}
     )
+    assert health["status"] == "green"
+    # A copy that was just recovered shows what it holds after its next refresh.
+    client.indices.refresh(index=index_name)
     found = snapshot(client, index_name)
     expected = {record.pop("_id"): record for record in records(3000)}
     for source in found.values():
