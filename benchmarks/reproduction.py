@@ -46,8 +46,8 @@ def published(connection: ConnectionSettings, data: Path, record: Path | None, w
     """Reproduce the published figures on SciFact: BM25, all-MiniLM-L6-v2 on Lucene k-NN, and the lexical engine."""
     from benchmarks.publish import publish
     from ingest.corpus import CorpusSource
-    from ingest.encode_corpus import EncodeJob, run_encode
     from ingest.job import Job
+    from ingest.vectors.encode_corpus import EncodeJob, run_encode
     from opensearch_neural.corpus.judgements import BeirData
     from opensearch_neural.evaluation.measures import label
     from opensearch_neural.evaluation.result_rows import rows

@@ -18,8 +18,8 @@ from ingest.models import (
     stored_dense_meta,
 )
 from ingest.settings import IndexSettings
-from ingest.stored_vectors import Manifest, StoredVectors
 from ingest.vectorizers import Coding, Encoders, Reconstructing, Vectorizer
+from ingest.vectors.stored_vectors import Manifest, StoredVectors
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import IndexMeta, QuantizedMeta
 from opensearch_neural.models import registry

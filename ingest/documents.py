@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from ingest import target as targets
-from ingest.bulk import BulkWriter
-from ingest.bulk_actions import prepare
 from ingest.models import splitting_tokenizer
 from ingest.vectorizers import Encoders
+from ingest.writing import target as targets
+from ingest.writing.bulk import BulkWriter
+from ingest.writing.bulk_actions import prepare
 from opensearch_neural.cluster.errors import reason_of, translate_errors
 from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.corpus.documents import Document, document_of

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ingest.target import WRITE_ALIAS
+from ingest.writing.target import WRITE_ALIAS
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.health import index_health

@@ -12,17 +12,17 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingest import pipeline
 from ingest.content import content_by_models, content_of_files
 from ingest.corpus import CorpusSource, ignore, spooled
-from ingest.dead_letters import is_dead_letter_file, letters_path
-from ingest.lease import Lease
-from ingest.pipeline import Report
 from ingest.settings import IndexSettings, Writing
-from ingest.stored_vectors import StoredVectors, find_manifest
-from ingest.swap import Gate, Swap
-from ingest.target import open_target, own_name
-from ingest.versions import build_record, open_build
+from ingest.vectors.stored_vectors import StoredVectors, find_manifest
+from ingest.versions.builds import build_record, open_build
+from ingest.versions.swap import Gate, Swap
+from ingest.writing import pipeline
+from ingest.writing.dead_letters import is_dead_letter_file, letters_path
+from ingest.writing.lease import Lease
+from ingest.writing.pipeline import Report
+from ingest.writing.target import open_target, own_name
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.patience import patience
 from opensearch_neural.corpus.first_records import FIRST_RECORDS, clashing_fields

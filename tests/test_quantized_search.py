@@ -27,8 +27,8 @@ from benchmarks.load.workload import LoadTarget, body_builders, prepare
 from benchmarks.papers import cascade
 from ingest.corpus import CorpusSource
 from ingest.documents import Documents, delete_documents
-from ingest.encode_corpus import EncodeJob, run_encode, write_index
 from ingest.job import Job, run_job
+from ingest.vectors.encode_corpus import EncodeJob, run_encode, write_index
 from opensearch_neural import queries
 from opensearch_neural import tune as tuning
 from opensearch_neural.cluster.settings import ConnectionSettings

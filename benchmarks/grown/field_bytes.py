@@ -11,8 +11,8 @@ import orjson
 
 from benchmarks.grown.index import BATCH
 from benchmarks.load.server import index_facts
-from ingest.bulk_actions import prepare
 from ingest.vectorizers import Vectorizer
+from ingest.writing.bulk_actions import prepare
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import ClusterError

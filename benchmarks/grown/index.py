@@ -16,11 +16,11 @@ from benchmarks.load.run import RESAMPLED
 from ingest.content import Content, content_by_models, content_of_files
 from ingest.corpus import CorpusSource, ignore
 from ingest.job import Job
-from ingest.pipeline import ingest as run_pipeline
 from ingest.settings import Writing
-from ingest.stored_vectors import StoredVectors, find_manifest
-from ingest.target import LOADING, count, open_target
 from ingest.vectorizers import Vectors
+from ingest.vectors.stored_vectors import StoredVectors, find_manifest
+from ingest.writing.pipeline import ingest as run_pipeline
+from ingest.writing.target import LOADING, count, open_target
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import ClusterError, InputError

@@ -201,10 +201,10 @@ def ingest(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str
     """
     from ingest.content import content_by_models
     from ingest.corpus import CorpusSource, spooled
-    from ingest.encode_corpus import EncodeJob, run_encode
     from ingest.job import Job, run_job
     from ingest.settings import Writing
-    from ingest.target import LOADING
+    from ingest.vectors.encode_corpus import EncodeJob, run_encode
+    from ingest.writing.target import LOADING
     from opensearch_neural.corpus.judgements import BeirData
     from opensearch_neural.index.record import check_unchanged_models, read_record
     from opensearch_neural.models.dense import documents_alike, load_dense

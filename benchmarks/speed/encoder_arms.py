@@ -240,9 +240,17 @@ def measure_quality(model: str, arm: str, documents: Sequence[Document], judged:
 def measure_files(corpus: Path, documents: Sequence[Document], matrix: csr_matrix, scratch: Path) -> Files:
     """Shards of the corpus's records with the weights in `matrix` (documents, vocabulary), taken in turn."""
     from ingest.corpus import CorpusSource
-    from ingest.ray_encode import packed
-    from ingest.shards import SHARD_RECORDS, LoadedShard, encode_shard, everything, shard_path, shards_of, write_shard
     from ingest.vectorizers import Vectors
+    from ingest.vectors.ray_encode import packed
+    from ingest.vectors.shards import (
+        SHARD_RECORDS,
+        LoadedShard,
+        encode_shard,
+        everything,
+        shard_path,
+        shards_of,
+        write_shard,
+    )
     from opensearch_neural.models.vectors import SparseVectors
 
     vectors = SparseVectors(

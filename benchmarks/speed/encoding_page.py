@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.speed.encoder_arms import BASELINE, BASELINE_BF16, BF16, CEILING, FP32, READER, WRITER
-from ingest.shards import SHARD_RECORDS
+from ingest.vectors.shards import SHARD_RECORDS
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Key, Kind, Summary, read
 from opensearch_neural.evaluation.tables import number

@@ -6,7 +6,7 @@
 Speed: the same prepared documents (SciFact with lexical vectors, as dicts in memory) are written into new indexes with the
 same threads and the same number of documents in a request, by each arm in turn, so that what else the machine does falls
 on all of them; every round is a pair for the ratio. The clock stops when the last document is acknowledged.
-"short weights" writes each weight with as few digits as the index can tell apart (`ingest/short_weights.py`), which is what
+"short weights" writes each weight with as few digits as the index can tell apart (`ingest/writing/short_weights.py`), as
 `osn ingest` does.
 
 Memory: `osn ingest` of a corpus of 500,000 documents in a process of its own; resident memory when 10,000 are written, and
@@ -148,8 +148,8 @@ def cluster() -> Iterator[str]:
 
 def prepared(corpus: Path) -> tuple[Documents, Documents]:
     """The corpus with lexical vectors in memory: with the weights as the model gives them, and with short ones."""
-    from ingest.bulk_actions import prepare
     from ingest.vectorizers import Encoders
+    from ingest.writing.bulk_actions import prepare
     from opensearch_neural.models.lexical import build_lexical
 
     documents = list(read_corpus(corpus))
@@ -214,7 +214,7 @@ def with_parallel_bulk(client: OpenSearch, index: str, documents: Documents, siz
 
 def with_osn(client: OpenSearch, index: str, documents: Documents, sizes: Sizes) -> None:
     """As the pipeline does: this thread makes the bytes, others send them, and a bounded number is on its way."""
-    from ingest.bulk import Action, BulkWriter
+    from ingest.writing.bulk import Action, BulkWriter
 
     writer = BulkWriter(client, index)
     free = threading.Semaphore(2 * sizes.threads)

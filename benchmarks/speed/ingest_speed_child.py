@@ -11,10 +11,10 @@ import json
 import sys
 from pathlib import Path
 
-from ingest import pipeline
 from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
 from ingest.progress import Progress
+from ingest.writing import pipeline
 from opensearch_neural.cluster.connect import connect
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ingest import pipeline
+from ingest.writing import pipeline
 from opensearch_neural.models import registry
 
 

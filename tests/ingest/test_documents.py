@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from corpora import WORDS, job, records, snapshot, write_jsonl
 
+from ingest.commands.documents import parse_change
 from ingest.documents import Documents, delete_documents, read_document
-from ingest.documents_command import parse_change
 from ingest.job import run_job
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.engines import open_engines

@@ -23,11 +23,12 @@ import pytest
 from corpora import job, letters, records, snapshot, write_jsonl
 from fault_proxy import Fault, FaultProxy, Request
 
-from ingest import lease, pipeline, versions
 from ingest.documents import Documents
 from ingest.job import Job, run_job
-from ingest.pipeline import TooManyErrors
-from ingest.swap import Gate, Requirement, SwapRefused, parse_requirement
+from ingest.versions import builds as versions
+from ingest.versions.swap import Gate, Requirement, SwapRefused, parse_requirement
+from ingest.writing import lease, pipeline
+from ingest.writing.pipeline import TooManyErrors
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.errors import ClusterError, InputError, ModelError
@@ -177,7 +178,7 @@ def test_03_what_a_smaller_corpus_no_longer_holds_is_removed(
     corpus = write_jsonl(tmp_path / "d.jsonl", lines)
     settings = job(corpus, index_name, sparse="none")
     with monkeypatch.context() as patch:
-        patch.setattr("ingest.target.finish", killed)
+        patch.setattr("ingest.writing.target.finish", killed)
         with pytest.raises(Killed):
             run(client, settings)
     # Fewer, and one is refused now that was taken before: its old text must go, too.
@@ -197,7 +198,7 @@ def test_03_a_document_redacted_to_one_passage_keeps_no_other(
     corpus = write_jsonl(tmp_path / "d.jsonl", [{"_id": "a", "text": text}, {"_id": "b", "text": text}])
     settings = job(corpus, index_name, passages=PassageMeta(10, 10))
     with monkeypatch.context() as patch:
-        patch.setattr("ingest.target.finish", killed)
+        patch.setattr("ingest.writing.target.finish", killed)
         with pytest.raises(Killed):
             run(client, settings)
     assert len(snapshot(client, index_name)) == 16
@@ -450,7 +451,7 @@ def test_08_a_merge_is_asked_after_and_not_repeated(
     with FaultProxy(cluster_url, everything=True) as proxy:
         proxy.fault = watched
         with monkeypatch.context() as patch:
-            patch.setattr("ingest.target.write_record", killed)  # after the merge
+            patch.setattr("ingest.writing.target.write_record", killed)  # after the merge
             with pytest.raises(Killed):
                 run(connect(proxy.url), settings)
         assert asked == ["1"], "the settings are restored before the merge"
@@ -609,7 +610,7 @@ def test_14_an_interrupted_index_says_so_until_it_is_finished_or_deleted(
     corpus = write_jsonl(tmp_path / "d.jsonl", records(60))
     for settings in (job(corpus, f"{index_name}-a"), build(corpus, f"{index_name}-b")):
         with monkeypatch.context() as patch:
-            patch.setattr("ingest.target.finish", killed)
+            patch.setattr("ingest.writing.target.finish", killed)
             with pytest.raises(Killed):
                 run(client, settings)
     ran = osn("index", "inspect", f"{index_name}-a")

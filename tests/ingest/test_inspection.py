@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from corpora import WORDS, job, records, write_jsonl
 
-from ingest import target
 from ingest.documents import Documents
 from ingest.inspection import inspect_index, plan
 from ingest.job import run_job
+from ingest.writing import target
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.record import DenseMeta, PassageMeta
 

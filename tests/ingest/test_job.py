@@ -16,7 +16,7 @@ from corpora import job, letters, records, snapshot, write_jsonl
 
 from ingest.content import Content
 from ingest.job import run_job
-from ingest.pipeline import TooManyErrors
+from ingest.writing.pipeline import TooManyErrors
 from opensearch_neural import queries
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.mapping import index_body
@@ -133,7 +133,7 @@ def test_a_new_index_is_as_the_schema_says_and_left_as_a_cluster_would_have_it(
 def test_while_loading_there_are_neither_replicas_nor_refreshes(
     client, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ingest import pipeline
+    from ingest.writing import pipeline
 
     seen = {}
 
@@ -195,7 +195,7 @@ def test_twice_the_same_command_changes_nothing(client, index_name: str, tmp_pat
 
 def lose(client: Any, patch: pytest.MonkeyPatch, index: str, id: str, *, times: int = 1) -> None:
     """Have a document disappear after OpenSearch has acknowledged it, before it is looked for."""
-    from ingest import target
+    from ingest.writing import target
 
     count, look_up, left = target.count, target.missing_ids, [times]
 
@@ -262,7 +262,7 @@ def test_an_index_that_keeps_losing_documents_is_not_called_complete(
 def test_an_index_deleted_under_way_is_noticed(
     client, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ingest import pipeline
+    from ingest.writing import pipeline
 
     def delete_first(self: Any, *arguments: Any) -> None:
         client.indices.delete(index=index_name)
@@ -423,7 +423,7 @@ def test_a_changed_corpus_is_not_half_skipped(client, index_name: str, tmp_path:
 def test_batches_are_bounded_by_their_text_too(client, index_name: str, tmp_path: Path) -> None:
     corpus = write_jsonl(tmp_path / "d.jsonl", records(40, words=50))
     settings = job(corpus, index_name, sparse="none", writing={"batch_bytes": 1000})
-    from ingest import pipeline
+    from ingest.writing import pipeline
 
     sizes = []
 
@@ -434,7 +434,7 @@ def test_batches_are_bounded_by_their_text_too(client, index_name: str, tmp_path
             sizes.append(len(documents))
             return Vectors()
 
-    from ingest.target import open_target
+    from ingest.writing.target import open_target
 
     target = open_target(client, index_name, IndexMeta(), corpus_name="c", replicas=0)
     pipeline.ingest(
@@ -470,8 +470,8 @@ class Recorded:
 def test_batches_that_are_encoded_at_once_are_written_and_journalled_apart(
     client, index_name: str, tmp_path: Path
 ) -> None:
-    from ingest import pipeline
-    from ingest.target import open_target
+    from ingest.writing import pipeline
+    from ingest.writing.target import open_target
 
     lines: list[Any] = [{"_id": str(n), "text": "rain"} for n in range(100)]
     lines[13]["text"] = "glass"  # in the second batch
@@ -518,7 +518,7 @@ def test_the_dtype_is_that_of_the_sparse_models_network(
 ) -> None:
     from click.testing import CliRunner
 
-    from ingest.ingest_command import ingest
+    from ingest.commands.ingest import ingest
     from opensearch_neural.models import sparse
 
     asked = []

@@ -15,8 +15,8 @@ from corpora import job, records, snapshot, write_jsonl
 
 from ingest.inspection import inspect_index
 from ingest.job import run_job
-from ingest.pipeline import TooManyErrors
-from ingest.versions import versions
+from ingest.versions.builds import versions
+from ingest.writing.pipeline import TooManyErrors
 from opensearch_neural import node
 from opensearch_neural.cluster.capabilities import probe
 from opensearch_neural.cluster.connect import connect

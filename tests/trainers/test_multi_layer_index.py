@@ -15,12 +15,12 @@ pytest.importorskip("sentence_transformers")
 from tiny import tiny_backbone, tiny_beir  # noqa: E402
 
 from benchmarks.load.quality import exact_dense  # noqa: E402
-from ingest import pipeline  # noqa: E402
 from ingest.corpus import CorpusSource  # noqa: E402
 from ingest.documents import Documents  # noqa: E402
-from ingest.encode_corpus import EncodeJob, run_encode  # noqa: E402
 from ingest.inspection import inspect_index  # noqa: E402
 from ingest.job import Job, run_job  # noqa: E402
+from ingest.vectors.encode_corpus import EncodeJob, run_encode  # noqa: E402
+from ingest.writing import pipeline  # noqa: E402
 from opensearch_neural import multi_vector, queries  # noqa: E402
 from opensearch_neural.engines import open_engines  # noqa: E402
 from opensearch_neural.errors import ModelError  # noqa: E402

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ingest import target as targets
-from ingest.lease import held
-from ingest.versions import versions
+from ingest.versions.builds import versions
+from ingest.writing import target as targets
+from ingest.writing.lease import held
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index import segments

@@ -25,8 +25,16 @@ from typing import TYPE_CHECKING, Any
 
 from ingest.corpus import Records
 from ingest.settings import Dtype
-from ingest.shards import ShardDone, encode_shard, everything, shard_path, shard_written_before, shards_of, write_shard
 from ingest.vectorizers import Encoders
+from ingest.vectors.shards import (
+    ShardDone,
+    encode_shard,
+    everything,
+    shard_path,
+    shard_written_before,
+    shards_of,
+    write_shard,
+)
 from opensearch_neural import __version__
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import InputError, MissingExtra, ModelError, OsnError

@@ -63,8 +63,8 @@ def add(
     Exits with status 3 when one was refused. A large corpus is better ingested: that can be continued.
     """
     from ingest.corpus import CorpusSource, spooled
-    from ingest.dead_letters import EXIT_WITH_LETTERS
     from ingest.documents import Refused
+    from ingest.writing.dead_letters import EXIT_WITH_LETTERS
     from opensearch_neural.corpus.documents import Rejected
 
     opened = _open(connection, index, sparse, dense, pq)

@@ -18,18 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingest import target as targets
-from ingest.bulk import BulkWriter, Outcome
-from ingest.bulk_actions import Prepared, prepare_batches
 from ingest.corpus import Records
-from ingest.dead_letters import DeadLetters
-from ingest.journal import Batch, Identity, Journal, changed_corpus, digest
 from ingest.progress import Progress
 from ingest.settings import Writing
-from ingest.swap import Swap
-from ingest.target import Target
 from ingest.vectorizers import Vectorizer
-from ingest.verification import Verification
+from ingest.versions.swap import Swap
+from ingest.writing import target as targets
+from ingest.writing.bulk import BulkWriter, Outcome
+from ingest.writing.bulk_actions import Prepared, prepare_batches
+from ingest.writing.dead_letters import DeadLetters
+from ingest.writing.journal import Batch, Identity, Journal, changed_corpus, digest
+from ingest.writing.target import Target
+from ingest.writing.verification import Verification
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import InputError, OsnError
 from opensearch_neural.home import home

@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 
 from ingest.corpus import CorpusSource, corpus_options
-from ingest.dead_letters import EXIT_WITH_LETTERS
 from ingest.settings import Models, model_options
-from ingest.shards import SHARD_RECORDS
+from ingest.vectors.shards import SHARD_RECORDS
+from ingest.writing.dead_letters import EXIT_WITH_LETTERS
 
 
 @click.command()
@@ -71,11 +71,11 @@ def encode(
     osn encode --corpus docs.jsonl.gz --out vectors --sparse models/mine --dtype bf16 --ray
     osn encode --corpus docs.jsonl.gz --out codes --sparse none --pq models/jpq --faiss jpq.faiss
     """
-    from ingest.encode_corpus import EncodeJob, run_encode
+    from ingest.vectors.encode_corpus import EncodeJob, run_encode
 
     ray = None
     if ray_address is not None:
-        from ingest.ray_encode import RayOptions
+        from ingest.vectors.ray_encode import RayOptions
 
         ray = RayOptions(ray_address, ray_workers, ray_cpus, ray_gpus)
     job = EncodeJob(

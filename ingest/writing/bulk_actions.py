@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
-from ingest.bulk import Action
-from ingest.short_weights import SMALLEST, shortest
 from ingest.vectorizers import Vectorizer, Vectors, encode_in_parts
+from ingest.writing.bulk import Action
+from ingest.writing.short_weights import SMALLEST, shortest
 from opensearch_neural.corpus.documents import MAX_ID_BYTES
 from opensearch_neural.corpus.passages import Passage
 from opensearch_neural.index.mapping import rank_features, to_bytes

@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingest.corpus import Records
-from ingest.journal import changed_corpus, digest, record_digest
 from ingest.vectorizers import Vectorizer, Vectors, encode_in_parts
+from ingest.writing.journal import changed_corpus, digest, record_digest
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import share

@@ -14,7 +14,7 @@ from fault_proxy import Fault, FaultProxy, Request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.bulk import Action, BulkWriter, Failure, Stopped, chunks
+from ingest.writing.bulk import Action, BulkWriter, Failure, Stopped, chunks
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.errors import ClusterError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.journal import Batch, Identity, Journal, digest, record_digest
+from ingest.writing.journal import Batch, Identity, Journal, digest, record_digest
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import ClusterError
 

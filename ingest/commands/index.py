@@ -38,7 +38,7 @@ def index() -> None:
 def inspect(connection: ConnectionSettings, name: str, sample: int, as_json: bool) -> None:
     """Models and their hashes, counts, sizes by part, and whether the idf table still fits the documents."""
     from ingest.inspection import inspect_index
-    from ingest.versions import versions
+    from ingest.versions.builds import versions
 
     client = connect(settings=connection)
     inspection = inspect_index(client, name, sample=sample)
@@ -117,7 +117,7 @@ def plan(connection: ConnectionSettings, name: str, docs: int, replicas: int | N
 @connection_options
 def rollback(connection: ConnectionSettings, alias: str, to: str | None) -> None:
     """Have an alias name the build that it named before, at once for all searches."""
-    from ingest.versions import rollback as back
+    from ingest.versions.builds import rollback as back
 
     now, before = back(connect(settings=connection), alias, to)
     print(f"{alias} now names {now}, before {before}")
@@ -131,7 +131,7 @@ def rollback(connection: ConnectionSettings, alias: str, to: str | None) -> None
 @connection_options
 def prune(connection: ConnectionSettings, alias: str, keep: int) -> None:
     """Delete old builds of an alias."""
-    from ingest.versions import prune as delete_old
+    from ingest.versions.builds import prune as delete_old
 
     gone = delete_old(connect(settings=connection), alias, keep=keep)
     print("\n".join(f"{name} deleted" for name in gone) or "nothing to delete")
@@ -142,7 +142,7 @@ def prune(connection: ConnectionSettings, alias: str, keep: int) -> None:
 @connection_options
 def finish(connection: ConnectionSettings, name: str) -> None:
     """Take an index whose writing was interrupted as it is: it is searched and refreshed as any other."""
-    from ingest.unfinished import finish as take
+    from ingest.versions.unfinished import finish as take
 
     print(f"{take(connect(settings=connection), name)} is complete")
 
@@ -152,7 +152,7 @@ def finish(connection: ConnectionSettings, name: str) -> None:
 @connection_options
 def abort(connection: ConnectionSettings, name: str) -> None:
     """Delete an index whose writing was interrupted, or a build that never served. NAME: it, or the alias of its build."""
-    from ingest.unfinished import abort as delete
+    from ingest.versions.unfinished import abort as delete
 
     print(f"{delete(connect(settings=connection), name)} deleted")
 

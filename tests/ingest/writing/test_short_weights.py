@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.short_weights import SMALLEST, shortest
+from ingest.writing.short_weights import SMALLEST, shortest
 
 weights = st.lists(
     st.floats(SMALLEST, float(np.finfo(np.float32).max), width=32, allow_subnormal=False), min_size=1, max_size=50

@@ -11,11 +11,11 @@ import orjson
 import pytest
 from corpora import letters, snapshot
 
-from ingest import pipeline
-from ingest.bulk_actions import prepare
 from ingest.content import Content
-from ingest.target import open_target
 from ingest.vectorizers import Vectors
+from ingest.writing import pipeline
+from ingest.writing.bulk_actions import prepare
+from ingest.writing.target import open_target
 from opensearch_neural import queries
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.passages import Passage

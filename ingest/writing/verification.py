@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
-from ingest import target as targets
-from ingest.bulk import BulkWriter
-from ingest.bulk_actions import prepare
 from ingest.corpus import Records, ignore
-from ingest.duplicate_ids import FirstRecords
-from ingest.target import Target
 from ingest.vectorizers import Vectorizer
+from ingest.writing import target as targets
+from ingest.writing.bulk import BulkWriter
+from ingest.writing.bulk_actions import prepare
+from ingest.writing.duplicate_ids import FirstRecords
+from ingest.writing.target import Target
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.passages import Passage
 from opensearch_neural.errors import ClusterError

@@ -14,10 +14,10 @@ import killable
 import pytest
 from corpora import job, records, snapshot, write_jsonl
 
-from ingest import versions
 from ingest.documents import Documents
 from ingest.job import Job, run_job
-from ingest.pipeline import TooManyErrors
+from ingest.versions import builds as versions
+from ingest.writing.pipeline import TooManyErrors
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError
 
@@ -115,7 +115,7 @@ def test_killed_before_the_swap_it_is_swapped_by_the_same_command(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("ingest.swap.serve", killed)
+        patch.setattr("ingest.versions.swap.serve", killed)
         with pytest.raises(Killed):
             run_job(client, settings, show_progress=False)
     assert versions.serving_index(client, index_name) is None
@@ -133,7 +133,7 @@ def test_of_a_corpus_that_changed_under_way_nothing_stale_is_served(
     path = corpus(tmp_path / "d.jsonl", 100)
     settings = build(path, index_name)
     with monkeypatch.context() as patch:
-        patch.setattr("ingest.swap.serve", lambda *arguments, **more: 1 / 0)
+        patch.setattr("ingest.versions.swap.serve", lambda *arguments, **more: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run_job(client, settings, show_progress=False)
     corpus(path, 60)

@@ -12,7 +12,8 @@ from ingest.corpus import CorpusSource, Records, spooled
 from ingest.models import Chosen, choose, quantized_meta, sparse_meta, splitting_tokenizer
 from ingest.progress import Progress
 from ingest.settings import Models
-from ingest.shards import (
+from ingest.vectorizers import Encoders
+from ingest.vectors.shards import (
     SHARD_RECORDS,
     LoadedShard,
     ShardDone,
@@ -23,14 +24,13 @@ from ingest.shards import (
     shards_of,
     write_shard,
 )
-from ingest.stored_vectors import DenseInfo, Manifest, StoredVectors
-from ingest.vectorizers import Encoders
+from ingest.vectors.stored_vectors import DenseInfo, Manifest, StoredVectors
 from opensearch_neural.corpus.documents import Rejected
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import write_json, write_text
 
 if TYPE_CHECKING:
-    from ingest.ray_encode import RayOptions
+    from ingest.vectors.ray_encode import RayOptions
     from opensearch_neural.models.quantized import Codes, Quantizer
 
 
@@ -75,7 +75,7 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> Encoded:
     """
     started = time.monotonic()
     if job.ray is not None:
-        from ingest import ray_encode
+        from ingest.vectors import ray_encode
 
         ray_encode.check(job.ray)
     if job.faiss is not None and job.pq is None:
@@ -158,7 +158,7 @@ def _shards(job: EncodeJob, records: Records, folder: Path, encoders: Encoders) 
     batch = job.shard_records
     if job.ray is None:
         return shards_here(records, folder, job.shard_records, encoders, batch)
-    from ingest.ray_encode import PackedModels, shards_on_ray
+    from ingest.vectors.ray_encode import PackedModels, shards_on_ray
 
     models = PackedModels.of(encoders, job.device, job.dtype)
     return shards_on_ray(records, folder, job.shard_records, models, batch, job.ray)

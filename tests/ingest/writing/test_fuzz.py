@@ -19,9 +19,9 @@ import pytest
 from corpora import job, letters, records, snapshot
 from test_bulk_actions import Given
 
-from ingest.bulk_actions import prepare
 from ingest.corpus import CorpusSource
 from ingest.job import run_job
+from ingest.writing.bulk_actions import prepare
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import OsnError
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from corpora import TEXT, job, letters, records, small_tokenizer, snapshot, write_jsonl
 
-from ingest import encode_corpus
 from ingest.corpus import CorpusSource
-from ingest.encode_corpus import EncodeJob, run_encode
 from ingest.job import run_job
-from ingest.stored_vectors import Manifest, StoredVectors, find_manifest
 from ingest.vectorizers import Encoders
+from ingest.vectors import encode_corpus
+from ingest.vectors.encode_corpus import EncodeJob, run_encode
+from ingest.vectors.stored_vectors import Manifest, StoredVectors, find_manifest
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import InputError, ModelError
@@ -113,7 +113,7 @@ def test_killed_at_any_shard_the_files_end_as_if_undisturbed(tmp_path: Path, mon
         encoded.append(path.name)
         whole(path, content)
 
-    monkeypatch.setattr("ingest.encode_corpus.write_shard", killed)
+    monkeypatch.setattr("ingest.vectors.encode_corpus.write_shard", killed)
     for _ in range(3):
         with pytest.raises(Killed):
             run_encode(encoding(corpus, tmp_path / "b"), show_progress=False)

@@ -18,10 +18,10 @@ from quantized_models import quantized_model
 
 from ingest.content import Content, content_of_files
 from ingest.corpus import CorpusSource
-from ingest.encode_corpus import EncodeJob, run_encode
 from ingest.job import Job
-from ingest.stored_vectors import Manifest, StoredVectors, find_manifest
 from ingest.vectorizers import Encoders
+from ingest.vectors.encode_corpus import EncodeJob, run_encode
+from ingest.vectors.stored_vectors import Manifest, StoredVectors, find_manifest
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import PassageMeta
@@ -67,7 +67,7 @@ def test_codes_in_files_are_those_of_the_model_also_of_documents_added_later(tmp
 @pytest.mark.parametrize("more", [[], ["--faiss-candidates", "2"]])
 def test_faiss_reads_the_index_and_scores_as_the_model_does(tmp_path: Path, model: Path, more: list[str]) -> None:
     faiss = pytest.importorskip("faiss", reason="needs the extra [eval]")
-    from ingest.encode_command import encode
+    from ingest.commands.encode import encode
 
     corpus = write_jsonl(tmp_path / "d.jsonl", records(40))
     file = tmp_path / "made" / "jpq.faiss"

@@ -1,0 +1,1 @@
+"""The command-line side of `ingest`: one file a command."""

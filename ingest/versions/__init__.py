@@ -1,0 +1,1 @@
+"""Builds of an index under an alias: swap, roll back, prune, finish."""

@@ -1,0 +1,1 @@
+"""From batches of documents to what OpenSearch has acknowledged: nothing lost, nothing twice."""
