@@ -171,7 +171,8 @@ def scale(
     """The load benchmark at several sizes, and the exponent by which each engine's cost grows.
 
     For each number of documents an index is resampled from the corpus (`osn bench grow`), then `osn bench load` runs on
-    it. Judgements do not carry over to resampled documents: quality is overlap@10 with the exact result.
+    it. Judgements do not carry over to resampled documents: quality is overlap@10 with the exact result,
+    and the score kept.
 
     Uses the cluster of OSN_URL (or --url) if one is named, else starts a local node. Interrupted, the same command
     again continues.

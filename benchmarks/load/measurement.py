@@ -45,7 +45,7 @@ class LoadSettings:
     """Seconds for each engine against the endpoint that does nothing."""
     quality: bool = True
     quality_queries: int = 300
-    """At most so many for overlap@10."""
+    """At most so many for overlap@10 and the score kept."""
     baseline: str = BASELINE
     seed: int = 0
 
@@ -98,7 +98,7 @@ class Measurement:
     warmup: Warmup = field(default_factory=Warmup)
     slo: dict[str, list[SloResult]] = field(default_factory=dict)
     quality: list[Row] = field(default_factory=list)
-    """nDCG@10 and recall, or overlap@10."""
+    """nDCG@10 and recall, or overlap@10 and the score kept."""
     postings: dict[str, Postings] = field(default_factory=dict)
     cluster: ClusterFacts | None = None
     indexes: dict[str, IndexStatistics] = field(default_factory=dict)

@@ -1,8 +1,10 @@
 """What each engine finds, for the table that shows what it costs; and how many postings its queries begin with.
 
 Where the queries have judgements: nDCG@10 and recall. Where they have none: overlap@10, the share of the exact result's
-first ten that the engine returns. The exact result of a fast sparse engine is that of all tokens over all documents; of
-an HNSW search, that of every vector compared. BM25 and `sparse` are exact by their own measure and have no overlap.
+first ten that the engine returns, and the score kept: what the hits returned score by the exact search, as a share of what
+its first ten do. Among near-duplicates it means something where the overlap of ids does not. The exact result of a fast
+sparse engine is that of all tokens over all documents; of `bm25-sparse`, the whole sum of all documents; of an HNSW search,
+that of every vector compared. BM25 and `sparse` are exact by their own measure and have neither.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ DEEP = 100
 MEASURES = ("nDCG@10", "R@10")
 DEEP_MEASURES = ("R@100",)
 OVERLAP = "overlap@10"
+SCORE_KEPT = "score kept"
 THREADS = 4
 COUNTED_AT_ONCE = 200
 
@@ -76,7 +79,7 @@ def judged_rows(
     return result_rows.rows(set_, measured, baseline=baseline, seed=seed)
 
 
-def overlap_rows(
+def nearness_rows(
     client: OpenSearch,
     workload: Workload,
     queries: Mapping[str, str],
@@ -84,30 +87,54 @@ def overlap_rows(
     *,
     seed: int = 0,
 ) -> list[Row]:
-    """overlap@10 of each engine that is not exact itself, with intervals over queries."""
-    exact: dict[str, Run] = {}
+    """overlap@10 and the score kept of each engine that is not exact itself, with intervals over queries."""
+    exact: dict[Variant, Run] = {}
     rows = []
     for variant in workload.variants:
-        engine = variant.exact
-        if engine is None:
+        wanted = variant.exact
+        if wanted is None:
             continue
-        if engine not in exact:
-            exact[engine] = exact_run(client, workload, engine, queries)
-        run = retrieve(client, workload, variant, queries, PAGE)
-        values = [overlap(run[query], hits) for query, hits in exact[engine].items() if hits]
-        if values:
-            low, high = comparison.interval(values, seed=seed) or (None, None)
-            rows.append(Row(set_, variant.name, OVERLAP, sum(values) / len(values), low, high, len(values)))
+        build = exact_builder(workload, wanted)
+        if wanted not in exact:
+            exact[wanted] = _search_all(client, workload.index, build, queries, {})
+        best = {query: hits for query, hits in exact[wanted].items() if hits}
+        pages = retrieve(client, workload, variant, {query: queries[query] for query in best}, PAGE)
+        scores = _scores_of(client, workload.index, build, {query: queries[query] for query in best}, pages)
+        for measure, values in (
+            (OVERLAP, [overlap(pages[query], hits) for query, hits in best.items()]),
+            (SCORE_KEPT, [score_kept(scores[query], hits) for query, hits in best.items()]),
+        ):
+            if values:
+                low, high = comparison.interval(values, seed=seed) or (None, None)
+                rows.append(Row(set_, variant.name, measure, sum(values) / len(values), low, high, len(values)))
     return rows
 
 
-def exact_run(client: OpenSearch, workload: Workload, engine: str, queries: Mapping[str, str]) -> Run:
-    """The exact result of `engine` ("bm25", "sparse" or "dense") in the workload's own index, some hits beyond a page."""
-    plain = Variant(f"exact {engine}", engine, size=TIES)
-    if engine != "dense":
-        return retrieve(client, workload, plain, queries, TIES)
-    engines = workload.engines_of(plain)
-    return _search_all(client, workload.index, lambda text: exact_dense(engines, text, TIES), queries, {})
+def score_kept(scores: Mapping[str, float], exact: Mapping[str, float], depth: int = PAGE) -> float:
+    """scores: what the hits returned score by the exact search; exact: its best hits. 1 where nothing is lost."""
+    best = sorted(exact.values(), reverse=True)[:depth]
+    return sum(scores.values()) / sum(best) if sum(best) > 0 else 1.0
+
+
+def _scores_of(
+    client: OpenSearch, index: str, build: Callable[[str], Body], queries: Mapping[str, str], pages: Run
+) -> Run:
+    """What the hits of each page score by the search that `build` makes; hits that it does not find score nothing."""
+    of_text = {text: list(pages[query]) for query, text in queries.items()}
+
+    def among(text: str) -> Body:
+        body, page = build(text), {"ids": {"values": of_text[text]}}
+        return {"size": PAGE, "query": {"bool": {"must": [body["query"]], "filter": [page]}}}
+
+    return _search_all(client, index, among, queries, {})
+
+
+def exact_builder(workload: Workload, exact: Variant) -> Callable[[str], Body]:
+    """From a text to the exact search in the workload's own index, for some hits beyond a page."""
+    engines = workload.engines_of(exact)
+    if exact.engine == "dense":
+        return lambda text: exact_dense(engines, text, TIES)
+    return body_builder(replace(exact, size=TIES), engines)
 
 
 def exact_dense(engines: Engines, text: str, size: int) -> Body:

@@ -20,7 +20,7 @@ from opensearch_neural.files import write_text
 
 CSV_NAME = "load.csv"
 HTML_NAME = "report.html"
-QUALITY = ("nDCG@10", "R@10", "R@100", "overlap@10")
+QUALITY = ("nDCG@10", "R@10", "R@100", "overlap@10", "score kept")
 
 
 def text(measurement: Measurement, levels: Levels | None = None) -> str:

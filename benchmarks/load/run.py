@@ -249,7 +249,7 @@ class LoadRun:
                 self.client, workload, judged, workload.index, baseline=settings.baseline, seed=settings.seed
             )
         queries = judged.queries if judged else {str(at): text for at, text in enumerate(workload.texts)}
-        self.measurement.quality += quality.overlap_rows(
+        self.measurement.quality += quality.nearness_rows(
             self.client,
             workload,
             quality.some(queries, settings.quality_queries, settings.seed),

@@ -10,7 +10,8 @@ Engines are those of `opensearch_neural.engines` and `two-phase`, neural-search'
     rare=ratio:0.4      which tokens phase one searches (`queries.Rare`)
     window=50           hits of phase one that are rescored, in each shard
     dense-window=50     cascade, jpq-rescore: hits that are rescored with their codes
-    weight=0.03         cascade: how much the codes count
+    weight=0.03         cascade: how much the codes count; bm25-sparse: the model
+    whole=yes           bm25-sparse: the sum of all documents, without a window
     keep=share:0.98     which tokens of the query are searched at all
     rescore=all         rescore with all tokens anew; `remaining` adds the common tokens to phase one's score
     form=features       linear rank_feature clauses; `plugin`: the neural_sparse clause
@@ -46,6 +47,7 @@ that hold the last 2% of the weight are not searched. Chosen on train questions 
 loss of nDCG@10 stays below half a point with its 95% interval."""
 
 PRESETS: dict[str, tuple[str, ...]] = {
+    "sum": ("bm25", "bm25-sparse", "sparse", "high-idf-first"),
     "paper": ("bm25", "sparse", "high-idf-first", FAST),
     "quantized": ("bm25", "sparse", "high-idf-first", "dense", "hybrid", "jpq-rescore", "cascade"),
     "rivals": ("bm25", "sparse", "high-idf-first", TWO_PHASE),
@@ -107,14 +109,19 @@ class Variant:
     prune: float = 0.4
     expansion: float = 5.0
 
+    whole: bool = False
+    """bm25-sparse: over all documents, without a window."""
+
     @property
-    def exact(self) -> str | None:
-        """The engine whose result this one approaches; None for one that is exact by its own measure."""
+    def exact(self) -> Variant | None:
+        """The search whose result this one approaches; None for one that is exact by its own measure."""
+        if self.engine == "bm25-sparse" and not self.whole:
+            return Variant("exact bm25-sparse", self.engine, weight=self.weight, whole=True)
         if self.engine in ("high-idf-first", TWO_PHASE) or (self.engine == "sparse" and self.changes_hits):
-            return "sparse"
+            return Variant("exact sparse", "sparse")
         if self.engine == "bm25" and self.changes_hits:
-            return "bm25"
-        return "dense" if self.engine in ("dense", "jpq-hnsw") else None
+            return Variant("exact bm25", "bm25")
+        return Variant("exact dense", "dense") if self.engine in ("dense", "jpq-hnsw") else None
 
     @property
     def changes_hits(self) -> bool:
@@ -163,6 +170,7 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "index": (str, "the name of an index"),
     "prune": (_number(float, 0), "a share from 0"),
     "expansion": (_number(float, 1), "a factor from 1"),
+    "whole": (_yes, "yes or no"),
 }
 
 
@@ -245,6 +253,7 @@ def with_options(variant: Variant, engines: Engines) -> Engines:
         "tokens": variant.keep,
         "dense_window": variant.dense_window,
         "weight": variant.weight,
+        "exact": variant.whole or None,
     }
     return engines.with_settings(**{name: value for name, value in given.items() if value is not None})
 

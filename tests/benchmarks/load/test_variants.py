@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.load.quality import Judged, judged_rows, overlap, overlap_rows, retrieve
+from benchmarks.load.quality import SCORE_KEPT, Judged, judged_rows, nearness_rows, overlap, retrieve, score_kept
 from benchmarks.load.variants import (
     PRESETS,
     _round_weights,
@@ -111,20 +111,35 @@ def stored_now(client) -> set[str]:
 @pytest.mark.cluster
 def test_quality_is_shown_where_there_are_judgements_and_overlap_where_not(client, loaded: str, corpus) -> None:
     data = BeirData.load(corpus)
-    variants = parse_variants("rivals,all=high-idf-first+rare=ratio:0,one=high-idf-first+rare=count:1+window=10")
+    variants = parse_variants(
+        "rivals,all=high-idf-first+rare=ratio:0,one=high-idf-first+rare=count:1+window=10,"
+        "sum=bm25-sparse+whole=yes,wide=bm25-sparse+window=1000,narrow=bm25-sparse+window=2"
+    )
     texts = list(data.queries.values())
     with stored_pipelines(client, variants) as pipelines:
         names = set(pipelines.values())
         assert names and names <= stored_now(client)
         workload = prepare(client, LoadTarget(ConnectionSettings()), loaded, variants, texts, pipelines=pipelines)
         judged = judged_rows(client, workload, Judged(data.queries, data.qrels), loaded, baseline="bm25")
-        found = overlap_rows(client, workload, data.queries, loaded)
+        rows = nearness_rows(client, workload, data.queries, loaded)
     assert not names & stored_now(client)
     ndcg = {row.line: row.value for row in judged if row.column == "nDCG@10"}
     assert ndcg["all"] == pytest.approx(ndcg["sparse"]) and ndcg["sparse"] > 0.8  # a first line finds its docstring
-    share = {row.line: row.value for row in found}
-    assert set(share) == {"high-idf-first", "two-phase", "all", "one"}  # bm25 and sparse are exact by their own measure
+    share = {row.line: row.value for row in rows if row.column == "overlap@10"}
+    # bm25, sparse and the whole sum are exact by their own measure.
+    assert set(share) == {"high-idf-first", "two-phase", "all", "one", "wide", "narrow"}
     assert share["all"] == 1.0 > share["one"]
+    score = {row.line: row.value for row in rows if row.column == SCORE_KEPT}
+    assert set(score) == set(share)
+    assert score["all"] == pytest.approx(1.0) and score["one"] < 1 and score["narrow"] < score["wide"] <= 1 + 1e-6
+    assert all(share[name] <= score[name] + 1e-6 for name in share)  # a hit that is no longer first still scores
+
+
+def test_the_score_kept_is_a_share_of_the_best_page() -> None:
+    exact = {str(at): float(20 - at) for at in range(15)}
+    assert score_kept({str(at): float(20 - at) for at in range(10)}, exact) == 1.0
+    assert score_kept({"0": 20.0, "11": 9.0}, exact) == pytest.approx(29 / 155)
+    assert score_kept({}, {"a": 0.0}) == 1.0
 
 
 @pytest.mark.cluster
