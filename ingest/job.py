@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingest.content import content_by_models, content_of_files
 from ingest.corpus import CorpusSource, ignore, spooled
+from ingest.preflight import FIELD_LIMIT, check_fields
 from ingest.settings import IndexSettings, Writing
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
 from ingest.versions.builds import build_record, open_build
@@ -23,18 +22,16 @@ from ingest.writing.dead_letters import is_dead_letter_file, letters_path
 from ingest.writing.lease import Lease
 from ingest.writing.pipeline import Report
 from ingest.writing.target import open_target, own_name
+from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.patience import patience
-from opensearch_neural.corpus.first_records import FIRST_RECORDS, clashing_fields
 from opensearch_neural.errors import InputError, OsnError
-from opensearch_neural.index.mapping import read_field_mappings
+from opensearch_neural.index.mapping import FLAT_OBJECT_RELEASE, read_field_mappings
 from opensearch_neural.index.record import read_record
 from opensearch_neural.index.sparse_scale import keep_sparse_scale
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
-
-    from opensearch_neural.corpus.documents import Document
 
 log = logging.getLogger(__name__)
 
@@ -89,13 +86,17 @@ def _write(
     with spooled(corpus.path) as place, translate_errors(), patience(job.writing.retry.patience):
         wrote = read_record(client, job.index)
         with Lease(client, f"index:{own_name(client, job.index)}") as lease:
+            fields = {} if job.mapping is None else read_field_mappings(job.mapping)
+            flat_objects = wrote is None and quick_capabilities(client).version_number >= FLAT_OBJECT_RELEASE
+            if wrote is None:
+                limit = job.field_limit or FIELD_LIMIT
+                mapped = {name.partition(".")[0] for name in fields}
+                check_fields(corpus.reader(place)(ignore), mapped=mapped, limit=limit, flat_objects=flat_objects)
             content = (
                 content_by_models(job, wrote, job.index, corpus.reader(place), corpus.name)
                 if stored is None
                 else content_of_files(job, stored, corpus.reader(place))
             )
-            if wrote is None:
-                warn_of_clashes(islice(content.records(ignore), FIRST_RECORDS), job.mapping)
             target = open_target(
                 client,
                 job.index,
@@ -106,7 +107,9 @@ def _write(
                 replicas=job.replicas,
                 keep_replicas=job.keep_replicas,
                 store_vectors=job.store_vectors,
-                fields=None if job.mapping is None else read_field_mappings(job.mapping),
+                fields=fields,
+                field_limit=job.field_limit,
+                flat_objects=flat_objects,
                 extra=build_record(job.alias, corpus.name) if job.alias else {},
                 patience=min(60.0, job.writing.retry.patience),
             )
@@ -126,16 +129,6 @@ def _write(
             )
             _keep_scale(client, job.index)
         return replace(report, alias=job.alias)
-
-
-def warn_of_clashes(documents: Iterable[Document], mapping: Path | None) -> None:
-    """Name the fields of which some values will be refused, unless `--mapping` decides about them."""
-    named = set() if mapping is None else read_field_mappings(mapping).keys()
-    for name, told in clashing_fields(documents).items():
-        if name.partition(".")[0] not in named:
-            log.warning(
-                "the field %r holds %s: an index takes one of them; write them alike, or give --mapping", name, told
-            )
 
 
 def _keep_scale(client: OpenSearch, index: str) -> None:

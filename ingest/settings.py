@@ -157,7 +157,9 @@ class NewIndex:
     store_vectors: bool = False
     """Whether vectors are kept in `_source` too."""
     mapping: Path | None = None
-    """A JSON file with the mappings of the caller's own fields."""
+    """A JSON file with the mappings of the caller's own fields. An index that is there gets those that it lacks."""
+    field_limit: int | None = None
+    """How many fields the index may map. None: as the index has, or OpenSearch's 1,000 for a new one."""
 
 
 new_index_options = options_of(
@@ -172,7 +174,11 @@ new_index_options = options_of(
         "--mapping",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         default=None,
-        help='JSON: {FIELD: {"type": …}} of your own fields.  [default: numbers double, ISO dates, strings keyword]',
+        help='JSON: {FIELD: {"type": …}} of your own fields.  [default: numbers double, ISO dates, strings keyword, '
+        "objects flat]",
+    ),
+    click.option(
+        "--field-limit", type=click.IntRange(min=100), default=None, help="Fields that it may map.  [default: 1000]"
     ),
     click.option(
         "--store-vectors",

@@ -122,11 +122,36 @@ def source_of(document: Document) -> dict[str, Any]:
     source["text"] = document.text
     if document.url is not None:
         source["url"] = document.url
-    source.update(document.fields)
+    source.update(nested_by_dots(document.fields))
     if isinstance(document, Passage):
         source["parent"] = document.parent
         source["passage"] = {"number": document.number, "start": document.start, "end": document.end}
     return source
+
+
+def nested_by_dots(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields with names as `a.b` as objects: {"a": {"b": …}}.
+
+    An index takes both for the same, except where `a` is a flat object. A name stays where the record holds something else
+    under `a` too.
+    """
+    nested = {name: value for name, value in fields.items() if "." not in name}
+    if len(nested) == len(fields):
+        return fields
+    for name, value in fields.items():
+        if "." in name:
+            nested = _with_value(nested, name.split("."), value) or {**nested, name: value}
+    return nested
+
+
+def _with_value(tree: dict[str, Any], path: list[str], value: Any) -> dict[str, Any] | None:
+    """The tree with a value at a path that it does not have; None where something else is in the way."""
+    first, *rest = path
+    if not rest:
+        return None if first in tree else {**tree, first: value}
+    inner = tree.get(first, {})
+    changed = _with_value(inner, rest, value) if isinstance(inner, dict) else None
+    return None if changed is None else {**tree, first: changed}
 
 
 class _Features:

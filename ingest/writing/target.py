@@ -57,6 +57,8 @@ def open_target(
     keep_replicas: bool = False,
     store_vectors: bool = False,
     fields: Mapping[str, Any] | None = None,
+    field_limit: int | None = None,
+    flat_objects: bool = False,
     extra: Mapping[str, Any] | None = None,
     patience: float = 60.0,
 ) -> Target:
@@ -67,15 +69,19 @@ def open_target(
 
     keep_replicas: have the replicas from the first document on: everything is written twice, and a lost node costs
         nothing.
-    fields: mappings of the caller's own fields in a new index
+    fields: mappings of the caller's own fields; an index that is there gets those that it lacks
+    field_limit: how many fields the index may map. None: as it is, or OpenSearch's own number.
+    flat_objects: whether a new index maps objects as flat ones
     extra: further entries of a new index's `_meta.osn`
     patience: seconds that the index's primary shards may take to be there.
 
-    Raises ClusterError for a name that OpenSearch refuses, or an index whose primary shards are not there (red).
+    Raises InputError for settings that an existing index cannot take, ClusterError for a name that OpenSearch refuses, or
+    an index whose primary shards are not there (red).
     """
     from opensearchpy.exceptions import AuthorizationException
 
     wrote = read_record(client, index)
+    limit = {} if field_limit is None else {"mapping.total_fields.limit": field_limit}
     if wrote is None:
         restore: dict[str, Any] = {"refresh_interval": None}
         meta = replace(wanted, version=__version__).with_extra(
@@ -91,7 +97,8 @@ def open_target(
                 replicas=loading_replicas,
                 store_vectors=store_vectors,
                 fields=fields,
-                settings={"refresh_interval": "-1"},
+                flat_objects=flat_objects,
+                settings={"refresh_interval": "-1", **limit},
             )
 
         wanted_replicas = 1 if replicas is None else replicas
@@ -104,6 +111,10 @@ def open_target(
         _check_existing(client, index, wrote, asked, keep_replicas=keep_replicas, store_vectors=store_vectors)
         if replicas is not None and LOADING in wrote.extra:
             wrote = _with_replicas(client, index, wrote, replicas)
+        if limit:
+            client.indices.put_settings(index=index, body={"index": limit})
+        if fields:
+            _add_fields(client, index, fields)
     name, settings = _settings(client, index)
     wait_for_primaries(client, name, patience)
     target = Target(name, settings["uuid"], wrote, wrote.loading, f"{WRITE_ALIAS}{settings['uuid']}")
@@ -153,6 +164,19 @@ def _check_existing(
     if different:
         remedy = "leave it out, or write another index" + (" (--restart)" if loading is not None else "")
         raise InputError(f"the index {index!r} is there already, without {', '.join(different)}", remedy)
+
+
+def _add_fields(client: OpenSearch, index: str, fields: Mapping[str, Any]) -> None:
+    """Map fields that the index lacks. Raises InputError where it maps one of them otherwise, for good."""
+    from opensearchpy.exceptions import RequestError
+
+    try:
+        client.indices.put_mapping(index=index, body={"properties": dict(fields)})
+    except RequestError as error:
+        raise InputError(
+            f"--mapping does not fit the index {index!r}, which is there already: {reason_of(error)[1]}",
+            "leave that field out, or write another index",
+        ) from error
 
 
 def _create(

@@ -6,7 +6,7 @@ segment      a text under a name that is not looked for, so that only titles wou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from opensearch_neural.corpus.documents import MAX_ID_BYTES, Document, OnReject, Rejected
@@ -14,10 +14,7 @@ from opensearch_neural.errors import InputError
 
 FIRST_RECORDS = 1000
 FIRST_CHARACTERS = 1 << 20
-"""Of their texts together: the first records are held in memory."""
-
-MAX_FIELDS = 980
-"""OpenSearch maps 1,000 fields an index (index.mapping.total_fields.limit); some are our own."""
+"""Of their texts and fields together: the first records are held in memory."""
 
 REPEATING = 0.9
 """With fewer different ids than this share of the records, they are taken to be no ids of these records."""
@@ -58,7 +55,7 @@ class LookAhead:
             for document in documents:
                 self._first.append(document)
                 first.append(document)
-                self._characters += len(document.text) + len(document.title)
+                self._characters += len(document.text) + len(document.title) + _characters(document.fields)
                 if len(first) >= most or self._characters > FIRST_CHARACTERS:
                     break
         except InputError as error:  # what comes before it is given out first
@@ -67,7 +64,6 @@ class LookAhead:
             _check_ids(first, where)
         if not text_named:
             _check_texts(first, where)
-        _check_number_of_fields(first, where)
         self._looking = False
         for each in self._first:
             if isinstance(each, Document):
@@ -78,6 +74,15 @@ class LookAhead:
         if broken is not None:
             raise broken
         yield from documents
+
+
+def _characters(value: Any) -> int:
+    """Of all strings in a value."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_characters, value.values()))
+    return sum(map(_characters, value)) if isinstance(value, list) else 0
 
 
 def _check_ids(first: list[Document], where: str) -> None:
@@ -118,60 +123,3 @@ def _check_texts(first: list[Document], where: str) -> None:
             f"{mean:,.0f} characters on average",
             f"--text-field {longest} takes that as the text; --text-field title says that titles are all there is",
         )
-
-
-def _check_number_of_fields(first: list[Document], where: str) -> None:
-    names: set[str] = set()
-    for document in first:
-        _add_names(document.fields, "", names)
-    if len(names) > MAX_FIELDS:
-        raise InputError(
-            f"{where}: the first {len(first):,} documents have {len(names):,} different fields, and an index takes "
-            f"{MAX_FIELDS} beside its own (index.mapping.total_fields.limit)",
-            "leave columns out, or write what is looked up by name as a list of {name, value}",
-        )
-
-
-def _add_names(fields: dict[str, Any], before: str, names: set[str]) -> None:
-    for name, value in fields.items():
-        names.add(before + name)
-        for each in value if isinstance(value, list) else [value]:
-            if isinstance(each, dict):
-                _add_names(each, f"{before}{name}.", names)
-
-
-def clashing_fields(documents: Iterable[Document]) -> dict[str, str]:
-    """{field: what its values are} of fields that an index maps by their first value, and whose later ones do not fit."""
-    kinds_of: dict[str, dict[str, str]] = {}
-    for document in documents:
-        _add_kinds(document.fields, "", document.id, kinds_of)
-    clashes = {}
-    for name, kinds in kinds_of.items():
-        # What begins with a string is a keyword, which takes numbers and truth values too.
-        fits = len(kinds) <= 1 or (next(iter(kinds)) == "strings" and "objects" not in kinds)
-        if not fits:
-            clashes[name] = " and ".join(f"{kind} (first in {id!r})" for kind, id in kinds.items())
-    return clashes
-
-
-def _add_kinds(fields: dict[str, Any], before: str, id: str, kinds_of: dict[str, dict[str, str]]) -> None:
-    """Add to {field: {kind of value: id of the first document that has it}}."""
-    for name, value in fields.items():
-        kinds = kinds_of.setdefault(before + name, {})
-        for each in value if isinstance(value, list) else [value]:
-            if each is None or (isinstance(each, str) and next(iter(kinds), "") == "numbers" and _is_number(each)):
-                continue  # OpenSearch reads the number out of a string
-            if isinstance(each, dict):
-                _add_kinds(each, f"{before}{name}.", id, kinds_of)
-            kinds.setdefault(_KINDS.get(type(each), "numbers"), id)
-
-
-_KINDS = {dict: "objects", bool: "true or false", str: "strings"}
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

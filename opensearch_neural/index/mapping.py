@@ -14,6 +14,7 @@ One index holds everything about a document, so that one request can combine it:
 
 and the caller's own fields, as `--mapping` says, or mapped when first seen: strings as keywords, so that they can be
 filtered and counted, ISO dates as dates, and every number as a double, because the first price may be 10 and the next 10.99.
+Objects are flat ones where OpenSearch knows them: what is in them is found by its value, and takes no further fields.
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ DYNAMIC_MAPPINGS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("decimals_as_doubles", "double", {"type": "double"}),
 )
 """(name, what OpenSearch sees in a field's first value, how the field is mapped)"""
+FLAT_OBJECTS = ("objects_as_flat_ones", "object", {"type": "flat_object"})
+FLAT_OBJECT_RELEASE = (2, 18)
+"""The type is older; before this release it refused or misread nulls and lists within lists."""
 
 
 def index_body(
@@ -65,12 +69,14 @@ def index_body(
     store_vectors: bool = False,
     settings: dict | None = None,
     fields: Mapping[str, Any] | None = None,
+    flat_objects: bool = False,
 ) -> dict[str, Any]:
     """The body that creates the index: settings and mappings.
 
     `store_vectors` keeps `sparse` and `dense` in `_source` too: then documents can be reindexed and partially updated
     inside OpenSearch, at several times the stored bytes. Off, every fetch is cheaper.
     `fields`: mappings of the caller's own fields, {name: {"type": …}}.
+    `flat_objects`: map objects of the caller's own as flat ones; from FLAT_OBJECT_RELEASE on.
     """
     properties: dict[str, Any] = {
         "title": {"type": "text", "analyzer": meta.analyzer, "copy_to": "contents"},
@@ -92,11 +98,12 @@ def index_body(
     index_settings: dict[str, Any] = {"number_of_shards": shards, "number_of_replicas": replicas}
     if meta.dense is not None:
         index_settings["knn"] = True
+    dynamic = (*DYNAMIC_MAPPINGS, *([FLAT_OBJECTS] if flat_objects else []))
     mappings: dict[str, Any] = {
         "_meta": {"osn": meta.to_dict()},
         "dynamic_date_formats": list(DATE_FORMATS),
         "dynamic_templates": [
-            {name: {"match_mapping_type": seen, "mapping": mapping}} for name, seen, mapping in DYNAMIC_MAPPINGS
+            {name: {"match_mapping_type": seen, "mapping": mapping}} for name, seen, mapping in dynamic
         ],
         "properties": {**(fields or {}), **properties},
     }

@@ -1,0 +1,145 @@
+"""What the first records tell of the fields that an index is to map, before anything is written.
+
+Too many fields end the ingest. Values of one field that no mapping takes together are named, as is what a flat object
+answers otherwise than a field of its own would.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from ingest.writing.bulk_actions import nested_by_dots
+from opensearch_neural.corpus.documents import Document
+from opensearch_neural.corpus.first_records import FIRST_RECORDS
+from opensearch_neural.errors import InputError
+
+log = logging.getLogger(__name__)
+
+FIELD_LIMIT = 1000
+"""OpenSearch's own index.mapping.total_fields.limit."""
+OWN_FIELDS = 20
+"""How many of them an index of ours may need itself."""
+LONGEST_TERM = 32_766
+"""Bytes of the longest string that a flat object takes."""
+
+
+@dataclass
+class FieldSurvey:
+    """What the values of each field are."""
+
+    kinds: dict[str, dict[str, str]] = field(default_factory=dict)
+    """{field: {kind of value: id of the first document that has it}}, in the order in which they were seen."""
+    numbers_inside: dict[str, str] = field(default_factory=dict)
+    """{flat object: id of the first document that has a number in it}"""
+    long_strings_inside: dict[str, str] = field(default_factory=dict)
+    """{flat object: id of the first document with a string in it that is too long for it}"""
+
+    def clashes(self) -> dict[str, str]:
+        """{field: its kinds in words} of fields that an index maps by their first value, and whose later ones do not fit."""
+        clashes = {}
+        for name, kinds in self.kinds.items():
+            # What begins with a string is a keyword, which takes numbers and truth values too.
+            fits = len(kinds) <= 1 or (next(iter(kinds)) == "strings" and "objects" not in kinds)
+            if not fits:
+                clashes[name] = " and ".join(f"{kind} (first in {id!r})" for kind, id in kinds.items())
+        return clashes
+
+
+def check_fields(documents: Iterable[Document], *, mapped: Collection[str], limit: int, flat_objects: bool) -> None:
+    """Look at the first records of a corpus, and warn of fields of which some values will be refused.
+
+    mapped: names of the fields that `--mapping` decides about
+    limit: how many fields the index takes
+    flat_objects: whether objects are mapped as flat ones
+    Raises InputError if there are more fields than the index takes.
+    """
+    survey = survey_fields(islice(documents, FIRST_RECORDS), mapped=mapped, flat_objects=flat_objects)
+    if len(survey.kinds) > limit - OWN_FIELDS:
+        raise InputError(
+            f"the first documents have {len(survey.kinds):,} different fields, and the index takes "
+            f"{limit - OWN_FIELDS:,} beside its own (index.mapping.total_fields.limit)",
+            "leave columns out, write what is looked up by name as a list of {name, value}, or raise --field-limit",
+        )
+    for name, told in survey.clashes().items():
+        log.warning(
+            "the field %r holds %s: an index takes one of them; write them alike, or give --mapping", name, told
+        )
+    for name, id in survey.long_strings_inside.items():
+        log.warning(
+            "the objects in %r (first in %r) hold strings of more than %s bytes: OpenSearch refuses these documents; "
+            'give --mapping {"%s": {"type": "object"}}, or "enabled": false beside it',
+            name,
+            id,
+            f"{LONGEST_TERM:,}",
+            name,
+        )
+    for name in survey.numbers_inside:
+        log.warning(
+            "numbers inside the objects in %r are found by their value, but not by ranges; for these give "
+            '--mapping {"%s": {"type": "object"}}',
+            name,
+            name,
+        )
+
+
+def survey_fields(
+    documents: Iterable[Document], *, mapped: Collection[str] = (), flat_objects: bool = False
+) -> FieldSurvey:
+    """What the values of each field are. Fields in `mapped` are passed over."""
+    survey = FieldSurvey()
+    for document in documents:
+        fields = nested_by_dots(document.fields)
+        own = {name: value for name, value in fields.items() if name not in mapped}
+        _add_kinds(survey, own, "", document.id, flat_objects)
+    return survey
+
+
+def _add_kinds(survey: FieldSurvey, fields: dict[str, Any], before: str, id: str, flat_objects: bool) -> None:
+    for name, value in fields.items():
+        kinds = survey.kinds.setdefault(before + name, {})
+        for each in value if isinstance(value, list) else [value]:
+            if each is None or (isinstance(each, str) and _is_read_from_string(each, next(iter(kinds), ""))):
+                continue
+            kinds.setdefault(_KINDS.get(type(each), "numbers"), id)
+            if not isinstance(each, dict):
+                continue
+            if flat_objects:
+                _look_inside(survey, each, name, id)
+            else:
+                _add_kinds(survey, each, f"{before}{name}.", id, flat_objects)
+
+
+def _look_inside(survey: FieldSurvey, value: Any, name: str, id: str) -> None:
+    """Note numbers and long strings, at any depth, of the object in the field `name`."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+        elif isinstance(value, str):
+            if len(value) > LONGEST_TERM // 4 and len(value.encode("utf-8", "surrogatepass")) > LONGEST_TERM:
+                survey.long_strings_inside.setdefault(name, id)
+        elif value is not None and not isinstance(value, bool):
+            survey.numbers_inside.setdefault(name, id)
+
+
+_KINDS = {dict: "objects", bool: "true or false", str: "strings"}
+
+
+def _is_read_from_string(text: str, kind: str) -> bool:
+    """Whether OpenSearch reads a string as a value of a field that began with this kind."""
+    if kind == "true or false":
+        return text in ("true", "false", "")
+    if kind != "numbers":
+        return False
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,161 @@
+"""Fields of other people's documents: what is refused or named before anything is written, and how the rest is mapped."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpora import job, letters, records, snapshot, write_jsonl
+
+from ingest.job import run_job
+from ingest.preflight import check_fields, survey_fields
+from ingest.writing.bulk_actions import nested_by_dots
+from opensearch_neural.corpus.documents import Document
+from opensearch_neural.errors import InputError
+
+
+def documents(*values: Any, name: str = "x") -> list[Document]:
+    return [Document(str(at), "t", fields={name: value}) for at, value in enumerate(values)]
+
+
+def clashes(*values: Any, flat: bool = False) -> dict[str, str]:
+    return survey_fields(documents(*values), flat_objects=flat).clashes()
+
+
+def test_fields_whose_values_no_mapping_takes_are_named() -> None:
+    assert clashes(1, "soon") == {"x": "numbers (first in '0') and strings (first in '1')"}
+    assert clashes({"a": 1}, "b").keys() == clashes({"a": 1}, "b", flat=True).keys() == {"x"}
+    assert clashes({"a": 1}, {"a": "b"}).keys() == {"x.a"}
+    assert clashes([1, None], True).keys() == {"x"}
+    for taken in ((1, 2.5, "3", None), ("soon", 1, True), ("1", "soon"), (["a"], "b"), ({"a": 1}, {"b": "c"})):
+        assert clashes(*taken) == {}, taken
+    assert clashes(True, "false") == {} and clashes({"a": 1}, {"a": "b"}, flat=True) == {}
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (1, "soon"),
+        (1, True),
+        (True, "maybe"),
+        (True, 1),
+        ({"a": 1}, "b"),
+        ({"a": 1}, 2),
+        ("b", {"a": 1}),
+        (2, {"a": 1}),
+        ({"a": 1}, {"a": "b"}),
+        (1, "2"),
+        ("soon", 1),
+        ("2026-03-14", "soon"),
+        ("2026-03-14", 7),
+        (True, "false"),
+        ([1, 2], "3"),
+        ("soon", False),
+    ],
+)
+def test_the_cluster_refuses_what_is_said_to_clash_and_nothing_else(
+    client: Any, index_name: str, tmp_path: Path, first: Any, then: Any
+) -> None:
+    lines = [{"_id": "a", "text": "rain", "x": first}, {"_id": "b", "text": "sun", "x": then}]
+    settings = job(write_jsonl(tmp_path / "d.jsonl", lines), index_name, sparse="none", writing={"writers": 1})
+    settings = replace(settings, writing=replace(settings.writing, batch_documents=1))
+    report = run_job(client, settings, show_progress=False)
+    assert report.letters == len(clashes(first, then, flat=True))
+
+
+def test_names_with_dots_become_objects_where_nothing_is_in_the_way() -> None:
+    plain = {"a": 1, "b": {"c": 2}}
+    assert nested_by_dots(plain) is plain
+    assert nested_by_dots({"a.b": 1, "a.c.d": 2, "e": 3}) == {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
+    held = {"b": {"c": 2}, "b.d": 3, "b.c": 4}
+    assert nested_by_dots(held) == {"b": {"c": 2, "d": 3}, "b.c": 4} and held["b"] == {"c": 2}
+    assert nested_by_dots({"a.b": 1, "a": 2}) == {"a": 2, "a.b": 1}
+
+
+def test_unknown_nesting_takes_one_field_and_is_found_by_its_values(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before, a lookup by name of more than a thousand names used up the fields of the index."""
+    lines = [
+        {"_id": str(n), "text": "rain", "scores": {f"user-{n}-{m}": m for m in range(100)}, "by": [{"name": "A"}, None]}
+        for n in range(20)
+    ]
+    lines[3] |= {"by": {"name": "B", "born": [[1920], {"of": None}]}, "meta.lang": "en", "meta.size": 7}
+    run_job(client, job(write_jsonl(tmp_path / "d.jsonl", lines), index_name), show_progress=False)
+    assert snapshot(client, index_name)["3"]["by"] == lines[3]["by"]
+    properties = client.indices.get_mapping(index=index_name)[index_name]["mappings"]["properties"]
+    assert {properties[name]["type"] for name in ("scores", "by", "meta")} == {"flat_object"}
+
+    def ids(name: str, value: Any) -> list[str]:
+        return [hit["_id"] for hit in client.search(index=index_name, q=f'{name}:"{value}"')["hits"]["hits"]]
+
+    assert ids("by.name", "B") == ids("meta.lang", "en") == ids("by.born", 1920) == ids("scores.user-3-7", 7) == ["3"]
+    assert "numbers inside the objects in 'scores'" in caplog.text
+
+
+def test_strings_that_a_flat_object_does_not_take_are_named(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = [*records(3), {"_id": "long", "text": "rain", "page": {"raw": "é" * 20_000}}]
+    corpus = write_jsonl(tmp_path / "d.jsonl", lines)
+    report = run_job(client, job(corpus, index_name, sparse="none"), show_progress=False)
+    assert report.letters == 1 and "the objects in 'page' (first in 'long') hold strings of more than" in caplog.text
+    caplog.clear()
+    mapping = tmp_path / "mapping.json"
+    mapping.write_text('{"page": {"type": "object"}}')
+    settings = job(corpus, f"{index_name}-b", sparse="none", mapping=mapping)
+    assert run_job(client, settings, show_progress=False).letters == 0 and "page" not in caplog.text
+
+
+def test_a_limit_on_fields_is_told_at_once_and_can_be_raised(client: Any, index_name: str, tmp_path: Path) -> None:
+    lines = [{"_id": "a", "text": "rain", **{f"column{n}": n for n in range(1100)}}]
+    settings = job(write_jsonl(tmp_path / "d.jsonl", lines), index_name)
+    with pytest.raises(InputError, match="1,100 different fields, and the index takes 980 beside its own") as raised:
+        run_job(client, settings, show_progress=False)
+    assert "--field-limit" in str(raised.value.remedy)
+    assert not client.indices.exists(index=index_name)
+    settings = replace(settings, field_limit=1200)
+    assert run_job(client, settings, show_progress=False).documents == 1
+    # An index that is there takes more when told so.
+    write_jsonl(tmp_path / "d.jsonl", [{"_id": "b", "text": "rain", **{f"more{n}": n for n in range(200)}}])
+    assert run_job(client, settings, show_progress=False).letters == 1
+    assert run_job(client, replace(settings, field_limit=1500), show_progress=False).letters == 0
+
+
+def test_a_mapping_adds_fields_to_an_index_and_is_refused_where_they_are_mapped_otherwise(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    """Before, it was passed over without a word."""
+    mapping = tmp_path / "mapping.json"
+    corpus = write_jsonl(tmp_path / "d.jsonl", records(3))
+    settings = job(corpus, index_name, sparse="none", mapping=mapping)
+    mapping.write_text('{"year": {"type": "integer"}}')
+    run_job(client, settings, show_progress=False)
+    mapping.write_text('{"year": {"type": "integer"}, "price": {"type": "scaled_float", "scaling_factor": 100}}')
+    run_job(client, settings, show_progress=False)
+    held = client.indices.get_mapping(index=index_name)[index_name]["mappings"]
+    assert held["properties"]["price"]["type"] == "scaled_float" and held["_meta"]["osn"]
+    before = snapshot(client, index_name)
+    write_jsonl(corpus, records(5))
+    mapping.write_text('{"year": {"type": "keyword"}, "size": {"type": "long"}}')
+    with pytest.raises(InputError, match=rf"does not fit the index '{index_name}'.*\[year\] cannot be changed"):
+        run_job(client, settings, show_progress=False)
+    assert snapshot(client, index_name) == before
+    assert "size" not in json.dumps(client.indices.get_mapping(index=index_name))
+
+
+def test_many_clashes_are_named_before_anything_is_written(
+    client: Any, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = [*records(998), {"_id": "n", "text": "t", "size": 1}, {"_id": "s", "text": "t", "size": "large"}]
+    settings = job(write_jsonl(tmp_path / "d.jsonl", lines), index_name, sparse="none")
+    with caplog.at_level(logging.WARNING):
+        report = run_job(client, settings, show_progress=False)
+    assert "the field 'size' holds numbers (first in 'n') and strings (first in 's')" in caplog.text
+    assert report.dead_letters is not None and [each["line"] for each in letters(report.dead_letters)] == [1000]
+    with pytest.raises(InputError):
+        check_fields(documents(*range(3)), mapped=(), limit=20, flat_objects=True)
