@@ -6,7 +6,7 @@ A document on its way to the index, top to bottom:
     settings.py                 the settings that the commands and jobs share, with their options
     job.py                      one ingest from its settings: corpus, models, index, pipeline
     corpus.py                   where the corpus lies, how its records are read, split into passages
-    models.py                   which models encode: those named, those that wrote the index, or a lexical one
+    models.py                   which models encode: those named, or those that wrote the index
     content.py                  what the index is to hold: records, vectorizer and the index's record
     writing/lease.py            a lease on the cluster: one ingest an index
     writing/target.py           the index being written: create or check it, finish it

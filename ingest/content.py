@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -30,6 +31,13 @@ from opensearch_neural.query_encoder import load_tokenizer
 if TYPE_CHECKING:
     from opensearch_neural.models.quantized import QuantizedModel
 
+log = logging.getLogger(__name__)
+
+WITHOUT_SPARSE = (
+    "no sparse vectors are written: with --sparse MODEL, searches add to BM25 what a model has learned of related words "
+    "(`osn models` lists some)"
+)
+
 
 @dataclass(frozen=True)
 class Content:
@@ -56,6 +64,8 @@ def content_by_models(
             dense = dense_meta(chosen.dense, settings.dense_type, sample)
         elif chosen.pq is not None:
             dense = reconstructed_meta(chosen.pq, settings.dense_type, sample)
+    if wrote is None and settings.sparse is None:
+        log.info(WITHOUT_SPARSE)
     sparse = sparse_meta(chosen.sparse) if chosen.sparse else None
     quantized = quantized_meta(chosen.pq) if chosen.pq else None
     meta = IndexMeta(sparse, dense, chosen.passages, quantized, settings.analyzer or ANALYZER)

@@ -1,4 +1,7 @@
-"""Which models encode: those that are named, those that wrote the index, or the corpus's own lexical model."""
+"""Which models encode: those that are named, or those that wrote the index.
+
+A new index takes what is named and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ingest.corpus import Records, as_passages, ignore
 from ingest.settings import Models
 from opensearch_neural.corpus.documents import Rejected
+from opensearch_neural.corpus.passages import words
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.mapping import byte_scale
 from opensearch_neural.index.models import IndexModels, called
@@ -34,6 +38,8 @@ log = logging.getLogger(__name__)
 
 SPLADE = "splade"
 """In osn.json's `training`: the hash of the SPLADE that a model with a corpus's table was made of."""
+LEXICAL = "lexical"
+"""The name by which the lexical model is asked for: it is built from the corpus."""
 
 
 @dataclass(frozen=True)
@@ -78,17 +84,16 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
         )
     dense = models.dense if not reconstructed and (models := source(wanted.dense, held.dense)) else None
     sparse, total = None, None
-    if wanted.sparse == "lexical" and wrote is not None and wrote.sparse is None:
-        raise ModelError(f"the index {index!r} holds no sparse vectors", "give --sparse none, or another --index")
-    asked = None if wanted.sparse == "lexical" else wanted.sparse
+    if wanted.sparse == LEXICAL and wrote is not None and wrote.sparse is None:
+        raise ModelError(f"the index {index!r} holds no sparse vectors", "leave out --sparse, or give another --index")
+    asked = None if wanted.sparse == LEXICAL else wanted.sparse
     if asked not in (None, "none") and not has_query_table(splade := directory.locate(str(asked))):
         sparse, total = _with_corpus_table(splade, wanted, wrote, records, passages, corpus_name)
-    elif asked is None and _lexical_is_to_be_built(wrote):
+    elif asked is None and _lexical_is_to_be_built(wanted, wrote):
         tokenizer = lexical_tokenizer(wanted.tokenizer, records)
         split_records = as_passages(records, tokenizer, passages) if passages else records
-        by_default = wanted.sparse is None and wrote is None
-        sparse, total = _built_lexical(split_records, tokenizer, corpus_name, optional=by_default)
-        if wrote and wrote.sparse and sparse and sparse.info.hash != wrote.sparse.hash:
+        sparse, total = _built_lexical(split_records, tokenizer, corpus_name)
+        if wrote and wrote.sparse and sparse.info.hash != wrote.sparse.hash:
             registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")  # raises
     elif models := source(asked, held.sparse):
         sparse = models.sparse
@@ -116,10 +121,11 @@ def _passages(wanted: Models, wrote: IndexMeta | None, index: str) -> PassageMet
     return wrote.passages
 
 
-def _lexical_is_to_be_built(wrote: IndexMeta | None) -> bool:
-    """Of a new index, or where the index's own is gone from this machine: the same corpus makes the same model again."""
+def _lexical_is_to_be_built(wanted: Models, wrote: IndexMeta | None) -> bool:
+    """Of a new index that asks for it, or where the index's own is gone from this machine: the same corpus makes the same
+    model again."""
     if wrote is None:
-        return True
+        return wanted.sparse == LEXICAL
     lexical = wrote.sparse is not None and wrote.sparse.name.startswith("lexical")
     return wrote.sparse is not None and lexical and not registry.link_of(wrote.sparse.hash).is_dir()
 
@@ -183,49 +189,38 @@ def lexical_tokenizer(named: str | None, records: Records) -> Tokenizer:
     return train_word_pieces(document.contents for document in islice(records(ignore), TRAINING_SAMPLE))
 
 
-def _built_lexical(
-    records: Records, tokenizer: Tokenizer, corpus_name: str, *, optional: bool
-) -> tuple[SparseDocumentEncoder | None, int]:
+def _built_lexical(records: Records, tokenizer: Tokenizer, corpus_name: str) -> tuple[SparseDocumentEncoder, int]:
     """The lexical model of the records, saved under `home()`, and how many they are.
 
-    optional: records without a single token have none, and BM25 alone finds them; otherwise that raises InputError.
+    Raises InputError for records without a single token.
     """
-    from opensearch_neural.models.lexical import LexicalEncoder, NoTokens, build_lexical
+    from opensearch_neural.models.lexical import LexicalEncoder, build_lexical
 
     log.info("reading the corpus once for the lexical model's term statistics")
     rejected: deque[Rejected] = deque(maxlen=1)
     try:
         built = build_lexical((document.contents for document in records(rejected.append)), tokenizer=tokenizer)
     except InputError as error:
-        if optional and isinstance(error, NoTokens) and error.documents:
-            log.warning(
-                "none of the %s documents has a word of the tokenizer's vocabulary: they are written without sparse "
-                "vectors, and BM25 finds them",
-                f"{error.documents:,}",
-            )
-            return None, error.documents
         last = f"; the last that was not taken: {rejected[0]}" if rejected else ""
         raise InputError(
             f"no lexical model can be made of {corpus_name}: {error.message}{last}", error.remedy
         ) from None
     folder = registry.models_folder() / f"lexical-{built.info.hash}"
     built.save(folder)
-    return replace(LexicalEncoder.load(folder), name="lexical"), built.documents
+    return replace(LexicalEncoder.load(folder), name=LEXICAL), built.documents
 
 
 def splitting_tokenizer(
     sparse: SparseDocumentEncoder | None, dense: DenseEncoder | QuantizedModel | None, named: str | None
 ) -> Tokenizer:
-    """The tokenizer by which passages are measured: of the model that reads them."""
+    """The tokenizer by which passages are measured: of the model that reads them, else the one named, else words."""
     from opensearch_neural.query_encoder import load_tokenizer
 
     if sparse is not None:
         return sparse.query.tokenizer
     if dense is not None:
         return load_tokenizer(_tokenizer_folder(dense.info.path))
-    if named is not None:
-        return load_tokenizer(named)
-    raise InputError("passages are measured in tokens, and there is no model", "name a tokenizer with --tokenizer")
+    return words() if named is None else load_tokenizer(named)
 
 
 def _tokenizer_folder(model: Path) -> Path:

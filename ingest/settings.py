@@ -78,7 +78,7 @@ class Models:
     """Which models encode, and how."""
 
     sparse: str | None = None
-    """A directory or hub id; "lexical": built from the corpus; "none". None: of the index, or lexical for a new one."""
+    """A directory or hub id; "lexical": built from the corpus; "none". None: of the index; a new one gets none."""
     dense: str | None = None
     """A directory or hub id, or "none". None: of the index; a new one gets no dense vectors."""
     pq: str | None = None
@@ -86,7 +86,8 @@ class Models:
     reconstruct: bool = False
     """Whether the dense vectors are reconstructed from the codes of `pq`, in place of a dense model's."""
     tokenizer: str | None = None
-    """The tokenizer of a lexical model that is built. None: BERT's word pieces."""
+    """The tokenizer of a lexical model that is built (None: BERT's word pieces), or by which passages are measured where
+    no model reads them (None: words)."""
     passages: PassageMeta | None = None
     """How documents are split. None: as the index says; a new one holds whole documents."""
     encode_batch: int = 32
@@ -107,7 +108,12 @@ class Models:
 model_options = options_of(
     Models,
     "models",
-    click.option("--sparse", default=None, help="Sparse model (directory or hub id), or none.  [default: lexical]"),
+    click.option(
+        "--sparse",
+        default=None,
+        help="Sparse model: a directory, a hub id, lexical (built from the corpus), or none.  [default: that of the index; "
+        "none for a new one]",
+    ),
     click.option("--dense", default=None, help="Dense model (directory or hub id).  [default: none]"),
     click.option(
         "--pq",
@@ -121,7 +127,7 @@ model_options = options_of(
         callback=lambda context, option, text: parse_passages(text) if text else None,
         help="Split documents; searches find the best passage of each.",
     ),
-    click.option("--tokenizer", default=None, help="Tokenizer of the lexical model.  [default: BERT's word pieces]"),
+    click.option("--tokenizer", default=None, help="Tokenizer of --sparse lexical.  [default: BERT's word pieces]"),
     click.option(
         "--encode-batch",
         type=click.IntRange(min=1),

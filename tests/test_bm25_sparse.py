@@ -237,7 +237,7 @@ def docs(client: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     corpus = folder / "docs.jsonl"
     corpus.write_text("".join(json.dumps({"_id": id, "text": text}) + "\n" for id, text in TEXTS.items()))
     name = "osn-test-sum-docs"
-    job = Job(CorpusSource(str(corpus)), name, replicas=0, dead_letters=folder / "dead.jsonl")
+    job = Job(CorpusSource(str(corpus)), name, sparse="lexical", replicas=0, dead_letters=folder / "dead.jsonl")
     run_job(client, job, show_progress=False)
     yield name
     client.indices.delete(index=name)
@@ -306,7 +306,14 @@ def test_exact_hits_of_passages_are_the_best_of_each_document(
     passages = PassageMeta(8, 6)
     run_job(
         client,
-        Job(CorpusSource(str(corpus)), index_name, passages=passages, replicas=0, dead_letters=tmp_path / "dead.jsonl"),
+        Job(
+            CorpusSource(str(corpus)),
+            index_name,
+            sparse="lexical",
+            passages=passages,
+            replicas=0,
+            dead_letters=tmp_path / "dead.jsonl",
+        ),
         show_progress=False,
     )
     asked = ["search", "--url", cluster_url, "--index", index_name, "--json", "--explain"]

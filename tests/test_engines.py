@@ -32,6 +32,7 @@ def index(client, tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixt
     job = Job(
         CorpusSource(str(corpus)),
         name,
+        sparse="lexical",
         dense=DENSE,
         dense_type=request.param,
         replicas=0,

@@ -110,7 +110,7 @@ def test_the_plain_package_ingests_with_the_lexical_model_and_searches(
             env={**os.environ, "OSN_URL": cluster_url, "OSN_HOME": str(tmp_path / "home"), "PYTHONPATH": ""},
         )
 
-    done = osn("ingest", "--corpus", corpus, "--index", index_name, "--replicas", "0")
+    done = osn("ingest", "--corpus", corpus, "--index", index_name, "--sparse", "lexical", "--replicas", "0")
     assert done.returncode == 0, done.stderr
     done = osn("search", "--index", index_name, "--json", "what causes a rainbow")
     assert json.loads(done.stdout)["hits"][0]["id"] == "d0", done.stderr

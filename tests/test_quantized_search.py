@@ -223,7 +223,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path:
 
 
 def job_of(corpus: Path, index: str, model: Path, **settings: Any) -> Job:
-    settings = {"pq": str(model), "replicas": 0, "device": "cpu", **settings}
+    sparse = None if "vectors" in settings else "lexical"
+    settings = {"sparse": sparse, "pq": str(model), "replicas": 0, "device": "cpu", **settings}
     return Job(CorpusSource(str(corpus)), index, dead_letters=corpus.with_name(f"{index}.dead.jsonl"), **settings)
 
 

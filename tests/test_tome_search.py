@@ -68,7 +68,14 @@ def written(
     corpus.write_text("".join(json.dumps(line) + "\n" for line in lines))
     passages = PassageMeta(32, 24) if request.param == "passages" else None
     name = f"osn-test-{folder.name.lower()}"
-    job = Job(CorpusSource(str(corpus)), name, replicas=0, dead_letters=folder / "dead.jsonl", passages=passages)
+    job = Job(
+        CorpusSource(str(corpus)),
+        name,
+        sparse="lexical",
+        replicas=0,
+        dead_letters=folder / "dead.jsonl",
+        passages=passages,
+    )
     run_job(client, job, show_progress=False)
     load_generative(model).index_urls(by_id.items()).save(folder / "urls")
     yield Written(name, model, folder / "urls", by_id)

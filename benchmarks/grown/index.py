@@ -47,7 +47,7 @@ class Growth:
     index: str
     documents: int
     """How many; the corpus's own come first, once each."""
-    sparse: str | None = None
+    sparse: str | None = "lexical"
     dense: str | None = None
     vectors: Path | None = None
     base: int | None = None

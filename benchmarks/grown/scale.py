@@ -65,7 +65,7 @@ def node_options(command: Any) -> Any:
 def growing_options(command: Any) -> Any:
     """The options that say which documents are written."""
     options = [
-        click.option("--sparse", default=None, help="Sparse model, or none.  [default: lexical]"),
+        click.option("--sparse", default="lexical", show_default=True, help="Sparse model, or none."),
         click.option("--dense", default=None, help="Dense model; none by default."),
         click.option("--vectors", type=click.Path(path_type=Path), default=None, help="A folder of `osn encode`."),
         click.option("--base", type=click.IntRange(min=2), default=None, help="Draw from the first N documents."),

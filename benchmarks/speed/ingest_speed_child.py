@@ -44,7 +44,7 @@ def main() -> None:
     url, corpus, index, first = sys.argv[1:]
     Watched.first_documents = int(first)
     pipeline.Progress = Watched  # type: ignore[misc]
-    report = run_job(connect(url), Job(CorpusSource(corpus), index, replicas=0))
+    report = run_job(connect(url), Job(CorpusSource(corpus), index, sparse="lexical", replicas=0))
     rate = report.documents / report.seconds
     print(json.dumps({"first": Watched.first, "most": Watched.most, "documents_per_second": rate}))
 

@@ -60,13 +60,14 @@ def ingest(
     dead_letters: Path | None,
     as_json: bool,
 ) -> None:
-    """Encode a corpus and write it into one index: BM25 text, sparse, dense and quantized vectors.
+    """Encode a corpus and write it into one index: text for BM25, and the vectors of the models that are named.
 
     Interrupted or killed, the same command again continues. What could not be taken is kept in the dead-letter file,
     which is a corpus itself: mend it and ingest it. The exit status is then 3.
 
     \b
     osn ingest --corpus docs.jsonl.gz --index docs
+    osn ingest --corpus docs.jsonl.gz --index docs --sparse models/sparse
     osn ingest --corpus scifact/ --index scifact --dense sentence-transformers/all-MiniLM-L6-v2
     osn ingest --corpus scifact/ --index scifact --pq models/jpq --dense-from-codes --dense-type byte
     """

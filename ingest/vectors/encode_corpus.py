@@ -94,7 +94,9 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> Encoded:
     with spooled(job.corpus.path) as place:
         chosen = choose(job, None, "", job.corpus.reader(place), job.corpus.name)
         if chosen.sparse is None and chosen.dense is None and chosen.pq is None:
-            raise InputError("there is nothing to encode with", "give --sparse, --dense or --pq")
+            raise InputError(
+                "there is nothing to encode with", "give --sparse, --dense or --pq; --sparse lexical needs no model"
+            )
         manifest = Manifest(
             corpus=job.corpus,
             sparse=sparse_meta(chosen.sparse) if chosen.sparse else None,

@@ -13,18 +13,19 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 from opensearch_neural.corpus.documents import MAX_ID_BYTES, Document
 from opensearch_neural.errors import InputError
 from opensearch_neural.query_encoder import unlimited
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
 # After a full stop and the like, closing quotes and brackets, white space; or a new line. An abbreviation ends a sentence
 # too: where passages are cut that does no harm, and it spares a model of sentences.
 _SENTENCE_END = re.compile(r"""[.!?]["'”’)\]]*\s+(?=["'“‘(\[]?[A-Z0-9])|\n\s*""")
+_WORD = r"\p{Han}|\w{1,16}|[^\w\s]"
+"""Long runs of letters are cut: in languages without blanks between words they would be whole paragraphs."""
 
 
 @dataclass(slots=True)
@@ -46,6 +47,13 @@ class Passage(Document):
         place = {"number": self.number, "start": self.start, "end": self.end}
         # Not super(): a dataclass with slots is a new class, which the bare form does not know.
         return {**Document.record(self), "parent": self.parent, "passage": place}
+
+
+def words() -> Tokenizer:
+    """A tokenizer that needs no vocabulary: each word, and each punctuation mark, is a token."""
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_WORD), "removed", invert=True)
+    return tokenizer
 
 
 def split(

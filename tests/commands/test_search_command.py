@@ -28,7 +28,7 @@ def index(client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     corpus = folder / "docs.jsonl"
     corpus.write_text("".join(json.dumps(record) + "\n" for record in RAINBOWS))
     name = f"osn-test-search-{folder.name.lower()}"
-    job = Job(CorpusSource(str(corpus)), name, replicas=0, dead_letters=folder / "dead.jsonl")
+    job = Job(CorpusSource(str(corpus)), name, sparse="lexical", replicas=0, dead_letters=folder / "dead.jsonl")
     run_job(client, job, show_progress=False)
     yield name
     client.indices.delete(index=name)

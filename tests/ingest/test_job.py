@@ -20,7 +20,7 @@ from ingest.writing.pipeline import TooManyErrors
 from opensearch_neural import queries
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.mapping import index_body
-from opensearch_neural.index.record import IndexMeta
+from opensearch_neural.index.record import IndexMeta, existing_record
 from opensearch_neural.index.sparse_scale import SCALE
 from opensearch_neural.query_encoder import QueryEncoder
 
@@ -564,17 +564,31 @@ def test_own_fields_are_mapped_as_is_said_and_what_will_clash_is_named(
     assert properties["price"]["type"] == "scaled_float" and properties["size"]["type"] == "double"
 
 
-def test_a_corpus_without_a_word_of_the_vocabulary_is_found_by_bm25(
+def test_without_a_sparse_model_bm25_alone_is_written(
     client, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Thai, say, and a vocabulary of English words."""
-    rows = [{"_id": "1", "text": "สวัสดี ชาวโลก"}, {"_id": "2", "text": "ฝนตก"}]
-    corpus = write_jsonl(tmp_path / "docs.jsonl", rows)
-    report = run_job(client, job(corpus, index_name, analyzer="standard"), show_progress=False)
+    corpus = write_jsonl(tmp_path / "docs.jsonl", [{"_id": "1", "text": "สวัสดี ชาวโลก"}, {"_id": "2", "text": "ฝนตก"}])
+    settings = job(corpus, index_name, sparse=None, tokenizer=None, analyzer="standard")
+    with caplog.at_level(logging.INFO, "ingest"):
+        report = run_job(client, settings, show_progress=False)
     assert (report.documents, report.letters) == (2, 0)
-    assert "none of the 2 documents has a word of the tokenizer's vocabulary" in caplog.text
-    client.indices.refresh(index=index_name)
+    assert sum("--sparse MODEL" in line and "osn models" in line for line in caplog.messages) == 1
+    assert existing_record(client, index_name).sparse is None
+    assert "sparse" not in client.indices.get_mapping(index=index_name)[index_name]["mappings"]["properties"]
     answer = client.search(index=index_name, body=queries.bm25("สวัสดี"))
     assert [hit["_id"] for hit in answer["hits"]["hits"]] == ["1"]
-    again = run_job(client, job(corpus, index_name, analyzer="standard"), show_progress=False)
-    assert again.documents == 2
+    caplog.clear()
+    assert run_job(client, settings, show_progress=False).documents == 2
+    assert "osn models" not in caplog.text, "it is said of a new index"
+    with pytest.raises(InputError, match="no token to count"):
+        run_job(client, job(corpus, f"{index_name}-b"), show_progress=False)
+
+
+def test_an_index_keeps_its_sparse_model_where_none_is_named(client, index_name: str, tmp_path: Path) -> None:
+    corpus = jsonl(tmp_path)
+    run_job(client, job(corpus, index_name), show_progress=False)
+    wrote = existing_record(client, index_name).sparse
+    more = write_jsonl(tmp_path / "more.jsonl", records(5, seed=5))
+    run_job(client, job(more, index_name, sparse=None, tokenizer=None), show_progress=False)
+    assert existing_record(client, index_name).sparse == wrote is not None
+    assert all(source["sparse"] for source in snapshot(client, index_name).values())

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from corpora import WORDS, job, letters, records, snapshot, write_jsonl
 
+from ingest.documents import Documents
 from ingest.job import run_job
 from ingest.settings import parse_passages
 from opensearch_neural import queries
@@ -193,3 +194,16 @@ def test_the_commands(
     assert len({hit["id"] for hit in hits}) == len(hits)
     ran = osn("search", "--index", index_name, text)
     assert f"long-04, passage {hits[0]['passage']['number']}" in ran.stdout
+
+
+def test_without_a_model_passages_are_measured_in_words(client: Any, index_name: str, tmp_path: Path) -> None:
+    """Of documents that are added later too."""
+    corpus = write_jsonl(tmp_path / "long.jsonl", LONG)
+    settings = job(corpus, index_name, sparse=None, tokenizer=None, passages=PassageMeta(10, 5))
+    run_job(client, settings, show_progress=False)
+    lengths = [len(source["text"].split()) for source in snapshot(client, index_name).values()]
+    assert len(lengths) > len(LONG) and max(lengths) <= 10
+    words = [f"word{number}" for number in range(25)]
+    Documents(client, index_name).add([{"_id": "new", "text": " ".join(words)}])
+    texts = [each["text"].split() for each in snapshot(client, index_name).values() if each["parent"] == "new"]
+    assert sorted(texts, key=lambda text: int(text[0][4:])) == [words[at : at + 10] for at in (0, 5, 10, 15)]

@@ -322,7 +322,9 @@ def test_osn_search_warns_of_the_body_that_it_sends(client, cluster_url: str, in
 
     corpus = tmp_path / "docs.jsonl"
     corpus.write_text('{"_id": "1", "text": "a rainbow in the sky"}\n')
-    job = Job(CorpusSource(str(corpus)), index=index_name, replicas=0, dead_letters=tmp_path / "dead.jsonl")
+    job = Job(
+        CorpusSource(str(corpus)), index=index_name, sparse="lexical", replicas=0, dead_letters=tmp_path / "dead.jsonl"
+    )
     run_job(client, job, show_progress=False)
     quiet = osn("search", "--url", cluster_url, "--index", index_name, "rainbow")
     assert (quiet.returncode, quiet.stderr) == (0, "")

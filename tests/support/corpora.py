@@ -69,14 +69,15 @@ def write_jsonl(path: Path, lines: Iterable[dict[str, Any] | str | bytes]) -> Pa
 
 
 def job(corpus: Path | str, index: str, **settings: Any) -> Job:
-    """A small ingest: small batches, so that there are many, and vectors in `_source`, so that they can be compared."""
+    """A small ingest with the lexical model: many small batches, and vectors in `_source`, so that they can be compared."""
     writing = {
         "writers": 2,
         "batch_documents": 50,
         "retry": RetryPolicy(patience=60, base=0.05, cap=1.0),
         **settings.pop("writing", {}),
     }
-    settings = {"replicas": 0, "store_vectors": True, "tokenizer": small_tokenizer(), **settings}
+    sparse = None if "vectors" in settings else "lexical"
+    settings = {"replicas": 0, "store_vectors": True, "sparse": sparse, "tokenizer": small_tokenizer(), **settings}
     return Job(CorpusSource(str(corpus)), index, writing=Writing(**writing), **settings)
 
 

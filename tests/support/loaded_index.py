@@ -17,6 +17,7 @@ def write(client: OpenSearch, corpus: Path, index: str) -> None:
     job = Job(
         CorpusSource(str(corpus)),
         index,
+        sparse="lexical",
         replicas=0,
         dead_letters=corpus.parent / f"{index}.letters",
         writing=Writing(merge=True),

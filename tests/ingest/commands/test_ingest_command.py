@@ -23,8 +23,8 @@ Osn = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def small(corpus: Path | str, index: str, *more: str) -> list[str]:
-    tokenizer = ["--tokenizer", small_tokenizer(), "--replicas", "0"]
-    return ["ingest", "--corpus", str(corpus), "--index", index, "--batch-docs", "50", *tokenizer, *more]
+    lexical = ["--sparse", "lexical", "--tokenizer", small_tokenizer(), "--replicas", "0"]
+    return ["ingest", "--corpus", str(corpus), "--index", index, "--batch-docs", "50", *lexical, *more]
 
 
 def begin(url: str, home: Path, arguments: list[str]) -> subprocess.Popen[str]:
@@ -83,9 +83,10 @@ def test_standard_input_is_a_corpus(osn: Osn, client: Any, index_name: str, tmp_
     [
         (["--corpus", "missing.jsonl"], "missing.jsonl does not exist"),
         (["--corpus", "d.jsonl", "--sparse", "./no-model"], "no model directory at"),
-        (["--corpus", "empty.jsonl"], "no lexical model can be made"),
+        (["--corpus", "empty.jsonl"], "holds no document"),
+        (["--corpus", "empty.jsonl", "--sparse", "lexical"], "no lexical model can be made"),
         (["--vectors", "no-vectors"], "no-vectors holds no vectors"),
-        (["--corpus", "d.jsonl", "--text-field", "abstract"], "d.jsonl, line 3: no text: expected a field abstract"),
+        (["--corpus", "d.jsonl", "--text-field", "abstract"], "no text: expected a field abstract"),
         (
             ["--corpus", "d.jsonl", "--dead-letters", "folder"],
             "dead letters cannot be written to folder: Is a directory",
@@ -108,7 +109,7 @@ def test_what_cannot_work_is_said_without_a_traceback(
 
 def test_a_folder_that_cannot_be_written_to_is_named(osn: Osn, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "d.jsonl", records(3))
-    ran = osn("encode", "--corpus", "d.jsonl", "--out", "d.jsonl/vectors", "--tokenizer", small_tokenizer())
+    ran = osn("encode", "--corpus", "d.jsonl", "--out", "d.jsonl/vectors", "--sparse", "lexical")
     assert ran.returncode == 1
     assert "error: d.jsonl/vectors" in ran.stderr and "Traceback" not in ran.stderr
 

@@ -31,7 +31,8 @@ MINILM = "all-MiniLM-L6-v2"
 
 def encoding(corpus: Path | str, out: Path, **settings: Any) -> EncodeJob:
     source = CorpusSource(str(corpus))
-    return EncodeJob(source, out, tokenizer=small_tokenizer(), shard_records=64, **settings)
+    settings = {"sparse": "lexical", "tokenizer": small_tokenizer(), "shard_records": 64, **settings}
+    return EncodeJob(source, out, **settings)
 
 
 def written(folder: Path) -> dict[str, bytes]:
@@ -231,7 +232,18 @@ def test_the_commands(
     osn: Callable[..., subprocess.CompletedProcess[str]], client: Any, index_name: str, tmp_path: Path
 ) -> None:
     corpus = write_jsonl(tmp_path / "d.jsonl", records(60))
-    ran = osn("encode", "--corpus", str(corpus), "--out", "v", "--tokenizer", small_tokenizer(), "--json")
+    ran = osn(
+        "encode",
+        "--corpus",
+        str(corpus),
+        "--out",
+        "v",
+        "--sparse",
+        "lexical",
+        "--tokenizer",
+        small_tokenizer(),
+        "--json",
+    )
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["documents"] == 60
     ran = osn("ingest", "--vectors", "v", "--index", index_name, "--replicas", "0")
