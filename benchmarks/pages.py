@@ -1,4 +1,4 @@
-"""Write the tables of the README and docs/ from the result files they belong to.
+"""Write the tables of docs/ (and of the README) from the result files they belong to.
 
     python -m benchmarks.pages
 
@@ -31,7 +31,7 @@ from opensearch_neural.files import write_text
 
 RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parent.parent / "README.md"
-PAGES = (README, *sorted((README.parent / "docs").glob("*.md")))
+PAGES = (README, *sorted((README.parent / "docs").rglob("*.md")))
 
 _TABLE = re.compile(
     r"(<!-- (?P<what>table|goals|gains|arms|ratios|costs): (?P<name>[\w/-]+)(?:: (?P<measures>[^\n]+?))? -->\n).*?"
