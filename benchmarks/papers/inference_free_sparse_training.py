@@ -39,7 +39,7 @@ def configuration(data: Path, work: Path, name: str, *, steps: int, sets: Sequen
     from trainers.data.sets import QuestionSet
     from trainers.sparse.settings import SparseConfig
 
-    base = load_config(SparseConfig, recipe("sparse-residual"))
+    base = load_config(SparseConfig, recipe("bm25-sparse"))
     names = sets or TRAINED_ON
     return replace(
         base,
@@ -55,13 +55,13 @@ def configuration(data: Path, work: Path, name: str, *, steps: int, sets: Sequen
 
 
 def ablation(data: Path, work: Path, name: str, *, steps: int) -> SparseConfig:
-    """The paper's own student, without impacts that are added, small: what parts "flops" and "distillation" vary."""
+    """The paper's own student, trained without BM25, small: what parts "flops" and "distillation" vary."""
     from trainers.sparse.settings import SparseObjective
 
     config = configuration(data, work, name, steps=steps, sets=SMALL)
     return replace(
         config,
-        student=replace(config.student, residual=False, idf="train"),
+        student=replace(config.student, idf="train"),
         warm_up=replace(config.warm_up, impact_steps=WARM_UP_STEPS),
         objective=SparseObjective(
             info_nce=0.0, kl=1.0, teachers=[START, "lexical"], teacher_scale=10.0, all_pairs=True

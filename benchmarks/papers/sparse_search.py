@@ -63,8 +63,6 @@ class SparseTest(JudgedSet):
         from trainers.data.embedding_cache import sparse_vectors
 
         info = encoder.info
-        if encoder.lexical is not None:  # The impacts are of this corpus: other vectors than the model's own.
-            info = replace(info, hash=f"{info.hash}-{encoder.lexical.info.hash}")
         path = self.folder / f"{info.name}-{info.hash}"
         encode, vocabulary = encoder.encode_documents, encoder.vocabulary
         return sparse_vectors(encode, self.data.documents, path, model=info, vocabulary=vocabulary).to_scipy()
@@ -89,18 +87,13 @@ def with_saturation(encoder: LexicalEncoder, saturation: Saturation) -> Lexicon:
 
 
 def on_target(encoder: Any, lexicon: Lexicon) -> Any:
-    """A sparse model with the IDF, and the impacts, of another corpus: what its documents and queries are encoded with
-    there. The learned weights stay."""
+    """A sparse model with the IDF of another corpus, for queries there. Its documents' weights stay."""
     from opensearch_neural.query_encoder import QueryEncoder
 
     query = QueryEncoder(
         encoder.query.tokenizer, lexicon.encoder.query.weights, encoder.query.max_length, name=encoder.query.name
     )
-    lexical = encoder.lexical
-    if lexical is not None:
-        counted = lexicon.encoder
-        lexical = replace(lexical, query=query, average_length=counted.average_length, k1=counted.k1, b=counted.b)
-    return replace(encoder, query=query, lexical=lexical)
+    return replace(encoder, query=query)
 
 
 def student_run(encoder: Any, test: SparseTest) -> tuple[Run, dict[str, float]]:

@@ -18,12 +18,6 @@ import click
 @click.option(
     "--out", type=click.Path(path_type=Path), help="The table to write, {token: weight}; a folder with --model."
 )
-@click.option(
-    "--k1", type=click.FloatRange(min=0), help="Of the BM25 impacts that a residual --model adds.  [default: its own]"
-)
-@click.option(
-    "--b", type=click.FloatRange(0, 1), help="The same: how much a document's length counts.  [default: its own]"
-)
 @click.option("--counts", type=click.Path(dir_okay=False, path_type=Path), help="Write the counts, to be merged.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def idf(
@@ -32,8 +26,6 @@ def idf(
     tokenizer: str | None,
     model: str | None,
     out: Path | None,
-    k1: float | None,
-    b: float | None,
     counts: Path | None,
     as_json: bool,
 ) -> None:
@@ -45,7 +37,6 @@ def idf(
     osn idf --merge counts-1.json --merge counts-2.json --out idf.json
     osn idf --corpus docs.jsonl.gz --model models/sparse --out models/sparse-docs
     osn idf --corpus docs.jsonl.gz --model my-splade --out models/splade-docs
-    osn idf --corpus docs.jsonl.gz --model models/residual --k1 0.9 --b 0.4 --out models/residual-docs
 
     idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5)); a token that no document holds weighs 1, special tokens 0.
     """
@@ -66,8 +57,6 @@ def idf(
         raise InputError("nothing to write", "give --out for the table, --counts for counts to be merged")
     if model is not None and (tokenizer is not None or out is None):
         raise InputError("--model brings its own tokenizer, and is written to --out", "give --model and --out")
-    if model is None and (k1 is not None or b is not None):
-        raise InputError("--k1 and --b are a model's: a table has none", "give --model, or leave them out")
     if out is not None and (out.is_dir() if model is None else out.exists()):
         raise InputError(f"{out} is there already", "name a file, or with --model a folder, to be written")
     source = model or tokenizer or minilm_directory()
@@ -87,7 +76,7 @@ def idf(
     if counts is not None:
         frequencies.save(counts, vocabulary)
     if model is not None and out is not None:
-        write_with_statistics(model, out, frequencies, k1=k1, b=b)
+        write_with_statistics(model, out, frequencies)
     elif out is not None:
         save_idf(out, idf_table(frequencies, pieces))
     result = {

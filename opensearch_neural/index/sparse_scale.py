@@ -74,9 +74,14 @@ def _known_items(client: OpenSearch, index: str, sample: int, seed: int) -> Iter
     chosen = random.Random(seed)
     for hit in client.search(index=index, body=body)["hits"]["hits"]:
         text = str(hit["_source"].get("text", ""))
-        sentences = [part for part in re.split(r"(?<=[.!?])\s+|\n+", text) if len(part.split()) >= LEAST_WORDS]
-        if sentences or text:
-            yield hit["_id"], chosen.choice(sentences) if sentences else text
+        if text:
+            yield hit["_id"], own_sentence(text, chosen)
+
+
+def own_sentence(text: str, chosen: random.Random) -> str:
+    """A sentence of `text`, drawn with `chosen`; the whole text where no sentence has LEAST_WORDS words."""
+    sentences = [part for part in re.split(r"(?<=[.!?])\s+|\n+", text) if len(part.split()) >= LEAST_WORDS]
+    return chosen.choice(sentences) if sentences else text
 
 
 def _score(answer: dict[str, Any]) -> float:

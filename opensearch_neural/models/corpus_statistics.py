@@ -11,42 +11,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.files import read_json_object, share, write_json
+from opensearch_neural.files import read_json_object, share
 from opensearch_neural.idf import DocumentFrequencies, save_idf
 from opensearch_neural.models import directory
 from opensearch_neural.models.inference_free import write_inference_free
-from opensearch_neural.models.sparse import RESIDUAL, document_modules, load_masked_lm
+from opensearch_neural.models.sparse import document_modules, load_masked_lm, refuse_residual
 from opensearch_neural.query_encoder import QueryEncoder, load_tokenizer, special_tokens, vocabulary_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-def write_with_statistics(
-    model: str | Path,
-    out: Path,
-    frequencies: DocumentFrequencies,
-    *,
-    k1: float | None = None,
-    b: float | None = None,
-) -> None:
-    """Write the sparse model directory `out`: that of `model` with the IDF of a corpus and, where its documents' weights
-    hold BM25 impacts (a residual model), that corpus's average length, and k1 and b where they are given.
+def write_with_statistics(model: str | Path, out: Path, frequencies: DocumentFrequencies) -> None:
+    """Write the sparse model directory `out`: that of `model` with the IDF of a corpus.
 
     A model without a table for queries (a SPLADE that encodes both sides by its network, or a plain masked language
     model) becomes an inference-free one: its network encodes documents, the table weighs the tokens of queries.
 
-    frequencies: of the corpus, over the model's own tokenizer. Raises InputError where `out` is there already and for k1 or
-    b of a model without impacts, ModelError where the model has no such query side.
+    frequencies: of the corpus, over the model's own tokenizer. Raises InputError where `out` is there already, ModelError
+    where the model has no such query side.
     """
     folder = directory.locate(model)
     if out.exists():
         raise InputError(f"{out} is there already", "name a folder that is not, or remove it")
-    saturation = {name: value for name, value in (("k1", k1), ("b", b)) if value is not None}
-    if saturation and not (folder / RESIDUAL).exists():
-        raise InputError(
-            f"{folder} adds no BM25 impacts: {' and '.join(saturation)} would change nothing", "leave them out"
-        )
     tokenizer = tokenizer_of(folder)
     vocabulary = vocabulary_of(tokenizer)
     if len(frequencies.counts) != len(vocabulary):
@@ -72,9 +59,6 @@ def write_with_statistics(
         for module in (module for modules in directory.routes(written).values() for module in modules):
             if module.type == "SparseStaticEmbedding":
                 _write_static_weights(module.path, table, vocabulary)
-        if (residual := written / RESIDUAL).exists():
-            length = {"average_length": frequencies.length / frequencies.n, "documents": frequencies.n}
-            write_json(residual, {**read_json_object(residual), **length, **saturation})
         written.rename(out)
 
 
@@ -84,6 +68,7 @@ def tokenizer_of(model: str | Path) -> Tokenizer:
     Raises ModelError where such a network cannot encode documents: better said before a corpus is read.
     """
     folder = directory.locate(model)
+    refuse_residual(folder)
     if has_query_table(folder):
         return QueryEncoder.load(folder).tokenizer
     network, _ = document_modules(folder)

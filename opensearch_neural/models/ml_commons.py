@@ -48,12 +48,12 @@ def export(model: str | Path, out: Path, *, name: str | None = None, version: st
     """Write the document encoder and the query tokenizer of a sparse model to the folder `out`.
 
     `name` is what the models are called in OpenSearch; default: the directory's name.
-    Raises ModelError where the model is not a masked language model alone (lexical and residual models need the text).
+    Raises ModelError where the model is not a masked language model alone (the lexical model needs the text).
     """
     from opensearch_neural.models.sparse import TorchSparseEncoder, load_sparse
 
     encoder = load_sparse(model, device="cpu")
-    if not isinstance(encoder, TorchSparseEncoder) or encoder.lexical is not None:
+    if not isinstance(encoder, TorchSparseEncoder):
         raise ModelError(
             f"{model}: its documents' weights are BM25 impacts, which TorchScript cannot compute",
             "ingest with osn ingest, which encodes them; only the queries of such a model could be exported",

@@ -3,9 +3,6 @@
 `load_sparse` reads a model directory of this package, the lexical model, a sentence-transformers `SparseEncoder` (its
 Router with a `SparseStaticEmbedding` for queries and `SpladePooling` for documents), and a plain masked language model
 with an `idf.json`; each from a folder or a hub id.
-
-A residual model (`residual.json` beside `document/`, a masked language model) adds what it has learned to the weights of
-the lexical model: a document's weight of t is its BM25 impact, over the whole text, plus the head's.
 """
 
 from __future__ import annotations
@@ -31,15 +28,13 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from torch import Tensor
 
-    from opensearch_neural.models.lexical import LexicalEncoder
-
 __all__ = ["SparseDocumentEncoder", "SparseVectors", "load_sparse"]
 
 logger = logging.getLogger(__name__)
 
 KIND = "sparse"
 RESIDUAL = "residual.json"
-"""BM25's k1, b, average_length and documents, and the head's activation_function."""
+"""What marks a model of a kind that is no longer read: its weights were added to BM25 impacts over word pieces."""
 _WINDOW = 4096
 """Texts that are tokenized and sorted by length together."""
 
@@ -112,7 +107,6 @@ def load_sparse(
         special_ids=np.array([i for i, t in enumerate(vocabulary) if t in special or tokenizer.token_to_id(t) is None]),
         prompt=directory.prompt(folder, "document"),
         dtype=dtype,
-        lexical=_lexical_part(folder, query),
     )
 
 
@@ -140,10 +134,7 @@ class MaskedLanguageModel:
 
 @dataclass(frozen=True)
 class TorchSparseEncoder:
-    """Documents through a masked language model and its sparse head, queries through a table.
-
-    lexical: of a residual model, whose weights are added to the head's.
-    """
+    """Documents through a masked language model and its sparse head, queries through a table."""
 
     info: ModelInfo
     query: QueryEncoder
@@ -154,7 +145,6 @@ class TorchSparseEncoder:
     special_ids: NDArray[np.int64]
     prompt: str = ""
     dtype: Literal["fp32", "bf16"] = "fp32"
-    lexical: LexicalEncoder | None = None
 
     def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> SparseVectors:
         """SparseVectors of the texts, in order. Raises ModelError, naming the text, where a weight is not finite."""
@@ -168,7 +158,6 @@ class TorchSparseEncoder:
         encodings = self.tokenizer.encode_batch_fast([encodable(self.prompt + text) for text in texts])
         ids = [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
         lengths = np.array([len(row) for row in ids])
-        impacts = None if self.lexical is None else self.lexical.encode_documents(texts)
         # Batches of like length pad little; the longest first, so that memory that suffices once suffices throughout.
         order = np.argsort(-lengths, kind="stable")
         parts = []
@@ -177,18 +166,11 @@ class TorchSparseEncoder:
             mask = np.arange(max(1, lengths[batch[0]])) < lengths[batch, None]
             padded = np.full(mask.shape, self.model.pad_id, dtype=np.int64)
             padded[mask] = np.concatenate([ids[i] for i in batch])
-            known = None if impacts is None else impacts.take(batch)
-            parts.append(self._encode_batch(padded, mask, first + batch, known))
+            parts.append(self._encode_batch(padded, mask, first + batch))
         return SparseVectors.concat(parts, self.vocabulary).take(np.argsort(order))
 
-    def _encode_batch(
-        self,
-        ids: NDArray[np.int64],
-        mask: NDArray[np.bool_],
-        texts: NDArray[np.int64],
-        impacts: SparseVectors | None,
-    ) -> SparseVectors:
-        """ids, mask: (batch, length); texts: which text each row is, for messages; impacts: what is added to each."""
+    def _encode_batch(self, ids: NDArray[np.int64], mask: NDArray[np.bool_], texts: NDArray[np.int64]) -> SparseVectors:
+        """ids, mask: (batch, length); texts: which text each row is, for messages."""
         import torch
 
         model = self.model
@@ -210,10 +192,6 @@ class TorchSparseEncoder:
             if self.pooling.max_active is not None and self.pooling.max_active < weights.shape[1]:
                 smallest_kept = weights.topk(self.pooling.max_active, dim=1).values[:, -1:]
                 weights = torch.where(weights >= smallest_kept, weights, 0)
-            if impacts is not None:
-                of_text = np.repeat(np.arange(len(impacts)), np.diff(impacts.indptr))
-                at = (torch.from_numpy(of_text), torch.from_numpy(impacts.token_ids.astype(np.int64)))
-                weights[at] += torch.from_numpy(impacts.weights).to(weights)
             # OpenSearch takes normal floats only; what is smaller adds nothing to a score.
             rows, columns = torch.nonzero(weights >= torch.finfo(torch.float32).tiny, as_tuple=True)
             values = weights[rows, columns].float().cpu().numpy()
@@ -229,10 +207,11 @@ class TorchSparseEncoder:
 
 
 def document_modules(folder: Path) -> tuple[Module, Pooling]:
-    """Where the masked language model of a sparse directory lies, and how its logits are pooled."""
-    if (folder / RESIDUAL).exists():
-        activation = read_json_object(folder / RESIDUAL).get("activation_function")
-        return Module("MLMTransformer", folder / "document"), Pooling(double_log=activation == "log1p_relu")
+    """Where the masked language model of a sparse directory lies, and how its logits are pooled.
+
+    Raises ModelError for a directory whose documents are encoded in another way.
+    """
+    refuse_residual(folder)
     routes = directory.routes(folder)
     modules = routes.get("document", routes.get("", []))
     if not routes:
@@ -253,14 +232,14 @@ def document_modules(folder: Path) -> tuple[Module, Pooling]:
     return modules[0], Pooling(strategy, activation == "log1p_relu", max_active)
 
 
-def _lexical_part(folder: Path, query: QueryEncoder) -> LexicalEncoder | None:
-    """What a residual model adds to its head's weights."""
-    file = folder / RESIDUAL
-    if not file.exists():
-        return None
-    from opensearch_neural.models.lexical import LexicalEncoder
-
-    return LexicalEncoder.from_statistics(query, read_json_object(file), source=file)
+def refuse_residual(folder: Path) -> None:
+    """Raises ModelError for a model whose weights were to be added to BM25 impacts, a kind that is no longer read."""
+    if (folder / RESIDUAL).exists():
+        raise ModelError(
+            f"{folder} is a residual model: models of this kind are no longer read",
+            "engine bm25-sparse adds a model to the index's own BM25. Train one anew (osn train sparse), or take the part "
+            f"that was learned: osn idf --corpus CORPUS --model {folder / 'document'} --out NEW",
+        )
 
 
 def load_masked_lm(folder: Path, device: str | None) -> MaskedLanguageModel:

@@ -11,8 +11,11 @@ taken, as OpenSearch's standard analyzer has it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from opensearch_neural.errors import InputError, MissingExtra
 from opensearch_neural.retrievers import Run
@@ -73,17 +76,18 @@ class BM25Retriever:
         """The `k` best documents of each query; a document without a token of the query is not returned."""
         require_positive(k)
         run: Run = {}
-        for (query_id, _), tokens in zip(queries.items(), self._tokens(list(queries.values())), strict=True):
-            known = self._index.get_tokens_ids(tokens)
-            run[query_id] = {}
-            if not known:
-                continue
-            scores = self._index.get_scores_from_ids(known)
+        for query_id, scores in zip(queries, self.scores(list(queries.values())), strict=True):
             matching = scores.nonzero()[0]
             ranked, ranked_scores = best(scores[matching], self._order[matching], k)
-            for position, score in zip(matching[ranked].tolist(), ranked_scores.tolist(), strict=True):
-                run[query_id][self.ids[position]] = score
+            hits = zip(matching[ranked].tolist(), ranked_scores.tolist(), strict=True)
+            run[query_id] = {self.ids[position]: score for position, score in hits}
         return run
+
+    def scores(self, texts: Sequence[str]) -> Iterator[npt.NDArray[np.float32]]:
+        """For each query the scores of all documents, 0 without a token of the query: (documents,)."""
+        for tokens in self._tokens(list(texts)):
+            known = self._index.get_tokens_ids(tokens)
+            yield self._index.get_scores_from_ids(known) if known else np.zeros(len(self.ids), dtype=np.float32)
 
     def _tokens(self, texts: list[str]) -> list[list[str]]:
         if not texts:

@@ -113,8 +113,13 @@ def test_a_cluster_without_plugins_gets_the_engines_that_it_can_serve(
 def test_a_sparse_model_trained_on_the_corpus_stands_beside_bm25(run, client: OpenSearch) -> None:
     done = run("--train-steps", "2", "--keep")
     assert done.exit_code == 0, done.output
-    assert "word-piece BM25 nDCG@10" in done.output
+    assert "BM25 nDCG@10" in done.output
     table = done.output[done.output.index("== Result") :]
-    assert "| sparse (trained)" in table and "| high-idf-first (trained)" in table and "| bm25" in table
+    assert (
+        "| bm25-sparse (trained)" in table
+        and "| sparse (trained)" in table
+        and "| high-idf-first (trained)" in table
+        and "| bm25" in table
+    )
     assert client.count(index=demo.TRAINED)["count"] == 100
-    assert Path("osn-demo-model/residual.json").exists()
+    assert Path("osn-demo-model/modules.json").exists()

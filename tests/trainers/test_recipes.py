@@ -132,10 +132,10 @@ EXPECTED = {
         },
     ),
     # Beyond the paper: what the benchmark trains.
-    "sparse-residual": Recipe(
+    "bm25-sparse": Recipe(
         "sparse",
         SparseConfig,
-        {"student.residual": True, "student.idf": "own", "regularization.weight": 0.05, "warm_up.weight": 0.2},
+        {"objective.base": "bm25", "student.idf": "own", "regularization.weight": 0.05, "warm_up.weight": 0.2},
     ),
     "inference-free-sparse": Recipe(
         "sparse",
@@ -313,7 +313,7 @@ def test_the_tome_recipes_take_two_steps_a_stage(name: str, tmp_path: Path, beir
                 "selection.hold_back=null",
             ],
         ),
-        ("sparse-residual", ["student.frozen_layers=1", "selection.hold_back=null"]),
+        ("bm25-sparse", ["student.frozen_layers=1", "selection.hold_back=null"]),
     ],
 )
 def test_a_sparse_recipe_takes_two_steps_a_stage(name: str, changed: list[str], tmp_path: Path, beir: Path) -> None:

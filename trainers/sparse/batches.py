@@ -52,6 +52,9 @@ class SparseCollate:
         self.known = [KnownPositives(data) for data in sets]
         self.all_columns, self.size = student.columns, len(student.head.weight)
         self.settings, self.to_impacts = student.student, student.to_impacts
+        self.bm25: list[Bm25OfSet] = []
+        if objective.base == "bm25" and not student.to_impacts:
+            self.bm25 = [Bm25OfSet(data) for data in sets]
         self.impacts = [_ImpactRows(lexicon, data.documents) for lexicon, data in zip(lexicons, sets, strict=True)]
 
     def __call__(self, items: list[Drawn], rank: int = 0, world: int = 1) -> SparseBatch:
@@ -72,7 +75,9 @@ class SparseCollate:
         )
         if len(columns) < self.size:
             targets.columns = torch.from_numpy(columns)
-        if self.settings.residual or self.to_impacts:
+        if self.bm25:
+            targets.base = torch.from_numpy(self.bm25[at].scores([item.query for item in drawn.own], drawn.documents))
+        if self.to_impacts:
             targets.impacts = torch.from_numpy(self.impacts[at].dense(drawn.documents, columns))
         if self.ensemble is not None and self.all_pairs:
             names = data.documents.ids
@@ -102,6 +107,22 @@ class SparseCollate:
         # The same in every process, and in a run that goes on: the batch is the seed.
         rng = np.random.default_rng([self.seed, items[0].at, *(item.query for item in items)])
         return sample_columns(wanted, self.all_columns, self.settings.columns, rng)
+
+
+class Bm25OfSet:
+    """BM25 of a set's queries and documents by row, as an index of these documents scores them (`retrievers.bm25`)."""
+
+    def __init__(self, data: TrainingData) -> None:
+        from opensearch_neural.retrievers.bm25 import BM25Retriever
+
+        self._queries = data.queries
+        self._bm25 = BM25Retriever(data.documents.ids, data.documents.values())
+
+    def scores(self, queries: Sequence[int], documents: Sequence[int]) -> npt.NDArray[np.float32]:
+        """(queries, documents)."""
+        texts = [self._queries.text_at(row) for row in queries]
+        rows = np.asarray(documents, dtype=np.int64)
+        return np.stack([scores[rows] for scores in self._bm25.scores(texts)])
 
 
 class _ImpactRows:

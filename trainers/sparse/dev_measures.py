@@ -1,29 +1,37 @@
-"""The sparse student on dev: retrieval, sparsity, and what its vocabulary gives without training."""
+"""The sparse student on dev: retrieval alone and added to BM25, sparsity, and what needs no training."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from statistics import median
 
 import numpy as np
+import numpy.typing as npt
 from scipy.sparse import csr_matrix
 
+from opensearch_neural.engines.settings import WeightedSum
+from opensearch_neural.index.sparse_scale import SAMPLE, own_sentence
 from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.retrievers import Run
+from opensearch_neural.retrievers.bm25 import BM25Retriever
 from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
+from opensearch_neural.retrievers.ranking import best, id_order
 from trainers.common.dev_measures import DEPTH, DevSet, dev_measures
 from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.student import SparseStudent
 
 logger = logging.getLogger(__name__)
 
-BASELINES = ("presence × idf", "word-piece BM25")
-"""What dev measures of the student stand beside."""
+BASELINES = ("presence × idf", "word-piece BM25", "BM25")
+"""What dev measures of the student stand beside; the last one is what its sum adds to."""
+SUM, ALONE = "BM25 + sparse", "sparse alone"
 
 
 class DevRetrieval:
-    """Retrieval over dev sets with the student as it stands, and how sparse it is.
+    """Retrieval over dev sets with the student as it stands, alone and added to BM25, and how sparse it is.
 
     With IDF "own" each dev set has the statistics of its own documents, else those of the student's lexicon.
     """
@@ -34,57 +42,127 @@ class DevRetrieval:
         if settings.idf == "own":
             for dev in sets:
                 self.own[id(dev.documents)] = Lexicon.of([dev.documents], tokenizer, len(student.head.weight), settings)
+        self.bm25 = {id(dev.documents): BM25Retriever(list(dev.documents), dev.documents.values()) for dev in sets}
         self.sets = list(sets)
         self.sparsity: list[dict[str, float]] = []
         self.baselines: dict[str, float] = {}
 
     def measures(self, student: SparseStudent) -> dict[str, float]:
-        """nDCG@10 and so on of the student, its sparsity, and nDCG@10 of what needs no training."""
+        """nDCG@10 and so on of what is trained, its sparsity, and nDCG@10 of what needs no training.
+
+        What is trained is the student alone, or with `objective.base` its sum with BM25; the nDCG@10 of the other one stands
+        beside it.
+        """
         if not self.baselines:
             for name in BASELINES:
-                measures = dev_measures(self.sets, partial(self._lexical, name, student))
-                self.baselines |= {f"{name} {key}": value for key, value in measures.items() if "nDCG@10" in key}
+                self.baselines |= self._named(name, partial(self._untrained, name, student))
             shown = ", ".join(f"{name} {value:.4f}" for name, value in self.baselines.items())
             logger.info("dev, without training: %s", shown)
+        documents = {id(dev.documents): self._encoded(student, dev.documents) for dev in self.sets}
         self.sparsity = []
-        measures = dev_measures(self.sets, lambda queries, texts: self._retrieve(student, queries, texts))
+        alone, summed = partial(self._alone, student, documents), partial(self._sum, student, documents)
+        if student.objective.base is None:
+            measures = dev_measures(self.sets, alone) | self._named(SUM, summed)
+        else:
+            measures = dev_measures(self.sets, summed) | self._named(ALONE, alone)
         means = {name: float(np.mean([sparsity[name] for sparsity in self.sparsity])) for name in self.sparsity[0]}
         return measures | means | self.baselines
 
-    def _retrieve(self, student: SparseStudent, queries: Mapping[str, str], texts: Mapping[str, str]) -> Run:
-        lexicon = self.own.get(id(texts)) or student.lexicon
-        impacts = lexicon.impacts(list(texts.values()))
+    def _named(self, name: str, retrieve: Callable[[Mapping[str, str], Mapping[str, str]], Run]) -> dict[str, float]:
+        measures = dev_measures(self.sets, retrieve)
+        return {f"{name} {key}": value for key, value in measures.items() if "nDCG@10" in key}
+
+    def _lexicon(self, student: SparseStudent, texts: Mapping[str, str]) -> Lexicon:
+        return self.own.get(id(texts)) or student.lexicon
+
+    def _encoded(self, student: SparseStudent, texts: Mapping[str, str]) -> csr_matrix:
+        """(texts, vocabulary)."""
         vectors = student.vectors(list(texts.values()))
-        learned = csr_matrix((vectors.weights, vectors.token_ids, vectors.indptr), shape=impacts.shape)
-        documents = learned + impacts if student.student.residual else learned
-        encoded = [lexicon.encoder.query.encode(text) for text in queries.values()]
-        outside = (learned > 0).astype(np.int32) - (learned > 0).multiply(impacts > 0).astype(np.int32)
+        shape = (len(texts), len(student.head.weight))
+        return csr_matrix((vectors.weights, vectors.token_ids, vectors.indptr), shape=shape)
+
+    def _alone(
+        self,
+        student: SparseStudent,
+        encoded: Mapping[int, csr_matrix],
+        queries: Mapping[str, str],
+        texts: Mapping[str, str],
+    ) -> Run:
+        lexicon, documents = self._lexicon(student, texts), encoded[id(texts)]
+        impacts = lexicon.impacts(list(texts.values()))
+        asked = [lexicon.encoder.query.encode(text) for text in queries.values()]
+        outside = (documents > 0).astype(np.int32) - (documents > 0).multiply(impacts > 0).astype(np.int32)
         self.sparsity.append(
             {
                 "active terms": (documents > 0).sum() / len(texts),
                 "expansion terms": outside.sum() / len(texts),
-                "FLOPS": measured_flops(encoded, documents, student.vocabulary),
+                "FLOPS": measured_flops(asked, documents, student.vocabulary),
             }
         )
-        return self._rank(lexicon, documents, student.vocabulary, queries, texts)
+        return _ranked(lexicon, documents, student.vocabulary, queries, texts)
 
-    def _lexical(self, name: str, student: SparseStudent, queries: Mapping[str, str], texts: Mapping[str, str]) -> Run:
-        lexicon = self.own.get(id(texts)) or student.lexicon
-        impacts = lexicon.impacts(list(texts.values()))
-        documents = impacts if name == "word-piece BM25" else (impacts > 0).astype(np.float32)
-        return self._rank(lexicon, documents, lexicon.encoder.vocabulary, queries, texts)
-
-    @staticmethod
-    def _rank(
-        lexicon: Lexicon,
-        documents: csr_matrix,
-        vocabulary: list[str],
+    def _sum(
+        self,
+        student: SparseStudent,
+        encoded: Mapping[int, csr_matrix],
         queries: Mapping[str, str],
         texts: Mapping[str, str],
     ) -> Run:
-        rows = csr_matrix(documents[:, : len(vocabulary)])
-        vectors = SparseVectors(rows.indptr, rows.indices, rows.data, vocabulary)
-        return ExactSparseRetriever(list(texts), vectors, lexicon.encoder.query.encode).retrieve(queries, DEPTH)
+        """Every document by BM25 + weight · sparse."""
+        lexicon, documents, bm25 = self._lexicon(student, texts), encoded[id(texts)], self.bm25[id(texts)]
+        weight = student.objective.sparse_weight
+        if student.objective.base is None:
+            # As `osn search` has it: in units of what the model says of known items.
+            weight = WeightedSum.weight / _scale(lexicon, documents, bm25, texts)
+        ids, order = list(texts), id_order(list(texts))
+        run: Run = {}
+        for (query, text), scores in zip(queries.items(), bm25.scores(list(queries.values())), strict=True):
+            scores = scores + weight * (documents @ _query_vector(lexicon, text, documents.shape[1]))
+            ranked, ranked_scores = best(scores, order, DEPTH)
+            hits = zip(ranked.tolist(), ranked_scores.tolist(), strict=True)
+            run[query] = {ids[at]: score for at, score in hits if score > 0}
+        return run
+
+    def _untrained(
+        self, name: str, student: SparseStudent, queries: Mapping[str, str], texts: Mapping[str, str]
+    ) -> Run:
+        if name == "BM25":
+            return self.bm25[id(texts)].retrieve(queries, DEPTH)
+        lexicon = self._lexicon(student, texts)
+        impacts = lexicon.impacts(list(texts.values()))
+        documents = impacts if name == "word-piece BM25" else (impacts > 0).astype(np.float32)
+        return _ranked(lexicon, documents, lexicon.encoder.vocabulary, queries, texts)
+
+
+def _scale(lexicon: Lexicon, documents: csr_matrix, bm25: BM25Retriever, texts: Mapping[str, str]) -> float:
+    """The median of sparse score / BM25 score over known items, as `index.sparse_scale` has it; 1 where there are none."""
+    chosen = random.Random(0)
+    rows = chosen.sample(range(len(texts)), min(SAMPLE, len(texts)))
+    contents = list(texts.values())
+    sentences = [own_sentence(contents[row], chosen) for row in rows]
+    ratios: list[float] = []
+    for row, sentence, scores in zip(rows, sentences, bm25.scores(sentences), strict=True):
+        sparse = float((documents[row] @ _query_vector(lexicon, sentence, documents.shape[1]))[0])
+        if sparse > 0 and scores[row] > 0:
+            ratios.append(sparse / float(scores[row]))
+    return median(ratios) if ratios else 1.0
+
+
+def _query_vector(lexicon: Lexicon, text: str, size: int) -> npt.NDArray[np.float32]:
+    """(vocabulary,), the weights of a query's tokens."""
+    query = lexicon.encoder.query
+    vector = np.zeros(size, dtype=np.float32)
+    for token, weight in query.encode(text).items():
+        vector[query.tokenizer.token_to_id(token)] = weight
+    return vector
+
+
+def _ranked(
+    lexicon: Lexicon, documents: csr_matrix, vocabulary: list[str], queries: Mapping[str, str], texts: Mapping[str, str]
+) -> Run:
+    rows = csr_matrix(documents[:, : len(vocabulary)])
+    vectors = SparseVectors(rows.indptr, rows.indices, rows.data, vocabulary)
+    return ExactSparseRetriever(list(texts), vectors, lexicon.encoder.query.encode).retrieve(queries, DEPTH)
 
 
 def measured_flops(queries: Sequence[Mapping[str, float]], documents: csr_matrix, vocabulary: Sequence[str]) -> float:

@@ -48,7 +48,7 @@ class Lexicon:
         whole = copy.deepcopy(tokenizer.backend_tokenizer)
         whole.no_truncation()
         whole.no_padding()
-        encoder = build_lexical(texts, tokenizer=whole, k1=settings.k1, b=settings.b)
+        encoder = build_lexical(texts, tokenizer=whole)
         if settings.idf in ("train", "own"):
             return cls(encoder, size)
         words = encoder.query.tokenizer

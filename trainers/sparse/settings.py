@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from opensearch_neural.models.lexical import K1, B
 from trainers.common.objective import ObjectiveSettings
 from trainers.common.schedules import FOLDER, quadratic_ramp
 from trainers.common.settings import TrainingSettings
@@ -26,12 +24,6 @@ class StudentSettings:
 
     activation: Activation | None = None
     """log(1 + ReLU(x)), or log(1 + log(1 + ReLU(x))); null keeps a sparse start's own, and takes log elsewhere"""
-    residual: bool = False
-    """add the learned weights to BM25 impacts of the whole text"""
-    k1: float = K1
-    """of BM25's impacts"""
-    b: float = B
-    """of BM25's impacts"""
     idf: str = "train"
     """of "train" documents, each set's "own" in training, the "start"'s, "none" (every token 1), or an idf.json"""
     idf_rate: float | None = None
@@ -56,14 +48,12 @@ class StudentSettings:
     def __post_init__(self) -> None:
         if self.columns < 1 or min(self.document_length, self.query_length) < 3:
             raise ValueError("columns must be at least 1, document_length and query_length at least 3")
-        if not 0 <= self.k1 < math.inf or not 0 <= self.b <= 1:
-            raise ValueError(f"k1 {self.k1} and b {self.b}: expected k1 of 0 or more, b from 0 to 1")
         if not 0 <= self.revive <= 1:
             raise ValueError(f"revive must be from 0 to 1, not {self.revive}")
         if self.idf_rate is not None and (self.idf_rate <= 0 or self.idf == "own"):
             raise ValueError("idf_rate must be above 0, and trains one table: idf must not be own")
-        if self.max_active is not None and (self.max_active < 1 or self.residual):
-            raise ValueError("max_active must be at least 1, and a residual student keeps all terms of BM25")
+        if self.max_active is not None and self.max_active < 1:
+            raise ValueError(f"max_active must be at least 1, not {self.max_active}")
 
     @property
     def double_log(self) -> bool:
@@ -108,6 +98,10 @@ class SparseObjective(ObjectiveSettings):
     """models that `osn teach` takes ("lexical" too): each set's scores by them are computed and kept"""
     all_pairs: bool = False
     """kl compares all documents of the batch, which siamese teachers can score, not the query's candidates alone"""
+    base: Literal["bm25"] | None = None
+    """what the loss adds to the student's scores: BM25 over the words of the set's documents; null adds nothing"""
+    sparse_weight: float = 1.0
+    """of the student's scores beside a base: the loss compares base + sparse_weight · student"""
 
     def __post_init__(self) -> None:
         ObjectiveSettings.__post_init__(self)
@@ -115,6 +109,8 @@ class SparseObjective(ObjectiveSettings):
             raise ValueError("teachers are named, but kl and margin_mse are 0: give one of them a weight")
         if self.all_pairs and self.margin_mse:
             raise ValueError("margin_mse compares the query's own candidates: all_pairs is for kl")
+        if self.sparse_weight <= 0 or (self.base is None and self.sparse_weight != 1):
+            raise ValueError("sparse_weight must be above 0, and weighs the student beside a base: name objective.base")
 
 
 @dataclass(slots=True)
@@ -212,13 +208,6 @@ class SparseConfig(StageSettings):
     selection: DevSettings = field(default_factory=DevSettings)
     cache: Path | None = None
     """made questions, teachers' scores, mined negatives, warm-ups: may be shared; null hides it in the output"""
-
-    def __post_init__(self) -> None:
-        StageSettings.__post_init__(self)
-        if self.student.residual and self.warm_up.impact_steps:
-            raise ValueError(
-                "warm_up.impact_steps would teach what student.residual adds already: BM25 would count twice"
-            )
 
     @property
     def folder(self) -> Path:

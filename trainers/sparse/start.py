@@ -1,7 +1,7 @@
 """From a start to an untrained student.
 
 A start is a backbone, a masked language model, or a sparse model of any make: a Router, a siamese SPLADE (the same network
-for queries and documents), a residual one, or a masked language model with `idf.json`. What belongs to a sparse model, its
+for queries and documents), or a masked language model with `idf.json`. What belongs to a sparse model, its
 activation and its table, is read with it.
 """
 
@@ -68,8 +68,9 @@ def with_own_activation(config: SparseConfig) -> SparseConfig:
 
 def _document_side(folder: Path) -> tuple[Path, Activation | None]:
     """(the folder of the documents' transformer, its activation; None where the start is no sparse model)."""
+    sparse_models.refuse_residual(folder)
     modules = routes(folder).get("document") or routes(folder).get("") or []
-    if (folder / sparse_models.RESIDUAL).exists() or any(module.type == "SpladePooling" for module in modules):
+    if any(module.type == "SpladePooling" for module in modules):
         transformer, pooling = sparse_models.document_modules(folder)
         if pooling.strategy != "max":
             raise ModelError(

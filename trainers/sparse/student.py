@@ -1,7 +1,7 @@
 """The student that `osn train sparse` trains: documents become weighted word pieces, scored with IDF inside the match.
 
 "Towards Competitive Search Relevance For Inference-Free Learned Sparse Retrievers" (`inference-free-sparse`), sections 3
-and 4.1, and the residual student beyond it, whose weights are added to BM25 impacts.
+and 4.1. Beyond the paper, BM25 may be added to the scores that the loss compares (`objective.base`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class SparseTargets:
     columns: Tensor | None = None
     """(columns,) int64, which vocabulary entries these are; None is all of them"""
     impacts: Tensor | None = None
-    """(documents, columns) float32, BM25's, where the student is added to them or trained towards them"""
+    """(documents, columns) float32, BM25's over word pieces, which a warm-up trains towards"""
+    base: Tensor | None = None
+    """(queries, documents) float32, what is added to the student's scores"""
     teacher: TeacherScores | None = None
     """of the candidates, or with `all_pairs` of all documents"""
 
@@ -173,8 +175,10 @@ class SparseStudent(CachedModel):
             assert impacts is not None
             error = torch.where(present, learned - impacts, 0.0).square().sum() / present.sum()
             return Losses({"impacts": error}, self._sparsity(learned, present, shares))
-        documents = learned if impacts is None else learned + impacts
-        scores, candidates, objective = self._queries(targets) @ documents.T, targets.candidates, self.objective
+        candidates, objective = targets.candidates, self.objective
+        scores = self._queries(targets) @ learned.T
+        if targets.base is not None:
+            scores = targets.base + objective.sparse_weight * scores
         terms: dict[str, Tensor] = {}
         if objective.info_nce:
             terms["info_nce"] = objective.info_nce * losses.info_nce(

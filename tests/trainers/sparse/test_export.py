@@ -11,16 +11,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from tiny import WORDS
-from tiny_sparse import SMALL, TEXTS, batch_of, configuration, student
+from tiny_sparse import SMALL, TEXTS, batch_of, configuration, student  # noqa: E402
 
-from opensearch_neural.commands.idf import idf
-from opensearch_neural.errors import InputError
-from opensearch_neural.models.lexical import build_lexical
-from opensearch_neural.models.sparse import load_sparse
-from trainers.sparse.settings import StudentSettings
+from opensearch_neural.commands.idf import idf  # noqa: E402
+from opensearch_neural.errors import InputError, ModelError  # noqa: E402
+from opensearch_neural.models import sparse as sparse_models  # noqa: E402
+from opensearch_neural.models.corpus_statistics import tokenizer_of  # noqa: E402
+from opensearch_neural.models.lexical import build_lexical  # noqa: E402
+from opensearch_neural.models.sparse import load_sparse  # noqa: E402
+from trainers.encoders import backbones  # noqa: E402
+from trainers.sparse.settings import StudentSettings  # noqa: E402
+from trainers.sparse.start import load_start  # noqa: E402
 
 
 @pytest.mark.parametrize("activation", ["log", "double-log"])
@@ -75,52 +78,54 @@ def test_a_document_keeps_its_heaviest_terms_in_training_on_dev_and_wherever_the
     assert theirs.encode_document(TEXTS[1:2]).coalesce().values().numel() == len(kept.row(1))
 
 
-def test_a_residual_student_is_encoded_as_bm25_of_the_whole_text_plus_what_is_learned(
+def test_a_residual_model_of_earlier_versions_is_refused_and_what_it_learned_can_be_kept(
     tmp_path: Path, backbone: Path, beir: Path
 ) -> None:
-    settings = StudentSettings(document_length=8, query_length=16, residual=True, k1=0.9, b=0.4)
-    model = student(configuration(backbone, beir, tmp_path / "x", student=settings))
-    model.export(tmp_path)
-    documents = configuration(backbone, beir, tmp_path).train[0].load().documents
-    lexical = build_lexical(documents.values(), tokenizer=model.lexicon.encoder.query.tokenizer, k1=0.9, b=0.4)
-    expected = lexical.encode_documents(TEXTS).to_scipy() + model.vectors(TEXTS).to_scipy()
-    found = load_sparse(tmp_path)
-    np.testing.assert_allclose(found.encode_documents(TEXTS).to_scipy().toarray(), expected.toarray(), atol=2e-6)
-    # The text is longer than the head reads: its impacts count all the same.
-    assert len(found.encode_documents([TEXTS[3]]).row(0).keys() & set(WORDS[:50])) == 50
-    assert found.query.encode("bab sab") == lexical.query.encode("bab sab")
+    config = configuration(backbone, beir, tmp_path / "x")
+    model, old = student(config), tmp_path / "old"
+    sparse_models.put_last_layer(model.model, model.head_names, model.head)
+    backbones.save(model.model, model.tokenizers["document"], old / "document")
+    (old / "residual.json").write_text(json.dumps({"k1": 0.9, "b": 0.4, "average_length": 8.0, "documents": 9}))
+    corpus, new = beir / "corpus.jsonl", tmp_path / "new"
+    advice = f"osn idf --corpus CORPUS --model {old / 'document'} --out NEW"
+    for read in (
+        lambda: load_sparse(old),
+        lambda: load_start(old, config.student),
+        lambda: tokenizer_of(old),
+    ):
+        with pytest.raises(ModelError, match="no longer read") as refused:
+            read()
+        assert advice in str(refused.value.remedy)
+    done = CliRunner().invoke(
+        idf, ["--corpus", str(corpus), "--model", str(old / "document"), "--out", str(new)], catch_exceptions=False
+    )
+    assert done.exit_code == 0, done.output
+    sparse_models.put_last_layer(model.model, model.head_names, torch.nn.Identity())
+    expected = model.vectors(TEXTS[:3]).to_scipy().toarray()
+    np.testing.assert_allclose(load_sparse(new).encode_documents(TEXTS[:3]).to_scipy().toarray(), expected, atol=2e-6)
 
 
-@pytest.mark.parametrize("residual", [False, True])
 def test_a_model_gets_the_statistics_of_another_corpus_and_keeps_what_it_learned(
-    tmp_path: Path, backbone: Path, beir: Path, residual: bool
+    tmp_path: Path, backbone: Path, beir: Path
 ) -> None:
     from sentence_transformers import SparseEncoder
 
-    settings = StudentSettings(document_length=32, query_length=16, residual=residual)
-    model = student(configuration(backbone, beir, tmp_path / "x", student=settings))
+    model = student(configuration(backbone, beir, tmp_path / "x"))
     source, out = tmp_path / "source", tmp_path / "adapted"
     source.mkdir()
     model.export(source)
     (tmp_path / "c.jsonl").write_text(json.dumps({"_id": "d", "text": "bab bab dek"}) + "\n")
     arguments = ["--corpus", str(tmp_path / "c.jsonl"), "--model", str(source), "--out", str(out)]
-    saturation = ["--k1", "0.7", "--b", "0.2"]
-    if not residual:
-        with pytest.raises(InputError, match="k1 and b would change nothing"):
-            CliRunner().invoke(idf, [*arguments, *saturation], catch_exceptions=False, standalone_mode=False)
-    done = CliRunner().invoke(idf, [*arguments, *(saturation if residual else [])], catch_exceptions=False)
+    done = CliRunner().invoke(idf, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     adapted = load_sparse(out)
-    lexical = build_lexical(["bab bab dek"], tokenizer=model.lexicon.encoder.query.tokenizer, k1=0.7, b=0.2)
-    found = adapted.query.encode("bab fin")
-    assert found == pytest.approx(lexical.query.encode("bab fin"), rel=1e-6)
-    assert found != pytest.approx(load_sparse(source).query.encode("bab fin"), rel=1e-2)
+    lexical = build_lexical(["bab bab dek"], tokenizer=model.lexicon.encoder.query.tokenizer)
+    query = adapted.query.encode("bab fin")
+    assert query == pytest.approx(lexical.query.encode("bab fin"), rel=1e-6)
+    assert query != pytest.approx(load_sparse(source).query.encode("bab fin"), rel=1e-2)
     expected = model.vectors(TEXTS[:2]).to_scipy().toarray()
-    if residual:
-        expected = expected + lexical.encode_documents(TEXTS[:2]).to_scipy().toarray()
-    else:
-        (vector,) = SparseEncoder(str(out), device="cpu").encode_query(["bab fin"]).to_dense().tolist()
-        assert {adapted.vocabulary[at]: weight for at, weight in enumerate(vector) if weight} == pytest.approx(found)
+    (vector,) = SparseEncoder(str(out), device="cpu").encode_query(["bab fin"]).to_dense().tolist()
+    assert {adapted.vocabulary[at]: weight for at, weight in enumerate(vector) if weight} == pytest.approx(query)
     np.testing.assert_allclose(adapted.encode_documents(TEXTS[:2]).to_scipy().toarray(), expected, atol=2e-6)
     with pytest.raises(InputError, match="there already"):
         CliRunner().invoke(idf, arguments, catch_exceptions=False, standalone_mode=False)

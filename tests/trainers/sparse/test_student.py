@@ -17,6 +17,7 @@ from tiny_sparse import SMALL, batch_of, configuration, student  # noqa: E402
 
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.models.lexical import build_lexical  # noqa: E402
+from opensearch_neural.retrievers.bm25 import BM25Retriever  # noqa: E402
 from trainers.common.grad_cache import cached_backward  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
@@ -168,32 +169,34 @@ def test_estimated_flops_are_those_of_all_columns_on_average(tmp_path: Path, bac
     assert np.mean(estimates) > 2 * float(model._flops(some, targets.candidates, torch.ones(len(drawn.ids))))
 
 
-def test_a_residual_students_scores_are_bm25s_while_nothing_is_learned(
-    tmp_path: Path, backbone: Path, beir: Path
+@pytest.mark.parametrize("head", ["full", "sampled"])
+def test_with_a_base_the_loss_compares_bm25_plus_the_weighted_student(
+    tmp_path: Path, backbone: Path, beir: Path, head: Any
 ) -> None:
-    config = configuration(backbone, beir, tmp_path, student=replace(SMALL, residual=True, columns=1))
+    objective = SparseObjective(info_nce=1.0, kl=0.0, base="bm25", sparse_weight=0.3)
+    config = configuration(backbone, beir, tmp_path, student=replace(SMALL, head=head), objective=objective)
     model = student(config)
     batch = batch_of(config, model)
-    data = config.train[0].load()
-    targets = batch.targets
-    silent = torch.zeros(targets.present.shape)
-    found = model.losses({"document": silent}, targets).terms["info_nce"]
+    targets, (part,) = batch.targets, batch.parts["document"]
+    learned = model.encode("document", part).vectors.detach()[part.position.argsort()]
+    found = model.losses({"document": learned}, targets).terms["info_nce"]
 
-    bm25 = build_lexical(data.documents.values(), tokenizer=model.lexicon.encoder.query.tokenizer)
+    data = config.train[0].load()
     drawn = RetrievalData([data], negatives=1, depth=10)
     items = [drawn[Visit(index, 0, 0, 1)] for index in range(6)]
-    texts = [data.documents.text_at(row) for row in unique_documents(items)]
-    weights = list(bm25.encode_documents(texts).rows())
-    scores = torch.tensor(
-        [
-            [sum(idf * row.get(token, 0.0) for token, idf in bm25.query.encode(one.query).items()) for row in weights]
-            for one in (data.example(index) for index in range(6))
-        ]
+    documents = [data.documents.ids[row] for row in unique_documents(items)]
+    run = BM25Retriever(data.documents.ids, data.documents.values()).retrieve(
+        {str(index): data.example(index).query for index in range(6)}, len(data.documents)
     )
-    scores = scores.masked_fill(targets.excluded, -torch.inf)
+    bm25 = torch.tensor([[run[str(index)].get(document, 0.0) for document in documents] for index in range(6)])
+    assert float(bm25.max()) > 0
+    scores = (bm25 + 0.3 * targets.query @ learned.T).masked_fill(targets.excluded, -torch.inf)
     expected = torch.nn.functional.cross_entropy(scores, targets.candidates[:, 0])
     assert float(found) == pytest.approx(float(expected), rel=1e-4)
-    assert float(scores[scores.isfinite()].max()) > 0
+    alone = replace(config, objective=SparseObjective(info_nce=1.0, kl=0.0))
+    assert batch_of(alone, student(alone)).targets.base is None
+    with pytest.raises(ValueError, match=r"name objective\.base"):
+        SparseObjective(info_nce=1.0, sparse_weight=0.3)
 
 
 @pytest.mark.parametrize("head", ["full", "sampled"])

@@ -62,8 +62,6 @@ def test_a_warm_up_teaches_impacts_where_nothing_else_adds_them(tmp_path: Path, 
         return float(np.square(learned - impacts[:, : learned.shape[1]])[present[:, : learned.shape[1]]].mean())
 
     assert error(warmed_up(config, prepared_sets(config, config))) < 0.7 * error(config.start)
-    with pytest.raises(ValueError, match="BM25 would count twice"):
-        replace(config, student=replace(config.student, residual=True))
     with pytest.raises(ValueError, match=r"name it in candidates\.mine"):
         SparseCandidates(mine=None, consistency=5)
 

@@ -1,0 +1,58 @@
+"""What `osn train sparse` measures while it trains."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tiny_sparse import configuration, student  # noqa: E402
+
+from opensearch_neural.retrievers.bm25 import BM25Retriever  # noqa: E402
+from trainers.common.dev_measures import dev_set  # noqa: E402
+from trainers.sparse.dev_measures import DevRetrieval  # noqa: E402
+from trainers.sparse.settings import SparseObjective  # noqa: E402
+
+
+def test_the_sum_ranks_by_bm25_plus_the_weighted_student(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    config = configuration(backbone, beir, tmp_path)
+    dev = dev_set(config.train[0].load(), queries=5, documents=20, seed=0)
+    objective = SparseObjective(info_nce=1.0, kl=0.0, base="bm25", sparse_weight=0.7)
+    model = student(replace(config, objective=objective))
+    retrieval, encode = DevRetrieval(model, [dev]), model.lexicon.encoder.query.encode
+    encoded = {id(dev.documents): retrieval._encoded(model, dev.documents)}
+    run = retrieval._sum(model, encoded, dev.queries, dev.documents)
+    bm25 = BM25Retriever(list(dev.documents), dev.documents.values()).retrieve(dev.queries, 100)
+    vectors = dict(zip(dev.documents, model.vectors(list(dev.documents.values())).rows(), strict=True))
+    for query, text in dev.queries.items():
+        expected = {
+            document: bm25[query].get(document, 0.0)
+            + 0.7 * sum(weight * vectors[document].get(token, 0.0) for token, weight in encode(text).items())
+            for document in dev.documents
+        }
+        assert run[query] == pytest.approx({hit: score for hit, score in expected.items() if score > 0}, rel=1e-5)
+        assert list(run[query].values()) == sorted(run[query].values(), reverse=True)
+
+
+def test_a_silent_student_adds_nothing_to_bm25(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    config = configuration(backbone, beir, tmp_path, objective=SparseObjective(info_nce=1.0, kl=0.0, base="bm25"))
+    dev = [dev_set(config.train[0].load(), queries=20, documents=40, seed=0)]
+    model = student(config)
+    with torch.no_grad():
+        model.head.bias.fill_(-1e4)
+    silent = DevRetrieval(model, dev).measures(model)
+    assert silent["sparse alone nDCG@10"] == 0 < silent["nDCG@10"] == silent["BM25 nDCG@10"]
+
+
+def test_without_a_base_the_students_own_measures_come_first_and_the_sum_that_is_served_beside_them(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    config = configuration(backbone, beir, tmp_path)
+    model = student(config)
+    dev = [dev_set(config.train[0].load(), queries=20, documents=40, seed=0)]
+    measures = DevRetrieval(model, dev).measures(model)
+    assert "sparse alone nDCG@10" not in measures
+    assert measures["BM25 + sparse nDCG@10"] > measures["nDCG@10"]
