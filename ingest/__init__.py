@@ -10,6 +10,7 @@ A document on its way to the index, top to bottom:
     content.py                  what the index is to hold: records, vectorizer and the index's record
     writing/lease.py            a lease on the cluster: one ingest an index
     writing/target.py           the index being written: create or check it, finish it
+    writing/stored_documents.py the documents that it holds: counted, listed, deleted
     writing/pipeline.py         read, encode, write: batches of documents, several at once
     writing/duplicate_ids.py    which ids the corpus has had so far
     vectorizers.py              documents → vectors

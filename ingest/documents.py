@@ -21,6 +21,7 @@ import orjson
 
 from ingest.models import splitting_tokenizer
 from ingest.vectorizers import Encoders
+from ingest.writing import stored_documents
 from ingest.writing import target as targets
 from ingest.writing.bulk import BulkWriter
 from ingest.writing.bulk_actions import prepare
@@ -160,7 +161,7 @@ class Documents:
         written.refused.extend(Refused(id, reason) for id, reason in reasons.items())
         if self.meta.passages is not None:
             segments.refresh(self.client, target)
-            targets.remove_last_passages(self.client, target, counts)
+            stored_documents.remove_last_passages(self.client, target, counts)
         taken = counts.keys() - reasons.keys()
         written.replaced += len(taken & there)
         written.created += len(taken - there)
@@ -168,7 +169,7 @@ class Documents:
     def _there(self, target: str, ids: Iterable[str]) -> set[str]:
         """Those of the documents that the index holds."""
         first = {id if self.meta.passages is None else f"{id}#0001": id for id in ids}
-        missing = targets.missing_ids(self.client, target, list(first))
+        missing = stored_documents.missing_ids(self.client, target, list(first))
         return {*first.values()} - {first[id] for id in missing}
 
     def _parts(self, document: Document) -> list[Document]:
@@ -249,13 +250,13 @@ def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
     deleted = 0
     for part in _by_thousands(dict.fromkeys(ids)):
         if meta.passages is None:
-            deleted += targets.delete_by_query(client, index, {"ids": {"values": part}})
+            deleted += stored_documents.delete_by_query(client, index, {"ids": {"values": part}})
             continue
         query = {"terms": {"parent": part}}
         there = {"there": {"cardinality": {"field": "parent", "precision_threshold": 40_000}}}
         answer = client.search(index=index, body={"query": query, "size": 0, "aggs": there})
         deleted += answer["aggregations"]["there"]["value"]
-        targets.delete_by_query(client, index, query)
+        stored_documents.delete_by_query(client, index, query)
     return deleted
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ingest.writing.stored_documents import count_without_tokens
 from ingest.writing.target import WRITE_ALIAS
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import InputError, ModelError
@@ -84,6 +85,8 @@ class Inspection:
     """Documents, or passages."""
     parents: int | None
     """Documents that were split into passages; None if it holds whole documents."""
+    without_tokens: int | None
+    """Documents whose sparse vector is empty, because no word of theirs is in the vocabulary; None without a sparse model."""
     deleted: int
     """Deleted documents whose bytes no merge has freed yet."""
     shards: int
@@ -125,6 +128,7 @@ def inspect_index(client: OpenSearch, index: str, *, sample: int = 2000) -> Insp
         ),
         documents=stats.get("docs", {}).get("count", 0) // _of_lucene(meta),
         parents=parents,
+        without_tokens=count_without_tokens(client, name) if meta.sparse else None,
         deleted=stats.get("docs", {}).get("deleted", 0) // _of_lucene(meta),
         shards=int(settings["settings"]["index"]["number_of_shards"]),
         replicas=int(settings["settings"]["index"]["number_of_replicas"]),

@@ -20,7 +20,8 @@ from ingest.settings import Writing
 from ingest.vectorizers import Vectors
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
 from ingest.writing.pipeline import ingest as run_pipeline
-from ingest.writing.target import LOADING, count, open_target
+from ingest.writing.stored_documents import count
+from ingest.writing.target import LOADING, open_target
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import ClusterError, InputError

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ingest.writing.target import count
+from ingest.writing.stored_documents import count
 from opensearch_neural.cluster.addresses import is_loopback
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import ClusterError

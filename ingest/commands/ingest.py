@@ -104,5 +104,9 @@ def _show(report: Report) -> None:
         print(f"  `osn index rollback {report.alias}` goes back to it")
     if report.skipped:
         print(f"{report.skipped} of them were written by the run that this one continued")
+    if report.without_tokens:
+        print(
+            f"{report.without_tokens} documents in it have no word of the sparse model's vocabulary: BM25 alone finds them"
+        )
     if report.letters:
         print(f"{report.letters} were not taken: see {report.dead_letters}")

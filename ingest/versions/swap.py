@@ -10,7 +10,7 @@ import click
 
 from ingest.settings import options_of
 from ingest.versions.builds import serve, serving_index
-from ingest.writing import target as targets
+from ingest.writing import stored_documents
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.health import index_health
@@ -130,7 +130,7 @@ def _documents(client: OpenSearch, index: str) -> int:
     except ModelError:  # not ours
         passages = None
     if passages is None:
-        return targets.count(client, index)
+        return stored_documents.count(client, index)
     parents = {"parents": {"cardinality": {"field": "parent", "precision_threshold": 40_000}}}
     answer = client.search(index=index, body={"size": 0, "aggs": parents})
     if answer["_shards"]["failed"]:

@@ -15,7 +15,7 @@ from ingest.writing.bulk import Action
 from ingest.writing.short_weights import SMALLEST, shortest
 from opensearch_neural.corpus.documents import MAX_ID_BYTES
 from opensearch_neural.corpus.passages import Passage
-from opensearch_neural.index.mapping import rank_features, to_bytes
+from opensearch_neural.index.mapping import NO_TOKEN, rank_features, to_bytes
 from opensearch_neural.index.record import DenseMeta
 from opensearch_neural.multi_vector import stored
 
@@ -99,8 +99,7 @@ def _action(
     if features is not None:
         if reason := features.defect(row):
             return reason
-        if weights := features.row(row):
-            source["sparse"] = weights
+        source["sparse"] = features.row(row) or {NO_TOKEN: 1.0}
     if vectors.dense is not None:
         assert meta is not None
         if reason := unfit_vector(vectors.dense[row], meta):

@@ -23,6 +23,7 @@ from ingest.progress import Progress
 from ingest.settings import Writing
 from ingest.vectorizers import Vectorizer
 from ingest.versions.swap import Swap
+from ingest.writing import stored_documents
 from ingest.writing import target as targets
 from ingest.writing.bulk import BulkWriter, Outcome
 from ingest.writing.bulk_actions import Prepared, prepare_batches
@@ -66,6 +67,8 @@ class Report:
     """The alias that names the index now."""
     replaced: str | None = None
     """The index that the alias named before."""
+    without_tokens: int | None = None
+    """Documents in the index whose sparse vector is empty, because no word of theirs is in the model's vocabulary."""
 
 
 class TooManyErrors(OsnError):
@@ -127,7 +130,7 @@ def ingest(
     alone = swap is not None or target.loading_corpus == corpus_name
     if "empty_at_first" not in journal.notes:
         # Batches without notes are those of an older version: what was there before them is not known.
-        empty = alone and not journal.batches and targets.is_empty(client, target.index)
+        empty = alone and not journal.batches and stored_documents.is_empty(client, target.index)
         journal.note(empty_at_first=empty)
     verification = Verification(
         client, target, alone=alone, empty_at_first=journal.notes["empty_at_first"], whole_documents=whole_documents
@@ -144,6 +147,7 @@ def ingest(
         run.retries += verification.verify(content.records, run.written, run.writer, content.vectorizer)
         if swap is not None:
             swap.check()
+        without_tokens = stored_documents.count_without_tokens(client, target.index) if target.meta.sparse else None
         targets.finish(client, target, merge=writing.merge)
         replaced = swap.serve() if swap is not None else None
         run.journal.remove()
@@ -159,6 +163,7 @@ def ingest(
         time.monotonic() - started,
         letters.path if run.letter_count else None,
         replaced=replaced,
+        without_tokens=without_tokens,
     )
 
 

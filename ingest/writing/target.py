@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.health import all_shards_answer, index_health
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.record import IndexMeta, check_unchanged_models, existing_record, read_record, write_record
-from opensearch_neural.index.segments import merge_segments, refresh
+from opensearch_neural.index.segments import merge_segments
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -27,8 +26,6 @@ log = logging.getLogger(__name__)
 # the index's `_meta`, so that a run which continues a killed one sets them too.
 LOADING = "loading"
 WRITE_ALIAS = "osn-write-"
-LENGTHS = 200
-"""Documents of so many different lengths are asked for in one query: three clauses each, and a query may have 1,024."""
 
 
 @dataclass(frozen=True)
@@ -306,99 +303,6 @@ def verify_unchanged_index(client: OpenSearch, target: Target) -> None:
             f"the index {target.index!r} was deleted or replaced while it was being written",
             "the same command again begins anew",
         )
-
-
-def count(client: OpenSearch, index: str) -> int:
-    """Documents in the index, once every shard answers.
-
-    Raises ClusterError when shards are missing, because then any number would be too small.
-    """
-    for attempt in range(10):
-        # Of primaries: a replica may still be catching up.
-        answer = client.count(index=index, params={"preference": "_primary"})
-        if answer["_shards"]["failed"] == 0 and answer["_shards"]["successful"] == answer["_shards"]["total"]:
-            return int(answer["count"])
-        time.sleep(0.5 * 2 ** min(attempt, 4))
-    raise ClusterError(
-        f"{answer['_shards']['failed']} shards of {index!r} do not answer", "look at the cluster's health"
-    )
-
-
-def is_empty(client: OpenSearch, index: str) -> bool:
-    refresh(client, index)
-    return count(client, index) == 0
-
-
-def all_ids(client: OpenSearch, index: str) -> Iterator[str]:
-    """The ids of all documents that searches see. Raises ClusterError if shards do not answer."""
-    from opensearchpy.helpers import scan
-    from opensearchpy.helpers.errors import ScanError
-
-    try:
-        for hit in scan(client, index=index, query={"query": {"match_all": {}}, "_source": False}, size=5000):
-            yield hit["_id"]
-    except ScanError as error:
-        raise ClusterError(
-            f"the documents of {index!r} cannot be listed: {error}", "look at the cluster's health"
-        ) from None
-
-
-def delete_ids(client: OpenSearch, index: str, ids: Sequence[str]) -> None:
-    """Delete documents, whether they are there or not. Raises ClusterError if the cluster does not."""
-    lines = "".join(json.dumps({"delete": {"_id": id}}) + "\n" for id in ids)
-    answer = client.bulk(index=index, body=lines, params={"request_timeout": 120})
-    if failed := [item["delete"] for item in answer["items"] if item["delete"]["status"] not in (200, 404)]:
-        raise ClusterError(
-            f"{len(failed)} documents of {index!r} could not be deleted: {failed[0].get('error')}",
-            "the same command again continues",
-        )
-
-
-def missing_ids(client: OpenSearch, index: str, ids: Sequence[str]) -> list[str]:
-    """Those of `ids` that the index does not hold."""
-    missing: list[str] = []
-    for start in range(0, len(ids), 1000):
-        part = list(ids[start : start + 1000])
-        answer = client.mget(index=index, body={"ids": part}, params={"_source": "false"})
-        missing.extend(document["_id"] for document in answer["docs"] if not document.get("found"))
-    return missing
-
-
-def remove_last_passages(client: OpenSearch, index: str, counts: Mapping[str, int]) -> int:
-    """Delete what lies behind the last passage of documents that have become shorter; returns how many passages.
-
-    counts: how many passages each of the documents has now. What searches do not see yet is not deleted.
-    """
-    parents: dict[int, list[str]] = {}
-    for parent, number in counts.items():
-        parents.setdefault(number, []).append(parent)
-    behind = [
-        {"bool": {"filter": [{"terms": {"parent": group}}, {"range": {"passage.number": {"gt": number}}}]}}
-        for number, group in parents.items()
-    ]
-    removed = 0
-    for start in range(0, len(behind), LENGTHS):
-        query = {"bool": {"should": behind[start : start + LENGTHS]}}
-        removed += delete_by_query(client, index, query, refreshed=False)
-    return removed
-
-
-def delete_by_query(client: OpenSearch, index: str, query: dict[str, Any], *, refreshed: bool = True) -> int:
-    """Delete what matches; returns how many documents. refreshed: have searches see it at once, which costs a refresh.
-
-    Raises ClusterError when some could not be deleted.
-    """
-    answer = client.delete_by_query(
-        index=index,
-        body={"query": query},
-        params={"refresh": "true" if refreshed else "false", "conflicts": "proceed", "request_timeout": 600},
-    )
-    if answer["failures"] or answer["version_conflicts"]:
-        raise ClusterError(
-            f"{len(answer['failures']) + answer['version_conflicts']} documents of {index!r} could not be deleted",
-            "they were being written at the same time, or a shard is not there: try again",
-        )
-    return int(answer["deleted"])
 
 
 def _settings(client: OpenSearch, index: str) -> tuple[str, dict[str, Any]]:

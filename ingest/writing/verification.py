@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ingest.corpus import Records, ignore
 from ingest.vectorizers import Vectorizer
+from ingest.writing import stored_documents
 from ingest.writing import target as targets
 from ingest.writing.bulk import BulkWriter
 from ingest.writing.bulk_actions import prepare
@@ -54,7 +55,7 @@ class Verification:
         """
         self._refused.update(ids)
         if ids and not (self.alone and self.empty_at_first) and (self.alone or self.target.meta.passages):
-            targets.delete_ids(self.client, self.target.index, ids)
+            stored_documents.delete_ids(self.client, self.target.index, ids)
 
     def verify(self, records: Records, written: int, writer: BulkWriter, vectorizer: Vectorizer) -> int:
         """Have the index hold a document of each id of the corpus that was taken; returns how many requests were retried.
@@ -74,14 +75,14 @@ class Verification:
             if self.target.meta.passages and self.whole_documents:
                 self._remove_last_passages(records)
             return retries
-        if targets.count(self.client, index) == written and self.empty_at_first:
+        if stored_documents.count(self.client, index) == written and self.empty_at_first:
             return 0
         removed = self._remove_surplus()
         if removed:
             log.warning("removed %d documents from %r that are not in the corpus", removed, index)
         retries = self._write_missing(records, writer, vectorizer)
         segments.refresh(self.client, index)
-        counted = targets.count(self.client, index)
+        counted = stored_documents.count(self.client, index)
         if counted != written:
             raise ClusterError(
                 f"{index!r} holds {counted} documents, and the corpus {written}",
@@ -92,11 +93,11 @@ class Verification:
     def _remove_surplus(self) -> int:
         """Remove what the corpus does not hold, and documents that were refused; returns how many."""
         surplus = (
-            id for id in targets.all_ids(self.client, self.target.index) if id not in self.ids or id in self._refused
+            id for id in stored_documents.all_ids(self.client, self.target.index) if id not in self.ids or id in self._refused
         )
         removed = 0
         while part := list(islice(surplus, 1000)):
-            targets.delete_ids(self.client, self.target.index, part)
+            stored_documents.delete_ids(self.client, self.target.index, part)
             removed += len(part)
         return removed
 
@@ -106,7 +107,7 @@ class Verification:
         documents = groupby(passages, lambda passage: passage.parent)
         counts = ((parent, max(passage.number for passage in group)) for parent, group in documents)
         while part := dict(islice(counts, 1000)):
-            targets.remove_last_passages(self.client, self.target.index, part)
+            stored_documents.remove_last_passages(self.client, self.target.index, part)
 
     def _write_missing(self, records: Records, writer: BulkWriter, vectorizer: Vectorizer) -> int:
         retries = 0
@@ -130,7 +131,7 @@ class Verification:
         was mended since.
         """
         ids = list(dict.fromkeys(document.id for document in documents))
-        lacking = set(targets.missing_ids(self.client, self.target.index, ids)) - self._refused
+        lacking = set(stored_documents.missing_ids(self.client, self.target.index, ids)) - self._refused
         if not lacking:
             return 0, 0
         again = list({document.id: document for document in reversed(documents) if document.id in lacking}.values())

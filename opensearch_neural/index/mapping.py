@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 HNSW_M = 16
 HNSW_EF_CONSTRUCTION = 100
 
+NO_TOKEN = "(no token)"
+"""The one feature of a document without any token, so that such documents can be counted. No vocabulary has it: it holds
+a blank."""
+
 DATE_FORMATS = ("strict_date", "strict_date_time", "strict_date_time_no_millis", "strict_date_hour_minute_second")
 """What makes a field one of dates: 2026-03-14, alone or with a time. (A year alone does not.)"""
 

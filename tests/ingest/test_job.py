@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpora import job, letters, records, snapshot, write_jsonl
+from corpora import job, letters, records, small_tokenizer, snapshot, write_jsonl
 
 from ingest.content import Content
 from ingest.job import run_job
@@ -195,9 +195,9 @@ def test_twice_the_same_command_changes_nothing(client, index_name: str, tmp_pat
 
 def lose(client: Any, patch: pytest.MonkeyPatch, index: str, id: str, *, times: int = 1) -> None:
     """Have a document disappear after OpenSearch has acknowledged it, before it is looked for."""
-    from ingest.writing import target
+    from ingest.writing import stored_documents
 
-    count, look_up, left = target.count, target.missing_ids, [times]
+    count, look_up, left = stored_documents.count, stored_documents.missing_ids, [times]
 
     def delete() -> None:
         if left[0]:
@@ -212,8 +212,8 @@ def lose(client: Any, patch: pytest.MonkeyPatch, index: str, id: str, *, times: 
         delete()
         return look_up(*arguments)
 
-    patch.setattr(target, "count", count_later)
-    patch.setattr(target, "missing_ids", look_up_later)
+    patch.setattr(stored_documents, "count", count_later)
+    patch.setattr(stored_documents, "missing_ids", look_up_later)
 
 
 @pytest.mark.parametrize("existing", [False, True], ids=["a new index", "an index with other documents"])
@@ -592,3 +592,24 @@ def test_an_index_keeps_its_sparse_model_where_none_is_named(client, index_name:
     run_job(client, job(more, index_name, sparse=None, tokenizer=None), show_progress=False)
     assert existing_record(client, index_name).sparse == wrote is not None
     assert all(source["sparse"] for source in snapshot(client, index_name).values())
+
+
+def test_documents_without_a_word_of_the_vocabulary_are_counted_and_found_by_bm25(
+    osn: Any, client, index_name: str, tmp_path: Path
+) -> None:
+    """Before, they had no sparse vector, and nobody said so."""
+    thai = [{"_id": f"thai-{n}", "text": text} for n, text in enumerate(("สวัสดี ชาวโลก", "ฝนตก", "🌧 🌈"))]
+    corpus = write_jsonl(tmp_path / "docs.jsonl", [*records(20), *thai])
+    arguments = ["--sparse", "lexical", "--tokenizer", small_tokenizer(), "--analyzer", "standard", "--replicas", "0"]
+    command = ["ingest", "--corpus", str(corpus), "--index", index_name, *arguments]
+    ran = osn(*command)
+    assert "3 documents in it have no word of the sparse model's vocabulary" in ran.stdout, ran.stderr
+    assert json.loads(osn(*command, "--json").stdout)["without_tokens"] == 3, "of the index, though nothing was encoded"
+    for query, id in (("สวัสดี", "thai-0"), ("🌈", "thai-2")):
+        hits = json.loads(osn("search", "--index", index_name, "--engine", "bm25-sparse", "--json", query).stdout)["hits"]
+        assert [hit["id"] for hit in hits] == [id]
+    assert osn("documents", "delete", "--index", index_name, "thai-1").returncode == 0
+    assert "no token    2 of them" in osn("index", "inspect", index_name).stdout
+    assert json.loads(osn("index", "inspect", index_name, "--json").stdout)["without_tokens"] == 2
+    hits = json.loads(osn("search", "--index", index_name, "--engine", "sparse", "--json", "rain").stdout)["hits"]
+    assert hits and not {hit["id"] for hit in hits} & {"thai-0", "thai-2"}

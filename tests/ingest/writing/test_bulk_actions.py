@@ -20,6 +20,7 @@ from opensearch_neural import queries
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.passages import Passage
 from opensearch_neural.errors import ModelError
+from opensearch_neural.index.mapping import NO_TOKEN
 from opensearch_neural.index.record import DenseMeta, IndexMeta, SparseMeta
 from opensearch_neural.models.vectors import SparseVectors
 
@@ -94,7 +95,8 @@ def test_every_kind_of_weight_has_its_outcome_and_costs_no_other_document(
     for text in ("zero", "negative zero", "subnormal"):
         assert found[text]["sparse"] == {"sun": 0.5}
     assert found["smallest"]["sparse"].keys() == {"rain", "sun"}
-    assert "sparse" not in found["no token"] and "sparse" not in found["only zeros"]
+    assert found["no token"]["sparse"] == found["only zeros"]["sparse"] == {NO_TOKEN: 1.0}
+    assert report.without_tokens == 2
     told = {letter["document"]["_id"]: letter["reason"] for letter in letters(tmp_path / "dead.jsonl")}
     assert (
         told["negative"]
