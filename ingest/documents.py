@@ -28,7 +28,7 @@ from ingest.writing.bulk_actions import prepare
 from opensearch_neural.cluster.errors import reason_of, translate_errors
 from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.corpus.documents import Document, document_of
-from opensearch_neural.corpus.passages import Passage, split
+from opensearch_neural.corpus.passages import Passage, joined, split
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index import segments
 from opensearch_neural.index.models import IndexModels
@@ -277,11 +277,7 @@ def _join(client: OpenSearch, index: str, id: str) -> tuple[Document, dict[str, 
     hits = client.search(index=index, body=body)["hits"]["hits"]
     if not hits:
         return None
-    text = ""
-    for hit in hits:
-        # Between passages only whitespace is left out.
-        start = hit["_source"]["passage"]["start"]
-        text = text[:start].ljust(start) + hit["_source"]["text"]
+    text = joined((hit["_source"]["passage"]["start"], hit["_source"]["text"]) for hit in hits)
     return _document(id, {**hits[0]["_source"], "text": text}), {}
 
 

@@ -86,7 +86,7 @@ class Inspection:
     parents: int | None
     """Documents that were split into passages; None if it holds whole documents."""
     without_tokens: int | None
-    """Documents whose sparse vector is empty, because no word of theirs is in the vocabulary; None without a sparse model."""
+    """Documents without a sparse vector, because no word of theirs is in the vocabulary; None without a sparse model."""
     deleted: int
     """Deleted documents whose bytes no merge has freed yet."""
     shards: int

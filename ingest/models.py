@@ -194,7 +194,7 @@ def _built_lexical(records: Records, tokenizer: Tokenizer, corpus_name: str) -> 
 
     Raises InputError for records without a single token.
     """
-    from opensearch_neural.models.lexical import LexicalEncoder, build_lexical
+    from opensearch_neural.models.lexical import LexicalEncoder, NoTokens, build_lexical
 
     log.info("reading the corpus once for the lexical model's term statistics")
     rejected: deque[Rejected] = deque(maxlen=1)
@@ -202,9 +202,10 @@ def _built_lexical(records: Records, tokenizer: Tokenizer, corpus_name: str) -> 
         built = build_lexical((document.contents for document in records(rejected.append)), tokenizer=tokenizer)
     except InputError as error:
         last = f"; the last that was not taken: {rejected[0]}" if rejected else ""
-        raise InputError(
-            f"no lexical model can be made of {corpus_name}: {error.message}{last}", error.remedy
-        ) from None
+        remedy = error.remedy
+        if isinstance(error, NoTokens) and error.documents:
+            remedy = f"{remedy}, or --sparse none: BM25 alone finds them"
+        raise InputError(f"no lexical model can be made of {corpus_name}: {error.message}{last}", remedy) from None
     folder = registry.models_folder() / f"lexical-{built.info.hash}"
     built.save(folder)
     return replace(LexicalEncoder.load(folder), name=LEXICAL), built.documents

@@ -58,7 +58,9 @@ def inspect(connection: ConnectionSettings, name: str, sample: int, as_json: boo
     of_parents = f" passages of {inspection.parents:,} documents" if inspection.parents else ""
     print(f"  documents   {inspection.documents:,}{of_parents}")
     if inspection.without_tokens:
-        print(f"  no token    {inspection.without_tokens:,} of them have no word of the vocabulary; BM25 alone finds them")
+        print(
+            f"  no token    {inspection.without_tokens:,} of them have no word of the vocabulary; BM25 alone finds them"
+        )
     if inspection.deleted:
         print(f"  deleted     {inspection.deleted:,} (their bytes are freed by merges)")
     copies = f"{inspection.shards}, {inspection.replicas} replicas"

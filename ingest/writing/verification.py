@@ -93,7 +93,9 @@ class Verification:
     def _remove_surplus(self) -> int:
         """Remove what the corpus does not hold, and documents that were refused; returns how many."""
         surplus = (
-            id for id in stored_documents.all_ids(self.client, self.target.index) if id not in self.ids or id in self._refused
+            id
+            for id in stored_documents.all_ids(self.client, self.target.index)
+            if id not in self.ids or id in self._refused
         )
         removed = 0
         while part := list(islice(surplus, 1000)):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +96,14 @@ def split(
         end = len(document.text) if last == len(starts) else starts[last]
         passages.append(_passage(document, number, start, end))
     return passages
+
+
+def joined(parts: Iterable[tuple[int, str]]) -> str:
+    """The text of (start, text) of a document's passages in their order. Between passages only whitespace is left out."""
+    whole = ""
+    for start, text in parts:
+        whole = whole[:start].ljust(start) + text
+    return whole
 
 
 def _windows(between: list[bool], edges: list[bool], tokens: int, stride: int) -> list[tuple[int, int]]:

@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.corpus.passages import joined
 from opensearch_neural.engines import BodyOf
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import Measured, Qrels, cutoff, measure, parse_measures, rank
 from opensearch_neural.evaluation.result_rows import rows
 from opensearch_neural.evaluation.results import Row
+from opensearch_neural.index.record import existing_record
 from opensearch_neural.queries import Body
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.opensearch import MOST_HITS, Latencies, OpenSearchRetriever, search, time_queries
@@ -166,13 +168,15 @@ def common_only(
     """What high-IDF-first cannot find of the pages that the full sparse query gave (`full`: a run of 10 hits a query).
 
     Exact: the cluster is asked which of a page's documents match phase one (the body's `query`, before `rescore`) with
-    an ids filter. Those that do not match hold common tokens of the query only.
+    a filter on their ids. Those that do not match hold common tokens of the query only.
     """
     pages = {queries[query]: [document for document, _ in rank(hits)[:PAGE]] for query, hits in full.items()}
 
     def among_page(text: str, size: int) -> Body:
-        page = {"ids": {"values": pages[text]}}
-        return {"size": size, "query": {"bool": {"must": [high_idf_first(text, size)["query"]], "filter": [page]}}}
+        body = high_idf_first(text, size)
+        passages = {name: body[name] for name in ("collapse", "docvalue_fields") if name in body}
+        page = {"terms": {"parent": pages[text]}} if passages else {"ids": {"values": pages[text]}}
+        return {"size": body["size"], "query": {"bool": {"must": [body["query"]], "filter": [page]}}, **passages}
 
     asked = {query: queries[query] for query, hits in full.items() if hits}
     kept = OpenSearchRetriever(client, index, "phase one", among_page, progress=progress).retrieve(asked, PAGE)
@@ -206,28 +210,41 @@ def absent_documents(client: OpenSearch, index: str, qrels: Qrels) -> tuple[int,
 def own_documents(client: OpenSearch, index: str, queries: Mapping[str, str], qrels: Qrels) -> set[str]:
     """The queries that are documents of the index themselves, as ArguAna's and Quora's are: same id, same text.
 
-    Such a query finds itself first. A query that is judged relevant to itself is none of these.
+    Such a query finds itself first, or one of its passages. A query that is judged relevant to itself is none of these.
     """
 
-    def same(text: Any, other: str) -> bool:
-        return isinstance(text, str) and text.split() == other.split()
+    def same(text: str, other: str) -> bool:
+        return text.split() == other.split()
 
     own = set()
     candidates = [query for query in queries if qrels.get(query, {}).get(query, 0) <= 0]
-    for document in _documents(client, index, candidates, source=["title", "text"]):
-        query, held = document["_id"], document["_source"]
+    for query, held in _documents(client, index, candidates, source=["title", "text", "passage"]):
         title, text = held.get("title") or "", held.get("text") or ""
+        if "passage" in held and " ".join(text.split()) in " ".join(queries[query].split()):
+            text = _text_of_passages(client, index, query)
         if any(same(part, queries[query]) for part in (text, title, f"{title} {text}")):
             own.add(query)
     return own
 
 
-def _documents(client: OpenSearch, index: str, ids: Sequence[str], source: Any) -> Iterator[dict[str, Any]]:
-    """Those of the documents that the index holds."""
+def _documents(client: OpenSearch, index: str, ids: Sequence[str], source: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(id, source) of those of the documents that the index holds; of one in passages the source of the first."""
+    with translate_errors():
+        first = "#0001" if existing_record(client, index).passages else ""
     for start in range(0, len(ids), 1000):
+        part = [f"{id}{first}" for id in ids[start : start + 1000]]
         with translate_errors():
-            answer = client.mget(index=index, body={"ids": ids[start : start + 1000]}, _source=source)
-        yield from (document for document in answer["docs"] if document.get("found"))
+            answer = client.mget(index=index, body={"ids": part}, _source=source)
+        for document in answer["docs"]:
+            if document.get("found"):
+                yield document["_id"].removesuffix(first), document.get("_source", {})
+
+
+def _text_of_passages(client: OpenSearch, index: str, document: str) -> str:
+    query = {"term": {"parent": document}}
+    body = {"query": query, "size": MOST_HITS, "sort": ["passage.number"], "_source": ["text", "passage"]}
+    hits = search(client, index, body)["hits"]["hits"]
+    return joined((hit["_source"]["passage"]["start"], hit["_source"]["text"]) for hit in hits)
 
 
 def engine_rows(

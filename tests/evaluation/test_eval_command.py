@@ -27,6 +27,7 @@ from opensearch_neural.evaluation.expectations import parse_expectation
 from opensearch_neural.evaluation.measures import measure
 from opensearch_neural.evaluation.results import Row, read
 from opensearch_neural.evaluation.run_files import read_run
+from opensearch_neural.index.record import PassageMeta
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -275,6 +276,34 @@ def test_a_query_that_is_a_document_itself_is_left_out_of_its_own_hits(toy: Toy,
     assert "1 queries are documents of the index themselves" in result.stderr
     run = read_run(data / "out" / "bm25.top10.trec")
     assert "m" not in run["m"] and "l" in run["m"] and "z" in run["z"]
+
+
+def test_a_query_that_is_a_document_in_passages_is_left_out_of_its_own_hits(toy: Toy, osn_eval: Osn) -> None:
+    """Before, no judged document was said to be in such an index, and nothing was measured."""
+    data = toy.data.parent / "arguana-passages"
+    data.mkdir()
+    long = "moon over a lion and zebra by the river"
+    documents = {"long": long, "half": "moon over a lion and", "near": "a lion and a moon over a lion", "w": "zebra"}
+    write_jsonl(data / "corpus.jsonl", [{"_id": id, "text": text} for id, text in documents.items()])
+    queries = {"long": long.replace(" ", "  "), "half": long, "w": "river"}
+    write_jsonl(data / "queries.jsonl", [{"_id": id, "text": text} for id, text in queries.items()])
+    write_qrels(data, "test", [("long", "near", 1), ("half", "long", 1), ("w", "long", 1)])
+    client, index = connect(toy.url), f"{toy.index}-passages"
+    letters, split = data / "dead", PassageMeta(4, 3)
+    job = Job(CorpusSource(str(data)), index, sparse="lexical", passages=split, replicas=0, dead_letters=letters)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OSN_HOME", str(data / "home"))
+        run_job(client, job, show_progress=False)
+        assert client.count(index=index)["count"] > 5
+        options = ["--index", index, "--data", str(data), "--engines", "bm25,sparse,high-idf-first", "--timed", "0"]
+        result = osn_eval(*options, "--measures", "RR@10", "--json", "--out", str(data / "out"), catch_exceptions=False)
+    client.indices.delete(index=index)
+    assert "1 queries are documents of the index themselves" in result.stderr
+    run = read_run(data / "out" / "bm25.top10.trec")
+    assert "long" not in run["long"] and set(run["long"]) == {"half", "near", "w"}
+    assert "half" in run["half"], "its text is another one"
+    lost = json.loads(result.stdout)["rows"]
+    assert {row["value"] for row in lost if row["measure"] == "common-only documents in the full top 10"} == {0.0}
 
 
 def test_an_id_with_a_blank_does_not_lose_the_evaluation(toy: Toy, osn_eval: Osn, tmp_path: Path) -> None:

@@ -606,7 +606,9 @@ def test_documents_without_a_word_of_the_vocabulary_are_counted_and_found_by_bm2
     assert "3 documents in it have no word of the sparse model's vocabulary" in ran.stdout, ran.stderr
     assert json.loads(osn(*command, "--json").stdout)["without_tokens"] == 3, "of the index, though nothing was encoded"
     for query, id in (("สวัสดี", "thai-0"), ("🌈", "thai-2")):
-        hits = json.loads(osn("search", "--index", index_name, "--engine", "bm25-sparse", "--json", query).stdout)["hits"]
+        hits = json.loads(osn("search", "--index", index_name, "--engine", "bm25-sparse", "--json", query).stdout)[
+            "hits"
+        ]
         assert [hit["id"] for hit in hits] == [id]
     assert osn("documents", "delete", "--index", index_name, "thai-1").returncode == 0
     assert "no token    2 of them" in osn("index", "inspect", index_name).stdout
