@@ -174,7 +174,7 @@ def common_only(
 
     def among_page(text: str, size: int) -> Body:
         body = high_idf_first(text, size)
-        passages = {name: body[name] for name in ("collapse", "docvalue_fields") if name in body}
+        passages: Body = {name: value for name, value in body.items() if name in ("collapse", "docvalue_fields")}
         page = {"terms": {"parent": pages[text]}} if passages else {"ids": {"values": pages[text]}}
         return {"size": body["size"], "query": {"bool": {"must": [body["query"]], "filter": [page]}}, **passages}
 

@@ -22,6 +22,8 @@ public final class LocalNode {
         runner.onBuild((number, settings) -> {
             settings.put("node.name", System.getProperty("osn.node.name"));
             settings.put("http.port", System.getProperty("osn.http.port"));
+            // The runner gives the first two only; without the third no ingest pipeline works.
+            settings.putList("node.roles", "cluster_manager", "data", "ingest");
         });
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {
             try {

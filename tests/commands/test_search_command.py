@@ -187,6 +187,30 @@ def test_hits_that_are_missing_with_a_shard_are_told_of(long_index: str, cluster
 
 
 @pytest.mark.cluster
+def test_a_search_that_times_out_is_told_of(client, long_index: str, cluster_url: str) -> None:
+    """The cluster's own limit, and a filter that takes longer for each few thousand documents."""
+    name = f"{long_index}-slow"
+    mappings = {"_meta": {"osn": {"format": 1}}, "properties": {"contents": {"type": "text"}}}
+    client.indices.create(index=name, body={"settings": {"number_of_replicas": 0}, "mappings": mappings})
+    lines = [line for n in range(6000) for line in ({"index": {"_id": str(n)}}, {"contents": "rain"})]
+    client.bulk(index=name, body=lines, refresh=True)
+    slow = {
+        "script": {"script": {"source": "long x = 0; for (int i = 0; i < 20000; i++) { x += i % 7 } return x >= 0"}}
+    }
+    limit = "search.default_search_timeout"
+    client.cluster.put_settings(body={"transient": {limit: "20ms"}})
+    try:
+        done = osn(cluster_url, "--index", name, "--engine", "bm25", "--json", "--filter", json.dumps(slow), "rain")
+    finally:
+        client.cluster.put_settings(body={"transient": {limit: None}})
+        client.indices.delete(index=name)
+    assert done.returncode == 0, done.stderr
+    assert "warning: the search timed out, and hits are missing" in done.stderr
+    told = json.loads(done.stdout)
+    assert "timed out" in told["timed_out"] and "shards_failed" not in told
+
+
+@pytest.mark.cluster
 def test_a_query_that_is_not_utf_8_is_named(index: str, cluster_url: str) -> None:
     command = [
         str(Path(sys.executable).with_name("osn")),

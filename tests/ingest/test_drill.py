@@ -404,6 +404,29 @@ def test_09_documents_that_no_attempt_takes_become_letters(
     assert all(letter["status"] == 500 for letter in letters(report.dead_letters))
 
 
+def test_09_documents_that_an_ingest_pipeline_fails_on_become_letters(
+    client: Any, index_name: str, tmp_path: Path
+) -> None:
+    """A real pipeline: OpenSearch answers the request with 200 and each of these documents with 500, at every attempt."""
+    run(client, job(write_jsonl(tmp_path / "first.jsonl", records(5, seed=1)), index_name))
+    poison = {"fail": {"if": "ctx.text.contains('poison')", "message": "not today"}}
+    client.ingest.put_pipeline(id=index_name, body={"processors": [poison]})
+    client.indices.put_settings(index=index_name, body={"index.default_pipeline": index_name})
+    lines = records(200)
+    for number in (20, 140, 141):
+        lines[number]["text"] = "poison"
+    policy = RetryPolicy(patience=60, base=0.05, cap=0.2, item_patience=0.5)
+    try:
+        report = run(client, job(write_jsonl(tmp_path / "d.jsonl", lines), index_name, writing={"retry": policy}))
+    finally:
+        client.indices.put_settings(index=index_name, body={"index.default_pipeline": None})
+        client.ingest.delete_pipeline(id=index_name)
+    assert (report.documents, report.letters) == (197, 3) and report.dead_letters is not None
+    told = letters(report.dead_letters)
+    assert {letter["line"] for letter in told} == {21, 141, 142}
+    assert all(letter["status"] == 500 and "not today" in letter["reason"] for letter in told)
+
+
 def test_09_healthy_documents_are_no_letters_when_the_cluster_takes_none(
     client: Any, cluster_url: str, index_name: str, tmp_path: Path
 ) -> None:
