@@ -63,6 +63,13 @@ def run_job(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Repo
     """
     if bool(job.index) == bool(job.alias):
         raise InputError("an ingest writes either an index or a new one under an alias", "give --index or --alias")
+    if job.writing.remove_others and job.corpus is not None:
+        place = Path(job.corpus.path)
+        if job.corpus.limit is not None or (place.is_file() and is_dead_letter_file(place)):
+            raise InputError(
+                "--remove-others would remove what a part of a corpus does not hold",
+                "give the whole corpus, or leave the option out",
+            )
     stored = None if job.vectors is None else StoredVectors(*find_manifest(job.vectors))
     corpus = corpus_of(job, stored)
     if job.alias is None:

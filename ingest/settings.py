@@ -219,6 +219,8 @@ class Writing:
     """Whether the index is merged to one segment a shard at the end."""
     restart: bool = False
     """Whether an interrupted run is left, and everything written anew."""
+    remove_others: bool = False
+    """Whether documents of an existing index that the corpus does not hold are removed."""
 
     @property
     def in_flight(self) -> int:
@@ -275,4 +277,9 @@ writing_options = options_of(
     ),
     click.option("--merge", is_flag=True, help="Merge to one segment a shard at the end: fastest searches."),
     click.option("--restart", is_flag=True, help="Do not continue an interrupted run."),
+    click.option(
+        "--remove-others",
+        is_flag=True,
+        help="Remove from an existing index what the corpus does not hold, of other corpora too.",
+    ),
 )

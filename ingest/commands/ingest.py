@@ -104,6 +104,11 @@ def _show(report: Report) -> None:
         print(f"  `osn index rollback {report.alias}` goes back to it")
     if report.skipped:
         print(f"{report.skipped} of them were written by the run that this one continued")
+    if report.others:
+        print(
+            f"{report.others} other documents are in it: of other corpora, or no longer in this one; --remove-others "
+            "removes them"
+        )
     if report.without_tokens:
         print(
             f"{report.without_tokens} documents in it have no word of the sparse model's vocabulary: BM25 alone finds them"

@@ -67,6 +67,8 @@ class Report:
     """The alias that names the index now."""
     replaced: str | None = None
     """The index that the alias named before."""
+    others: int = 0
+    """Further documents in the index: of other corpora, or no longer in this one."""
     without_tokens: int | None = None
     """Documents in the index whose sparse vector is empty, because no word of theirs is in the model's vocabulary."""
 
@@ -127,7 +129,7 @@ def ingest(
         journal.close()
         raise
     journal.note(dead_letters=str(dead_letters.resolve()))
-    alone = swap is not None or target.loading_corpus == corpus_name
+    alone = swap is not None or target.loading_corpus == corpus_name or writing.remove_others
     if "empty_at_first" not in journal.notes:
         # Batches without notes are those of an older version: what was there before them is not known.
         empty = alone and not journal.batches and stored_documents.is_empty(client, target.index)
@@ -147,6 +149,7 @@ def ingest(
         run.retries += verification.verify(content.records, run.written, run.writer, content.vectorizer)
         if swap is not None:
             swap.check()
+        others = 0 if alone else stored_documents.count(client, target.index) - run.written
         without_tokens = stored_documents.count_without_tokens(client, target.index) if target.meta.sparse else None
         targets.finish(client, target, merge=writing.merge)
         replaced = swap.serve() if swap is not None else None
@@ -163,6 +166,7 @@ def ingest(
         time.monotonic() - started,
         letters.path if run.letter_count else None,
         replaced=replaced,
+        others=max(0, others),
         without_tokens=without_tokens,
     )
 

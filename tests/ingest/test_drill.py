@@ -213,6 +213,41 @@ def test_03_a_document_redacted_to_one_passage_keeps_no_other(
     assert sorted(snapshot(client, index_name)) == ["a#0001", "b#0001"]
 
 
+def test_03_what_a_complete_index_holds_beyond_the_corpus_is_said_and_removed_when_told_so(
+    osn: Osn, client: Any, index_name: str, tmp_path: Path
+) -> None:
+    """Of an index of several corpora nobody knows whose a document is, so nothing is removed unasked."""
+    one, two = (
+        write_jsonl(tmp_path / "one.jsonl", records(30)),
+        write_jsonl(tmp_path / "two.jsonl", records(10, seed=1)),
+    )
+    settings = job(one, index_name, sparse="none")
+    assert run(client, settings).others == 0 and run(client, job(two, index_name, sparse="none")).others == 30
+    write_jsonl(one, records(20))
+    command = ["ingest", "--corpus", str(one), "--index", index_name, "--sparse", "none"]
+    for options in ([], ["--restart"]):
+        ran = osn(*command, *options)
+        assert ran.returncode == 0 and "20 other documents are in it" in ran.stdout, ran.stderr
+    assert len(snapshot(client, index_name)) == 40
+    for part in (["--limit", "5"], ["--corpus", f"{index_name}.dead-letters.jsonl"]):
+        Path(f"{index_name}.dead-letters.jsonl").write_text(
+            '{"dead_letter": 1, "document": {"_id": "a", "text": "b"}}\n'
+        )
+        ran = osn(*command, *part, "--remove-others")
+        assert ran.returncode == 1 and "what a part of a corpus does not hold" in ran.stderr
+    ran = osn(*command, "--remove-others", "--json")
+    assert json.loads(ran.stdout)["others"] == 0, ran.stderr
+    assert snapshot(client, index_name).keys() == {line["_id"] for line in records(20)}
+    # Passages, too.
+    passages = job(one, f"{index_name}-p", passages=PassageMeta(5, 5))
+    assert run(client, passages).documents > 40
+    write_jsonl(one, records(10))
+    kept = run(client, passages)
+    assert kept.others > 0
+    less = run(client, replace(passages, writing=replace(passages.writing, remove_others=True)))
+    assert less.documents == kept.documents == len(snapshot(client, f"{index_name}-p"))
+
+
 # ---------------------------------------------------------------- 4, 5: versions
 
 
