@@ -49,9 +49,10 @@ def inspect(connection: ConnectionSettings, name: str, sample: int, as_json: boo
         print(json.dumps(told, ensure_ascii=False, indent=2))
         return
     click.secho(inspection.index, bold=True)
-    if inspection.meta.loading is not None:
-        print(f"  NOT COMPLETE: {inspection.meta.loading} is being written, or its writing was interrupted")
-        print("              `osn ingest` goes on, `osn index finish` takes it as it is, `osn index abort` deletes it")
+    if inspection.meta.unfinished is not None:
+        print(f"  NOT COMPLETE: {inspection.meta.unfinished} is being written, or its writing was interrupted")
+        deletes = "" if inspection.meta.loading is None else ", `osn index abort` deletes it"
+        print(f"              `osn ingest` goes on, `osn index finish` takes it as it is{deletes}")
     for version in builds:
         state = "serves now" if version.serving else "complete" if version.complete else "not complete"
         print(f"  build       {version.index}: {state}, {_counted(client, version.index)}")

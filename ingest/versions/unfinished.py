@@ -22,8 +22,8 @@ def finish(client: OpenSearch, name: str) -> str:
 
     Raises InputError when it is complete, ClusterError when it is being written.
     """
-    index = _unfinished(client, name)
-    if existing_record(client, index).loading is None:
+    index, _ = _unfinished(client, name)
+    if existing_record(client, index).unfinished is None:
         raise InputError(f"the index {index!r} is complete")
     targets.finish(client, targets.existing_target(client, index), merge=False)
     segments.refresh(client, index)
@@ -34,15 +34,23 @@ def finish(client: OpenSearch, name: str) -> str:
 def abort(client: OpenSearch, name: str) -> str:
     """Delete an interrupted index, or a build that never served; returns its own name.
 
-    Raises InputError when it is complete, ClusterError when it is being written.
+    Raises InputError when it is complete, or was before another corpus was added; ClusterError when it is being written.
     """
-    index = _unfinished(client, name)
+    index, was_complete = _unfinished(client, name)
+    if was_complete:
+        raise InputError(
+            f"the index {index!r} was complete before the writing that was interrupted",
+            "`osn index finish` takes it as it is",
+        )
     client.indices.delete(index=index)
     return index
 
 
-def _unfinished(client: OpenSearch, name: str) -> str:
-    """The index of this name, or the one build of this alias, that has not served and that nobody writes now."""
+def _unfinished(client: OpenSearch, name: str) -> tuple[str, bool]:
+    """(index, whether it was complete before) of this name, or the one build of this alias that has not served.
+
+    Raises InputError when it is complete now, ClusterError when it is being written.
+    """
     waiting = (
         [version.index for version in versions(client, name) if not version.served] if _is_alias(client, name) else []
     )
@@ -55,14 +63,15 @@ def _unfinished(client: OpenSearch, name: str) -> str:
     never_served = alias is not None and index in [
         version.index for version in versions(client, alias) if not version.served
     ]
-    if record.loading is None and not never_served:
+    was_complete = record.loading is None and not never_served
+    if was_complete and record.unfinished is None:
         raise InputError(
             f"the index {index!r} is complete", "it is deleted with OpenSearch's own DELETE, if it has to be"
         )
     for lease in (f"index:{index}", f"alias:{alias}"):
         if held(client, lease):
             raise ClusterError(f"the index {index!r} is being written now", "stop that ingest first")
-    return index
+    return index, was_complete
 
 
 def _is_alias(client: OpenSearch, name: str) -> bool:

@@ -142,7 +142,7 @@ def ingest(
     started = time.monotonic()
     try:
         with Progress(f"ingest → {target.index}", total=content.total, show=show_progress) as progress:
-            run.write_all(content.records, progress)
+            run.write_all(content.records, progress, lambda: targets.mark_adding(client, target, corpus_name))
         if not run.written and not run.letter_count:
             raise InputError(f"{corpus_name} holds no document", "name a corpus with at least one")
         run.still_ours()
@@ -151,7 +151,7 @@ def ingest(
             swap.check()
         others = 0 if alone else stored_documents.count(client, target.index) - run.written
         without_tokens = stored_documents.count_without_tokens(client, target.index) if target.meta.sparse else None
-        targets.finish(client, target, merge=writing.merge)
+        targets.finish(client, target, merge=writing.merge, corpus_name=corpus_name)
         replaced = swap.serve() if swap is not None else None
         run.journal.remove()
     finally:
@@ -219,16 +219,24 @@ class _Run:
         self.skipped = 0
         self.retries = 0
 
-    def write_all(self, records: Records, progress: Progress) -> None:
-        """Encode in this thread, write in others, and journal in the order of the corpus."""
+    def write_all(self, records: Records, progress: Progress, at_first: Callable[[], None]) -> None:
+        """Encode in this thread, write in others, and journal in the order of the corpus.
+
+        at_first: called before the first document is written, if any is.
+        """
         pending: deque[tuple[_Encoded, Future[Outcome]]] = deque()
         taken: list[_Taken] = []
+        begun = False
 
         def encode_and_write() -> None:
+            nonlocal begun
             # What is encoded now is in flight too.
             while len(pending) + len(taken) > self.writing.in_flight:
                 self._settle_first(pending, progress)
             for encoded in self._encode(taken):
+                if encoded.prepared.actions and not begun:
+                    at_first()
+                    begun = True
                 pending.append((encoded, pool.submit(self.writer.write, encoded.prepared.actions)))
                 while pending and pending[0][1].done():
                     self._settle_first(pending, progress)

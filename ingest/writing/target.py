@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 # A new index is loaded without refreshes and replicas. What they are to be, and which corpus is being loaded, is kept in
 # the index's `_meta`, so that a run which continues a killed one sets them too.
 LOADING = "loading"
+ADDING = "adding"
+"""In the `_meta` of an index that was complete before: the corpora that are being written into it."""
 WRITE_ALIAS = "osn-write-"
 
 
@@ -264,10 +266,18 @@ def _why_unassigned(client: OpenSearch, index: str) -> str:
     return "; ".join(filter(None, dict.fromkeys(reasons))) or f"shard {missing[0]} is not assigned to a node"
 
 
-def finish(client: OpenSearch, target: Target, *, merge: bool) -> None:
+def mark_adding(client: OpenSearch, target: Target, corpus_name: str) -> None:
+    """Have the index say that a corpus is being written into it, until `finish`. A new index says so from the beginning."""
+    record = existing_record(client, target.index)
+    if record.loading is None and corpus_name not in record.adding:
+        write_record(client, target.index, record.with_extra(**{ADDING: [*record.adding, corpus_name]}))
+
+
+def finish(client: OpenSearch, target: Target, *, merge: bool, corpus_name: str | None = None) -> None:
     """Restore replicas and refresh interval, and merge to one segment a shard when asked to.
 
     The index serves as it should before the merge, which may take hours, begins.
+    corpus_name: the corpus that was written. None: whichever were being written.
     """
     if target.write_alias is not None:
         client.indices.delete_alias(index=target.index, name=target.write_alias, params={"ignore": 404})
@@ -277,9 +287,12 @@ def finish(client: OpenSearch, target: Target, *, merge: bool) -> None:
         _restore(client, target.index, loading["restore"])
     if merge:
         merge_segments(client, target.index)
-    if current is None or loading is None:
+    if current is None or current.unfinished is None:
         return
-    write_record(client, target.index, replace(current, version=__version__).with_extra(**{LOADING: None}))
+    adding = [name for name in current.adding if corpus_name is not None and name != corpus_name]
+    if loading is not None:
+        current = replace(current, version=__version__)
+    write_record(client, target.index, current.with_extra(**{LOADING: None, ADDING: adding or None}))
 
 
 def _restore(client: OpenSearch, index: str, settings: dict[str, Any]) -> None:

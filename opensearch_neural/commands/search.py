@@ -92,8 +92,8 @@ def search(
     body, answer = searched.body, searched.answer
     missing = chosen.missing(body, answer, filtered=bool(clauses))
     warn(missing.warnings)
-    if engines.meta.loading is not None:
-        warn([f"{index!r} is not complete: {engines.meta.loading} is being written, or that was interrupted"])
+    if engines.meta.unfinished is not None:
+        warn([f"{index!r} is not complete: {engines.meta.unfinished} is being written, or that was interrupted"])
     partial = partial_answer(answer)
     warn(partial.values())
     hits = answer["hits"]["hits"]

@@ -104,6 +104,16 @@ class IndexMeta:
         loading: dict[str, Any] | None = self.extra.get("loading")
         return None if loading is None else str(loading.get("corpus", "a corpus"))
 
+    @property
+    def adding(self) -> list[str]:
+        """The corpora that are being added to an index that was complete before, or whose adding was interrupted."""
+        return list(self.extra.get("adding", []))
+
+    @property
+    def unfinished(self) -> str | None:
+        """The corpora that are being written, or whose writing was interrupted; None if the index is complete."""
+        return ", ".join([self.loading, *self.adding] if self.loading else self.adding) or None
+
     def with_extra(self, **entries: Any) -> IndexMeta:
         """The record with these entries in `extra`; None removes an entry."""
         return replace(self, extra={k: v for k, v in {**self.extra, **entries}.items() if v is not None})

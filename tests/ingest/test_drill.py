@@ -685,6 +685,37 @@ def test_14_an_interrupted_index_says_so_until_it_is_finished_or_deleted(
     assert not client.indices.exists(index=unfinished)
 
 
+def test_14_an_interrupted_load_into_a_serving_index_says_so(
+    osn: Osn, client: Any, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(client, job(write_jsonl(tmp_path / "a.jsonl", records(20)), index_name))
+    with pytest.raises(InputError, match="holds no document"):
+        run(client, job(write_jsonl(tmp_path / "none.jsonl", []), index_name))
+    second = job(write_jsonl(tmp_path / "b.jsonl", records(200, seed=1)), index_name)
+    third = job(write_jsonl(tmp_path / "c.jsonl", records(10, seed=2)), index_name)
+
+    def told() -> str:
+        ran = osn("search", "--index", index_name, "--engine", "bm25", "rain")
+        assert ran.returncode == 0
+        return ran.stderr
+
+    assert told() == ""
+    for settings in (second, third):
+        with monkeypatch.context() as patch:
+            patch.setattr("ingest.writing.target.finish", killed)
+            with pytest.raises(Killed):
+                run(client, settings)
+    assert "is not complete" in told() and "b.jsonl" in told() and "c.jsonl" in told()
+    assert "NOT COMPLETE" in osn("index", "inspect", index_name).stdout
+    run(client, second)
+    assert "b.jsonl" not in told() and "c.jsonl" in told()
+    ran = osn("index", "abort", index_name)
+    assert ran.returncode == 1 and "was complete before" in ran.stderr
+    assert osn("index", "finish", index_name).returncode == 0
+    assert told() == "" and len(snapshot(client, index_name)) == 230
+    assert osn("index", "finish", index_name).returncode == 1
+
+
 # ---------------------------------------------------------------- 15: an index that serves
 
 
