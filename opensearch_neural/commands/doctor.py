@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import click
 
@@ -12,11 +12,11 @@ from opensearch_neural.cluster.capabilities import Capabilities, NodeResources, 
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.cluster.watermarks import Watermarks, in_words, is_reached, read_watermarks
 from opensearch_neural.errors import OsnError
 
+DEFAULT_WATERMARKS = Watermarks()
 GIBIBYTE = 2**30
-# OpenSearch's own default watermarks: no new shard on a node from the second on, no more writes from the third.
-HIGH_WATERMARK, FLOOD_STAGE = 0.90, 0.95
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ def doctor(connection: ConnectionSettings, as_json: bool, no_write: bool, try_fa
     try:
         with connect(settings=connection) as client:
             cluster = quick_capabilities(client) if no_write else probe(client, try_faiss=try_faiss)
+            watermarks = read_watermarks(client)
     except OsnError as error:
         if not as_json:
             raise
@@ -74,14 +75,17 @@ def doctor(connection: ConnectionSettings, as_json: bool, no_write: bool, try_fa
         click.echo(json.dumps(answer, indent=2))
         sys.exit(1)
     if as_json:
-        click.echo(json.dumps({"urls": connection.urls, "tried": not no_write, **cluster.as_dict()}, indent=2))
+        told = {"urls": connection.urls, "tried": not no_write, **cluster.as_dict(), "watermarks": asdict(watermarks)}
+        click.echo(json.dumps(told, indent=2))
     else:
-        click.echo(report(cluster, connection.urls, tried=not no_write))
+        click.echo(report(cluster, connection.urls, tried=not no_write, watermarks=watermarks))
     if not cluster.usable:
         sys.exit(1)
 
 
-def report(cluster: Capabilities, urls: tuple[str, ...], *, tried: bool = True) -> str:
+def report(
+    cluster: Capabilities, urls: tuple[str, ...], *, tried: bool = True, watermarks: Watermarks = DEFAULT_WATERMARKS
+) -> str:
     """The findings as lines for a terminal."""
     lines = [
         f"{', '.join(urls)}: OpenSearch {cluster.version or '(version not told)'}"
@@ -90,7 +94,7 @@ def report(cluster: Capabilities, urls: tuple[str, ...], *, tried: bool = True) 
         + (f", {_count(cluster.data_nodes, 'data node')}" if cluster.data_nodes is not None else ""),
         f"plugins  {_plugins(cluster)}",
         f"clauses  {cluster.max_clause_count or 'unknown'} a query (indices.query.bool.max_clause_count)",
-        *(f"node     {_node(node)}" for node in cluster.nodes or ()),
+        *(f"node     {_node(node, watermarks)}" for node in cluster.nodes or ()),
         "",
         *_table(cluster),
         "",
@@ -120,16 +124,15 @@ def _plugins(cluster: Capabilities) -> str:
     return ", ".join(named) or "none"
 
 
-def _node(node: NodeResources) -> str:
-    used = 1 - node.disk_available / node.disk_total if node.disk_total else 0.0
+def _node(node: NodeResources, watermarks: Watermarks) -> str:
     text = (
         f"{node.name}: heap {node.heap_used / GIBIBYTE:.1f} of {node.heap_max / GIBIBYTE:.1f} GiB, "
         f"disk {node.disk_available / GIBIBYTE:.0f} of {node.disk_total / GIBIBYTE:.0f} GiB free"
     )
-    if used >= FLOOD_STAGE:
-        return f"{text}: FULL, OpenSearch stops writes at {FLOOD_STAGE:.0%} unless told otherwise"
-    if used >= HIGH_WATERMARK:
-        return f"{text}: nearly full, OpenSearch puts no new shards here from {HIGH_WATERMARK:.0%} on"
+    if watermarks.enabled and is_reached(watermarks.flood_stage, node):
+        return f"{text}: FULL, this cluster stops writes {in_words(watermarks.flood_stage)}"
+    if watermarks.enabled and is_reached(watermarks.high, node):
+        return f"{text}: nearly full, this cluster puts no new shards here {in_words(watermarks.high)}"
     return text
 
 

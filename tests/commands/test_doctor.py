@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 from cluster_servers import Answer, Request, closed_port, forbidden, forbidding_proxy, http_server, silent, tcp_server
 
 from opensearch_neural.cluster.capabilities import Capabilities, NodeResources
+from opensearch_neural.cluster.watermarks import Watermarks
 from opensearch_neural.commands.doctor import FEATURES, doctor, report
 
 LOCAL = ("http://127.0.0.1:9200",)
@@ -145,3 +146,42 @@ def test_a_disk_that_fills_up_is_pointed_out(available: int, warning: str) -> No
     assert "one: heap 0.5 of 1.0 GiB" in line
     assert f"disk {available} of 100 GiB free" in line
     assert (warning in line) if warning else line.endswith("free")
+
+
+@pytest.mark.parametrize(
+    ("high", "flood_stage", "available", "warning"),
+    [
+        ("1gb", "500mb", 4, ""),
+        ("5gb", "500mb", 4, "nearly full, this cluster puts no new shards here with less than 5gb free"),
+        ("5gb", "4gb", 4, "FULL, this cluster stops writes with less than 4gb free"),
+        ("0.97", "0.99", 4, ""),
+        ("97%", "98%", 2, "FULL, this cluster stops writes from 98% on"),
+    ],
+)
+def test_a_disk_is_as_full_as_the_cluster_says(high: str, flood_stage: str, available: int, warning: str) -> None:
+    """Before, OpenSearch's defaults counted, whatever the cluster was set to."""
+    disk = NodeResources("one", ("data",), 2**29, 2**30, available * 2**30, 100 * 2**30)
+    for enabled in (True, False):
+        watermarks = Watermarks(high, flood_stage, enabled)
+        lines = report(Capabilities(nodes=[disk]), LOCAL, watermarks=watermarks).splitlines()
+        (line,) = [line for line in lines if line.startswith("node ")]
+        assert line.endswith(warning if enabled and warning else "free")
+
+
+def test_the_watermarks_of_a_cluster_are_read_and_unknown_where_they_may_not_be(client, cluster_url: str) -> None:
+    setting = "cluster.routing.allocation.disk.watermark"
+    client.cluster.put_settings(
+        body={"transient": {f"{setting}.low": "3mb", f"{setting}.high": "2mb", f"{setting}.flood_stage": "1mb"}}
+    )
+    try:
+        found = json.loads(run("--url", cluster_url, "--no-write", "--json").stdout)["watermarks"]
+    finally:
+        names = ("low", "high", "flood_stage")
+        client.cluster.put_settings(body={"transient": {f"{setting}.{name}": None for name in names}})
+    assert found == {"high": "2mb", "flood_stage": "1mb", "enabled": True}
+
+    def forbid(request: Request) -> Answer | None:
+        return forbidden("cluster:monitor/settings/get") if "_cluster/settings" in request.path else None
+
+    with forbidding_proxy(cluster_url, forbid) as url:
+        assert json.loads(run("--url", url, "--no-write", "--json").stdout)["watermarks"]["high"] == "90%"
