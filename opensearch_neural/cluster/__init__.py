@@ -7,6 +7,7 @@ authentication.py  what a client sends (headers, AWS signatures) and which certi
 connect.py         `connect` and `connect_async`
 patience.py        how long a request is tried again
 zones.py           replicas on clusters that balance their zones
+watermarks.py      from when on a disk counts as full
 options.py         the options of a command that connects
 errors.py          what an error of opensearch-py means and what to do about it
 network_errors.py  the same if no answer came
