@@ -339,7 +339,7 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
 def loaded(
     client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int, model: Engine
 ) -> list[dict[str, Any]]:
-    """The rows of the load benchmark on `size` documents with the model's vectors. Raises ClusterError where it was not whole."""
+    """The rows of the load benchmark on `size` documents with the model's vectors. Raises ClusterError where it stopped."""
     from benchmarks.grown.index import Growth, grow
     from benchmarks.load import result
     from benchmarks.load.command import queries_of, run
