@@ -268,8 +268,11 @@ def _why_unassigned(client: OpenSearch, index: str) -> str:
 
 def mark_adding(client: OpenSearch, target: Target, corpus_name: str) -> None:
     """Have the index say that a corpus is being written into it, until `finish`. A new index says so from the beginning."""
-    record = existing_record(client, target.index)
-    if record.loading is None and corpus_name not in record.adding:
+    if target.loading_corpus is not None:
+        return
+    record = read_record(client, target.index)
+    # One that was deleted meanwhile is noticed by the first request that writes.
+    if record is not None and corpus_name not in record.adding:
         write_record(client, target.index, record.with_extra(**{ADDING: [*record.adding, corpus_name]}))
 
 
