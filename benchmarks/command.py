@@ -10,10 +10,12 @@ import click
 
 from opensearch_neural.cli import EntryPointGroup
 
+PAPERS = ("tome", "training-ground", "inference-free-sparse", "query-as-context", "jpq", "cascade", "multi-layer")
+"""Experiments that were commands of `osn bench`, and are of `osn paper` now."""
 RESULTS = Path("benchmarks/results")
 
 
-@click.group(cls=EntryPointGroup, group="osn.bench")
+@click.group(cls=EntryPointGroup, group="osn.bench", moved=dict.fromkeys(PAPERS, "paper"))
 def bench() -> None:
     """Benchmarks, and pages made of what they measured."""
 

@@ -79,26 +79,42 @@ class CorpusSource:
 
 
 def corpus_options(*, required: bool) -> Callable[[Command], Command]:
-    """Add the options that name a corpus to a click command, which gets `corpus: CorpusSource`, or None without one."""
+    """Add the options that name a corpus to a click command, which gets `corpus: CorpusSource`, or None without one.
+
+    The corpus is the command's argument; `--corpus`, its former name, is still taken.
+    """
     options = [
-        click.option(
-            "--corpus",
-            "path",
-            required=required,
-            help="A BEIR folder, jsonl(.gz/.zst), parquet, csv, tsv, hf:NAME, or - (stdin).",
-        ),
+        click.argument("corpus", required=False),
+        click.option("--corpus", "named", default=None, hidden=True),
         click.option("--format", default=None, help="The corpus's format, if its name does not tell."),
-        click.option("--id-field", default=None),
-        click.option("--title-field", default=None),
-        click.option("--text-field", default=None),
-        click.option("--url-field", default=None),
+        click.option("--id-field", default=None, help="The field that holds the ids.  [default: by its usual names]"),
+        click.option(
+            "--title-field",
+            default=None,
+            help="The field that holds the titles.  [default: by its usual names]",
+        ),
+        click.option(
+            "--text-field",
+            default=None,
+            help="The field that holds the texts.  [default: by its usual names]",
+        ),
+        click.option(
+            "--url-field",
+            default=None,
+            help="The field that holds the addresses.  [default: by its usual names]",
+        ),
         click.option("--limit", type=click.IntRange(min=1), default=None, help="Take the first N documents."),
     ]
-    return options_of(_named_corpus, "corpus", *options)
 
+    def source(corpus: str | None, named: str | None, **reading: Any) -> CorpusSource | None:
+        if corpus is not None and named is not None:
+            raise click.UsageError(f"two corpora, {corpus!r} and {named!r}: name one")
+        path = named if corpus is None else corpus
+        if path is None and required:
+            raise click.UsageError("name a corpus: a BEIR folder, a file, hf:NAME, or - for standard input")
+        return None if path is None else CorpusSource(path, **reading)
 
-def _named_corpus(path: str | None, **reading: Any) -> CorpusSource | None:
-    return None if path is None else CorpusSource(path, **reading)
+    return options_of(source, "corpus", *options)
 
 
 def _named(records: Records, name: str) -> Records:

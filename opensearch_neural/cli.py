@@ -11,22 +11,51 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from opensearch_neural import __version__
 from opensearch_neural.commands.outline import OWN_PACKAGES, docstring_of, missing_module
 from opensearch_neural.errors import OsnError
 
+SECTIONS = {
+    "Start": ("node", "doctor", "models", "demo"),
+    "Index": ("ingest", "encode", "documents", "index"),
+    "Search and measure": ("search", "eval", "tune", "lint", "bench"),
+    "Train": ("train", "data", "model"),
+    "Research": ("paper",),
+}
+"""How `osn --help` lists the commands. What is in no section comes last."""
+MOVED = {
+    **dict.fromkeys(("lexical", "idf", "urls", "export"), "model"),
+    **dict.fromkeys(("mine", "teach", "generate-queries", "leaks", "corpus"), "data"),
+}
+"""{former command of `osn`: the group that has it now}. The old name still works and is not listed."""
+
 
 class EntryPointGroup(click.Group):
-    """A click group whose commands are the entry points of one group name."""
+    """A click group whose commands are the entry points of one group name.
 
-    def __init__(self, *args: Any, group: str, **kwargs: Any) -> None:
+    sections: {title: names of commands}, for the help; without them all commands stand under one title
+    moved: {former name of a command here: the group of `osn` that has it now}
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        group: str,
+        sections: Mapping[str, Sequence[str]] | None = None,
+        moved: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.entry_point_group = group
+        self.sections = sections or {}
+        self.moved = moved or {}
 
     def _entry_points(self) -> dict[str, EntryPoint]:
         return {entry.name: entry for entry in entry_points(group=self.entry_point_group)}
@@ -36,6 +65,9 @@ class EntryPointGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         entry = self._entry_points().get(cmd_name)
+        if entry is None and cmd_name in self.moved:
+            now_in = osn.get_command(ctx, self.moved[cmd_name])
+            return now_in.get_command(ctx, cmd_name) if isinstance(now_in, click.Group) else now_in
         if entry is None:
             return super().get_command(ctx, cmd_name)
         try:
@@ -47,18 +79,37 @@ class EntryPointGroup(click.Group):
             return _unavailable(cmd_name, error.name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click lists them, without importing those that say in their source what they are."""
+        """As click lists them, in sections, without importing those that say in their source what they are."""
+        commands = self._listing(ctx)
+        if not commands:
+            return
+        limit = formatter.width - 6 - max(map(len, commands))
+        sections = {title: [name for name in names if name in commands] for title, names in self.sections.items()}
+        listed = {name for names in sections.values() for name in names}
+        sections["More" if listed else "Commands"] = [name for name in commands if name not in listed]
+        for title, names in sections.items():
+            if names:
+                with formatter.section(title):
+                    formatter.write_dl([(name, commands[name].get_short_help_str(limit)) for name in names])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands and options that begin so. Commands are not imported for it: a shell waits for the answer."""
+        commands = self._listing(ctx).items()
+        items = [CompletionItem(name, help=each.get_short_help_str()) for name, each in commands]
+        return [
+            *(item for item in items if item.value.startswith(incomplete)),
+            *click.Command.shell_complete(self, ctx, incomplete),
+        ]
+
+    def _listing(self, ctx: click.Context) -> dict[str, click.Command]:
+        """{name: command} of those that are shown, each able to say what it does."""
         entries, commands = self._entry_points(), {}
         for name in self.list_commands(ctx):
             text = docstring_of(entries[name]) if name in entries else None
             command = self.get_command(ctx, name) if text is None else _listed(entries[name], text)
             if command is not None and not command.hidden:
                 commands[name] = command
-        if not commands:
-            return
-        limit = formatter.width - 6 - max(map(len, commands))
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, command.get_short_help_str(limit)) for name, command in commands.items()])
+        return commands
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -89,7 +140,13 @@ def _unavailable(name: str, module: str | None) -> click.Command:
     )
 
 
-@click.group(cls=EntryPointGroup, group="osn.commands", context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=EntryPointGroup,
+    group="osn.commands",
+    sections=SECTIONS,
+    moved=MOVED,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="osn")
 @click.option("-v", "--verbose", is_flag=True, help="Say more about what happens, on stderr.")
 @click.option("-q", "--quiet", is_flag=True, help="Say warnings and errors only.")
@@ -97,10 +154,10 @@ def osn(verbose: bool, quiet: bool) -> None:
     """Neural retrieval for a plain OpenSearch cluster: train, ingest, search, measure.
 
     \b
-    osn node start                                        a local OpenSearch for trying things
-    osn ingest --corpus docs.jsonl.gz --index docs        encode and write a corpus
-    osn search --index docs "what causes a rainbow"       search it
-    osn eval --index docs --data BEIR_DIR                 measure it against BM25
+    osn node start                                              a local OpenSearch for trying things
+    osn ingest docs.jsonl.gz --index docs --sparse MODEL        encode and write a corpus
+    osn search --index docs "what causes a rainbow"             search it
+    osn eval --index docs --data BEIR_DIR                       measure it against BM25
     """
     log_to_stderr(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
 

@@ -99,7 +99,7 @@ class DocumentFrequencies:
         if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers):
             raise ModelError(
                 f"{path}: expected 'documents', 'tokens' and 'df' ({{token: documents}}), whole numbers of 0 or more",
-                "counts are written by `osn idf --counts`",
+                "counts are written by `osn model idf --counts`",
             )
         if content.get("vocabulary") != vocabulary_hash(vocabulary):
             raise ModelError(

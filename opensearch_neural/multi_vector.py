@@ -4,7 +4,7 @@
     document["dense"] = stored(vectors)                       (vectors, dimension) of one document
     client.search(index="docs", body=nearest(vector))
 
-They are nested documents with one `dense.vector` each, in one graph. `osn bench multi-layer --part storage` measures what
+They are nested documents with one `dense.vector` each, in one graph. `osn paper multi-layer --part storage` measures what
 they cost.
 """
 

@@ -81,7 +81,7 @@ def _any_character(draw: random.Random) -> str:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model directory as `osn lexical` writes it: idf.json lists every token, special ones with 0."""
+    """A model directory as `osn model lexical` writes it: idf.json lists every token, special ones with 0."""
     folder = tmp_path_factory.mktemp("parity") / "model"
     tokenizer = minilm_directory() or train_word_pieces([*WORDS, *SCRIPTS, "sun and rain"] * 3, vocabulary=2000)
     documents = [" ".join(WORDS), " ".join(SCRIPTS), "the sun shines", "rain and rainbows", "[SEP]"]

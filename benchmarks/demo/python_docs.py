@@ -1,7 +1,7 @@
 """The demo's corpus: the documentation strings of the standard library and of the installed Python packages.
 
-    osn corpus python-docs --out python-docs --limit 8000        a subset for the demo
-    osn corpus python-docs --out python-docs-all --all           all of it, to measure scale
+    osn data corpus python-docs --out python-docs --limit 8000        a subset for the demo
+    osn data corpus python-docs --out python-docs-all --all           all of it, to measure scale
 
 Sources are parsed and never imported. A document is a public class, function, method or module with a docstring of 20
 words or more: its qualified name (title), its signature and its docstring (text).
@@ -216,7 +216,7 @@ def build(
     """
     out = Path(out)
     if out.exists() and not _is_ours(out):
-        raise InputError(f"{out} exists and was not written by `osn corpus python-docs`", "name another folder")
+        raise InputError(f"{out} exists and was not written by `osn data corpus python-docs`", "name another folder")
     counts = Counts()
     objects = choose(read_objects(installed_sources() if sources is None else sources, counts), limit, seed)
     if not objects:
@@ -283,7 +283,7 @@ def _readme(counts: Counts, limit: int | None, seed: int) -> str:
     return f"""{_MARK}
 # Python documentation strings
 
-Made by `osn corpus python-docs` from Python {sys.version.split()[0]} with seed {seed} and {most} documents. A query is
+Made by `osn data corpus python-docs` from Python {sys.version.split()[0]} with seed {seed} and {most} documents. A query is
 the first sentence of a docstring and was taken out of its document, the one judged relevant.
 
 | | |
@@ -311,8 +311,8 @@ def python_docs(out: Path, limit: int | None, everything: bool, seed: int) -> No
     Sources are parsed, never imported. Queries are first sentences, taken out of the documents they are to find.
 
     \b
-    osn corpus python-docs --out python-docs
-    osn corpus python-docs --out python-docs-all --all
+    osn data corpus python-docs --out python-docs
+    osn data corpus python-docs --out python-docs-all --all
     """
     if everything and limit is not None:
         raise click.UsageError("--all and --limit exclude each other")

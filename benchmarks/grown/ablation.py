@@ -39,7 +39,13 @@ COARSE_BITS = 3
 @corpus_options
 @click.option("--documents", type=click.IntRange(min=2), default=100_000, show_default=True, help="Of each index.")
 @click.option("--index", "prefix", default="osn-ablation", show_default=True, help="Indexes are called INDEX-IDEA.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("load-ablation"), show_default=True)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("load-ablation"),
+    show_default=True,
+    help="Where measurements, report and plots go.",
+)
 @node_options
 @growing_options
 @measuring_options

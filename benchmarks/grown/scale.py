@@ -75,7 +75,7 @@ def growing_options(command: Any) -> Any:
         click.option("--prune", default=None, help="Keep of each sparse vector: ratio:R, share:S or count:N."),
         click.option("--weight-bits", type=click.IntRange(min=1), default=None, help="Round each sparse weight to."),
         click.option("--segments", type=click.IntRange(min=1), default=1, show_default=True, help="To merge to."),
-        click.option("--shards", type=click.IntRange(min=1), default=1, show_default=True),
+        click.option("--shards", type=click.IntRange(min=1), default=1, show_default=True, help="Of each new index."),
         click.option("--setting", "index_settings", multiple=True, metavar="KEY=VALUE", help="Of the index."),
     ]
     for option in reversed(options):
@@ -118,10 +118,10 @@ def growth_of(corpus: str, index: str, documents: int, seed: int, options: dict[
 
 
 @click.command()
-@click.option("--corpus", required=True, help="What `osn ingest --corpus` takes.")
+@click.option("--corpus", required=True, help="What `osn ingest` takes.")
 @click.option("--index", required=True, help="The index to write.")
 @click.option("--documents", type=click.IntRange(min=1), required=True, help="How many.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the resampling.")
 @growing_options
 @connection_options
 def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int, seed: int, **options: Any) -> None:
@@ -142,10 +142,22 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
 
 @click.command()
 @corpus_options
-@click.option("--documents", type=NumberList(int), default="10000,100000,1000000", show_default=True)
+@click.option(
+    "--documents",
+    type=NumberList(int),
+    default="10000,100000,1000000",
+    show_default=True,
+    help="How many documents each index has.",
+)
 @click.option("--engines", default="paper", show_default=True, help="As for `osn bench load`.")
 @click.option("--index", "prefix", default="osn-scale", show_default=True, help="Indexes are called INDEX-DOCUMENTS.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("load-scale"), show_default=True)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("load-scale"),
+    show_default=True,
+    help="Where measurements, report and plots go.",
+)
 @click.option("--goals", default=None, metavar="ENGINE", help="Record the goals of high-IDF-first for this engine.")
 @node_options
 @growing_options

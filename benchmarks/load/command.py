@@ -66,7 +66,9 @@ def measuring_options(command: Command) -> Command:
         click.option("--warmup", type=NumberList(float), default="60,300", help="Seconds, least and most."),
         click.option("--processes", type=click.IntRange(min=1), default=None, help="Of the generator."),
         click.option("--baseline", default="bm25", show_default=True, help="What ratios are taken to."),
-        click.option("--seed", type=int, default=0, show_default=True),
+        click.option(
+            "--seed", type=int, default=0, show_default=True, help="Of the order of requests and the bootstrap."
+        ),
         click.option(
             "--i-own-this-cluster", "owned", is_flag=True, help="Put load on a cluster that is not on this machine."
         ),

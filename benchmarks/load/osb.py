@@ -176,9 +176,11 @@ def workload_json(workload: Workload, title: str) -> str:
 @click.option("--index", required=True, help="The index to search.")
 @click.option("--engines", default="paper", show_default=True, help="As for `osn bench load`.")
 @click.option("--data", type=click.Path(path_type=Path), default=None, help="A folder in BEIR layout.")
-@click.option("--split", default="test", show_default=True)
+@click.option("--split", default="test", show_default=True, help="Whose queries are asked.")
 @click.option("--queries", type=click.Path(path_type=Path), default=None, help="A file of queries.")
-@click.option("--limit-queries", type=click.IntRange(min=1), default=QUERIES, show_default=True)
+@click.option(
+    "--limit-queries", type=click.IntRange(min=1), default=QUERIES, show_default=True, help="Only the first N queries."
+)
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The folder to write.")
 @models_options
 @connection_options

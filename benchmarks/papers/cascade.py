@@ -1,6 +1,6 @@
 """The cascade against sparse alone, dense alone and hybrid: what it finds and what it costs, on judged sets.
 
-    osn bench cascade --data data/scifact --pq models/jpq-scifact --data data/medquad-liveqa --pq models/jpq-medquad \\
+    osn paper cascade --data data/scifact --pq models/jpq-scifact --data data/medquad-liveqa --pq models/jpq-medquad \\
         --tune data/scifact --record benchmarks/results/jpq/cascade
 
 Each set is ingested into an index of its own: words, sparse vectors, the vectors of a dense model, and the codes of the
@@ -55,7 +55,13 @@ MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 @click.option("--pq", required=True, multiple=True, help="The quantized model of each, in the same order.")
 @click.option("--sparse", default="lexical", show_default=True, help="Sparse model, trained or lexical.")
 @click.option("--dense", default=MINILM, show_default=True, help="Dense model, of `dense` and `hybrid`.")
-@click.option("--backend", type=click.Choice(["torch", "onnx", "onnx-int8"]), default="onnx-int8", show_default=True)
+@click.option(
+    "--backend",
+    type=click.Choice(["torch", "onnx", "onnx-int8"]),
+    default="onnx-int8",
+    show_default=True,
+    help="What encodes dense queries.",
+)
 @click.option("--tune", type=click.Path(path_type=Path), default=None, help="Which of the sets to tune on.")
 @click.option("--tune-split", default="train", show_default=True, help="Its judgements.")
 @click.option("--keep", type=click.FloatRange(0, 1), default=0.99, show_default=True, help="As for `osn tune`.")
@@ -91,7 +97,7 @@ def cascade(
     """The cascade beside sparse alone, dense alone and hybrid: nDCG@10, P99, throughput, on each of the sets.
 
     \b
-    osn bench cascade --data data/scifact --pq models/jpq --tune data/scifact --clients 5,20 --requests 10000
+    osn paper cascade --data data/scifact --pq models/jpq --tune data/scifact --clients 5,20 --requests 10000
     """
     from benchmarks.grown.scale import cluster
     from benchmarks.load import report, result

@@ -1,6 +1,6 @@
 """The evidence for inference-free sparse retrieval: is the student better than BM25, and what makes it so?
 
-    osn bench inference-free-sparse --data DIR --work DIR --part quality --record benchmarks/results/inference_free_sparse
+    osn paper inference-free-sparse --data DIR --work DIR --part quality --record benchmarks/results/inference_free_sparse
 
 `--data` holds the BEIR folders. Parts, each with a result file of its own below `--record`:
     quality        one student trained on the train splits of scifact, wikiqa-doc, tldr and squad-mix; nDCG@10 on their

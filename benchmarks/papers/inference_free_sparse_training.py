@@ -1,4 +1,4 @@
-"""What `osn bench inference-free-sparse` trains, and how the ablations' students are tested."""
+"""What `osn paper inference-free-sparse` trains, and how the ablations' students are tested."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The evidence for JPQ: what M bytes a document keep of a dense model's ranking, and what they save.
 
-    osn bench jpq --data DIR --work DIR --part quality --record benchmarks/results/jpq
+    osn paper jpq --data DIR --work DIR --part quality --record benchmarks/results/jpq
 
 `--data` holds the BEIR folders that "quality" needs. Parts, each with a result file of its own below `--record`, "quality"
 with one for each set:
@@ -443,7 +443,7 @@ def jpq(
     """Measure what M bytes a document keep of a dense model's ranking, or what they save.
 
     \b
-    osn bench jpq --data beir --work /tmp/jpq --part quality --set scifact --bytes 16
+    osn paper jpq --data beir --work /tmp/jpq --part quality --set scifact --bytes 16
     """
     parts: dict[str, Part] = {}
     if not chosen or "quality" in chosen:

@@ -1,4 +1,4 @@
-"""Part "cost" of `osn bench jpq`: bytes of faiss's indexes, and CPU time of single queries on one thread.
+"""Part "cost" of `osn paper jpq`: bytes of faiss's indexes, and CPU time of single queries on one thread.
 
 Vectors are random, of a spectrum like that of a dense model's: they stand in for size. Nothing is said of quality, and how
 much of flat search HNSW finds among random vectors says little of what it finds among texts, which lie on fewer dimensions.

@@ -1,6 +1,6 @@
 """The evidence for multi-layer representations: what do other layers' vectors buy, and at what price?
 
-    osn bench multi-layer --data DIR --work DIR --part variants --record benchmarks/results/multi_layer
+    osn paper multi-layer --data DIR --work DIR --part variants --record benchmarks/results/multi_layer
 
 `--data` holds the BEIR folders squad-mix and wikiqa-doc. Parts, each with a result file of its own below `--record`:
     variants    a plain dual encoder, multi-layer representations under each pooling, and the rivals ME-BERT (first token
@@ -371,8 +371,8 @@ def multi_layer(
     """Train multi-layer representations beside a dual encoder and its rivals, and measure quality and cost.
 
     \b
-    osn bench multi-layer --data DIR --work DIR --part variants --record benchmarks/results/multi_layer
-    osn bench multi-layer --data DIR --work DIR --part variants --only "last:2, self" --steps 100 --seeds 1
+    osn paper multi-layer --data DIR --work DIR --part variants --record benchmarks/results/multi_layer
+    osn paper multi-layer --data DIR --work DIR --part variants --only "last:2, self" --steps 100 --seeds 1
     """
     from benchmarks.local_cluster import cluster_or_node
 

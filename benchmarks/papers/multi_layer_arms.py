@@ -1,4 +1,4 @@
-"""The ways to represent documents that `osn bench multi-layer` compares."""
+"""The ways to represent documents that `osn paper multi-layer` compares."""
 
 from __future__ import annotations
 

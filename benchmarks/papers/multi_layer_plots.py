@@ -1,4 +1,4 @@
-"""The plots of `osn bench multi-layer`, and which choices of layers they draw as curves."""
+"""The plots of `osn paper multi-layer`, and which choices of layers they draw as curves."""
 
 from __future__ import annotations
 

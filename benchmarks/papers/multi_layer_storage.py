@@ -1,4 +1,4 @@
-"""Part "storage" of `osn bench multi-layer`: what several vectors a document cost in faiss and in OpenSearch.
+"""Part "storage" of `osn paper multi-layer`: what several vectors a document cost in faiss and in OpenSearch.
 
 The models are those of part "variants", of the first seed and the paper's λ, ME-BERT's first token vectors and the vectors
 of all tokens (ColBERT-style) among them, and those of part "layers" with more of the last layers. What is stored and timed

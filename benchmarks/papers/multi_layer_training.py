@@ -1,4 +1,4 @@
-"""What all parts of `osn bench multi-layer` train and search with: sets, arms, the recipe, each model's training and tests.
+"""What all parts of `osn paper multi-layer` train and search with: sets, arms, the recipe, each model's training and tests.
 
 One model learns from both sets' questions, one hard negative of BM25's for each. squad-mix is split by article: its test
 split, whose paragraphs no training question is about; its own kind of questions about articles that were held back; and a

@@ -1,6 +1,6 @@
 """The evidence for query-as-context pre-training: is a generated query a better context than another passage of the article?
 
-    osn bench query-as-context --data DIR --work DIR --record benchmarks/results/query_as_context
+    osn paper query-as-context --data DIR --work DIR --record benchmarks/results/query_as_context
 
 `--data` holds the BEIR folders squad-mix, wikiqa-doc and medquad-liveqa. A small BERT is made and pre-trained on their
 documents (masked LM, then Condenser); from it every arm takes the same steps on the same passages:

@@ -1,4 +1,4 @@
-"""What `osn bench query-as-context` trains: the corpora, generators of queries, the start of all arms, arms and retrievers.
+"""What `osn paper query-as-context` trains: the corpora, generators of queries, the start of all arms, arms and retrievers.
 
 Passages are those of articles that have four at least, so that a random one is mostly another than the neighbour. Whatever
 article holds a relevant document of a test or dev split trains nothing before fine-tuning. Queries for squad-mix are written
@@ -151,7 +151,7 @@ class Experiment:
             yield from ((example.query, document) for document in example.positives if document in documents)
 
     def human_questions(self, config: QueryAsContextConfig, at: int) -> Path:
-        """What people asked of a corpus, as `osn generate-queries` would have written it: a question goes to the passage of
+        """What people asked of a corpus, as `osn data generate-queries` writes it: a question goes to the passage of
         its document that shares most words with it. A passage of which nobody asked keeps its generated queries, so that
         all arms read the same passages."""
         from trainers.data.formats import read_json_lines

@@ -1,4 +1,4 @@
-"""Part "head" of `osn bench inference-free-sparse`: what the sampled output layer saves of a step, and what it costs.
+"""Part "head" of `osn paper inference-free-sparse`: what the sampled output layer saves of a step, and what it costs.
 
 The sampled head is timed against the full one that is pooled tile by tile, and against the plain formula, all logits at
 once: steps of the student's own training in both precisions, and forward and backward of the head alone.

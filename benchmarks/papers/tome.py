@@ -1,6 +1,6 @@
 """The evidence for TOME: do two stages find more than one, and where is what they miss lost?
 
-    osn bench tome --data DIR --work DIR --record benchmarks/results/tome
+    osn paper tome --data DIR --work DIR --record benchmarks/results/tome
 
 `--data` holds the BEIR folders tldr and wikiqa-doc, whose documents have URLs, and squad-mix, which the query generator is
 trained on too. From nothing: a T5 (d = 256, 4 + 4 layers) by span corruption on the corpora and their URLs, a generator of
@@ -327,7 +327,9 @@ def goals(rows: Iterable[Row], seeds: Sequence[int]) -> list[Goal]:
 @click.option(
     "--seeds", type=click.IntRange(1, 5), default=1, show_default=True, help="Of two stages and the single ones."
 )
-@click.option("--precision", type=click.Choice(PRECISIONS), default="auto", show_default=True)
+@click.option(
+    "--precision", type=click.Choice(PRECISIONS), default="auto", show_default=True, help="Of the networks in training."
+)
 @connection_options
 def tome(
     connection: ConnectionSettings,
@@ -348,8 +350,8 @@ def tome(
     times: updates × examples of an update / documents.
 
     \b
-    osn bench tome --data DIR --work DIR --record benchmarks/results/tome
-    osn bench tome --data DIR --work DIR --only tldr --documents 150 --batch 32 --pretraining-steps 300 \\
+    osn paper tome --data DIR --work DIR --record benchmarks/results/tome
+    osn paper tome --data DIR --work DIR --only tldr --documents 150 --batch 32 --pretraining-steps 300 \\
         --generator-steps 300 --steps 700 --url-steps 350 --candidates 20 --spans 10 \\
         --arm two-stage --arm single-stage --arm "single-stage, one T5"
     """

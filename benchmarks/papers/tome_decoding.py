@@ -1,4 +1,4 @@
-"""What `osn bench tome` measures of an arm: runs of each way to decode, where stage 1 loses, and the time of a query."""
+"""What `osn paper tome` measures of an arm: runs of each way to decode, where stage 1 loses, and the time of a query."""
 
 from __future__ import annotations
 

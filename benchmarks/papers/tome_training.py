@@ -1,4 +1,4 @@
-"""What `osn bench tome` trains: parts of sets, T5s by span corruption, a generator of queries, and the arms of a set.
+"""What `osn paper tome` trains: parts of sets, T5s by span corruption, a generator of queries, and the arms of a set.
 
 Learning rate and schedule are the same for all arms; nothing is chosen by test questions. All trainings lie in folders that
 are named by their sizes: interrupted, the same command goes on.

@@ -1,6 +1,6 @@
 """The trainers' ground measured: does training help, and what does a step cost?
 
-    osn bench training-ground --data DIR --work DIR --record benchmarks/results/training_ground
+    osn paper training-ground --data DIR --work DIR --record benchmarks/results/training_ground
 
 `--data` holds the BEIR folders squad-mix, wikiqa-doc and tldr. Part "quality": for each, `osn train dense` starts from
 all-MiniLM-L6-v2 on the train split, less the questions that the test split asks too. It is compared with the untrained model
@@ -288,7 +288,13 @@ def speed_goals(rows: Iterable[Row]) -> list[Goal]:
 @click.option("--only", multiple=True, help="A set by name; repeatable. All by default.")
 @click.option("--steps", type=int, default=12, show_default=True, help="Timed steps a process, warm-up included.")
 @click.option("--pairs", type=int, default=3, show_default=True, help="Processes of each trainer, in turns.")
-@click.option("--precision", multiple=True, default=("bfloat16", "float32"), show_default=True)
+@click.option(
+    "--precision",
+    multiple=True,
+    default=("bfloat16", "float32"),
+    show_default=True,
+    help="Precision to train in; repeatable.",
+)
 def training_ground(
     data: Path,
     work: Path,

@@ -104,7 +104,9 @@ class Memory:
     "--memory-docs", type=click.IntRange(min=0), default=None, help="Documents of the memory part; 0: skip it."
 )
 @click.option("--quick", is_flag=True, help="A look, on few documents; records nothing.")
-@click.option("--out", type=click.Path(path_type=Path), default=RESULTS, show_default=False)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=RESULTS, show_default=False, help="Where summary.json is written."
+)
 def ingest_speed(data: Path, rounds: int | None, memory_docs: int | None, quick: bool, out: Path) -> None:
     """Measure writing speed beside opensearch-py, and how memory grows with the corpus."""
     sizes = QUICK if quick else Sizes()

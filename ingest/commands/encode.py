@@ -32,7 +32,13 @@ from ingest.writing.dead_letters import EXIT_WITH_LETTERS
     metavar="N",
     help="It scores N codes for each document asked for, found by a scan: not exact, M more bytes.  [default: all]",
 )
-@click.option("--shard-docs", type=click.IntRange(min=1), default=SHARD_RECORDS, show_default=True)
+@click.option(
+    "--shard-docs",
+    type=click.IntRange(min=1),
+    default=SHARD_RECORDS,
+    show_default=True,
+    help="Documents in a file of vectors.",
+)
 @click.option(
     "--ray",
     "ray_address",
@@ -63,13 +69,15 @@ def encode(
 ) -> None:
     """Encode a corpus into files that `osn ingest --vectors` writes without loading a model.
 
+    CORPUS is a BEIR folder, jsonl(.gz/.zst), parquet, csv, tsv, hf:NAME, or - (standard input).
+
     Interrupted or killed, the same command again encodes only what is missing.
 
     \b
-    osn encode --corpus docs.jsonl.gz --out vectors --dense sentence-transformers/all-MiniLM-L6-v2
+    osn encode docs.jsonl.gz --out vectors --dense sentence-transformers/all-MiniLM-L6-v2
     osn ingest --vectors vectors --index docs
-    osn encode --corpus docs.jsonl.gz --out vectors --sparse models/mine --dtype bf16 --ray
-    osn encode --corpus docs.jsonl.gz --out codes --sparse none --pq models/jpq --faiss jpq.faiss
+    osn encode docs.jsonl.gz --out vectors --sparse models/mine --dtype bf16 --ray
+    osn encode docs.jsonl.gz --out codes --sparse none --pq models/jpq --faiss jpq.faiss
     """
     from ingest.vectors.encode_corpus import EncodeJob, run_encode
 

@@ -93,7 +93,7 @@ def plan(connection: ConnectionSettings, name: str, docs: int, replicas: int | N
     """Bytes, memory and shards to expect for more documents, from an index NAME of some of them.
 
     \b
-    osn ingest --corpus docs.jsonl.gz --index sample --limit 10000 --merge
+    osn ingest docs.jsonl.gz --index sample --limit 10000 --merge
     osn index plan sample --docs 100000000
     """
     from ingest.inspection import inspect_index

@@ -62,14 +62,16 @@ def ingest(
 ) -> None:
     """Encode a corpus and write it into one index: text for BM25, and the vectors of the models that are named.
 
+    CORPUS is a BEIR folder, jsonl(.gz/.zst), parquet, csv, tsv, hf:NAME, or - (standard input).
+
     Interrupted or killed, the same command again continues. What could not be taken is kept in the dead-letter file,
     which is a corpus itself: mend it and ingest it. The exit status is then 3.
 
     \b
-    osn ingest --corpus docs.jsonl.gz --index docs
-    osn ingest --corpus docs.jsonl.gz --index docs --sparse models/sparse
-    osn ingest --corpus scifact/ --index scifact --dense sentence-transformers/all-MiniLM-L6-v2
-    osn ingest --corpus scifact/ --index scifact --pq models/jpq --dense-from-codes --dense-type byte
+    osn ingest docs.jsonl.gz --index docs
+    osn ingest docs.jsonl.gz --index docs --sparse models/sparse
+    osn ingest scifact/ --index scifact --dense sentence-transformers/all-MiniLM-L6-v2
+    osn ingest scifact/ --index scifact --pq models/jpq --dense-from-codes --dense-type byte
     """
     from ingest.job import Job, run_job
 

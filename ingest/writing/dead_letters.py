@@ -5,7 +5,7 @@ One JSON object a line:
     {"dead_letter": 1, "reason": "…", "status": 400, "file": "docs.jsonl", "line": 17, "document": {…}}
 
 `document` is the record as `osn ingest` understood it; for lines that could not be understood, `raw` holds their text
-instead, to be mended into a JSON object in place. `osn ingest --corpus FILE` recognizes such a file and takes the
+instead, to be mended into a JSON object in place. `osn ingest FILE` recognizes such a file and takes the
 documents out of it.
 """
 

@@ -1,4 +1,4 @@
-"""`osn export`: a model in the form that other software takes."""
+"""`osn model export`: a model in the form that other software takes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ml_commons(model: str, out: Path, name: str | None, version: str, as_json: b
     """Write a sparse MODEL for OpenSearch's own model framework: an encoder and a tokenizer, each with its configuration.
 
     \b
-    osn export ml-commons models/sparse --out exported
+    osn model export ml-commons models/sparse --out exported
     Then serve the zip files where the cluster can read them, and for each
     POST /_plugins/_ml/models/_register?deploy=true with its .json and the "url" of its .zip.
     """

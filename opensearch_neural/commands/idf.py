@@ -1,4 +1,4 @@
-"""`osn idf`: the query side of inference-free retrieval, from a corpus."""
+"""`osn model idf`: the query side of inference-free retrieval, from a corpus."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def idf(
     """Write the IDF table of a corpus, in one pass over it; or of a corpus in shards, counted apart and merged.
 
     \b
-    osn idf --corpus docs.jsonl.gz --out idf.json
-    osn idf --corpus shard-1.jsonl.gz --counts counts-1.json
-    osn idf --merge counts-1.json --merge counts-2.json --out idf.json
-    osn idf --corpus docs.jsonl.gz --model models/sparse --out models/sparse-docs
-    osn idf --corpus docs.jsonl.gz --model my-splade --out models/splade-docs
+    osn model idf --corpus docs.jsonl.gz --out idf.json
+    osn model idf --corpus shard-1.jsonl.gz --counts counts-1.json
+    osn model idf --merge counts-1.json --merge counts-2.json --out idf.json
+    osn model idf --corpus docs.jsonl.gz --model models/sparse --out models/sparse-docs
+    osn model idf --corpus docs.jsonl.gz --model my-splade --out models/splade-docs
 
     idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5)); a token that no document holds weighs 1, special tokens 0.
     """

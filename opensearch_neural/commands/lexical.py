@@ -1,4 +1,4 @@
-"""`osn lexical`: the sparse model that needs no training, from a corpus's term statistics."""
+"""`osn model lexical`: the sparse model that needs no training, from a corpus's term statistics."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def lexical(corpus: str, out: Path, tokenizer: str | None, k1: float, b: float, 
     """Write a sparse model of a corpus: BM25 as impact weights, no torch, no download.
 
     \b
-    osn lexical --corpus docs.jsonl.gz --out models/lexical
-    osn ingest --corpus docs.jsonl.gz --index docs --sparse models/lexical
+    osn model lexical --corpus docs.jsonl.gz --out models/lexical
+    osn ingest docs.jsonl.gz --index docs --sparse models/lexical
     """
     from opensearch_neural.commands.reading import reading
     from opensearch_neural.models.lexical import build_lexical

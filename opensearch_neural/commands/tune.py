@@ -28,14 +28,20 @@ SHOWN_BELOW = 0.1
 
 @click.command()
 @click.option("--index", required=True, help="The index to tune; it must hold sparse vectors.")
-@click.option("--engine", type=click.Choice(["high-idf-first", "cascade"]), default="high-idf-first", show_default=True)
+@click.option(
+    "--engine",
+    type=click.Choice(["high-idf-first", "cascade"]),
+    default="high-idf-first",
+    show_default=True,
+    help="The engine whose settings are sought.",
+)
 @click.option("--data", type=click.Path(path_type=Path), default=None, help="Judged queries: a folder in BEIR layout.")
 @click.option("--split", default="train", show_default=True, help="Which judgements: none that are reported on later.")
 @click.option("--queries", type=click.Path(path_type=Path), default=None, help="Queries without judgements.")
 @click.option("--keep", type=click.FloatRange(0, 1), default=0.99, show_default=True, help="Share of quality to keep.")
 @click.option("--most", type=click.IntRange(min=5), default=150, show_default=True, help="Queries of each half.")
 @click.option("--passes", type=click.IntRange(min=1), default=3, show_default=True, help="Of which the fastest counts.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of requests and the bootstrap.")
 @click.option("--dry-run", is_flag=True, help="Do not store the choice.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything that was tried as JSON.")
 @models_options

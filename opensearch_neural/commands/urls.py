@@ -1,4 +1,4 @@
-"""`osn urls`: the URLs of a corpus as a generative model writes them, which its decoding is then held to."""
+"""`osn model urls`: the URLs of a corpus as a generative model writes them, which its decoding is then held to."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def urls(corpus: str, model: str, out: Path, extend: Path | None, as_json: bool)
     their passages and URLs resemble what it knows.
 
     \b
-    osn urls --corpus tldr --model models/tome --out urls/tldr
-    osn urls --corpus new.jsonl --model models/tome --extend urls/tldr --out urls/tldr
+    osn model urls --corpus tldr --model models/tome --out urls/tldr
+    osn model urls --corpus new.jsonl --model models/tome --extend urls/tldr --out urls/tldr
     osn search --index tldr --engine tome --urls urls/tldr "list files by size"
     """
     from opensearch_neural.commands.reading import reading

@@ -26,7 +26,7 @@ class Tome(Engine):
     name = "tome"
     finds = "documents whose URLs a generative model writes"
     options = (
-        Option("urls", Path, "the folder that `osn urls` wrote for the corpus."),
+        Option("urls", Path, "the folder that `osn model urls` wrote for the corpus."),
         Option("tome", str, "generative model, where it is not found by the record of --urls."),
         Option("beams", whole_number, "URLs looked for side by side, and found at most; 1 is greedy.", "10"),
     )
@@ -54,7 +54,7 @@ class Tome(Engine):
         if settings.get("urls") is None:
             raise ModelError(
                 "a generative model searches by the URLs of a corpus",
-                "`osn urls` writes them; name them: --urls DIR",
+                "`osn model urls` writes them; name them: --urls DIR",
             )
         urls = CorpusUrls.load(settings["urls"])
         place = settings.get("tome") or registry.find(urls.model["hash"], urls.model["name"], "generative")

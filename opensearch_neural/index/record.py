@@ -132,7 +132,7 @@ class IndexMeta:
         if not isinstance(record, dict):
             raise ModelError(
                 f"the index {index!r} was not written by osn: its mapping has no _meta.osn",
-                "write it with `osn ingest --corpus … --index …`",
+                "write it with `osn ingest … --index …`",
             )
         if record.get("format", 0) > META_FORMAT:
             raise ModelError(
@@ -184,9 +184,7 @@ def existing_record(client: OpenSearch, index: str) -> IndexMeta:
     """`read_record` of an index that must be there. Raises ClusterError when it is not, and as `read_record` does."""
     record = read_record(client, index)
     if record is None:
-        raise ClusterError(
-            f"there is no index {index!r} on this cluster", "write one with `osn ingest --corpus … --index …`"
-        )
+        raise ClusterError(f"there is no index {index!r} on this cluster", "write one with `osn ingest … --index …`")
     return record
 
 

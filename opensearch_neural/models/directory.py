@@ -203,7 +203,8 @@ def read_osn_json(path: Path) -> dict[str, Any] | None:
 
 
 def refuse_several_vectors(
-    path: Path, instead: str = "mine by it as `osn mine --retriever multi-layer:{path}`; in Python, `load_multi_layer`"
+    path: Path,
+    instead: str = "mine by it as `osn data mine --retriever multi-layer:{path}`; in Python, `load_multi_layer`",
 ) -> None:
     """Raises ModelError for a multi-layer model, where one that gives a document one vector is expected."""
     if (read_osn_json(path) or {}).get("kind") == "multi-layer":

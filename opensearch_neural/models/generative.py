@@ -180,7 +180,7 @@ class GenerativeModel:
             raise ModelError(
                 f"these URLs were made for the model {urls.model['name']} ({urls.model['hash']}), "
                 f"and this is {self.info.name} ({self.info.hash})",
-                "`osn urls` makes them for this one",
+                "`osn model urls` makes them for this one",
             )
 
     @property

@@ -1,6 +1,6 @@
 """Write a sparse model as sentence-transformers has it: a Router with a table for queries and a network for documents.
 
-`SparseEncoder(folder)` loads it, `load_sparse(folder)` too, and `osn export ml-commons` takes it.
+`SparseEncoder(folder)` loads it, `load_sparse(folder)` too, and `osn model export ml-commons` takes it.
 """
 
 from __future__ import annotations

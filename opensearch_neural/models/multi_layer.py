@@ -291,7 +291,7 @@ def load_single_or_several(
     if vectors is None:
         raise ModelError(
             f"{encoder.info.name} gives longer documents more vectors, and `osn ingest` writes as many of each",
-            "train with representation.source=layers, or search it exactly, in faiss: `osn mine --retriever "
+            "train with representation.source=layers, or search it exactly, in faiss: `osn data mine --retriever "
             f"multi-layer:{name_or_path}`, retrievers.multi_vector.MultiVectorRetriever",
         )
     return StackedEncoder(encoder, vectors)

@@ -300,11 +300,13 @@ class CorpusUrls:
     def load(cls, folder: Path) -> CorpusUrls:
         """What `save` wrote. Raises ModelError, which names the file, for what is missing or does not fit together."""
         if not (folder / FILE).is_file():
-            raise ModelError(f"{folder} holds no URLs of a corpus ({FILE} is missing)", "`osn urls` writes them")
+            raise ModelError(f"{folder} holds no URLs of a corpus ({FILE} is missing)", "`osn model urls` writes them")
         about = read_json_object(folder / FILE)
         try:
             if about["format"] != FORMAT:
-                raise ModelError(f"{folder / FILE}: format {about['format']}, expected {FORMAT}", "`osn urls` again")
+                raise ModelError(
+                    f"{folder / FILE}: format {about['format']}, expected {FORMAT}", "`osn model urls` again"
+                )
             model = {key: str(about["model"][key]) for key in ("name", "hash")}
             tensors = load_file(folder / about["files"]["trie"])
             trie = Trie(tensors["tokens"], tensors["offsets"], tensors["ends"], int(about["depth"]))
@@ -316,7 +318,7 @@ class CorpusUrls:
                 raise ValueError("its parts do not belong together")
             return cls(ids, urls, trie, model, int(about["length"]), str(about["corpus"]), bool(about["numbered"]))
         except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
-            raise ModelError(f"{folder} cannot be read: {error}", "`osn urls` writes it again") from None
+            raise ModelError(f"{folder} cannot be read: {error}", "`osn model urls` writes it again") from None
 
 
 def check_folder(folder: Path) -> None:

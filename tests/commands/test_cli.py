@@ -6,11 +6,16 @@ import ast
 import configparser
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
 import opensearch_neural
+from opensearch_neural.cli import SECTIONS, osn
+from opensearch_neural.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 
@@ -106,3 +111,67 @@ def test_what_applications_import_is_listed_and_loaded_when_used() -> None:
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = opensearch_neural.nothing
+
+
+def every_command(command: click.Command, context: click.Context, *path: str) -> Iterator[tuple[str, click.Command]]:
+    yield " ".join(path), command
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from every_command(below, context, *path, name)
+
+
+def test_every_option_of_every_command_says_what_it_does() -> None:
+    silent = [
+        f"{path} {parameter.opts[0]}"
+        for path, command in every_command(osn, click.Context(osn), "osn")
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and not parameter.help and not parameter.hidden
+    ]
+    assert silent == []
+
+
+def test_help_shows_every_command_in_a_section() -> None:
+    shown = CliRunner().invoke(osn, ["--help"]).output
+    assert all(f"\n{title}:\n" in shown for title in SECTIONS)
+    assert "\nMore:\n" not in shown, "a new command belongs into a section of opensearch_neural/cli.py"
+
+
+@pytest.mark.parametrize(
+    ("former", "now"),
+    [("idf", "model idf"), ("mine", "data mine"), ("corpus python-docs", "data corpus python-docs"),
+     ("bench jpq", "paper jpq")],
+)  # fmt: skip
+def test_a_command_answers_to_its_former_name_which_is_not_listed(former: str, now: str) -> None:
+    def options(command: str) -> str:
+        done = CliRunner().invoke(osn, [*command.split(), "--help"])
+        assert done.exit_code == 0, done.output
+        return done.output.partition("\n")[2]
+
+    assert options(former) == options(now)
+    *groups, name = former.split()[:2] if former.startswith("bench") else former.split()[:1]
+    assert f"\n  {name} " not in CliRunner().invoke(osn, [*groups, "--help"]).output
+
+
+def test_a_shell_completes_commands_without_importing_them() -> None:
+    script = (
+        "import sys, click\n"
+        "from opensearch_neural.cli import osn\n"
+        "print([item.value for item in osn.shell_complete(click.Context(osn), 'e')])\n"
+        "assert not {'torch', 'opensearchpy', 'numpy'} & sys.modules.keys()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == "['encode', 'eval']", done.stderr
+
+
+def test_the_corpus_is_an_argument_and_its_former_option_still_works() -> None:
+    runner = CliRunner()
+    refused = runner.invoke(osn, ["ingest", "a.jsonl", "--corpus", "b.jsonl", "--index", "docs"])
+    assert refused.exit_code == 2 and "name one" in refused.output
+    refused = runner.invoke(osn, ["encode", "--out", "vectors"])
+    assert refused.exit_code == 2 and "name a corpus" in refused.output
+    for words in (["a.jsonl"], ["--corpus", "a.jsonl"]):
+        failed = runner.invoke(osn, ["encode", *words, "--sparse", "lexical", "--out", "vectors"])
+        assert isinstance(failed.exception, InputError) and "a.jsonl" in str(failed.exception), failed.output
+    assert "--corpus" not in runner.invoke(osn, ["ingest", "--help"]).output

@@ -12,7 +12,8 @@ import pytest
 from opensearch_neural.commands import outline as command_outline
 from opensearch_neural.commands.outline import docstring_of, missing_module
 
-ENTRIES = [entry for group in ("osn.commands", "osn.train", "osn.bench") for entry in entry_points(group=group)]
+GROUPS = ("osn.commands", "osn.model", "osn.data", "osn.train", "osn.bench", "osn.paper")
+ENTRIES = [entry for group in GROUPS for entry in entry_points(group=group)]
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.group}:{entry.name}")
@@ -30,7 +31,7 @@ def test_listing_commands_imports_no_network_library() -> None:
     script = """
 import sys
 from opensearch_neural.cli import osn
-for arguments in (["--help"], ["train", "--help"], ["bench", "--help"]):
+for arguments in (["--help"], ["train", "--help"], ["data", "--help"], ["bench", "--help"]):
     osn(arguments, standalone_mode=False)
 print(sorted({"torch", "transformers", "faiss", "scipy"} & set(sys.modules)))
 """

@@ -1,4 +1,4 @@
-"""`osn idf`: a table from a corpus, and the same table from its shards."""
+"""`osn model idf`: a table from a corpus, and the same table from its shards."""
 
 from __future__ import annotations
 

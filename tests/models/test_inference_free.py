@@ -85,7 +85,7 @@ def test_a_model_without_a_table_says_how_to_get_one(tokenizer_folder: Path, tmp
     for model in (backbone, siamese(tmp_path / "model", backbone)):
         with pytest.raises(ModelError) as refused:
             load_sparse(model)
-        assert "osn idf --corpus" in str(refused.value)
+        assert "osn model idf --corpus" in str(refused.value)
 
 
 def test_a_network_without_its_head_is_refused_before_anything_is_written(

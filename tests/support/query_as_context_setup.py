@@ -56,7 +56,7 @@ def settings(corpus: Path, backbone: Path, output: Path, **changes: Any) -> Quer
 
 
 def write_queries(config: QueryAsContextConfig, path: Path, *, words: int = 3, candidates: int = 2) -> Path:
-    """Queries of the passages' own words, as `osn generate-queries` writes them."""
+    """Queries of the passages' own words, as `osn data generate-queries` writes them."""
     (file,) = write_passages(config)
     texts = TextStore((document.id, document.contents) for document in read_documents(file))
     with path.open("w") as target:

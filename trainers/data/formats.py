@@ -1,7 +1,7 @@
 """The files that training data comes in, read as one stream of records.
 
 Formats: DPR json, MS MARCO triples (texts or ids), sentence-transformers jsonl, and the output of
-`osn generate-queries`. BEIR folders are read by `opensearch_neural.corpus`. Everything is streamed, from plain, gzip or
+`osn data generate-queries`. BEIR folders are read by `opensearch_neural.corpus`. Everything is streamed, from plain, gzip or
 zstandard files; errors name the file, the line (or entry) and what was expected there.
 """
 
@@ -180,7 +180,7 @@ def read_pairs(path: Path) -> Iterator[Record]:
                 raise InputError(
                     f"{where}: a document, where a question and what answers it were expected",
                     "a corpus without questions is trained on with `questions: title`, first-sentence or a query generator "
-                    "(osn train sparse and jpq), or by osn generate-queries",
+                    "(osn train sparse and jpq), or by osn data generate-queries",
                 )
             query = _expect(_first(value, QUERY_FIELDS), str, where, f"a text in one of {', '.join(QUERY_FIELDS)}")
             positives = _texts(_first(value, POSITIVE_FIELDS), where, f"one of {', '.join(POSITIVE_FIELDS)}")
@@ -244,7 +244,7 @@ def _labels(value: Any, documents: int, where: str) -> list[int] | None:
 
 
 def read_generated(path: Path) -> Iterator[Record]:
-    """The output of `osn generate-queries`: every candidate is a query whose positive is the passage it came from."""
+    """The output of `osn data generate-queries`: every candidate is a query whose positive is the passage it came from."""
     for number, value in read_json_lines(path):
         where = f"{path}, line {number}"
         value = _expect(value, dict, where, "an object with '_id' and 'queries'")

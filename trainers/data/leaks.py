@@ -1,6 +1,6 @@
 """Does the test part know something of the training part? Finds it, and names it.
 
-    osn leaks squad-mix:train squad-mix:test
+    osn data leaks squad-mix:train squad-mix:test
 
 A test question that was trained on makes a measure meaningless. A test document that was trained on as a positive of
 other questions is how many public collections are built (scifact, all of one-corpus sets); it is reported apart, since it
@@ -152,7 +152,7 @@ def leaks_command(train: str, test: str, documents: bool, as_json: bool) -> None
     Ends with status 1 where a test question is among them.
 
     \b
-    osn leaks squad-mix:train squad-mix:test
+    osn data leaks squad-mix:train squad-mix:test
     """
     leaks = find_leaks(load_named(train), load_named(test))
     if as_json:

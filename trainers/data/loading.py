@@ -4,7 +4,7 @@ data = load_training("squad-mix")                         a BEIR folder's train 
 data = load_training("nq-train.json")                     DPR's json
 data = load_training("triples.train.small.tsv.gz")        MS MARCO triples
 data = load_training("pairs.jsonl")                       sentence-transformers pairs, triples, scored lists
-data = load_training("squad-mix", negatives="mined.jsonl")    with what `osn mine` found
+data = load_training("squad-mix", negatives="mined.jsonl")    with what `osn data mine` found
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def load_training(
     """The training data in `path`.
 
     format: one of FORMATS; by default what the path says: a folder is BEIR, .json DPR, .tsv triples, .jsonl
-    sentence-transformers or the output of `osn generate-queries`. corpus: the documents of triples by id and of
+    sentence-transformers or the output of `osn data generate-queries`. corpus: the documents of triples by id and of
     generated queries (a BEIR folder, or any corpus, or MS MARCO's collection.tsv); the queries of triples by id.
-    negatives: a file that `osn mine` made of the same texts; its negatives take the place of the data's own.
+    negatives: a file that `osn data mine` made of the same texts; its negatives take the place of the data's own.
     limit: the first so many examples.
 
     Raises InputError with file, line and field for what is not as it should be, for judgements most of which name

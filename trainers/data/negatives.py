@@ -1,8 +1,8 @@
 """Hard negatives: what a retriever finds for a training query and is not known to be relevant.
 
-    osn mine squad-mix --retriever bm25 --depth 100 --output negatives.jsonl
-    osn mine squad-mix --retriever dense:models/retriever-1 --depth 200 --keep 15 --output negatives.jsonl
-    osn mine squad-mix --retriever sparse:models/student --depth 100 --consistency 10 --output negatives.jsonl
+    osn data mine squad-mix --retriever bm25 --depth 100 --output negatives.jsonl
+    osn data mine squad-mix --retriever dense:models/retriever-1 --depth 200 --keep 15 --output negatives.jsonl
+    osn data mine squad-mix --retriever sparse:models/student --depth 100 --consistency 10 --output negatives.jsonl
 
 The consistency filter leaves out a query none of whose positives the retriever finds in its top n: the pair is noise, or
 beyond the model (`inference-free-sparse`, section 4.2). BM25's and then the own model's negatives are the two stages of
@@ -201,10 +201,10 @@ def open_retriever(
 
     "bm25" (bm25s); "dense:MODEL" (exact, inner product of the model's vectors); "multi-layer:MODEL" (exact, the largest
     over a document's vectors); "quantized:MODEL" (exact, over the codes of its documents); "sparse:MODEL" (exact, also a
-    lexical model); "opensearch:INDEX:ENGINE" (an index that `osn ingest` wrote on the cluster that the environment names,
-    and an engine of `osn search`); "tome:URLS", the folder of `osn urls`, whose model is found by its hash; "run:FILE", a
-    TREC run of any other engine. cache: a folder that keeps the documents' vectors, so that an interrupted run need not
-    encode again.
+    lexical model); "opensearch:INDEX:ENGINE" (an index that `osn ingest` wrote, on the cluster of the environment,
+    and an engine of `osn search`); "tome:URLS", the folder of `osn model urls`, whose model is found by its hash;
+    "run:FILE", a TREC run of any other engine. cache: a folder that keeps the documents' vectors, so that an interrupted
+    run need not encode again.
 
     Raises InputError for another name, ModelError as the models do, ClusterError as the cluster does.
     """
@@ -367,12 +367,12 @@ def mine_command(
 ) -> None:
     """Find hard negatives for training data: what a retriever ranks high and is not known to be relevant.
 
-    DATA is a BEIR folder, DPR json, MS MARCO triples, sentence-transformers jsonl, or what `osn generate-queries` wrote.
-    An interrupted run is continued by the same command.
+    DATA is a BEIR folder, DPR json, MS MARCO triples, sentence-transformers jsonl, or what `osn data generate-queries`
+    wrote. An interrupted run is continued by the same command.
 
     \b
-    osn mine squad-mix --retriever bm25 --depth 100 --output negatives.jsonl
-    osn mine squad-mix --retriever dense:models/retriever-1 --keep 15 --output negatives.jsonl
+    osn data mine squad-mix --retriever bm25 --depth 100 --output negatives.jsonl
+    osn data mine squad-mix --retriever dense:models/retriever-1 --keep 15 --output negatives.jsonl
     """
     training = load_training(data, split=split, corpus=corpus, queries=queries)
     cache = output.with_name(f"{output.name}.vectors")

@@ -1,4 +1,4 @@
-"""The file that `osn mine` writes: its negatives in the place of a set's own, or beside them."""
+"""The file that `osn data mine` writes: its negatives in the place of a set's own, or beside them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NEGATIVES = "negatives"
 
 
 def with_negatives(data: TrainingData, path: str | Path, *, add: bool = False) -> TrainingData:
-    """`data` with the negatives of an `osn mine` file; queries that its filter left out are left out here too.
+    """`data` with the negatives of an `osn data mine` file; queries that its filter left out are left out here too.
 
     add: beside the data's own negatives instead of in their place: taken in turns, the hardest of each first.
     Raises InputError for a file that was mined for other texts.
@@ -24,7 +24,7 @@ def with_negatives(data: TrainingData, path: str | Path, *, add: bool = False) -
         if header.get(what) != store.hash:
             raise InputError(
                 f"{path} was mined for other {what} (hash {header.get(what)}) than those of {data.name} ({store.hash})",
-                "mine again for this data: osn mine",
+                "mine again for this data: osn data mine",
             )
     mined: dict[int, list[int]] = {}
     left_out: set[int] = set()

@@ -35,11 +35,11 @@ class SetSettings:
     queries: Path | None = None
     """the queries of triples by id"""
     negatives: Path | None = None
-    """what `osn mine` found for these texts"""
+    """what `osn data mine` found for these texts"""
     limit: int | None = None
     """the first so many examples"""
     teachers: list[Path] = field(default_factory=list)
-    """folders of `osn teach` for this set, in the order of objective.teacher_weights"""
+    """folders of `osn data teach` for this set, in the order of objective.teacher_weights"""
 
     @property
     def title(self) -> str:

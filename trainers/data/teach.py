@@ -1,8 +1,8 @@
-"""`osn teach`: what a teacher says of training data, computed once.
+"""`osn data teach`: what a teacher says of training data, computed once.
 
-    osn teach sentence-transformers/all-MiniLM-L6-v2 squad-mix --output teachers/dense
-    osn teach lexical squad-mix --output teachers/lexical
-    osn teach models/cross-encoder squad-mix --negatives negatives.jsonl --depth 100 --output teachers/cross
+    osn data teach sentence-transformers/all-MiniLM-L6-v2 squad-mix --output teachers/dense
+    osn data teach lexical squad-mix --output teachers/lexical
+    osn data teach models/cross-encoder squad-mix --negatives negatives.jsonl --depth 100 --output teachers/cross
 
 A siamese teacher (dense, sparse) is cached as the vectors of all queries and documents, a cross-encoder as the scores of
 the pairs it was shown. `teachers.open_teacher` reads both.
@@ -188,7 +188,7 @@ def _pairs(data: TrainingData, depth: int) -> _Pairs:
     if not len(data.negatives.values):
         raise InputError(
             f"{data.name} has no hard negatives: a cross-encoder would see nothing to compare positives with",
-            "mine first (osn mine), and give the file as --negatives",
+            "mine first (osn data mine), and give the file as --negatives",
         )
     return _Pairs(
         np.cumsum([0, *map(len, rows)], dtype=np.int64), np.array([d for row in rows for d in row], dtype=np.int32)
@@ -240,12 +240,20 @@ def _teach_pairs(
 @click.option("--split", default="train", show_default=True, help="Which judgements of a BEIR folder.")
 @click.option("--corpus", type=click.Path(path_type=Path), help="The documents of triples by id, or generated queries.")
 @click.option("--queries", type=click.Path(path_type=Path), help="The queries of triples by id.")
-@click.option("--negatives", type=click.Path(path_type=Path), help="What `osn mine` found: a cross-encoder scores it.")
+@click.option(
+    "--negatives", type=click.Path(path_type=Path), help="What `osn data mine` found: a cross-encoder scores it."
+)
 @click.option("--kind", type=click.Choice(KINDS), help="What MODEL is.  [default: as its files say]")
 @click.option(
     "--depth", default=DEPTH, show_default=True, help="Hard negatives of a query that a cross-encoder scores."
 )
-@click.option("--precision", type=click.Choice(["float16", "float32"]), default="float16", show_default=True)
+@click.option(
+    "--precision",
+    type=click.Choice(["float16", "float32"]),
+    default="float16",
+    show_default=True,
+    help="How the teacher's vectors are stored.",
+)
 @click.option("--device", help="cpu, cuda, …  [default: a GPU where there is one]")
 @click.option("--batch-size", default=32, show_default=True, help="Texts or pairs encoded at once.")
 @click.option("--max-length", type=int, help="Tokens read of a text.  [default: the model's]")
@@ -270,9 +278,9 @@ def teach_command(
     run is continued by the same command.
 
     \b
-    osn teach sentence-transformers/all-MiniLM-L6-v2 squad-mix --output teachers/dense
-    osn teach lexical squad-mix --output teachers/lexical
-    osn teach models/cross-encoder squad-mix --negatives negatives.jsonl --output teachers/cross
+    osn data teach sentence-transformers/all-MiniLM-L6-v2 squad-mix --output teachers/dense
+    osn data teach lexical squad-mix --output teachers/lexical
+    osn data teach models/cross-encoder squad-mix --negatives negatives.jsonl --output teachers/cross
     """
     training = load_training(data, split=split, negatives=negatives, corpus=corpus, queries=queries)
     teach(

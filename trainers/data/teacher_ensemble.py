@@ -47,7 +47,7 @@ class TeacherEnsemble:
             raise InputError(
                 f"{data.name}: there is no teacher score for any negative of this batch "
                 f"(query {data.queries.ids[own[0].query]!r} among others)",
-                "name the folders of `osn teach` as this set's teachers, or give data with scores",
+                "name the folders of `osn data teach` as this set's teachers, or give data with scores",
             )
         return TeacherScores(torch.from_numpy(np.nan_to_num(values)), torch.from_numpy(known))
 
@@ -75,7 +75,7 @@ class TeacherEnsemble:
 
 
 def open_teachers(folders: Sequence[Path], data: TrainingData, objective: ObjectiveSettings) -> list[Teacher]:
-    """The teachers that `osn teach` cached for `data`. Raises InputError where there are more or fewer than weights."""
+    """The teachers that `osn data teach` cached for `data`. Raises InputError where there are more or fewer than weights."""
     check_weights(len(folders), data, objective)
     return [open_teacher(folder, data, missing="nan") for folder in folders]
 

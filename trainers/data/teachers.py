@@ -63,7 +63,7 @@ def open_teacher(folder: str | Path, data: TrainingData, *, missing: Missing = "
     if not file.exists():
         unfinished = folder.is_dir() and any(folder.iterdir())
         state = "is not finished" if unfinished else "is no teacher's cache"
-        raise ModelError(f"{folder} {state} (it has no teacher.json)", "make it, or go on with it: osn teach")
+        raise ModelError(f"{folder} {state} (it has no teacher.json)", "make it, or go on with it: osn data teach")
     record = read_json_object(file)
     if record.get("format") != FORMAT or record.get("kind") not in KINDS:
         raise ModelError(f"{file}: expected format {FORMAT} and one of the kinds {', '.join(KINDS)}")
@@ -73,7 +73,7 @@ def open_teacher(folder: str | Path, data: TrainingData, *, missing: Missing = "
             raise ModelError(
                 f"{folder} holds scores for other {what} than {data.name} has: {cached.get('rows')} of them with hash "
                 f"{cached.get('hash')}, where the data has {len(store)} with hash {store.hash}",
-                f"osn teach {record['model']['name']} DATA --output ANOTHER_FOLDER",
+                f"osn data teach {record['model']['name']} DATA --output ANOTHER_FOLDER",
             )
     name, kind = record["model"]["name"], record["kind"]
     if kind == "dense":

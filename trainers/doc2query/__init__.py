@@ -2,7 +2,7 @@
 
     train.py        `osn train doc2query`: start here
     settings.py     what it is told, and how a generator is sampled
-    generate.py     `osn generate-queries`: queries for a whole corpus
+    generate.py     `osn data generate-queries`: queries for a whole corpus
     sampling.py     queries drawn from a generator
     copying.py      the words of the passage, made likelier
     consistency.py  which queries are kept

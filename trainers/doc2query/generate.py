@@ -1,7 +1,7 @@
-"""`osn generate-queries`: queries for every document of a corpus, written in chunks.
+"""`osn data generate-queries`: queries for every document of a corpus, written in chunks.
 
-    osn generate-queries scifact --model models/doc2query --candidates 5 --output queries.jsonl
-    osn generate-queries scifact --model models/doc2query --consistency 10 --retriever bm25 --output queries.jsonl
+    osn data generate-queries scifact --model models/doc2query --candidates 5 --output queries.jsonl
+    osn data generate-queries scifact --model models/doc2query --consistency 10 --retriever bm25 --output queries.jsonl
 
 Sampled with top-k 25 and nucleus 0.95, several candidates a passage (`query-as-context-pretraining`, section 3.1;
 `tome-model-based-retrieval`, section 3.3). The generator need not have seen the corpus: one trained on pairs of another
@@ -120,7 +120,9 @@ def generation_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--prefix", help="What is put before a passage.  [default: as trained, or nothing]"),
         click.option("--batch-size", default=32, show_default=True, help="Passages sampled for at once."),
         click.option("--seed", default=42, show_default=True, help="The same seed gives the same queries."),
-        click.option("--precision", type=click.Choice(PRECISIONS), default="float32", show_default=True),
+        click.option(
+            "--precision", type=click.Choice(PRECISIONS), default="float32", show_default=True, help="Of the network."
+        ),
     )
     for option in reversed(options):
         gathered = option(gathered)
@@ -153,9 +155,9 @@ def generate_queries_command(
     once more there, without --shard.)
 
     \b
-    osn generate-queries scifact --model models/doc2query --output queries.jsonl
-    osn generate-queries scifact --model models/doc2query --consistency 10 --output queries.jsonl
-    osn generate-queries big --model models/doc2query --shard 1/4 --output queries.jsonl
+    osn data generate-queries scifact --model models/doc2query --output queries.jsonl
+    osn data generate-queries scifact --model models/doc2query --consistency 10 --output queries.jsonl
+    osn data generate-queries big --model models/doc2query --shard 1/4 --output queries.jsonl
     """
     sampling = generation.sampling()
     documents = TextStore((document.id, document.contents) for document in read_documents(corpus, limit=limit))

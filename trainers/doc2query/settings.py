@@ -32,7 +32,7 @@ class Doc2QueryConfig:
     unseen_split: str = "test"
     """of `unseen`"""
     prefix: str = ""
-    """what is put before every passage, by `osn generate-queries` again"""
+    """what is put before every passage, by `osn data generate-queries` again"""
     passage_length: int = 384
     """tokens read of a passage, special ones included"""
     query_length: int = 64

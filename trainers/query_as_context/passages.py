@@ -93,7 +93,7 @@ def read_passages(config: QueryAsContextConfig) -> Passages:
         if (made_for := read_header(query_file, GENERATED).get("documents")) != own.hash:
             raise InputError(
                 f"{query_file} holds queries for other passages (hash {made_for}) than {file} ({own.hash})",
-                f"generate them for that file: osn generate-queries {file} --model MODEL --output QUERIES",
+                f"generate them for that file: osn data generate-queries {file} --model MODEL --output QUERIES",
             )
         for record in read_generated(query_file):
             assert record.query_id is not None
@@ -113,7 +113,7 @@ def question_files(config: QueryAsContextConfig) -> list[tuple[Path, Path | None
 
 
 def write_passages(config: QueryAsContextConfig) -> list[Path]:
-    """A file of passages for each corpus: lines {"_id", "title": "", "text", "article"}, which `osn generate-queries` reads.
+    """A file of passages for each corpus: lines {"_id", "title": "", "text", "article"}, for `osn data generate-queries`.
 
     A passage is whole sentences, as many as fit `passage_length` with the special tokens (section 4.1). A rule tells where
     sentences end: NLTK's model, the paper's, would have to be downloaded. A file is made anew if what it depends on has
@@ -218,7 +218,7 @@ def generation_for(config: QueryAsContextConfig, corpus: CorpusSettings) -> Gene
     if model is None:
         raise InputError(
             f"context {config.context}: nothing says where the queries of {corpus.title} come from",
-            "--set generation.model=MODEL (osn train doc2query), or corpora[…].queries (osn generate-queries)",
+            "--set generation.model=MODEL (osn train doc2query), or corpora[…].queries (osn data generate-queries)",
         )
     return replace(config.generation, model=model)
 

@@ -29,7 +29,7 @@ class CorpusSettings:
     """documents of one "title", or of one "url" up to its #, are an article; a document without either is one by itself, as
     every "document" is"""
     queries: Path | None = None
-    """a file of `osn generate-queries` for the passages of this corpus"""
+    """a file of `osn data generate-queries` for the passages of this corpus"""
     generator: str | None = None
     """a model that writes its queries here; null is generation.model"""
     limit: int | None = None

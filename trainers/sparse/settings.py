@@ -95,7 +95,7 @@ class SparseObjective(ObjectiveSettings):
     temperature: float | None = 1.0
     """divides scores in the contrastive term"""
     teachers: list[str] = field(default_factory=list)
-    """models that `osn teach` takes ("lexical" too): each set's scores by them are computed and kept"""
+    """models that `osn data teach` takes ("lexical" too): each set's scores by them are computed and kept"""
     all_pairs: bool = False
     """kl compares all documents of the batch, which siamese teachers can score, not the query's candidates alone"""
     base: Literal["bm25"] | None = None
@@ -156,7 +156,7 @@ class SparseCandidates:
     depth: int = 100
     """of how many of the hardest they are drawn"""
     mine: str | None = "bm25"
-    """who finds more where there are too few: "bm25", "student" (without pre-training), what `osn mine` knows, or null"""
+    """who finds more if there are too few: "bm25", "student" (not pre-trained), a retriever of `osn data mine`, or null"""
     consistency: int | None = None
     """queries without a positive in the miner's top so many are left out"""
 

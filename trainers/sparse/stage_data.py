@@ -150,7 +150,7 @@ def check_known(teacher: Teacher, data: TrainingData, candidates: SparseCandidat
         raise InputError(
             f"{teacher.name} scored {known} of the {drawn} hard negatives that {data.name} draws from: its cache is of "
             "other negatives",
-            "osn teach with the same --negatives and --depth, or name it in objective.teachers to have it done",
+            "osn data teach with the same --negatives and --depth, or name it in objective.teachers to have it done",
         )
 
 

@@ -31,7 +31,7 @@ class TomeConfig:
     backbone: str
     """the sequence-to-sequence model of both stages"""
     queries: list[SetSettings] = field(default_factory=list)
-    """data sets whose positives are documents of the corpus: BEIR folders, or files of `osn generate-queries` for it"""
+    """data sets whose positives are documents of the corpus: BEIR folders, or files of `osn data generate-queries` for it"""
     unseen: list[SetSettings] = field(default_factory=list)
     """sets whose questions are left out of `queries`"""
     generation: GenerationSettings = field(default_factory=lambda: GenerationSettings(candidates=20))

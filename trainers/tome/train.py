@@ -231,7 +231,7 @@ def _complete(config: TomeConfig, corpus: TomeCorpus) -> None:
 def tome_command(config: TomeConfig, dry_run: bool) -> None:
     """Train two models that find by writing: a passage for a query, then the URL of that passage.
 
-    Interrupted, the same command goes on. `osn urls` then makes the corpus's URLs into what decoding is held to, and
+    Interrupted, the same command goes on. `osn model urls` then makes the corpus's URLs into what decoding is held to, and
     `osn search --engine tome` searches.
 
     \b

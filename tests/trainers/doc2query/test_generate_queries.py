@@ -1,4 +1,4 @@
-"""`osn generate-queries`: every document gets its queries, whatever interrupts."""
+"""`osn data generate-queries`: every document gets its queries, whatever interrupts."""
 
 from __future__ import annotations
 

@@ -1,0 +1,12 @@
+"""`osn paper NAME`: the experiments of the papers (found by entry point, group `osn.paper`)."""
+
+from __future__ import annotations
+
+import click
+
+from opensearch_neural.cli import EntryPointGroup
+
+
+@click.group(cls=EntryPointGroup, group="osn.paper")
+def paper() -> None:
+    """Run a paper's experiments again, each with its goals, and record what came out."""

@@ -1,0 +1,18 @@
+"""`osn data`: what prepares training data (found by entry point, group `osn.data`)."""
+
+from __future__ import annotations
+
+import click
+
+from opensearch_neural.cli import EntryPointGroup
+
+
+@click.group(cls=EntryPointGroup, group="osn.data")
+def data() -> None:
+    """Prepare training data: hard negatives, teachers, generated queries, a check for leaks.
+
+    \b
+    osn data mine squad-mix --retriever bm25 --depth 100 --output negatives.jsonl
+    osn data teach models/large squad-mix --output teachers/large
+    osn data leaks squad-mix:train squad-mix:test
+    """
