@@ -511,14 +511,14 @@ def shown(row: Row) -> bool:
 @click.command("bm25-sparse")
 @click.option("--start", required=True, help="The published SPLADE: a folder or a hub id.")
 @click.option("--dense", default=None, help="The dense model of `hybrid`, in the indexes of the published model.")
-@click.option("--seeds", type=NumberList(int), default="42,43,44", show_default=True)
+@click.option("--seeds", type=NumberList(int), default="42,43,44", show_default=True, help="Of the trainings.")
 @click.option(
     "--arm", "arms", multiple=True, type=click.Choice([PUBLISHED, *STEPS]), help="Repeatable.  [default: all]"
 )
 @click.option(
     "--documents", type=NumberList(int), default="100000,1000000", show_default=True, help="Of cost; '' for none."
 )
-@click.option("--clients", type=NumberList(int), default="1,20", show_default=True)
+@click.option("--clients", type=NumberList(int), default="1,20", show_default=True, help="Clients at once.")
 @click.option("--minutes", type=float, default=12.0, show_default=True, help="The most that each load test may take.")
 @click.option("--heap", default="4g", show_default=True, help="Of the local node, if no cluster is named.")
 @click.option("--i-own-this-cluster", "owned", is_flag=True, help="Put load on a cluster that is not on this machine.")
