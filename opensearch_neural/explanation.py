@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 Source = Literal["bm25", "sparse", "codes", "other"]
 TOLERANCE = 1e-4
 """By which share of a score a sum of its parts may differ: each phase of a search rounds to float32."""
+LOST = 2.0**-24
+"""Which share of a sum is lost in float32's rounding: what a score counts that a later one replaced (`queries.REPLACED`)."""
 CODES = "[codes]"
 """The name of what a document's codes add, the query's constant offset included."""
 
 _FEATURE = re.compile(r"^Linear function on the \S+ field for the (?P<token>.+) feature, computed as", re.DOTALL)
+_HELD = re.compile(r"^ConstantScore\(FeatureQuery\(field=\S+, feature=(?P<token>.+), function=", re.DOTALL)
 _TERM = re.compile(r"^weight\((?P<term>.+) in \d+\)", re.DOTALL)
 _MAX = re.compile(r"^max (?:plus (?P<others>[\d.E-]+) times others )?of:")
 _STAGES = ("primaryWeight", "secondaryWeight")
@@ -76,6 +79,8 @@ def shares(explanation: Mapping[str, Any]) -> list[Share]:
             query_weight, document_weight = (detail["value"] for detail in details)
             token = match["token"].replace(DOT_ALIAS, ".")
             add(Share("sparse", token, score, factor * query_weight, document_weight))
+        elif match := _HELD.match(description):
+            add(Share("sparse", match["token"].replace(DOT_ALIAS, "."), score))
         elif match := _TERM.match(description):
             add(Share("bm25", _word(match["term"]), score))
         elif description.startswith("script score function"):
@@ -87,7 +92,8 @@ def shares(explanation: Mapping[str, Any]) -> list[Share]:
                 visit(other, factor * float(match["others"] or 0))
         elif not description.startswith("product of") and _adds_up(node):
             for detail in details:
-                visit(detail, factor)
+                if abs(detail["value"]) > LOST * abs(node["value"]):
+                    visit(detail, factor)
         else:
             add(Share("other", " ".join(description.split())[:60], score))
 
@@ -137,6 +143,8 @@ def doubt(body: Body, explained: Sequence[Share], score: float) -> str | None:
         expected = predicted(body, explained)
     except InputError:
         return None  # a body that the oracle does not know
+    if abs(score) < LOST * abs(expected):
+        return None  # a hit beyond the window
     if abs(expected - score) > TOLERANCE * abs(score):
         return f"by its tokens' weights the score would be {expected:.4f}, and it is {score:.4f}"
     return None

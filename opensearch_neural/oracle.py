@@ -149,6 +149,9 @@ def _score(
         table = PackedTable.from_params(inner["script"]["params"])
         matched, _ = _score(inner["query"], documents, boosts, known)
         return matched, np.where(matched, table.scores(documents.codes), 0).astype(np.float32)
+    if kind == "constant_score" and inner.keys() <= {"filter", "boost"}:
+        matched, _ = _score(inner["filter"], documents, (), known)
+        return matched, np.where(matched, _product((*boosts, inner.get("boost", 1.0))), 0).astype(np.float32)
     if kind == "match_all":
         return np.ones(documents.documents, dtype=bool), np.ones(documents.documents, np.float32)
     if kind == "bool" and not inner.keys() - {"must", "should", "filter", "boost", "minimum_should_match"}:

@@ -42,6 +42,13 @@ MOST_LISTED = 1_000
 # a token a second time under this look-alike, which word-piece tokenizers fold to "." and so never produce themselves.
 DOT_ALIAS = "\u2024"
 
+# What the score of one phase counts where that of the next replaces it. Beside the new score it is lost in the rounding to
+# float32; hits that were not rescored keep it, and so their order, below all others. A power of two rounds no two to one.
+REPLACED = 2.0**-40
+
+# What a common token adds in phase one of high-IDF-first to a document that holds it, as a share of its weight in the query.
+HELD = 0.2
+
 
 @dataclass(frozen=True)
 class Rare:
@@ -54,7 +61,7 @@ class Rare:
     Half of the highest weight, and 30 hits rescored, kept nDCG@10 within half a point of all tokens on training queries
     of three kinds (scientific claims, web-search questions, questions about paragraphs) at the least cost.
 
-    At least one token is always rare, so phase one is never empty. Raises ValueError for another rule, a ratio or share
+    At least one token is always rare. Raises ValueError for another rule, a ratio or share
     outside 0 to 1, and a count that is no whole number from 1.
     """
 
@@ -265,33 +272,54 @@ def high_idf_first(
 ) -> Body:
     """Rare tokens first, the best of what they find rescored with all tokens (`inference-free-sparse`, section 5.3.2).
 
-    A hit's score is the full query's score. What is lost, by design: documents that hold only common tokens of the query,
-    and those beyond the `window` best of phase one in each shard. The window is widened to cover `from_ + size`, so paging
-    never runs past what was rescored.
+    In phase one a common token adds the same to every document that holds it: `HELD` times its weight. What it weighs
+    there is not read, and as it adds little, OpenSearch passes over documents that hold common tokens only, once rare ones
+    have filled the window. Where rare tokens find too few documents the common ones fill up: a page is full whenever that of
+    all tokens is.
 
-    With `exact` the second phase scores with all tokens anew. Without, it adds the common tokens to what the first has
-    found and reads no token twice: cheaper, and the same sum but for the last bits of a float32, to which each phase rounds.
+    A hit's score is the full query's score. What is lost, by design: documents beyond the `window` best of phase one in each
+    shard. The window is the same for every page, so that pages put together are one ranking without repeats. Hits beyond it
+    come behind, in the order of phase one, and their scores are not the query's; a window of the deepest page that is asked
+    for, or more, gives every hit its score.
 
-    With `collapse` there is one phase, because OpenSearch collapses nothing that it rescores: every document that holds a
-    rare token is scored with all tokens. So there is no window and what lies beyond it is not lost; it takes longer.
+    With `exact` the second phase scores with all tokens anew. Without, it adds the common tokens' scores to what the first
+    has found and reads no rare token twice: the same sum but for the last bits of a float32, to which each phase rounds.
+    Common tokens then add next to nothing in phase one, so that it chooses by rare tokens alone where these find enough.
+
+    With `collapse` there is one phase, because OpenSearch collapses nothing that it rescores: every document is scored with
+    all tokens. So there is no window and what lies beyond it is not lost; it takes longer.
+
+    Raises ValueError for a window below 1.
     """
+    if window < 1:
+        raise ValueError(f"window must be a whole number from 1, not {window}")
     first = rare_tokens(tokens, rare)
-    if collapse and len(first) < len(tokens):
-        holds_rare = [_sparse(first, field, plugin), *_clauses(filter)]
-        query = _filtered(_sparse(tokens, field, plugin), holds_rare)
+    common = {token: weight for token, weight in tokens.items() if token not in first}
+    if not common or collapse:
+        query = _filtered(_sparse(tokens, field, plugin), filter)
         return _body(query, size, from_, source, track_total_hits, highlight, collapse)
-    query = _filtered(_sparse(first, field, plugin), filter)
+    held = [_held(token, weight * (HELD if exact else REPLACED), field) for token, weight in common.items()]
+    query = _filtered({"bool": {"should": [_sparse(first, field, plugin), *held]}}, filter)
     body = _body(query, size, from_, source, track_total_hits, highlight, collapse)
-    if len(first) < len(tokens):
-        if exact:
-            # The second phase's score replaces that of the first.
-            second = {"rescore_query": _sparse(tokens, field, plugin), "query_weight": 0.0, "rescore_query_weight": 1.0}
-        else:
-            common = {token: weight for token, weight in tokens.items() if token not in first}
-            # The sum of both phases counts, which is what OpenSearch does unless told otherwise.
-            second = {"rescore_query": _sparse(common, field, plugin)}
-        body["rescore"] = {"window_size": max(window, from_ + size), "query": second}
+    if exact:
+        replaced = {"query_weight": REPLACED, "rescore_query_weight": 1.0}
+        second = {"rescore_query": _sparse(tokens, field, plugin), **replaced}
+    else:
+        # The sum of both phases counts, which is what OpenSearch does unless told otherwise.
+        second = {"rescore_query": _sparse(common, field, plugin)}
+    body["rescore"] = {"window_size": window, "query": second}
     return body
+
+
+def searched_first(body: Body) -> tuple[str, dict[str, float]]:
+    """(field, {token: weight}) of the rare tokens of a `high_idf_first` body; of a body with one phase, all its tokens.
+
+    Raises ValueError for a query that is not sparse.
+    """
+    query = body["query"]
+    query = query["bool"]["must"][0] if "must" in query.get("bool", {}) else query
+    parts = query.get("bool", {}).get("should", [])
+    return sparse_tokens(parts[0] if any("constant_score" in part for part in parts) else query)
 
 
 def knn(
@@ -359,8 +387,8 @@ def quantized_rescore(
 
     where the offset is the least constant that keeps every score from being negative, which OpenSearch would refuse. It
     is the same for all hits of a query, so that it changes no ranking; `quantized_offset` of the body says what to
-    subtract. Hits without a code are ranked as by the least inner product there can be. The window is widened to cover
-    the page.
+    subtract. Hits without a code are ranked as by the least inner product there can be. The window is the same for every
+    page, and hits beyond it come behind, in the order that they had: pages put together are one ranking without repeats.
 
     A body with `collapse` gets no stage, because OpenSearch collapses nothing that it rescores: everything that its query
     matches is scored so, window or not.
@@ -383,10 +411,10 @@ def quantized_rescore(
         }
         return {**body, "query": script}
     stage = {
-        "window_size": max(window, body.get("from", 0) + body["size"]),
+        "window_size": window,
         "query": {
             "rescore_query": _quantized(table, field, {"match_all": {}}),
-            "query_weight": float(first_weight),
+            "query_weight": float(first_weight) or REPLACED,
             "rescore_query_weight": float(weight),
         },
     }
@@ -432,7 +460,7 @@ def cascade(
     the `dense_window` best of those: three stages in one request, windows counted in each shard.
 
     The score of a hit is `high_idf_first`'s + weight · (inner product + offset), see `quantized_rescore`. table: (M, 256).
-    No window is narrower than the page, nor the second stage's than the third's.
+    The second stage's window is no narrower than the third's. Windows are the same for every page.
     """
     first = high_idf_first(
         tokens,
@@ -609,11 +637,17 @@ def _sparse(tokens: Mapping[str, float], field: str, plugin: bool, boost: float 
         return {"match_none": {}}
     if plugin:
         return {"neural_sparse": {field: {"query_tokens": weights, **boosted}}}
-    each = [
-        {"rank_feature": {"field": f"{field}.{token.replace('.', DOT_ALIAS)}", "linear": {}, "boost": weight}}
-        for token, weight in weights.items()
-    ]
+    each = [_feature(token, field, boost=weight) for token, weight in weights.items()]
     return {"bool": {"should": each, **boosted}}
+
+
+def _feature(token: str, field: str, **boost: float) -> Clause:
+    return {"rank_feature": {"field": f"{field}.{token.replace('.', DOT_ALIAS)}", "linear": {}, **boost}}
+
+
+def _held(token: str, score: float, field: str) -> Clause:
+    """The same score for every document that holds the token."""
+    return {"constant_score": {"filter": _feature(token, field), "boost": float(score)}}
 
 
 def sparse_tokens(clause: Clause) -> tuple[str, dict[str, float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from base64 import b64encode
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from opensearch_neural import queries
 from opensearch_neural.index.mapping import index_body, rank_features
-from opensearch_neural.index.record import DenseMeta, IndexMeta, SparseMeta
+from opensearch_neural.index.record import DenseMeta, IndexMeta, QuantizedMeta, SparseMeta
 from opensearch_neural.queries import Rare, rare_tokens
 
 WEIGHTS = {"rainbow": 9.0, "cause": 5.0, "what": 1.0, "a": 0.2}
@@ -62,9 +63,11 @@ def test_a_wrong_threshold_is_named(wrong: str) -> None:
         Rare.parse(wrong)
 
 
-def test_the_rescore_window_covers_the_page() -> None:
-    body = queries.high_idf_first(WEIGHTS, window=100, size=50, from_=200)
-    assert body["rescore"]["window_size"] == 250
+def test_the_window_is_the_same_for_every_page() -> None:
+    pages = [queries.high_idf_first(WEIGHTS, window=100, size=size, from_=at) for size, at in ((10, 0), (50, 200))]
+    assert [body["rescore"]["window_size"] for body in pages] == [100, 100]
+    with pytest.raises(ValueError, match="window must be a whole number from 1"):
+        queries.high_idf_first(WEIGHTS, window=0)
 
 
 def test_without_common_tokens_there_is_no_second_phase() -> None:
@@ -72,12 +75,21 @@ def test_without_common_tokens_there_is_no_second_phase() -> None:
 
 
 @pytest.mark.parametrize("plugin", [True, False])
-def test_unless_exact_no_token_is_in_both_phases_and_none_is_left_out(plugin: bool) -> None:
+def test_unless_exact_no_token_is_scored_twice_and_none_is_left_out(plugin: bool) -> None:
     body = queries.high_idf_first(WEIGHTS, rare=Rare("count", 2), exact=False, plugin=plugin)
-    first = queries.neural_sparse({"rainbow": 9.0, "cause": 5.0}, plugin=plugin)["query"]
-    rest = {token: weight for token, weight in WEIGHTS.items() if token not in ("rainbow", "cause")}
-    assert body["query"] == first
-    assert body["rescore"]["query"] == {"rescore_query": queries.neural_sparse(rest, plugin=plugin)["query"]}
+    _, first = queries.searched_first(body)
+    _, second = queries.sparse_tokens(body["rescore"]["query"]["rescore_query"])
+    assert {**first, **second} == WEIGHTS and not first.keys() & second.keys()
+    assert set(body["rescore"]["query"]) == {"rescore_query"}
+
+
+@pytest.mark.parametrize("plugin", [True, False])
+@pytest.mark.parametrize("exact", [True, False])
+def test_what_is_searched_first_is_read_from_the_body(plugin: bool, exact: bool) -> None:
+    how = {"plugin": plugin, "exact": exact, "filter": {"exists": {"field": "n"}}}
+    body = queries.high_idf_first(WEIGHTS, rare=Rare("count", 2), **how)  # type: ignore[arg-type]
+    assert queries.searched_first(body) == ("sparse", {"rainbow": 9.0, "cause": 5.0})
+    assert queries.searched_first(queries.high_idf_first(WEIGHTS, rare=Rare("count", 9))) == ("sparse", WEIGHTS)
 
 
 def test_bodies_are_plain_json() -> None:
@@ -163,12 +175,17 @@ def documents() -> list[dict[str, float]]:
 def sparse_index(client) -> Iterator[dict[int, str]]:
     """Two indexes with the same documents, of 1 and of 3 shards: {shards: name}."""
     names = {shards: f"osn-test-queries-{shards}-{random.randrange(1 << 30)}" for shards in (1, 3)}
-    meta = IndexMeta(sparse=SparseMeta("m", "h", "q"), dense=DenseMeta("m", "h", 3, "float", True))
+    meta = IndexMeta(
+        sparse=SparseMeta("m", "h", "q"),
+        dense=DenseMeta("m", "h", 3, "float", True),
+        quantized=QuantizedMeta("m", "h", 2),
+    )
     for shards, name in names.items():
         client.indices.create(index=name, body=index_body(meta, shards=shards, replicas=0))
         lines: list[dict] = []
         for number, row in enumerate(documents()):
-            source = {"text": f"rainbow {number}", "n": number, "sparse": rank_features(row), "dense": [1, number, 1]}
+            source = {"text": f"rainbow {number} {' '.join(row)}", "n": number, "sparse": rank_features(row)}
+            source |= {"dense": [1, number, 1], "pq": b64encode(bytes([number, 3 * number % 256])).decode()}
             lines += [{"index": {"_id": f"d{number:03}"}}, source]
         answer = client.bulk(index=name, body=lines, refresh=True)
         assert not answer["errors"]
@@ -201,7 +218,7 @@ against_the_cluster = settings(
 @pytest.mark.parametrize("shards", [1, 3])
 @given(tokens=query_tokens, rare=rares, filter=filters, plugin=st.booleans())
 @against_the_cluster
-def test_high_idf_first_is_the_full_query_among_documents_with_a_rare_token(
+def test_high_idf_first_with_a_window_of_all_documents_is_the_full_query(
     client,
     sparse_index,
     shards: int,
@@ -210,21 +227,103 @@ def test_high_idf_first_is_the_full_query_among_documents_with_a_rare_token(
     filter,
     plugin: bool,
 ) -> None:
-    """With a window of at least the matches of phase one: the same scores, the same order, nothing else."""
+    """The same scores, the same order, nothing else."""
     index = sparse_index[shards]
-    full = run(client, index, queries.neural_sparse(tokens, size=DOCUMENTS, filter=filter, plugin=plugin))
-    rare_set = set(rare_tokens(tokens, rare))
-    with_rare = {f"d{number:03}" for number, row in enumerate(documents()) if rare_set & set(row)}
-    expected = [hit for hit in full if hit[0] in with_rare]
-    body = queries.high_idf_first(tokens, rare=rare, window=DOCUMENTS, size=DOCUMENTS, filter=filter, plugin=plugin)
-    assert run(client, index, body) == expected
-    body = queries.high_idf_first(
-        tokens, rare=rare, window=DOCUMENTS, exact=False, size=DOCUMENTS, filter=filter, plugin=plugin
-    )
-    found = run(client, index, body)
+    expected = run(client, index, queries.neural_sparse(tokens, size=DOCUMENTS, filter=filter, plugin=plugin))
+    every = {"rare": rare, "window": DOCUMENTS, "size": DOCUMENTS, "filter": filter, "plugin": plugin}
+    assert run(client, index, queries.high_idf_first(tokens, **every)) == expected
+    found = run(client, index, queries.high_idf_first(tokens, exact=False, **every))
     assert dict(found) == pytest.approx(dict(expected), rel=1e-6)  # the sum of two phases, each a float32
     in_full = [dict(expected)[id] for id, _ in found]
     assert all(one >= next_one * (1 - 1e-6) for one, next_one in pairwise(in_full))  # the order, ties but for rounding
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("shards", [1, 3])
+@given(
+    tokens=query_tokens,
+    rare=rares,
+    filter=filters,
+    plugin=st.booleans(),
+    exact=st.booleans(),
+    size=st.integers(1, 40),
+    window=st.integers(1, 40),
+)
+@against_the_cluster
+def test_a_page_of_high_idf_first_is_full_whenever_that_of_all_tokens_is(
+    client,
+    sparse_index,
+    shards: int,
+    tokens: dict[str, float],
+    rare: Rare,
+    filter,
+    plugin: bool,
+    exact: bool,
+    size,
+    window,
+) -> None:
+    page = {"size": size, "filter": filter, "plugin": plugin, "source": False}
+    full = run(client, sparse_index[shards], queries.neural_sparse(tokens, **page))
+    found = run(
+        client, sparse_index[shards], queries.high_idf_first(tokens, rare=rare, window=window, exact=exact, **page)
+    )
+    assert len(found) == len(full)
+
+
+@pytest.mark.cluster
+def test_rare_tokens_come_first_and_common_ones_fill_up(client, sparse_index) -> None:
+    rows = {f"d{number:03}": row for number, row in enumerate(documents())}
+    holding = {id for id, row in rows.items() if "t0" in row}
+    assert 2 <= len(holding) < 30
+    for window in (1, 30):
+        body = queries.high_idf_first({"t0": 12.0, "[x]": 1.0}, window=window, size=30)
+        hits = [hit["_id"] for hit in client.search(index=sparse_index[1], body=body)["hits"]["hits"]]
+        assert len(hits) == 30 and holding <= set(hits)
+        if window == 1:
+            assert set(hits[: len(holding)]) == holding
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("plugin", [True, False])
+def test_a_common_token_adds_the_same_to_every_document_that_holds_it(client, sparse_index, plugin: bool) -> None:
+    tokens = {"t0": 12.0, "t9": 3.0, "u.s": 2.0}
+    for exact, share in ((True, queries.HELD), (False, 0.0)):
+        body = queries.high_idf_first(tokens, exact=exact, plugin=plugin)
+        found = dict(run(client, sparse_index[3], {"query": body["query"], "size": DOCUMENTS}))
+        rows = {f"d{number:03}": row for number, row in enumerate(documents())}
+        assert found.keys() == {id for id, row in rows.items() if row.keys() & tokens.keys()}
+        for id, score in found.items():
+            held = share * sum(tokens[token] for token in ("t9", "u.s") if token in rows[id])
+            assert score == pytest.approx(12 * rows[id].get("t0", 0) + held, rel=2**-8, abs=1e-9)
+
+
+TABLE = [[float((7 * part + number) % 31) for number in range(256)] for part in range(2)]
+
+
+def paged(engine: str, tokens: dict[str, float], rare: Rare, window: int, plugin: bool, **page) -> dict:
+    if engine == "jpq-rescore":
+        return queries.quantized_rescore(queries.bm25(" ".join(tokens), **page), TABLE, window=window)
+    how = {"rare": rare, "window": window, "plugin": plugin, **page}
+    if engine == "cascade":
+        return queries.cascade(tokens, TABLE, dense_window=max(1, window // 2), weight=0.3, **how)
+    return queries.high_idf_first(tokens, exact=engine == "high-idf-first", **how)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("engine", ["high-idf-first", "high-idf-first, remaining", "cascade", "jpq-rescore"])
+@given(tokens=query_tokens, rare=rares, plugin=st.booleans(), window=st.integers(1, 40), size=st.integers(1, 23))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_pages_put_together_are_one_ranking_without_repeats(
+    client, sparse_index, engine: str, shards: int, tokens: dict[str, float], rare: Rare, plugin: bool, window, size
+) -> None:
+    def page(from_: int, size: int) -> list[str]:
+        body = paged(engine, tokens, rare, window, plugin, size=size, from_=from_, source=False)
+        return [hit["_id"] for hit in client.search(index=sparse_index[shards], body=body)["hits"]["hits"]]
+
+    pages = [id for from_ in range(0, 69, size) for id in page(from_, size)]
+    assert len(set(pages)) == len(pages)
+    assert not pages or pages == page(0, len(pages))
 
 
 @pytest.mark.cluster
@@ -275,18 +374,6 @@ def test_filters_hold_on_every_engine_and_add_nothing_to_scores(client, sparse_i
     if engine in ("neural_sparse", "high_idf_first", "knn", "bm25"):
         everything = dict(run(client, sparse_index[3], body(None)))
         assert all(everything[id] == score for id, score in filtered)
-
-
-@pytest.mark.cluster
-def test_paging_neither_repeats_nor_skips(client, sparse_index) -> None:
-    tokens = {"t5": 4.0, "t8": 3.0, "é": 0.5}
-    everything = client.search(index=sparse_index[3], body=queries.high_idf_first(tokens, size=40))["hits"]["hits"]
-    pages = []
-    for start in range(0, 40, 8):
-        body = queries.high_idf_first(tokens, size=8, from_=start, window=10)
-        pages += client.search(index=sparse_index[3], body=body)["hits"]["hits"]
-    assert [hit["_score"] for hit in pages] == [hit["_score"] for hit in everything]
-    assert len({hit["_id"] for hit in pages}) == len(pages)
 
 
 @pytest.mark.cluster

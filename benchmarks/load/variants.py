@@ -35,7 +35,7 @@ from typing import Any
 
 from opensearch_neural.engines import ENGINES, Engines
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.queries import DOT_ALIAS, Body, Rare, rare_tokens
+from opensearch_neural.queries import Body, Rare, rare_tokens, searched_first
 
 TWO_PHASE = "two-phase"
 ALL_ENGINES = (*ENGINES, TWO_PHASE)
@@ -318,8 +318,10 @@ def _round_weights(node: Any, digits: int) -> None:
     elif isinstance(node, dict):
         if "query_tokens" in node:
             node["query_tokens"] = {token: _rounded(weight, digits) for token, weight in node["query_tokens"].items()}
-        elif "rank_feature" in node:
+        elif "boost" in node.get("rank_feature", {}):
             node["rank_feature"]["boost"] = _rounded(node["rank_feature"]["boost"], digits)
+        elif "boost" in node.get("constant_score", {}):
+            node["constant_score"]["boost"] = _rounded(node["constant_score"]["boost"], digits)
         else:
             for item in node.values():
                 _round_weights(item, digits)
@@ -330,22 +332,17 @@ def _rounded(weight: float, digits: int) -> float:
 
 
 def tokens_of(body: Body, rare: Rare | None = None) -> tuple[str, list[str]]:
-    """(field, tokens) that phase one of a sparse body searches; a text query's field and no tokens.
+    """(field, tokens) that decide phase one of a sparse body; a text query's field and no tokens.
 
     Tokens are as they are stored, so a rank_feature clause's look-alike dot is what it is.
 
     rare: which of them, where it is the cluster that splits the query.
     """
     query = _first_phase(body["query"])
-    if "neural_sparse" in query:
-        ((field, clause),) = query["neural_sparse"].items()
-        tokens = clause["query_tokens"]
-        return field, list(tokens if rare is None else rare_tokens(tokens, rare))
-    if "bool" in query:
-        names = [
-            clause["rank_feature"]["field"] for clause in query["bool"].get("should", []) if "rank_feature" in clause
-        ]
-        return "sparse", [name.partition(".")[2].replace(DOT_ALIAS, ".") for name in names]
     if "match" in query:
         return next(iter(query["match"])), []
-    return "", []
+    try:
+        field, tokens = searched_first(body)
+    except ValueError:
+        return "", []
+    return field, list(tokens if rare is None else rare_tokens(tokens, rare))

@@ -196,7 +196,7 @@ def searched(
     own_documents: Collection[str],
     timed: int,
 ) -> tuple[list[EngineResult], CommonOnly | None]:
-    """(what each engine did with the queries, what high-IDF-first cannot find; None if it is not measured)."""
+    """(what each engine did with the queries, what high-IDF-first puts last; None if it is not measured)."""
     from opensearch_neural.evaluation import engine_comparison
     from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 

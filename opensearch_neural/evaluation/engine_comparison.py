@@ -20,7 +20,7 @@ from opensearch_neural.evaluation.measures import Measured, Qrels, cutoff, measu
 from opensearch_neural.evaluation.result_rows import rows
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.index.record import existing_record
-from opensearch_neural.queries import Body
+from opensearch_neural.queries import Body, neural_sparse, searched_first
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.opensearch import MOST_HITS, Latencies, OpenSearchRetriever, search, time_queries
 
@@ -51,7 +51,7 @@ class EngineResult:
 
 @dataclass(frozen=True)
 class CommonOnly:
-    """Documents of the full sparse query's page that hold none of its rare tokens, which high-IDF-first cannot find."""
+    """Documents of the full sparse query's page that hold none of its rare tokens: high-IDF-first puts them last."""
 
     queries: int
     affected_queries: int
@@ -165,10 +165,9 @@ def common_only(
     *,
     progress: Progress | None = None,
 ) -> CommonOnly:
-    """What high-IDF-first cannot find of the pages that the full sparse query gave (`full`: a run of 10 hits a query).
+    """What of the pages that the full sparse query gave (`full`: a run of 10 hits a query) holds common tokens only.
 
-    Exact: the cluster is asked which of a page's documents match phase one (the body's `query`, before `rescore`) with
-    a filter on their ids. Those that do not match hold common tokens of the query only.
+    Exact: the cluster is asked which of a page's documents hold one of the rare tokens, with a filter on their ids.
     """
     pages = {queries[query]: [document for document, _ in rank(hits)[:PAGE]] for query, hits in full.items()}
 
@@ -176,7 +175,11 @@ def common_only(
         body = high_idf_first(text, size)
         passages: Body = {name: value for name, value in body.items() if name in ("collapse", "docvalue_fields")}
         page = {"terms": {"parent": pages[text]}} if passages else {"ids": {"values": pages[text]}}
-        return {"size": body["size"], "query": {"bool": {"must": [body["query"]], "filter": [page]}}, **passages}
+        query = body["query"]
+        if "match_none" not in query:
+            field, rare = searched_first(body)
+            query = neural_sparse(rare, field=field, plugin=False)["query"]
+        return {"size": body["size"], "query": {"bool": {"must": [query], "filter": [page]}}, **passages}
 
     asked = {query: queries[query] for query, hits in full.items() if hits}
     kept = OpenSearchRetriever(client, index, "phase one", among_page, progress=progress).retrieve(asked, PAGE)
@@ -262,7 +265,7 @@ def engine_rows(
 
 
 def common_only_rows(data: str, lost: CommonOnly) -> list[Row]:
-    """What high-IDF-first loses, as result rows of the engine "high-idf-first" (see `CommonOnly`)."""
+    """What high-IDF-first puts last, as result rows of the engine "high-idf-first" (see `CommonOnly`)."""
     return [
         Row(data, "high-idf-first", name, value, None, None, n)
         for name, value, n in (

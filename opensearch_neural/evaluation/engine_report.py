@@ -37,7 +37,7 @@ def write_runs(folder: Path, results: Sequence[EngineResult]) -> None:
 def print_tables(
     summary: Summary, results: Sequence[EngineResult], baseline: str | None, lost: CommonOnly | None
 ) -> None:
-    """Means and latencies, differences to the baseline, what high-IDF-first loses, and the goals."""
+    """Means and latencies, differences to the baseline, what high-IDF-first puts last, and the goals."""
     measures = list(results[0].measured.mean)
     timed = ["P50 ms", "P99 ms", "encode P50 ms"] if results[0].latency is not None else []
     print(f"{summary.title}\n")
@@ -62,7 +62,7 @@ def print_tables(
             print(f"\n{result.engine} found nothing for {result.measured.unanswered:,} queries; each counts as 0")
     if lost is not None:
         print(
-            "\nhigh-idf-first cannot find documents that hold only common tokens of a query: "
+            "\nhigh-idf-first puts documents last that hold only common tokens of a query: "
             f"{lost.lost:,} of the {lost.documents:,} in the full sparse query's top 10 "
             f"({lost.lost_relevant:,} judged relevant), in {lost.affected_queries:,} of {lost.queries:,} queries "
             f"({lost.affected_queries / lost.queries:.1%})"

@@ -109,7 +109,7 @@ def two_phase_window(request: Request, parameters: Body, path: Path) -> None:
             ("from",),
             f"the processor rescores size × expansion_rate = {window:.0f} hits a shard whatever `from` is, and the page "
             f"ends at {request.page_end:.0f}",
-            "raise expansion_rate to (from + size) / size, or use queries.high_idf_first, whose window follows",
+            "raise expansion_rate to (from + size) / size, or use queries.high_idf_first, whose pages agree",
         )
 
 

@@ -20,7 +20,7 @@ from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, SparseMeta
-from opensearch_neural.queries import Rare, best_passages, rare_tokens
+from opensearch_neural.queries import Rare, best_passages
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 
 LONG = [
@@ -116,14 +116,13 @@ def exhaustive(client: Any, index: str, body: dict[str, Any]) -> dict[str, float
 
 @pytest.mark.parametrize("plugin", [True, False])
 @pytest.mark.parametrize("rare", [Rare("count", 1), Rare("ratio", 0.5), Rare("share", 1.0)])
-def test_high_idf_first_over_passages_loses_only_those_without_a_rare_token(
+def test_high_idf_first_over_passages_is_one_phase_and_loses_nothing(
     client: Any, passages_of_numbers: str, rare: Rare, plugin: bool
 ) -> None:
     tokens = {"a": 5.0, "e.f": 3.0, "c": 1.0}
     body = queries.high_idf_first(tokens, rare=rare, plugin=plugin, size=50, collapse="parent")
     assert "rescore" not in body
-    holds_rare = queries.neural_sparse(rare_tokens(tokens, rare), plugin=plugin)["query"]
-    expected = exhaustive(client, passages_of_numbers, queries.neural_sparse(tokens, plugin=plugin, filter=holds_rare))
+    expected = exhaustive(client, passages_of_numbers, queries.neural_sparse(tokens, plugin=plugin))
     found = best(client, passages_of_numbers, body)
     assert dict(found) == expected and len(found) == len(expected)
 
