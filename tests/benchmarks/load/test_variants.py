@@ -86,16 +86,24 @@ def test_overlap_counts_ties_with_the_last_place(hits: dict[str, float], share: 
 
 @pytest.mark.cluster
 def test_ways_of_asking_the_same_find_the_same(client, loaded: str, corpus) -> None:
-    """Forms, fields returned and how the second phase adds up are matters of speed: scores stay what they are."""
-    variants = parse_variants(
-        "high-idf-first,high-idf-first+rescore=remaining,high-idf-first+form=features,"
-        "high-idf-first+rescore=remaining+form=features,high-idf-first+source=none,high-idf-first+source=docvalues,"
-        "high-idf-first+answer=lean,high-idf-first+hits=yes"
+    """Forms, fields returned and how the second phase adds up are matters of speed: scores stay what they are.
+
+    In a window of all documents, as `rescore=remaining` chooses those of a narrower one by rare tokens alone.
+    """
+    ways = (
+        "",
+        "rescore=remaining",
+        "form=features",
+        "rescore=remaining+form=features",
+        "source=none",
+        "source=docvalues",
     )
+    first, *others = [f"high-idf-first+window=1000{'+' * bool(way)}{way}" for way in (*ways, "answer=lean", "hits=yes")]
+    variants = parse_variants(",".join([first, *others]))
     questions = BeirData.load(corpus).queries
     workload = prepare(client, LoadTarget(ConnectionSettings()), loaded, variants, list(questions.values()))
     runs = {each.name: retrieve(client, workload, each, questions, 10) for each in variants}
-    plain = runs.pop("high-idf-first")
+    plain = runs.pop(first)
     for name, run in runs.items():
         for query, hits in plain.items():
             assert sorted(run[query].values(), reverse=True) == pytest.approx(
