@@ -23,7 +23,7 @@ PYTHONS ?= python3.10 python3.11 python3.12 python3.13
 
 ## The plain package, installed alone under each Python, ingests and searches; and every module of ours compiles there.
 test-pythons: check-java install
-	@for python in $(PYTHONS); do command -v $$python >/dev/null || echo "$$python is not installed, and not tested"; done
+	@for python in $(PYTHONS); do $$python -c '' 2>/dev/null || echo "$$python is not installed, and not tested"; done
 	OSN_PYTHONS="$(PYTHONS)" $(BIN)/python -m pytest -q tests/test_plain_install.py
 
 lint: install

@@ -36,7 +36,12 @@ for body in (queries.neural_sparse(tokens, plugin=False), queries.high_idf_first
 """
 
 
-PYTHONS = [path for name in os.environ.get("OSN_PYTHONS", sys.executable).split() if (path := shutil.which(name))]
+def runs(python: str | None) -> bool:
+    """Whether there is this interpreter. A shim may be on the PATH without one behind it."""
+    return python is not None and subprocess.run([python, "-c", ""], capture_output=True).returncode == 0
+
+
+PYTHONS = [python for name in os.environ.get("OSN_PYTHONS", sys.executable).split() if runs(python := shutil.which(name))]
 """`make test-pythons` names several."""
 
 
