@@ -41,7 +41,9 @@ def runs(python: str | None) -> bool:
     return python is not None and subprocess.run([python, "-c", ""], capture_output=True).returncode == 0
 
 
-PYTHONS = [python for name in os.environ.get("OSN_PYTHONS", sys.executable).split() if runs(python := shutil.which(name))]
+PYTHONS = [
+    python for name in os.environ.get("OSN_PYTHONS", sys.executable).split() if runs(python := shutil.which(name))
+]
 """`make test-pythons` names several."""
 
 

@@ -20,13 +20,14 @@ from opensearch_neural.corpus.documents import (
     as_document,
     plain,
 )
-from opensearch_neural.corpus.text_files import BadLine, printable, read_lines
+from opensearch_neural.corpus.text_files import BadLine, Unterminated, cut_off, printable, read_lines
 from opensearch_neural.errors import InputError
 
 log = logging.getLogger(__name__)
 
 
 def read_json_lines(stream: BufferedReader, file: str, names: FieldNames, on_reject: OnReject) -> Iterator[Document]:
+    """Raises InputError for one JSON array, damage, and a file that ends within a record."""
     told = False
     for number, line in read_lines(stream, file):
         if isinstance(line, BadLine):
@@ -39,6 +40,8 @@ def read_json_lines(stream: BufferedReader, file: str, names: FieldNames, on_rej
                 raise InputError(
                     f"{file} is one JSON array, not lines of JSON", f"write one object per line: jq -c '.[]' {file}"
                 ) from None
+            if isinstance(line, Unterminated) and line.lstrip().startswith(b"{") and not line.rstrip().endswith(b"}"):
+                raise cut_off(file, number) from None
             on_reject(Rejected(file, number, str(defect), printable(line)))
             continue
         if not document.text and not told:

@@ -24,7 +24,7 @@ from opensearch_neural.corpus.documents import (
     check_columns,
     plain,
 )
-from opensearch_neural.corpus.text_files import MAX_LINE_BYTES, BadLine, printable, read_lines
+from opensearch_neural.corpus.text_files import MAX_LINE_BYTES, BadLine, Unterminated, cut_off, printable, read_lines
 from opensearch_neural.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,10 @@ NumberedLines = Iterator[tuple[int, "bytes | BadLine"]]
 
 class _Misshapen(Exception):
     """A row that is no row, or has other columns than the header."""
+
+
+class _TooFewCells(_Misshapen):
+    """A row that has fewer: at the end of a file it may have been cut."""
 
 
 def read_csv(stream: BufferedReader, file: str, names: FieldNames, on_reject: OnReject) -> Iterator[Document]:
@@ -96,6 +100,8 @@ def _unquoted_rows(lines: NumberedLines, file: str, names: FieldNames, on_reject
         try:
             yield _row(cells, header, names, file, number)
         except (Defect, _Misshapen) as defect:
+            if isinstance(line, Unterminated) and isinstance(defect, _TooFewCells):
+                raise cut_off(file, number) from None
             on_reject(Rejected(file, number, str(defect), printable(line)))
 
 
@@ -103,9 +109,11 @@ def _ids_and_texts(lines: NumberedLines, file: str, on_reject: OnReject) -> Iter
     for number, line, cells in _split_lines(lines, file, on_reject):
         try:
             if len(cells) < 2:
-                raise _Misshapen("expected an id and a text, and a tab between them")
+                raise _TooFewCells("expected an id and a text, and a tab between them")
             yield _row([cells[0], "\t".join(cells[1:])], ["_id", "text"], FieldNames(), file, number)
         except (Defect, _Misshapen) as defect:
+            if isinstance(line, Unterminated) and isinstance(defect, _TooFewCells):
+                raise cut_off(file, number) from None
             on_reject(Rejected(file, number, str(defect), printable(line)))
 
 
@@ -118,6 +126,10 @@ def _split_lines(lines: NumberedLines, file: str, on_reject: OnReject) -> Iterat
             yield number, line, line.decode("utf-8", "surrogateescape").split("\t")
 
 
+class _OpenCell(_Misshapen):
+    """A row whose last cell is in quotation marks of which the second never comes."""
+
+
 class _LinesOfRows:
     """The lines of a file as the csv module wants them, and those that its present row was made of."""
 
@@ -127,11 +139,14 @@ class _LinesOfRows:
         self.on_reject = on_reject
         self.number = 0
         """Of the last line that was read."""
+        self.unterminated = False
+        """Whether that ended with the file."""
         self.of_row: list[str] = []
 
     def __iter__(self) -> Iterator[str]:
         for number, line in self.lines:
             self.number = number
+            self.unterminated = isinstance(line, Unterminated)
             if isinstance(line, BadLine):
                 self.on_reject(Rejected(self.file, number, line.reason, printable(line.raw)))
                 continue
@@ -158,7 +173,8 @@ def _quoted_rows(
             try:
                 row = next(rows, None)
             except csv.Error as error:
-                raise _Misshapen(f"not a row of csv: {error}") from None
+                kind = _OpenCell if str(error) == "unexpected end of data" else _Misshapen
+                raise kind(f"not a row of csv: {error}") from None
             if row is None:
                 return
             if not row:
@@ -174,6 +190,8 @@ def _quoted_rows(
                     f"{file}, line {start}: a quotation mark makes one row of the lines {start} to {lines.number}: {error}",
                     "close it, or double each quotation mark within a cell: how many rows it takes cannot be known",
                 ) from None
+            if isinstance(error, _OpenCell) or (lines.unterminated and isinstance(error, _TooFewCells)):
+                raise cut_off(file, start) from None
             if not header:
                 raise InputError(f"{file}, line {start}: the header cannot be read: {error}") from None
             on_reject(Rejected(file, start, str(error), lines.raw))
@@ -184,7 +202,8 @@ def _quoted_rows(
 def _row(cells: list[str], header: list[str], names: FieldNames, file: str, number: int) -> Document:
     """The cells of a row, decoded with surrogateescape, as a Document; raises Defect or _Misshapen."""
     if len(cells) != len(header):
-        raise _Misshapen(f"expected {len(header)} columns as in the header, found {len(cells)}")
+        kind = _TooFewCells if len(cells) < len(header) else _Misshapen
+        raise kind(f"expected {len(header)} columns as in the header, found {len(cells)}")
     known = {*names.id, *names.text, *names.title, *names.url}
     try:
         # There is no null: an empty cell is no value, not an empty one (a date or number would be refused).

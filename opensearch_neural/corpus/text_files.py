@@ -50,6 +50,17 @@ class BadLine:
     """What is left of it."""
 
 
+class Unterminated(bytes):
+    """The last line of a file that does not end with a line end: it may have been cut."""
+
+
+def cut_off(file: str, number: int) -> InputError:
+    return InputError(
+        f"{file}, line {number}: the file ends within this record",
+        "fetch or write the file again: how much is missing behind this place cannot be known",
+    )
+
+
 @dataclass(slots=True, frozen=True)
 class _Codec:
     name: str
@@ -136,6 +147,8 @@ def _members(stream: BufferedReader, data: bytes, codec: _Codec, name: str) -> I
 def read_lines(stream: BufferedReader, name: str, *, blanks: bool = False) -> Iterator[tuple[int, bytes | BadLine]]:
     """(number from 1, line without its end) of a stream; blank lines are counted, and left out unless `blanks`.
 
+    A last line without an end is `Unterminated`.
+
     Raises InputError where the stream is damaged (see `decompressed`) and for UTF-16.
     """
     number = 0
@@ -174,7 +187,7 @@ def read_lines(stream: BufferedReader, name: str, *, blanks: bool = False) -> It
     if size > MAX_LINE_BYTES:
         yield number + 1, _too_long(line, size)
     elif line.strip():
-        yield number + 1, line[:-1] if line.endswith(b"\r") else line
+        yield number + 1, Unterminated(line[:-1] if line.endswith(b"\r") else line)
 
 
 def _too_long(line: bytes, size: int) -> BadLine:

@@ -106,3 +106,23 @@ def test_zero_padding_behind_a_gzip_member_is_no_defect(tmp_path: Path) -> None:
     )
     documents, rejected = read(path)
     assert (len(documents), rejected) == (2, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("c.jsonl", b'{"_id": "a", "text": "t"}\n{"_id": "b", "te'),
+        ("c.csv", b"_id,text,lang\na,t,en\nb,t"),
+        ("c.csv", b'_id,text\na,t\nb,"t\n'),
+        ("c.tsv", b"_id\ttext\tlang\na\tt\ten\nb\tt"),
+        ("c.tsv", b"1\ttext\n2\ttext\n3"),
+    ],
+)
+def test_a_file_that_ends_within_a_record_is_damaged(name: str, data: bytes, tmp_path: Path) -> None:
+    """A download that broke off. Before, its last record alone was set aside, and what was missing was not noticed."""
+    with pytest.raises(InputError, match="the file ends within this record"):
+        read(written(tmp_path / name, data))
+    _, rejected = read(written(tmp_path / "whole.jsonl", b'{"_id": "a", "text": "t"}\n{"_id": "b", "te\n'))
+    assert len(rejected) == 1, "a line that ends is a line"
+    assert len(read(written(tmp_path / "c.jsonl", b'{"_id": "a", "text": "t"}'))[0]) == 1
+    assert len(read(written(tmp_path / "c.jsonl", b'{"_id": "a", "text": "t"}\n{"_id": "b"}'))[1]) == 1

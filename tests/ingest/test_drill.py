@@ -145,6 +145,59 @@ def test_02_half_a_file_ends_before_the_swap_and_the_whole_one_goes_on(
         assert report["skipped"] > 0
 
 
+def as_json_lines(rows: list[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def as_csv(rows: list[dict[str, Any]]) -> bytes:
+    lines = ["_id,text,year", *(f"{row['_id']},{row['text']},{row['year']}" for row in rows)]
+    return "\n".join(lines).encode()
+
+
+def as_parquet(rows: list[dict[str, Any]]) -> bytes:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    table = pa.table({name: [row[name] for row in rows] for name in ("_id", "text", "year")})
+    sink = pa.BufferOutputStream()
+    parquet.write_table(table, sink, row_group_size=500)
+    return bytes(sink.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "damage"),
+    [
+        ("d.jsonl", as_json_lines, lambda data: data[: data.rindex(b" rain ")]),
+        ("d.csv", as_csv, lambda data: data[: data.index(b",", len(data) * 19 // 20)]),
+        ("d.csv", as_csv, lambda data: data.replace(b"doc-0-001500,", b'doc-0-001500,"')),
+        ("d.tsv", lambda rows: as_csv(rows).replace(b",", b"\t"), lambda data: data[: data.rindex(b"\t")]),
+        ("d.parquet", as_parquet, lambda data: data[: len(data) * 9 // 10]),
+        ("d.parquet", as_parquet, lambda data: data[:4000] + bytes(4000) + data[8000:]),
+    ],
+    ids=["lines of JSON", "csv", "an unclosed cell", "tsv", "parquet", "a row group of parquet"],
+)
+def test_02_what_breaks_off_or_is_damaged_in_any_format_is_not_served(
+    client: Any,
+    index_name: str,
+    tmp_path: Path,
+    name: str,
+    written: Callable[[list[dict[str, Any]]], bytes],
+    damage: Callable[[bytes], bytes],
+) -> None:
+    whole = written(records(3000))
+    corpus = tmp_path / name
+    corpus.write_bytes(whole)
+    settings = build(corpus, index_name, sparse="none")
+    settings = replace(settings, writing=replace(settings.writing, batch_documents=1000))
+    first = run(client, settings)
+    corpus.write_bytes(damage(whole))
+    with pytest.raises(InputError):
+        run(client, settings)
+    assert versions.serving_index(client, index_name) == first.index
+    corpus.write_bytes(whole)
+    assert run(client, settings).replaced == first.index
+
+
 def test_02_letters_have_an_exit_status_of_their_own(osn: Osn, client: Any, index_name: str, tmp_path: Path) -> None:
     corpus = write_jsonl(tmp_path / "d.jsonl", [*records(20), "broken"])
     for command in (
