@@ -184,52 +184,64 @@ def bm25_sparse(
 
 
 def window_end(body: Body) -> Body:
-    """The request for the last hit of the window of a `bm25_sparse` body, by BM25 alone: what `certified` compares with.
+    """The request for the last hit of the window of a `bm25_sparse` or `high_idf_first` body, by its first phase alone:
+    what `certified` compares with.
 
     Raises ValueError for a body without such a window.
     """
-    stage, _, _ = _sum_stage(body)
+    stage, _, _ = _second_phase(body)
     last = {"size": 1, "from": stage["window_size"] - 1, "_source": False, "track_total_hits": False}
     return {"query": body["query"], **last}
 
 
 def heaviest(body: Body) -> dict[str, Body]:
-    """{token: the request for the document in which the token weighs most} of the tokens of a `bm25_sparse` body.
+    """{token: the request for the document in which the token weighs most} of the tokens of a body's second phase.
 
     The hit's score is that weight, as the index stores it. Raises ValueError for a body without a window.
     """
-    _, field, tokens = _sum_stage(body)
+    _, field, tokens = _second_phase(body)
     best = {"size": 1, "_source": False, "track_total_hits": False}
     return {token: {"query": _sparse({token: 1.0}, field, plugin=False), **best} for token in tokens}
 
 
 def certified(body: Body, answer: Mapping[str, Any], end: Mapping[str, Any], largest: Mapping[str, float]) -> bool:
-    """Whether the page that a `bm25_sparse` body got is exactly that of `window=None`, without searching so.
+    """Whether the page that a body got is exactly that of all documents, without searching so: for `bm25_sparse` that of
+    `window=None`, for `high_idf_first` that of `neural_sparse`.
 
-    No document outside the windows can have more than the BM25 score of a window's last hit + weight · Σ_t tokens[t] ·
-    (the largest weight of t in any document). If the page's last hit has more than that, nothing outside belongs on the page
-    or before it. On several shards the last hit's score is that of the whole index, which is no less than any shard's.
+    No document outside the windows has more in the first phase than a window's last hit, and no more can be added to that
+    than what the tokens of the second phase add at their largest weights (the bound of MaxScore): for `bm25_sparse` weight ·
+    Σ_t tokens[t] · largest[t], for `high_idf_first` as much of each common token as is above what it has added already. If
+    the page's last hit has more than that, nothing outside belongs on the page or before it. On several shards the last
+    hit's score is that of the whole index, which is no less than any shard's.
 
     answer: to the body. end: the answer to `window_end(body)`. largest: {token: its largest weight in the index}, or more;
     a token that is not in it is in no document. Raises ValueError for a body without a window.
     """
-    stage, _, tokens = _sum_stage(body)
-    weight = stage["query"].get("rescore_query_weight", 1.0)
-    added = weight * sum(value * largest.get(token, 0.0) for token, value in tokens.items())
-    if added == 0:
-        return True  # the sum is BM25's
+    stage, _, tokens = _second_phase(body)
     hits, last = answer["hits"]["hits"], end["hits"]["hits"]
+    held = _held_scores(body["query"])
+    if held and not last:
+        return True  # all that match lie within the windows
+    # Of a sum every document is scored, also what its first phase does not match.
+    weight = 1.0 if held else stage["query"].get("rescore_query_weight", 1.0)
+    most = {token: weight * value * largest.get(token, 0.0) for token, value in tokens.items()}
+    if not held and not any(most.values()):
+        return True  # the sum is BM25's
+    added = sum(max(0.0, most[token] - held.get(token, 0.0)) for token in (held or tokens))
     bound = (last[0]["_score"] if last else 0.0) + added
     # A full page, and more than the bound by what adding up in float32 may cost.
     return len(hits) == body["size"] and hits[-1]["_score"] > bound * (1 + 1e-6)
 
 
-def _sum_stage(body: Body) -> tuple[dict[str, Any], str, dict[str, float]]:
-    """(the rescoring stage, its field, its tokens) of a `bm25_sparse` body."""
+def _second_phase(body: Body) -> tuple[dict[str, Any], str, dict[str, float]]:
+    """(the rescoring stage, its field, its tokens) of a `bm25_sparse` or `high_idf_first` body."""
     stage = body.get("rescore")
-    if isinstance(stage, dict) and stage["query"].get("query_weight", 1.0) == 1.0:
-        return stage, *sparse_tokens(stage["query"]["rescore_query"])
-    raise ValueError("the body is none of bm25_sparse with a window and no stage after it")
+    if isinstance(stage, dict) and stage["query"].get("query_weight", 1.0) in (1.0, REPLACED):
+        try:
+            return stage, *sparse_tokens(stage["query"]["rescore_query"])
+        except ValueError:
+            pass
+    raise ValueError("the body is none of bm25_sparse or high_idf_first with a window and no stage after it")
 
 
 def neural_sparse(
@@ -289,11 +301,12 @@ def high_idf_first(
     With `collapse` there is one phase, because OpenSearch collapses nothing that it rescores: every document is scored with
     all tokens. So there is no window and what lies beyond it is not lost; it takes longer.
 
-    Raises ValueError for a window below 1.
+    Tokens that all weigh the same are searched in one phase too. Raises ValueError for a window below 1.
     """
     if window < 1:
         raise ValueError(f"window must be a whole number from 1, not {window}")
-    first = rare_tokens(tokens, rare)
+    # Of tokens that weigh the same, as a table without spread has them, none is rarer than another.
+    first = rare_tokens(tokens, rare) if len(set(tokens.values())) > 1 else tokens
     common = {token: weight for token, weight in tokens.items() if token not in first}
     if not common or collapse:
         query = _filtered(_sparse(tokens, field, plugin), filter)
@@ -320,6 +333,14 @@ def searched_first(body: Body) -> tuple[str, dict[str, float]]:
     query = query["bool"]["must"][0] if "must" in query.get("bool", {}) else query
     parts = query.get("bool", {}).get("should", [])
     return sparse_tokens(parts[0] if any("constant_score" in part for part in parts) else query)
+
+
+def _held_scores(query: Clause) -> dict[str, float]:
+    """{common token: what phase one of a `high_idf_first` query adds to a document that holds it}; none in any other."""
+    query = query["bool"]["must"][0] if "must" in query.get("bool", {}) else query
+    held = [part["constant_score"] for part in query.get("bool", {}).get("should", []) if "constant_score" in part]
+    features = [(clause["filter"].get("rank_feature", {}), clause["boost"]) for clause in held]
+    return {_token_of(feature): boost for feature, boost in features if feature}
 
 
 def knn(
@@ -659,7 +680,11 @@ def sparse_tokens(clause: Clause) -> tuple[str, dict[str, float]]:
     if not each or not all("linear" in feature for feature in each):
         raise ValueError("the clause is not sparse")
     field = each[0]["field"].rpartition(".")[0]
-    return field, {feature["field"].rpartition(".")[2].replace(DOT_ALIAS, "."): feature["boost"] for feature in each}
+    return field, {_token_of(feature): feature["boost"] for feature in each}
+
+
+def _token_of(feature: Clause) -> str:
+    return feature["field"].rpartition(".")[2].replace(DOT_ALIAS, ".")
 
 
 def _quantized(table: ArrayLike, field: str, over: Clause) -> Clause:

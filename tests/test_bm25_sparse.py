@@ -26,6 +26,7 @@ from opensearch_neural.index.record import IndexMeta, PassageMeta, SparseMeta
 from opensearch_neural.index.sparse_scale import SCALE, measure_sparse_scale
 from opensearch_neural.models.lexical import LexicalEncoder
 from opensearch_neural.models.registry import link_of
+from opensearch_neural.query_encoder import QueryEncoder
 
 DOCUMENTS = 150
 WORDS = [f"word{number}" for number in range(24)]
@@ -205,7 +206,7 @@ def test_what_is_no_weight_window_or_body_of_the_sum_is_refused() -> None:
     with pytest.raises(ValueError, match="window must be a whole number from 1"):
         queries.bm25_sparse("x", {"x": 1.0}, window=0)
     for body in (queries.bm25("x"), queries.bm25_sparse("x", {"x": 1.0}, window=None)):
-        with pytest.raises(ValueError, match="none of bm25_sparse with a window"):
+        with pytest.raises(ValueError, match="none of bm25_sparse or high_idf_first with a window"):
             queries.window_end(body)
 
 
@@ -295,6 +296,31 @@ def test_exact_hits_are_those_of_all_documents(client: Any, docs: str, cluster_u
     hits = client.search(index=docs, body=queries.bm25_sparse(text, tokens, weight=weight, window=None, size=2))
     expected = [(hit["_id"], pytest.approx(hit["_score"], rel=1e-5)) for hit in hits["hits"]["hits"]]
     assert [(hit["id"], hit["score"]) for hit in answer["hits"]] == expected
+
+
+@pytest.mark.cluster
+def test_exact_hits_of_high_idf_first_are_those_of_all_tokens(client: Any, docs: str, cluster_url: str) -> None:
+    text = "the light of the sun on flour"
+    asked = ["search", "--url", cluster_url, "--index", docs, "--json", "--size", "2", text, "--engine"]
+    runs = []
+    for engine in (["high-idf-first", "--exact", "--window", "1"], ["sparse"]):
+        answer = json.loads(CliRunner().invoke(osn, [*asked, *engine], catch_exceptions=False).stdout)
+        runs.append([(hit["id"], hit["score"]) for hit in answer["hits"]])
+        assert ("window" in answer) == (len(engine) > 1)
+    assert runs[0] == runs[1] and len(runs[0]) == 2
+
+
+@pytest.mark.cluster
+def test_a_table_without_spread_is_searched_in_one_phase_and_that_is_said(client: Any, docs: str) -> None:
+    engines = open_engines(client, docs)
+    encoder = engines.models.query_encoder
+    alike = QueryEncoder(encoder.tokenizer, dict.fromkeys(encoder.vocabulary, 1.0))
+    for models, warned in ((engines.models, False), (engines.models.holding(query_encoder=alike), True)):
+        engine = replace(engines, models=models, loaded={}).engine("high-idf-first")
+        body = engine.body("the light of the sun", {})
+        assert ("rescore" in body) != warned
+        told = engine.missing(body, client.search(index=docs, body=body), filtered=False).warnings
+        assert bool(told) == warned and all("weigh the same" in warning for warning in told)
 
 
 @pytest.mark.cluster

@@ -70,6 +70,12 @@ def test_the_window_is_the_same_for_every_page() -> None:
         queries.high_idf_first(WEIGHTS, window=0)
 
 
+def test_tokens_that_weigh_the_same_are_searched_in_one_phase() -> None:
+    alike = {"rainbow": 1.0, "what": 1.0, "a": 1.0}
+    for rare in (Rare(), Rare("count", 1), Rare("share", 0.5)):
+        assert queries.high_idf_first(alike, rare=rare) == queries.neural_sparse(alike)
+
+
 def test_without_common_tokens_there_is_no_second_phase() -> None:
     assert "rescore" not in queries.high_idf_first({"rainbow": 9.0, "cause": 8.0})
 
@@ -295,6 +301,34 @@ def test_a_common_token_adds_the_same_to_every_document_that_holds_it(client, sp
         for id, score in found.items():
             held = share * sum(tokens[token] for token in ("t9", "u.s") if token in rows[id])
             assert score == pytest.approx(12 * rows[id].get("t0", 0) + held, rel=2**-8, abs=1e-9)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_certified_page_of_high_idf_first_is_that_of_all_tokens(client, sparse_index, shards: int) -> None:
+    def answer(body: dict) -> dict:
+        return client.search(index=sparse_index[shards], body=body)
+
+    drawn = random.Random(shards)
+    sure = []
+    for _ in range(150):
+        rare, common = drawn.choice(VOCABULARY[:8]), drawn.sample(VOCABULARY[8:], drawn.randint(1, 3))
+        tokens = {rare: drawn.uniform(4, 12), **{token: drawn.uniform(0.01, 2) for token in common}}
+        page = {"size": drawn.randint(1, 4), "from_": drawn.choice([0, 0, 2]), "plugin": drawn.random() < 0.5}
+        body = queries.high_idf_first(
+            tokens, rare=Rare("count", 1), window=drawn.choice([3, 8, 200]), exact=drawn.random() < 0.7, **page
+        )
+        if "rescore" not in body:
+            continue
+        tops = {token: answer(top)["hits"]["hits"] for token, top in queries.heaviest(body).items()}
+        largest = {token: hits[0]["_score"] for token, hits in tops.items() if hits}
+        got, end = answer(body), answer(queries.window_end(body))
+        sure.append(queries.certified(body, got, end, largest))
+        assert sure[-1] >= queries.certified(body, got, end, dict.fromkeys(largest, 9.0))
+        if sure[-1]:
+            exact = [hit["_score"] for hit in answer(queries.neural_sparse(tokens, **page))["hits"]["hits"]]
+            assert [hit["_score"] for hit in got["hits"]["hits"]] == pytest.approx(exact, rel=1e-5)
+    assert 0.2 < sum(sure) / len(sure) < 0.95, "else nothing was tried"
 
 
 TABLE = [[float((7 * part + number) % 31) for number in range(256)] for part in range(2)]

@@ -19,6 +19,7 @@ from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.engine_options import engine_options
 from opensearch_neural.engines import ENGINES, Engines, open_engines
+from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import InputError
 
 if TYPE_CHECKING:
@@ -204,6 +205,7 @@ def searched(
     bodies = {engine: opened.body_of(engine) for engine in chosen}
     fast = bodies.get("high-idf-first")
     passes = len(chosen) * len(engine_comparison.sizes_of(measures))
+    passes += sum(issubclass(ENGINES[engine], Windowed) for engine in chosen)
     passes += 0 if fast is None else 1 + ("sparse" not in chosen)
     with progress_bar(len(queries) * passes + len(chosen) * min(timed, len(queries))) as advance:
         results = [
@@ -211,6 +213,13 @@ def searched(
                 client, index, engine, body_of, queries, qrels, measures, own_documents=own_documents, progress=advance
             )
             for engine, body_of in bodies.items()
+        ]
+        results = [
+            replace(result, certified=certain)
+            for result in results
+            for certain in [
+                engine_comparison.certified_queries(client, opened, result.engine, queries.values(), progress=advance)
+            ]
         ]
         if timed:
             texts = list(queries.values())[:timed]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural import queries
-from opensearch_neural.engines.engine import Engine, Page, Searched
+from opensearch_neural.engines.engine import Engine, Missing, Page, Searched
 from opensearch_neural.engines.options import RARE, Option, positive, whole_number
 from opensearch_neural.engines.settings import TwoPhases, WeightedSum
 from opensearch_neural.errors import ClusterError
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 WIDENED_BY = 4
-"""By which bm25-sparse widens its window where it is not certain that the hits are those of all documents."""
+"""By which an engine widens its window where it is not certain that the hits are those of all documents."""
 WIDEST = 1_000
-"""Beyond this window all documents are searched: the sum of both costs less than the rescoring."""
+"""Beyond this window all documents are searched: that costs less than the rescoring."""
+EXACT = Option("exact", bool, "widen the window until the hits are those of all documents.", is_flag=True)
 
 
 class Bm25(Engine):
@@ -50,7 +51,51 @@ class Sparse(Engine):
         return queries.neural_sparse(self.tokens(text), plugin=self.opened.plugin, **page)
 
 
-class Bm25Sparse(Sparse):
+class Windowed(Sparse):
+    """Two phases: the page of a window is that of all documents, and that is certain or not (`queries.certified`)."""
+
+    def window(self) -> int:
+        """Hits of each shard that get their whole score."""
+        raise NotImplementedError
+
+    def within(self, text: str, page: Page, window: int | None) -> Body:
+        """The body with this window; None: of all documents."""
+        raise NotImplementedError
+
+    def body(self, text: str, page: Page) -> Body:
+        return self.within(text, page, None if self.opened.settings.get("exact") else self.window())
+
+    def search(self, client: OpenSearch, body: Body, text: str, page: Page) -> Searched:
+        """With the setting `exact`: by a window first, which is widened until its page is certainly the exact one."""
+        window = self.window()
+        windowed = self.within(text, page, window)
+        # What is collapsed has no window.
+        if not self.opened.settings.get("exact") or "rescore" not in windowed:
+            return super().search(client, body, text, page)
+        largest = largest_weights(client, self.opened.index, windowed)
+        while window <= WIDEST:
+            stage = {**windowed["rescore"], "window_size": window}
+            windowed = {**windowed, "rescore": stage, "explain": body.get("explain", False)}
+            answer, end = answers(client, self.opened.index, (windowed, queries.window_end(windowed)))
+            if queries.certified(windowed, answer, end, largest):
+                return Searched(windowed, answer, {"window": window})
+            window *= WIDENED_BY
+        return replace(super().search(client, body, text, page), facts={"window": None})
+
+    def certified(self, client: OpenSearch, text: str, page: Page, largest: dict[str, float]) -> bool:
+        """Whether the page of the window is certainly that of all documents. Raises ClusterError.
+
+        largest: {token: its largest weight}, to which those are added that are not in it.
+        """
+        body = self.within(text, page, self.window())
+        if "rescore" not in body:
+            return body == self.within(text, page, None)
+        largest |= largest_weights(client, self.opened.index, body, known=largest)
+        answer, end = answers(client, self.opened.index, (body, queries.window_end(body)))
+        return queries.certified(body, answer, end, largest)
+
+
+class Bm25Sparse(Windowed):
     name = "bm25-sparse"
     finds = "the best of bm25, with what the sparse model adds"
     options = (
@@ -60,7 +105,7 @@ class Bm25Sparse(Sparse):
         Option(
             "weight", positive, "what the model adds to a document's own words, beside BM25's 1.", "as tuned, else 0.45"
         ),
-        Option("exact", bool, "widen the window until the hits are those of all documents.", is_flag=True),
+        EXACT,
     )
 
     @property
@@ -79,60 +124,62 @@ class Bm25Sparse(Sparse):
         super().load()
         _ = self.scale
 
-    def body(self, text: str, page: Page) -> Body:
-        return self._sum(text, page, None if self.opened.settings.get("exact") else WeightedSum.of(self.opened).window)
+    def window(self) -> int:
+        return WeightedSum.of(self.opened).window
 
-    def _sum(self, text: str, page: Page, window: int | None) -> Body:
+    def within(self, text: str, page: Page, window: int | None) -> Body:
         tokens, weight = self.tokens(text), WeightedSum.of(self.opened).weight / self.scale
         return queries.bm25_sparse(text, tokens, weight=weight, window=window, plugin=self.opened.plugin, **page)
 
-    def search(self, client: OpenSearch, body: Body, text: str, page: Page) -> Searched:
-        """With the setting `exact`: by a window first, which is widened until its page is certainly the exact one."""
-        window = WeightedSum.of(self.opened).window
-        windowed = self._sum(text, page, window)
-        # What is collapsed has no window.
-        if not self.opened.settings.get("exact") or "rescore" not in windowed:
-            return super().search(client, body, text, page)
-        tops = queries.heaviest(windowed)
-        heaviest = [answer["hits"]["hits"] for answer in self._ask(client, tops.values())]
-        largest = {token: hits[0]["_score"] for token, hits in zip(tops, heaviest, strict=True) if hits}
-        while window <= WIDEST:
-            stage = {**windowed["rescore"], "window_size": window}
-            windowed = {**windowed, "rescore": stage, "explain": body.get("explain", False)}
-            answer, end = self._ask(client, (windowed, queries.window_end(windowed)))
-            if queries.certified(windowed, answer, end, largest):
-                return Searched(windowed, answer, {"window": window})
-            window *= WIDENED_BY
-        return replace(super().search(client, body, text, page), facts={"window": None})
 
-    def _ask(self, client: OpenSearch, bodies: Iterable[Body]) -> list[Any]:
-        """The answers to several bodies, in one request. Raises ClusterError where one is refused."""
-        lines = [line for body in bodies for line in ({}, body)]
-        answers: list[Any] = client.msearch(index=self.opened.index, body=lines)["responses"] if lines else []
-        for answer in answers:
-            if "error" in answer:
-                raise ClusterError(f"a search was refused: {answer['error'].get('reason')}")
-        return answers
-
-
-class HighIdfFirst(Sparse):
+class HighIdfFirst(Windowed):
     name = "high-idf-first"
     finds = "rare tokens first, the best of these rescored with all"
     options = (
         RARE,
         Option("window", whole_number, "hits of each shard rescored with all tokens.", "as tuned, else 30"),
+        EXACT,
     )
 
-    def body(self, text: str, page: Page) -> Body:
+    def window(self) -> int:
+        return TwoPhases.of(self.opened).window
+
+    def within(self, text: str, page: Page, window: int | None) -> Body:
         how = TwoPhases.of(self.opened)
+        tokens = self.tokens(text, how.tokens)
+        if window is None:
+            return queries.neural_sparse(tokens, plugin=self.opened.plugin, **page)
         return queries.high_idf_first(
-            self.tokens(text, how.tokens),
-            rare=how.rare,
-            window=how.window,
-            exact=how.exact,
-            plugin=self.opened.plugin,
-            **page,
+            tokens, rare=how.rare, window=window, exact=how.exact, plugin=self.opened.plugin, **page
         )
+
+    def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
+        if self.opened.once("spread", self._spread):
+            return Missing()
+        alike = "all tokens of the sparse model weigh the same in a query: high-idf-first searches them in one phase"
+        return Missing((f"{alike} (`osn model idf` makes a model with the table of a corpus)",))
+
+    def _spread(self) -> bool:
+        """Whether the tokens of queries differ in weight."""
+        return len(set(self.opened.models.query_encoder.weights.values()) - {0.0}) > 1
+
+
+def largest_weights(client: OpenSearch, index: str, body: Body, *, known: Collection[str] = ()) -> dict[str, float]:
+    """{token: its largest weight in the index, as that stores it} of the tokens that `queries.certified` asks of; 0 where no
+    document holds it. They hold until documents are added. Those that are known are left out. Raises ClusterError."""
+    tops = {token: top for token, top in queries.heaviest(body).items() if token not in known}
+    best = [answer["hits"]["hits"] for answer in answers(client, index, tops.values())]
+    return {token: hits[0]["_score"] if hits else 0.0 for token, hits in zip(tops, best, strict=True)}
+
+
+def answers(client: OpenSearch, index: str, bodies: Iterable[Body]) -> list[Any]:
+    """The answers to several bodies, in one request. Raises ClusterError where one is refused."""
+    lines = [line for body in bodies for line in ({}, body)]
+    received: list[Any] = client.msearch(index=index, body=lines)["responses"] if lines else []
+    for answer in received:
+        if "error" in answer:
+            raise ClusterError(f"a search was refused: {answer['error'].get('reason')}")
+    return received
 
 
 ENGINES: tuple[type[Engine], ...] = (Bm25, Bm25Sparse, Sparse, HighIdfFirst)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.passages import joined
-from opensearch_neural.engines import BodyOf
+from opensearch_neural.engines import BodyOf, Engines
+from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import Measured, Qrels, cutoff, measure, parse_measures, rank
 from opensearch_neural.evaluation.result_rows import rows
@@ -32,6 +33,9 @@ PAGE = 10
 # Hits for a measure without a cut-off, such as AP.
 DEEP = 1000
 
+CERTIFIED = "certified"
+"""The measure that is the share of queries whose page is certainly that of all documents."""
+
 Progress = Callable[[int], object]
 
 
@@ -47,6 +51,8 @@ class EngineResult:
     """Of page requests one at a time, encoding left out."""
     encode_ms: Latencies | None = None
     """How long making each of these bodies took; for dense engines mostly the model's time."""
+    certified: Sequence[bool] | None = None
+    """Of each query, whether its page is certainly that of all documents; None where that can't be proved."""
 
 
 @dataclass(frozen=True)
@@ -195,6 +201,29 @@ def common_only(
     )
 
 
+def certified_queries(
+    client: OpenSearch,
+    opened: Engines,
+    engine: str,
+    texts: Iterable[str],
+    *,
+    progress: Progress | None = None,
+) -> list[bool] | None:
+    """Of each query, whether its page of 10 is certainly that of all documents (`queries.certified`); None of an engine that
+    knows no such proof."""
+    windowed = opened.engine(engine)
+    if not isinstance(windowed, Windowed):
+        return None
+    largest: dict[str, float] = {}
+    certain = []
+    for text in texts:
+        with translate_errors():
+            certain.append(windowed.certified(client, text, opened.page(size=PAGE, source=False), largest))
+        if progress:
+            progress(1)
+    return certain
+
+
 def absent_documents(client: OpenSearch, index: str, qrels: Qrels) -> tuple[int, int]:
     """(relevant documents that the index does not hold, relevant documents), each counted once.
 
@@ -261,6 +290,9 @@ def engine_rows(
             if times is not None:
                 for name, value in (("P50 ms", times.p50), ("P99 ms", times.p99)):
                     made.append(Row(data, result.engine, what + name, value, None, None, len(times.ms)))
+        if result.certified is not None:
+            share = sum(result.certified) / max(1, len(result.certified))
+            made.append(Row(data, result.engine, CERTIFIED, share, None, None, len(result.certified)))
     return made
 
 

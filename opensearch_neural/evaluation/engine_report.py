@@ -60,6 +60,11 @@ def print_tables(
     for result in results:
         if result.measured.unanswered:
             print(f"\n{result.engine} found nothing for {result.measured.unanswered:,} queries; each counts as 0")
+        if result.certified is not None:
+            share = sum(result.certified) / max(1, len(result.certified))
+            print(
+                f"\n{result.engine}: {share:.1%} of pages are certainly those of all documents (--exact makes all so)"
+            )
     if lost is not None:
         print(
             "\nhigh-idf-first puts documents last that hold only common tokens of a query: "

@@ -121,6 +121,9 @@ def test_the_measures_are_those_worked_out_by_hand(osn_eval: Osn, toy: Toy) -> N
     assert measured["sparse", "p(R@100 - bm25)"] == 1.0
     assert all(measured[engine, "P50 ms"] > 0 for engine in ("bm25", "sparse", "high-idf-first"))
     assert {row["n"] for row in summary["rows"] if row["measure"] == "MRR@10"} == {3}
+    # All 20 documents lie within the window of 30.
+    assert measured["high-idf-first", "certified"] == 1.0
+    assert 0 <= measured["bm25-sparse", "certified"] <= 1 and ("bm25", "certified") not in measured
     assert summary["title"].startswith(f"{toy.data.name} (test): 20 documents, 3 queries; sparse lexical")
     assert [data["name"] for data in summary["data"]] == [toy.data.name]
     assert summary["data"][0]["files"].keys() == {"corpus.jsonl", "queries.jsonl", "qrels/test.tsv"}
