@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import drill
 import hypothesis
 import pytest
 
@@ -47,6 +48,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if CLUSTER_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.cluster)
+        if drill.item_of(item.nodeid) is not None or item.path.name == "test_public_shapes.py":
+            item.add_marker(pytest.mark.drill)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """With `-m drill`, a line on each thing that docs/ingest.md counts."""
+    if "drill" not in config.option.markexpr:
+        return
+    stats = terminalreporter.stats
+    reports = [report for kind in ("passed", "failed", "error", "skipped") for report in stats.get(kind, [])]
+    terminalreporter.section("drill")
+    for line in drill.lines(reports):
+        terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

@@ -164,8 +164,6 @@ def check_columns(columns: list[str], names: FieldNames, where: str) -> None:
                 f"{where}: column {at} of {len(columns)} has no name, and OpenSearch takes no such field",
                 "name it; pandas writes its index so, unless told to_csv(…, index=False)",
             )
-        if not all(part.strip() for part in name.split(".")):
-            raise InputError(f"{where}: {nameless(name)}")
     counts = Counter(columns)
     twice = sorted(name for name, count in counts.items() if count > 1)
     if twice:
@@ -176,6 +174,10 @@ def check_columns(columns: list[str], names: FieldNames, where: str) -> None:
                 f"{where}: no {part} column; its columns are: {', '.join(columns)[:300]}",
                 f"name a column {' or '.join(choices)}, or say which column it is (--{part}-field)",
             )
+    # Last: where there is no header, the first row's cells are no names at all.
+    for name in columns:
+        if not all(part.strip() for part in name.split(".")):
+            raise InputError(f"{where}: {nameless(name)}")
 
 
 def nameless(name: str) -> str:
