@@ -63,7 +63,7 @@ ITEMS: dict[int, tuple[str, tuple[str, ...]]] = {
     24: ("do_lower_case", ("test_a_tokenizers_configuration_counts_as_in_transformers",)),
     25: (
         "narrow roles",
-        ("test_every_request_is_one_of_the_documented_role", "test_an_error_status_is_told_with_the_reason"),
+        ("test_every_request_is_one_of_the_documented", "test_an_error_status_is_told_with_the"),
     ),
     26: (
         "too many fields, a column without a name",
@@ -72,7 +72,7 @@ ITEMS: dict[int, tuple[str, tuple[str, ...]]] = {
     27: ("a query that is not UTF-8", ("test_a_query_that_is_not_utf_8_is_named",)),
     28: (
         "clusters that balance their zones",
-        ("test_an_index_has_a_copy_in_each_zone", "test_a_load_that_goes_on_with_other"),
+        ("test_an_index_has_a_copy_in_each_zone", "test_a_load_that_goes_on_with"),
     ),
     29: (
         "security",
@@ -92,14 +92,10 @@ def item_of(nodeid: str) -> int | None:
     """The item that a test stands for."""
     if named := re.search(r"::test_(\d\d)_", nodeid):
         return int(named[1])
-    return next(
-        (
-            number
-            for number, (_, tests) in ITEMS.items()
-            if any(f"::{each}" in nodeid or nodeid.startswith(each) for each in tests)
-        ),
-        None,
-    )
+    for number, (_, tests) in ITEMS.items():
+        if any(f"::{each}" in nodeid or nodeid.startswith(each) for each in tests):
+            return number
+    return None
 
 
 def lines(reports: list[pytest.TestReport]) -> list[str]:
