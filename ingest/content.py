@@ -26,7 +26,7 @@ from opensearch_neural.index.record import IndexMeta, QuantizedMeta
 from opensearch_neural.models import registry
 from opensearch_neural.models.directory import locate, model_info
 from opensearch_neural.models.quantized import QUANTIZER_FILE, Quantizer
-from opensearch_neural.query_encoder import load_tokenizer
+from opensearch_neural.query_encoder import QueryEncoder, load_tokenizer
 
 if TYPE_CHECKING:
     from opensearch_neural.models.quantized import QuantizedModel
@@ -48,6 +48,8 @@ class Content:
     vectorizer: Vectorizer
     total: int | None
     """How many records there are, if that is known."""
+    query: QueryEncoder | None = None
+    """What encodes queries for the sparse vectors."""
     pads: bool = False
     """Whether the vectorizer is faster with several batches at once."""
 
@@ -70,7 +72,8 @@ def content_by_models(
     quantized = quantized_meta(chosen.pq) if chosen.pq else None
     meta = IndexMeta(sparse, dense, chosen.passages, quantized, settings.analyzer or ANALYZER)
     encoders = Encoders(chosen.sparse, chosen.dense, settings.encode_batch, chosen.pq, chosen.reconstructed)
-    return Content(meta, chosen.records, encoders, chosen.total, encoders.pads)
+    query = chosen.sparse.query if chosen.sparse else None
+    return Content(meta, chosen.records, encoders, chosen.total, query, encoders.pads)
 
 
 def content_of_files(settings: IndexSettings, stored: StoredVectors, records: Records) -> Content:
@@ -117,7 +120,8 @@ def content_of_files(settings: IndexSettings, stored: StoredVectors, records: Re
         dense = replace(dense, reconstructed=True)
         vectorizer = Reconstructing(stored, quantizer)
     meta = IndexMeta(manifest.sparse, dense, manifest.passages, codes, settings.analyzer or ANALYZER)
-    return Content(meta, records, vectorizer, manifest.records)
+    query = QueryEncoder.load(model) if manifest.sparse else None
+    return Content(meta, records, vectorizer, manifest.records, query)
 
 
 ANALYZER = "english"

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from ingest.kept_for_searches import raising
 from ingest.models import splitting_tokenizer
-from ingest.vectorizers import Encoders
+from ingest.vectorizers import Encoders, NotingLargest
 from ingest.writing import stored_documents
 from ingest.writing import target as targets
 from ingest.writing.bulk import BulkWriter
@@ -94,6 +95,9 @@ class Documents:
             remedy="name the model that wrote the index with --sparse, --dense or --pq DIR",
         )
         self._encoders = _encoders(models, self.meta)
+        self._vectorizer = NotingLargest(self._encoders)
+        self._raised: str | None = None
+        """The index whose largest weights are raised."""
         self._tokenizer = (
             splitting_tokenizer(self._encoders.sparse, self._encoders.dense or self._encoders.pq, None)
             if self.meta.passages
@@ -140,6 +144,9 @@ class Documents:
                 f"{self.index!r} names {name!r} now, which was written with other models or settings",
                 "open Documents again",
             )
+        if self._raised != name or self._vectorizer.larger is None:
+            self._vectorizer = NotingLargest(self._encoders, raising(self.client, name, record))
+            self._raised = name
         return name
 
     def _write(self, documents: list[Document], written: Written) -> None:
@@ -152,7 +159,7 @@ class Documents:
                 written.refused.append(Refused(document.id, error.message))
         counts = Counter(_document_id(part) for part in parts)
         there = self._there(target, counts)
-        prepared = prepare(parts, self._encoders, self.meta.dense)
+        prepared = prepare(parts, self._vectorizer, self.meta.dense)
         # By its own name: an alias that is swapped in between must not lead these vectors into another index.
         outcome = BulkWriter(self.client, target, policy=self._policy).write(prepared.actions)
         reasons = {_document_id(parts[unfit.position]): unfit.reason for unfit in prepared.unfit}
@@ -216,7 +223,7 @@ class Documents:
         """Whether the document was written; False when another write came in between."""
         from opensearchpy.exceptions import ConflictError, RequestError
 
-        prepared = prepare([document], self._encoders, self.meta.dense)
+        prepared = prepare([document], self._vectorizer, self.meta.dense)
         if prepared.unfit:
             raise InputError(f"{document.id}: {prepared.unfit[0].reason}")
         params = {**condition, "refresh": "true" if refresh else "false"}

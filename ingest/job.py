@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 from ingest.content import content_by_models, content_of_files
 from ingest.corpus import CorpusSource, ignore, spooled
+from ingest.kept_for_searches import keep_encoder, keep_measures, raising
 from ingest.preflight import FIELD_LIMIT, check_fields
 from ingest.settings import IndexSettings, Writing
+from ingest.vectorizers import NotingLargest
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
 from ingest.versions.builds import build_record, open_build
 from ingest.versions.swap import Gate, Swap
@@ -25,10 +27,9 @@ from ingest.writing.target import open_target, own_name
 from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.patience import patience
-from opensearch_neural.errors import InputError, OsnError
+from opensearch_neural.errors import InputError
 from opensearch_neural.index.mapping import FLAT_OBJECT_RELEASE, read_field_mappings
 from opensearch_neural.index.record import read_record
-from opensearch_neural.index.sparse_scale import keep_sparse_scale
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -120,10 +121,13 @@ def _write(
                 extra=build_record(job.alias, corpus.name) if job.alias else {},
                 patience=min(60.0, job.writing.retry.patience),
             )
+            if content.query is not None and content.meta.sparse is not None:
+                keep_encoder(client, content.query, content.meta.sparse.name)
+            noted = NotingLargest(content.vectorizer, raising(client, target.index, target.meta))
             report = pipeline.ingest(
                 client,
                 target,
-                content,
+                replace(content, vectorizer=noted),
                 corpus_name=corpus.name,
                 dead_letters=letters,
                 letters_named=job.dead_letters is not None or is_dead_letter_file(Path(place)),
@@ -134,17 +138,10 @@ def _write(
                 whole_documents=not is_dead_letter_file(Path(place)),
                 show_progress=show_progress,
             )
-            _keep_scale(client, job.index)
+            if content.query is not None:
+                everything = wrote is None and not report.skipped
+                keep_measures(client, target, content.query, noted, everything=everything)
         return replace(report, alias=job.alias)
-
-
-def _keep_scale(client: OpenSearch, index: str) -> None:
-    """Measure what searches with BM25 and the sparse model together need; they do it themselves where it is not kept."""
-    try:
-        with translate_errors():
-            keep_sparse_scale(client, index)
-    except OsnError as error:
-        log.warning("the scale of the sparse scores of %s was not measured: %s", index, error.message)
 
 
 def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:

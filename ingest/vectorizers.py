@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
@@ -139,3 +139,42 @@ class Reconstructing:
         vectors = self.vectorizer.vectors(documents)
         assert vectors.pq is not None
         return replace(vectors, dense=self.quantizer.reconstruct(vectors.pq))
+
+
+@dataclass
+class NotingLargest:
+    """A vectorizer that notes the largest weight of each token, as an index stores it, in the vectors that it makes."""
+
+    vectorizer: Vectorizer
+    larger: Callable[[dict[str, float]], None] | None = None
+    """Called with the weights that are larger than before, before the vectors are given to anybody."""
+    _vocabulary: list[str] = field(default_factory=list)
+    _weights: NDArray[np.float32] | None = None
+    """(vocabulary,)"""
+
+    @property
+    def largest(self) -> dict[str, float]:
+        """{token: its largest weight}, of tokens that are in any document."""
+        return {} if self._weights is None else self._named(self._weights.nonzero()[0], self._weights)
+
+    def vectors(self, documents: Sequence[Document]) -> Vectors:
+        vectors = self.vectorizer.vectors(documents)
+        if vectors.sparse is not None:
+            self._note(vectors.sparse)
+        return vectors
+
+    def _note(self, sparse: SparseVectors) -> None:
+        import numpy as np
+
+        if self._weights is None:
+            self._vocabulary, self._weights = sparse.vocabulary, np.zeros(len(sparse.vocabulary), np.float32)
+        # `rank_features` cut off the lower 15 bits of a weight; one that is no number is refused.
+        stored = (np.ascontiguousarray(sparse.weights, np.float32).view(np.uint32) & 0xFFFF8000).view(np.float32)
+        weights = self._weights.copy()
+        np.maximum.at(weights, sparse.token_ids, np.where(np.isfinite(stored), stored, 0))
+        if self.larger is not None and (ids := (weights > self._weights).nonzero()[0]).size:
+            self.larger(self._named(ids, weights))
+        self._weights = weights
+
+    def _named(self, ids: NDArray[np.int64], weights: NDArray[np.float32]) -> dict[str, float]:
+        return {self._vocabulary[id]: weight for id, weight in zip(ids.tolist(), weights[ids].tolist(), strict=True)}

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
@@ -20,6 +21,11 @@ from opensearch_neural.errors import ModelError
 from opensearch_neural.files import read_json_object, write_json, write_text
 from opensearch_neural.idf import UNLISTED, check_idf, load_idf, save_idf
 from opensearch_neural.models import directory
+
+if TYPE_CHECKING:
+    from opensearchpy import AsyncOpenSearch, OpenSearch
+
+    from opensearch_neural.index.record import IndexMeta, SparseMeta
 
 MAX_LENGTH = 512
 WORDS_KEPT = 50_000
@@ -120,6 +126,71 @@ class QueryEncoder:
         write_json(folder / "tokenizer_config.json", {"model_max_length": limit})
         save_idf(folder / "idf.json", self.weights)
 
+    @classmethod
+    def of_index(cls, client: OpenSearch, index: str) -> QueryEncoder:
+        """What encodes queries for an index, or for the one that an alias names: as its ingest kept it on the cluster, else
+        of the model's files, if they are on this machine.
+
+        Raises ClusterError when there is no such index, ModelError when it holds no sparse vectors, or neither the cluster
+        nor this machine has the model that wrote it.
+        """
+        from opensearch_neural.index.query_side import read_encoder
+        from opensearch_neural.index.record import existing_record
+
+        wrote = _sparse_of(existing_record(client, index), index)
+        return cls.of_record(wrote, read_encoder(client, wrote.query_hash), index)
+
+    @classmethod
+    async def of_index_async(cls, client: AsyncOpenSearch, index: str) -> QueryEncoder:
+        """As `of_index`, for the client that `connect_async` gives."""
+        from opensearch_neural.index.query_side import read_encoder_async
+        from opensearch_neural.index.record import existing_record_async
+
+        wrote = _sparse_of(await existing_record_async(client, index), index)
+        return cls.of_record(wrote, await read_encoder_async(client, wrote.query_hash), index)
+
+    @classmethod
+    def of_record(cls, wrote: SparseMeta, kept: bytes | None, index: str) -> QueryEncoder:
+        """The query side of the model that wrote an index; kept: as the cluster has it. Raises ModelError as `of_index`."""
+        from opensearch_neural.index.record import check_same_model
+        from opensearch_neural.models import registry
+
+        if kept is None:
+            encoder = cls.load(registry.find(wrote.hash, wrote.name, "sparse"))
+        else:
+            encoder = cls.from_bytes(kept, name=wrote.name)
+        remedy = "search with the model that wrote the index, or ingest again with this one"
+        check_same_model(index, "sparse", (wrote.name, wrote.query_hash), (wrote.name, encoder.hash), remedy)
+        return encoder
+
+    def to_bytes(self) -> bytes:
+        """All that `from_bytes` needs to encode every text alike: the tokenizer, the weights by id, the limit."""
+        from opensearch_neural.index.query_side import packed
+
+        tokenizer = json.loads(self.tokenizer.to_str())
+        return packed({"format": 1, "tokenizer": tokenizer, "weights": self._weights, "max_length": self.max_length})
+
+    @classmethod
+    def from_bytes(cls, content: bytes, *, name: str = "") -> QueryEncoder:
+        """What `to_bytes` gave. Raises ModelError, with `name`, for anything else."""
+        from opensearch_neural.index.query_side import unpacked
+
+        try:
+            held = json.loads(unpacked(content))
+            if held["format"] != 1:
+                raise ValueError(f"format {held['format']!r} is newer than this version reads (1)")
+            tokenizer = Tokenizer.from_str(json.dumps(held["tokenizer"]))
+            weights = dict(zip(vocabulary_of(tokenizer), map(float, held["weights"]), strict=True))
+            limit = held["max_length"]
+            return cls(tokenizer, weights, None if limit is None else int(limit), name=name)
+        except ModelError:
+            raise
+        except Exception as error:  # `tokenizers` raises plain Exception
+            raise ModelError(
+                f"what encodes queries for {name}, as the cluster keeps it, cannot be read: {error}",
+                "the index's `osn ingest` command again writes it anew; or name the model with --sparse",
+            ) from None
+
     def encode(self, text: str) -> dict[str, float]:
         """{token: weight} in the order of first appearance: distinct tokens, weights above 0, no special tokens."""
         text = encodable(text)
@@ -178,6 +249,12 @@ class QueryEncoder:
 
     def __repr__(self) -> str:
         return f"QueryEncoder({self.name!r}, {len(self._tokens)} tokens)"
+
+
+def _sparse_of(record: IndexMeta, index: str) -> SparseMeta:
+    if record.sparse is None:
+        raise ModelError(f"the index {index!r} holds no sparse vectors", "ingest with --sparse MODEL")
+    return record.sparse
 
 
 def encodable(text: str) -> str:

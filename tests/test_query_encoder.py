@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 
 from opensearch_neural import QueryEncoder
 from opensearch_neural.errors import ModelError
+from opensearch_neural.index import query_side
 from opensearch_neural.models.word_pieces import train_word_pieces
 from opensearch_neural.query_encoder import load_tokenizer
 
@@ -232,3 +233,31 @@ def test_a_tokenizers_configuration_counts_as_in_transformers(
     for text in ("Berlin", "Café", "berlin café Berlin"):
         ours = load_tokenizer(tmp_path).encode(text, add_special_tokens=False).tokens
         assert ours == theirs.tokenize(text), text
+
+
+def test_bytes_hold_all_that_encoding_needs(encoder: QueryEncoder) -> None:
+    again = QueryEncoder.from_bytes(encoder.to_bytes(), name="a model")
+    assert again.hash == encoder.hash and again.encode(SENTENCE) == encoder.encode(SENTENCE)
+    assert encoder.to_bytes() == again.to_bytes()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"format": 2}, {"weights": [1.0]}, {"weights": None}, {"tokenizer": {"model": "?"}}, {"max_length": "long"}],
+    ids=str,
+)
+def test_bytes_that_are_no_query_side_are_refused_by_the_models_name(
+    encoder: QueryEncoder, change: dict[str, object]
+) -> None:
+    held = {**json.loads(query_side.unpacked(encoder.to_bytes())), **change}
+    for content in (query_side.packed(held), encoder.to_bytes()[:-9], b"no gzip"):
+        with pytest.raises(
+            ModelError, match="what encodes queries for a model, as the cluster keeps it, cannot be read"
+        ):
+            QueryEncoder.from_bytes(content, name="a model")
+
+
+def test_bytes_that_unpack_to_too_much_are_refused(encoder: QueryEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_side, "MOST_UNPACKED", 1000)
+    with pytest.raises(ModelError, match="too large"):
+        QueryEncoder.from_bytes(encoder.to_bytes(), name="a model")

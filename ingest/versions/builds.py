@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ingest.writing import target as targets
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.index import query_side
 from opensearch_neural.index.health import index_health
 from opensearch_neural.index.record import IndexMeta, existing_record, write_record
 
@@ -222,7 +223,8 @@ def prune(client: OpenSearch, alias: str, *, keep: int = 1) -> list[str]:
     others = [version for version in versions(client, alias) if version.served and not version.serving]
     if serving_index(client, alias) is None:
         raise ClusterError(f"there is no alias {alias!r}", "`osn ingest --alias` makes one")
-    gone = [version.index for version in others if version.complete][keep:]
-    for index in gone:
-        client.indices.delete(index=index)
-    return gone
+    gone = [version for version in others if version.complete][keep:]
+    for version in gone:
+        client.indices.delete(index=version.index)
+        query_side.forget(client, version.meta)
+    return [version.index for version in gone]

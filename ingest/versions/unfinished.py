@@ -9,7 +9,7 @@ from ingest.writing import target as targets
 from ingest.writing.lease import held
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.index import segments
+from opensearch_neural.index import query_side, segments
 from opensearch_neural.index.record import existing_record
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ def abort(client: OpenSearch, name: str) -> str:
             f"the index {index!r} was complete before the writing that was interrupted",
             "`osn index finish` takes it as it is",
         )
+    record = existing_record(client, index)
     client.indices.delete(index=index)
+    query_side.forget(client, record)
     return index
 
 

@@ -105,7 +105,9 @@ def open_engines(
     from opensearch_neural.cluster.capabilities import quick_capabilities
 
     record = existing_record(client, index)
-    models = IndexModels(index, record, sparse=sparse, dense=dense, quantized=pq, backend=backend, threads=1)
+    models = IndexModels(
+        index, record, sparse=sparse, dense=dense, quantized=pq, backend=backend, threads=1, client=client
+    )
     plugin = bool(quick_capabilities(client).neural_sparse)
     return Engines(index, record, plugin, models, settings, connect=lambda: client)
 

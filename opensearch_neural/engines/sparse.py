@@ -12,6 +12,7 @@ from opensearch_neural.engines.options import RARE, Option, positive, whole_numb
 from opensearch_neural.engines.settings import TwoPhases, WeightedSum
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.index.models import Part
+from opensearch_neural.index.query_side import LARGEST, read_largest
 from opensearch_neural.index.sparse_scale import SCALE, measure_sparse_scale
 from opensearch_neural.queries import Body, Rare
 
@@ -72,12 +73,12 @@ class Windowed(Sparse):
         # What is collapsed has no window.
         if not self.opened.settings.get("exact") or "rescore" not in windowed:
             return super().search(client, body, text, page)
-        largest = largest_weights(client, self.opened.index, windowed)
+        asked: dict[str, float] = {}
         while window <= WIDEST:
             stage = {**windowed["rescore"], "window_size": window}
             windowed = {**windowed, "rescore": stage, "explain": body.get("explain", False)}
             answer, end = answers(client, self.opened.index, (windowed, queries.window_end(windowed)))
-            if queries.certified(windowed, answer, end, largest):
+            if queries.certified(windowed, answer, end, self._largest(client, windowed, answer, asked)):
                 return Searched(windowed, answer, {"window": window})
             window *= WIDENED_BY
         return replace(super().search(client, body, text, page), facts={"window": None})
@@ -85,14 +86,28 @@ class Windowed(Sparse):
     def certified(self, client: OpenSearch, text: str, page: Page, largest: dict[str, float]) -> bool:
         """Whether the page of the window is certainly that of all documents. Raises ClusterError.
 
-        largest: {token: its largest weight}, to which those are added that are not in it.
+        largest: {token: its largest weight}, to which those are added that are asked for.
         """
         body = self.within(text, page, self.window())
         if "rescore" not in body:
             return body == self.within(text, page, None)
-        largest |= largest_weights(client, self.opened.index, body, known=largest)
         answer, end = answers(client, self.opened.index, (body, queries.window_end(body)))
-        return queries.certified(body, answer, end, largest)
+        return queries.certified(body, answer, end, self._largest(client, body, answer, largest))
+
+    def _largest(
+        self, client: OpenSearch, body: Body, answer: Mapping[str, Any], asked: dict[str, float]
+    ) -> Mapping[str, float]:
+        """{token: its largest weight in the index}: as ingest keeps them, else those asked, to which others are added.
+
+        To be called after the answer: what was written before that counts.
+        """
+        id, loaded = self.opened.meta.extra.get(LARGEST), self.opened.loaded
+        kept = loaded[LARGEST] = read_largest(client, id, loaded.get(LARGEST))
+        # An alias may name another index by now.
+        if kept is not None and all(hit["_index"] == kept.index for hit in answer["hits"]["hits"]):
+            return kept.weights
+        asked |= largest_weights(client, self.opened.index, body, known=asked)
+        return asked
 
 
 class Bm25Sparse(Windowed):

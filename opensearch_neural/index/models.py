@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from opensearch_neural.errors import ModelError
+from opensearch_neural.index.query_side import read_encoder
 from opensearch_neural.index.record import MODEL_OPTIONS, DenseMeta, IndexMeta, check_same_model
 from opensearch_neural.models import directory, registry
 
 if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
     from opensearch_neural.models.dense_encoder import Backend, DenseEncoder
     from opensearch_neural.models.quantized import QuantizedModel
     from opensearch_neural.models.sparse import SparseDocumentEncoder
@@ -41,6 +44,7 @@ class IndexModels:
     dtype: in what precision the network of a sparse model runs
     threads: of ONNX Runtime; None: one for each core
     remedy: what to do about a model that did not write the index
+    client: of the cluster, which keeps what encodes sparse queries, for machines without the model's files
 
     Each model raises ModelError when the index holds no vectors of its kind, when it is not on this machine, and when it is
     another than the one that wrote the index.
@@ -59,6 +63,7 @@ class IndexModels:
         dtype: Literal["fp32", "bf16"] = "fp32",
         threads: int | None = None,
         remedy: str = TO_SEARCH,
+        client: OpenSearch | None = None,
     ) -> None:
         self.index = index
         self.record = record
@@ -68,12 +73,16 @@ class IndexModels:
         self.dtype: Literal["fp32", "bf16"] = dtype
         self.threads = threads
         self.remedy = remedy
+        self.client = client
 
     @cached_property
     def query_encoder(self) -> QueryEncoder:
-        """The tokenizer and the table of the sparse model."""
+        """The tokenizer and the table of the sparse model: of its files, else as the cluster keeps them."""
         from opensearch_neural.query_encoder import QueryEncoder
 
+        wrote = self.record.sparse if self.record else None
+        if wrote and self.client and self.named["sparse"] is None and not registry.link_of(wrote.hash).is_dir():
+            return QueryEncoder.of_record(wrote, read_encoder(self.client, wrote.query_hash), self.index)
         encoder = QueryEncoder.load(self._place("sparse"))
         self._check("sparse", encoder.hash, of_queries=True)
         return encoder

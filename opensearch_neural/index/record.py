@@ -16,7 +16,7 @@ from opensearch_neural.errors import ClusterError, ModelError
 from opensearch_neural.multi_vector import FIELD
 
 if TYPE_CHECKING:
-    from opensearchpy import OpenSearch
+    from opensearchpy import AsyncOpenSearch, OpenSearch
 
 META_FORMAT = 1
 DenseType = Literal["float", "byte", "sq"]
@@ -166,12 +166,32 @@ def read_record(client: OpenSearch, index: str) -> IndexMeta | None:
     """
     from opensearchpy.exceptions import NotFoundError
 
-    if index == "_all" or index.startswith("<") or any(sign in index for sign in "*,"):
-        raise ClusterError(f"{index!r} is a pattern, not the name of an index", "name one index, or an alias")
+    _refuse_pattern(index)
     try:
         mappings = client.indices.get_mapping(index=index)
     except NotFoundError:
         return None
+    return _only_record(mappings, index)
+
+
+async def existing_record_async(client: AsyncOpenSearch, index: str) -> IndexMeta:
+    """As `existing_record`."""
+    from opensearchpy.exceptions import NotFoundError
+
+    _refuse_pattern(index)
+    try:
+        mappings = await client.indices.get_mapping(index=index)
+    except NotFoundError:
+        raise _no_index(index) from None
+    return _only_record(mappings, index)
+
+
+def _refuse_pattern(index: str) -> None:
+    if index == "_all" or index.startswith("<") or any(sign in index for sign in "*,"):
+        raise ClusterError(f"{index!r} is a pattern, not the name of an index", "name one index, or an alias")
+
+
+def _only_record(mappings: Mapping[str, Any], index: str) -> IndexMeta:
     if len(mappings) != 1:
         raise ClusterError(
             f"{index!r} names {len(mappings)} indexes: {', '.join(sorted(mappings))}", "name one of them"
@@ -180,11 +200,15 @@ def read_record(client: OpenSearch, index: str) -> IndexMeta | None:
     return IndexMeta.from_mapping(mapping["mappings"], index)
 
 
+def _no_index(index: str) -> ClusterError:
+    return ClusterError(f"there is no index {index!r} on this cluster", "write one with `osn ingest … --index …`")
+
+
 def existing_record(client: OpenSearch, index: str) -> IndexMeta:
     """`read_record` of an index that must be there. Raises ClusterError when it is not, and as `read_record` does."""
     record = read_record(client, index)
     if record is None:
-        raise ClusterError(f"there is no index {index!r} on this cluster", "write one with `osn ingest … --index …`")
+        raise _no_index(index)
     return record
 
 

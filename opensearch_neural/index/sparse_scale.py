@@ -14,7 +14,6 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural import queries
-from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import existing_record, write_record
 
 if TYPE_CHECKING:
@@ -30,15 +29,15 @@ AT_ONCE = 50
 """Searches in one request."""
 
 
-def keep_sparse_scale(client: OpenSearch, index: str) -> None:
+def keep_sparse_scale(client: OpenSearch, index: str, encoder: QueryEncoder) -> None:
     """Measure the scale of an index that was written just now, and keep it in its record, unless it has one.
 
-    Raises ModelError when the index's sparse model is not on this machine.
+    encoder: of the sparse model that wrote the index
     """
     record = existing_record(client, index)
     if record.sparse is None or SCALE in record.extra:
         return
-    scale = measure_sparse_scale(client, index, IndexModels(index, record).query_encoder)
+    scale = measure_sparse_scale(client, index, encoder)
     if scale is not None:
         # Read again: what the measuring took, somebody may have written meanwhile.
         write_record(client, index, existing_record(client, index).with_extra(**{SCALE: round(scale, 4)}))

@@ -1,0 +1,88 @@
+"""What an ingest keeps on the cluster for searches: what encodes queries, the largest weights, and the scale of the scores.
+
+Searches do without: they then need the model's files, ask for the largest weights, and measure the scale. So none of it ends
+an ingest; where it cannot be kept, a warning says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from ingest.vectorizers import NotingLargest
+from ingest.writing.target import Target
+from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.errors import OsnError
+from opensearch_neural.index import query_side
+from opensearch_neural.index.record import IndexMeta, existing_record, write_record
+from opensearch_neural.index.sparse_scale import keep_sparse_scale
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+    from opensearch_neural.query_encoder import QueryEncoder
+
+log = logging.getLogger(__name__)
+
+
+def keep_encoder(client: OpenSearch, encoder: QueryEncoder, name: str) -> None:
+    """Keep what encodes queries, so that searches need no model files."""
+    try:
+        with translate_errors():
+            query_side.store_encoder(client, encoder.hash, name, encoder.to_bytes())
+    except OsnError as error:
+        log.warning(
+            "what encodes queries is not kept on the cluster, so searches need the model's files: %s", error.message
+        )
+
+
+def keep_measures(
+    client: OpenSearch, target: Target, encoder: QueryEncoder, noted: NotingLargest, *, everything: bool
+) -> None:
+    """Keep the largest weights and the scale of an index that was written just now.
+
+    everything: whether `noted` has seen every document of the index. If not, the index is asked, unless its largest weights
+        are kept already: those were raised while it was written.
+    """
+    try:
+        with translate_errors():
+            _keep_largest(client, target, encoder, noted, everything)
+            keep_sparse_scale(client, target.index, encoder)
+    except OsnError as error:
+        log.warning("the scale and the largest weights of %s are not kept: %s", target.index, error.message)
+
+
+def _keep_largest(
+    client: OpenSearch, target: Target, encoder: QueryEncoder, noted: NotingLargest, everything: bool
+) -> None:
+    if query_side.read_largest(client, target.meta.extra.get(query_side.LARGEST)) is not None:
+        return
+    if everything:
+        largest: Mapping[str, float] = noted.largest
+    else:
+        tokens = [token for token, weight in encoder.weights.items() if weight]
+        largest = query_side.ask_largest(client, target.index, tokens)
+    id = query_side.store_largest(client, target.index, target.uuid, largest)
+    record = existing_record(client, target.index)
+    write_record(client, target.index, record.with_extra(**{query_side.LARGEST: id}))
+
+
+def raising(client: OpenSearch, index: str, record: IndexMeta) -> Callable[[Mapping[str, float]], None] | None:
+    """What raises the largest weights that are kept for an index, before documents that have larger ones are written."""
+    from opensearchpy.exceptions import AuthorizationException
+
+    id = record.extra.get(query_side.LARGEST)
+    if id is None:
+        return None
+
+    def raise_(weights: Mapping[str, float]) -> None:
+        try:
+            query_side.raise_largest(client, id, weights)
+        except AuthorizationException:
+            log.warning(
+                "this user may not write %r: the largest weights of %s are no longer used", query_side.INDEX, index
+            )
+            write_record(client, index, existing_record(client, index).with_extra(**{query_side.LARGEST: None}))
+
+    return raise_

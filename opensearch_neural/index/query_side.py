@@ -1,0 +1,271 @@
+"""What searches need of a sparse model, kept on the cluster beside the data: what encodes queries, and the largest weights.
+
+So an application needs no model files. Both lie in the hidden index `osn-query-encoders`, whose documents are stored and not
+searched:
+
+    encoder-<hash>          {"name", "bytes", "sha256", "parts": ["encoder-<hash>-<sha256>-0", …]}
+    encoder-<hash>-…-0      {"content": base64 of a part of what `QueryEncoder.to_bytes` gives}
+    largest-<uuid>          {"index": own name, "content": base64 of gzip of {token: weight}}      of the index of this uuid
+
+What is read is data of others: it is bounded, checked, and nothing in it is executed. The largest weights only ever rise, so
+whoever writes into an index raises them before the documents are there (`raise_largest`), and they bound every document.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from opensearch_neural import queries
+from opensearch_neural.errors import ClusterError, ModelError
+from opensearch_neural.index.record import IndexMeta
+
+if TYPE_CHECKING:
+    from opensearchpy import AsyncOpenSearch, OpenSearch
+
+log = logging.getLogger(__name__)
+
+INDEX = "osn-query-encoders"
+LARGEST = "largest_weights"
+"""Where the index's record has the id of the document with its largest weights."""
+PART_BYTES = 3_000_000
+"""4 MB in base64: clusters refuse requests of 100 MB, and proxies smaller ones."""
+MOST_BYTES = 64_000_000
+"""A query side is some hundred kB, of a vocabulary of 250,000 tokens 5 MB."""
+MOST_UNPACKED = 512_000_000
+AT_ONCE = 500
+"""Searches in one request."""
+CONFLICTS = 20
+
+
+@dataclass(frozen=True)
+class LargestWeights:
+    """The largest stored weight of each token in any document of an index; a token without one is in no document."""
+
+    index: str
+    """The index's own name."""
+    weights: dict[str, float]
+    version: tuple[int, int]
+    """(sequence number, primary term) of the document that holds them."""
+
+
+def store_encoder(client: OpenSearch, hash: str, name: str, content: bytes) -> None:
+    """Keep what encodes queries under its hash. The document that names the parts comes last, so none is missing."""
+    _make_index(client)
+    digest = hashlib.sha256(content).hexdigest()
+    parts = {}
+    for number, start in enumerate(range(0, len(content), PART_BYTES)):
+        part = content[start : start + PART_BYTES]
+        parts[f"encoder-{hash}-{digest[:16]}-{number}"] = {"content": base64.b64encode(part).decode()}
+    for id, document in parts.items():
+        client.index(index=INDEX, id=id, body=document)
+    header = {"name": name, "bytes": len(content), "sha256": digest, "parts": list(parts)}
+    client.index(index=INDEX, id=f"encoder-{hash}", body=header)
+
+
+def read_encoder(client: OpenSearch, hash: str) -> bytes | None:
+    """What encodes queries, by its hash; None if the cluster does not keep it, or this user may not read it.
+
+    Raises ModelError if it is damaged.
+    """
+    from opensearchpy.exceptions import AuthorizationException
+
+    try:
+        header = client.get(index=INDEX, id=f"encoder-{hash}", params={"ignore": 404}).get("_source")
+        if header is None:
+            return None
+        parts = client.mget(index=INDEX, body={"ids": _part_ids(header, hash)})
+    except AuthorizationException:
+        _warn_unreadable()
+        return None
+    return _joined(header, parts)
+
+
+async def read_encoder_async(client: AsyncOpenSearch, hash: str) -> bytes | None:
+    """As `read_encoder`."""
+    from opensearchpy.exceptions import AuthorizationException
+
+    try:
+        header = (await client.get(index=INDEX, id=f"encoder-{hash}", params={"ignore": 404})).get("_source")
+        if header is None:
+            return None
+        parts = await client.mget(index=INDEX, body={"ids": _part_ids(header, hash)})
+    except AuthorizationException:
+        _warn_unreadable()
+        return None
+    return _joined(header, parts)
+
+
+def _warn_unreadable() -> None:
+    log.warning("this user may not read the index %r, where the cluster keeps what encodes queries", INDEX)
+
+
+def _part_ids(header: Mapping[str, Any], hash: str) -> list[str]:
+    parts, size = header.get("parts"), header.get("bytes")
+    if not isinstance(size, int) or not 0 < size <= MOST_BYTES:
+        raise _damaged(header, f"it says that it has {size!r} bytes, and {MOST_BYTES:,} at most are read")
+    if not isinstance(parts, list) or len(parts) != -(-size // PART_BYTES):
+        raise _damaged(header, "its parts do not make so many bytes")
+    if not all(isinstance(id, str) and id.startswith(f"encoder-{hash}-") for id in parts):
+        raise _damaged(header, "it names parts of something else")
+    return parts
+
+
+def _joined(header: Mapping[str, Any], answer: Mapping[str, Any]) -> bytes:
+    try:
+        parts = [base64.b64decode(part["_source"]["content"], validate=True) for part in answer["docs"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(header, f"a part is missing or unreadable: {error}") from None
+    content = b"".join(parts)
+    if hashlib.sha256(content).hexdigest() != header.get("sha256"):
+        raise _damaged(header, "its parts do not belong together")
+    return content
+
+
+def _damaged(header: Mapping[str, Any], why: str) -> ModelError:
+    return ModelError(
+        f"what encodes queries for the model {str(header.get('name'))[:80]!r}, kept in {INDEX!r}, is damaged: {why}",
+        "the index's `osn ingest` command again writes it anew; or name the model with --sparse",
+    )
+
+
+def store_largest(client: OpenSearch, index: str, uuid: str, weights: Mapping[str, float]) -> str:
+    """Keep the largest weights of an index; returns the id under which they are, for its record."""
+    _make_index(client)
+    id = f"largest-{uuid}"
+    client.index(index=INDEX, id=id, body=_largest_document(index, weights))
+    return id
+
+
+def read_largest(client: OpenSearch, id: str | None, before: LargestWeights | None = None) -> LargestWeights | None:
+    """The largest weights of the index whose record has this id, as they are now; None where they are not kept.
+
+    before: what was read earlier: it is returned where nothing has changed, and that is a small request
+    """
+    from opensearchpy.exceptions import AuthorizationException
+
+    if id is None:
+        return None
+    try:
+        if before is not None:
+            now = client.get(index=INDEX, id=id, params={"ignore": 404, "_source": "false"})
+            if now.get("found") and (now["_seq_no"], now["_primary_term"]) == before.version:
+                return before
+        answer = client.get(index=INDEX, id=id, params={"ignore": 404})
+    except AuthorizationException:
+        return None
+    if not answer.get("found"):
+        return None
+    try:
+        source = answer["_source"]
+        weights = json.loads(unpacked(base64.b64decode(source["content"], validate=True)))
+        checked = {token: float(weight) for token, weight in weights.items()}
+        return LargestWeights(str(source["index"]), checked, (answer["_seq_no"], answer["_primary_term"]))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        log.warning("the largest weights in %r, document %r, are damaged and not used: %s", INDEX, id, error)
+        return None
+
+
+def raise_largest(client: OpenSearch, id: str, weights: Mapping[str, float]) -> None:
+    """Have the weights that are kept be no smaller than these; where none are kept there is nothing to do.
+
+    Raises ClusterError where others change them again and again.
+    """
+    from opensearchpy.exceptions import ConflictError
+
+    for _ in range(CONFLICTS):
+        kept = read_largest(client, id)
+        if kept is None:
+            return
+        larger = {token: weight for token, weight in weights.items() if weight > kept.weights.get(token, 0.0)}
+        if not larger:
+            return
+        condition = dict(zip(("if_seq_no", "if_primary_term"), kept.version, strict=True))
+        try:
+            client.index(
+                index=INDEX, id=id, body=_largest_document(kept.index, {**kept.weights, **larger}), params=condition
+            )
+            return
+        except ConflictError:
+            continue
+    raise ClusterError(
+        f"the largest weights of an index were changed by others {CONFLICTS} times in a row", "try again"
+    )
+
+
+def ask_largest(client: OpenSearch, index: str, tokens: Iterable[str]) -> dict[str, float]:
+    """The largest weight of each token, asked of the index: a search a token. Raises ClusterError where one fails."""
+    every, largest = list(tokens), {}
+    for start in range(0, len(every), AT_ONCE):
+        part = every[start : start + AT_ONCE]
+        lines: list[dict[str, Any]] = []
+        for token in part:
+            lines += [{}, queries.neural_sparse({token: 1.0}, plugin=False, size=1, source=False)]
+        for token, answer in zip(part, client.msearch(index=index, body=lines)["responses"], strict=True):
+            if "error" in answer or answer["_shards"]["failed"]:
+                raise ClusterError(f"{index!r} does not tell the largest weight of {token!r}")
+            if hits := answer["hits"]["hits"]:
+                # JSON has as many digits as tell a float32 from its neighbours.
+                largest[token] = float(np.float32(hits[0]["_score"]))
+    return largest
+
+
+def forget(client: OpenSearch, record: IndexMeta) -> None:
+    """Delete what was kept for an index that was deleted; what encodes queries stays while another index needs it."""
+    from opensearchpy.exceptions import AuthorizationException
+
+    try:
+        if id := record.extra.get(LARGEST):
+            client.delete(index=INDEX, id=id, params={"ignore": 404})
+        if record.sparse is not None and record.sparse.query_hash not in _hashes_in_use(client):
+            id = f"encoder-{record.sparse.query_hash}"
+            header = client.get(index=INDEX, id=id, params={"ignore": 404}).get("_source")
+            if header is not None:
+                for each in [id, *_part_ids(header, record.sparse.query_hash)]:
+                    client.delete(index=INDEX, id=each, params={"ignore": 404})
+    except (AuthorizationException, ModelError) as error:
+        log.debug("what %r keeps for a deleted index stays: %s", INDEX, error)
+
+
+def _hashes_in_use(client: OpenSearch) -> set[str]:
+    params = {"expand_wildcards": "all", "filter_path": "*.mappings._meta.osn.sparse.query_hash"}
+    mappings = client.indices.get_mapping(index="*", params=params)
+    return {mapping["mappings"]["_meta"]["osn"]["sparse"]["query_hash"] for mapping in mappings.values()}
+
+
+def unpacked(content: bytes) -> bytes:
+    """What was packed by gzip. Raises ValueError where it is damaged, or too large."""
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        text = stream.decompress(content, MOST_UNPACKED)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if not stream.eof:
+        raise ValueError("it is cut off, or too large")
+    return text
+
+
+def packed(value: Any) -> bytes:
+    """A JSON value, packed by gzip: the same bytes for the same value."""
+    stream = zlib.compressobj(wbits=31)
+    return stream.compress(json.dumps(value).encode()) + stream.flush()
+
+
+def _largest_document(index: str, weights: Mapping[str, float]) -> dict[str, str]:
+    return {"index": index, "content": base64.b64encode(packed(dict(weights))).decode()}
+
+
+def _make_index(client: OpenSearch) -> None:
+    if client.indices.exists(index=INDEX):
+        return
+    settings = {"number_of_shards": 1, "auto_expand_replicas": "0-1", "hidden": True}
+    body = {"settings": {"index": settings}, "mappings": {"enabled": False}}
+    client.indices.create(index=INDEX, body=body, params={"ignore": 400})  # another process was faster

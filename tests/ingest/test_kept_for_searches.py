@@ -1,0 +1,203 @@
+"""What an ingest keeps on the cluster for searches: they need no model files, and know the largest weights."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpora import job, records, write_jsonl
+from fault_proxy import Fault, FaultProxy
+
+from ingest.documents import Documents
+from ingest.job import run_job
+from ingest.versions import builds
+from opensearch_neural import QueryEncoder
+from opensearch_neural.cluster.connect import connect, connect_async
+from opensearch_neural.engines import Engines, open_engines
+from opensearch_neural.errors import ModelError
+from opensearch_neural.index import query_side
+from opensearch_neural.index.query_side import INDEX, LARGEST, ask_largest, read_largest
+from opensearch_neural.index.record import existing_record
+from opensearch_neural.models import registry
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def written(client: Any, index_name: str, tmp_path: Path) -> Iterator[str]:
+    """An index of 120 documents with the lexical model's vectors."""
+    corpus = write_jsonl(tmp_path / "docs.jsonl", records(120))
+    run_job(client, job(corpus, index_name), show_progress=False)
+    yield index_name
+    query_side.forget(client, existing_record(client, index_name))
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As on a machine that knows no model."""
+    monkeypatch.setattr(registry, "home", lambda: tmp_path / "another-home")
+
+
+def encoder_of(client: Any, index: str) -> tuple[str, dict[str, Any]]:
+    """(id, header) of what the cluster keeps to encode queries for an index."""
+    sparse = existing_record(client, index).sparse
+    assert sparse is not None
+    id = f"encoder-{sparse.query_hash}"
+    return id, client.get(index=INDEX, id=id)["_source"]
+
+
+def test_searches_need_no_model_files(
+    client: Any, cluster_url: str, written: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = records(120)[7]["text"]
+    here = open_engines(client, written)
+    expected = here.models.query_encoder.encode(text)
+    monkeypatch.setattr(registry, "home", lambda: tmp_path / "another-home")
+
+    async def asked() -> QueryEncoder:
+        async with await connect_async(cluster_url) as other:
+            return await QueryEncoder.of_index_async(other, written)
+
+    for encoder in (QueryEncoder.of_index(client, written), asyncio.run(asked())):
+        assert encoder.encode(text) == expected and encoder.hash == here.models.query_encoder.hash
+    there = open_engines(client, written)
+    assert there.body("bm25-sparse", text) == here.body("bm25-sparse", text)
+    assert client.search(index=written, body=there.body("sparse", text))["hits"]["hits"][0]["_id"] == "doc-0-000007"
+
+
+def test_without_what_the_cluster_keeps_the_models_files_are_asked_for(
+    client: Any, written: str, elsewhere: None
+) -> None:
+    id, _ = encoder_of(client, written)
+    client.delete(index=INDEX, id=id)
+    with pytest.raises(ModelError, match="is not on this machine"):
+        QueryEncoder.of_index(client, written)
+    with pytest.raises(ModelError, match="is not on this machine"):
+        _ = open_engines(client, written).models.query_encoder
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"bytes": 10**12}, "64,000,000 at most"),
+        ({"parts": []}, "do not make so many bytes"),
+        ({"parts": ["encoder-another-0"]}, "names parts of something else"),
+        ({"sha256": "0" * 64}, "do not belong together"),
+    ],
+)
+def test_what_is_damaged_is_named(
+    client: Any, written: str, elsewhere: None, change: dict[str, Any], message: str
+) -> None:
+    id, header = encoder_of(client, written)
+    client.index(index=INDEX, id=id, body={**header, **change})
+    with pytest.raises(ModelError, match=rf"'lexical', kept in 'osn-query-encoders', is damaged: .*{message}"):
+        QueryEncoder.of_index(client, written)
+
+
+def test_another_models_query_side_is_refused(client: Any, written: str, elsewhere: None) -> None:
+    encoder = QueryEncoder.of_index(client, written)
+    other = QueryEncoder(encoder.tokenizer, {token: 2 * weight for token, weight in encoder.weights.items()})
+    wrote = existing_record(client, written).sparse
+    assert wrote is not None
+    query_side.store_encoder(client, wrote.query_hash, "lexical", other.to_bytes())
+    with pytest.raises(ModelError, match=f"was written with the sparse model .*{wrote.query_hash}.* this is"):
+        _ = open_engines(client, written).models.query_encoder
+
+
+def test_where_it_may_not_be_kept_ingest_says_so_and_goes_on(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    corpus = write_jsonl(tmp_path / "docs.jsonl", records(30))
+    with FaultProxy(cluster_url, everything=True) as proxy:
+        proxy.fault = lambda request: Fault("status", 403) if request.path.startswith(f"/{INDEX}/_doc") else None
+        with caplog.at_level(logging.WARNING, "ingest"):
+            report = run_job(connect(proxy.url), job(corpus, index_name), show_progress=False)
+    assert report.documents == 30
+    assert sum("not kept on the cluster" in line for line in caplog.messages) == 1
+    assert LARGEST not in existing_record(client, index_name).extra
+
+
+def kept(client: Any, index: str) -> dict[str, float]:
+    largest = read_largest(client, existing_record(client, index).extra[LARGEST])
+    assert largest is not None and largest.index == index
+    return largest.weights
+
+
+def asked(client: Any, index: str) -> dict[str, float]:
+    client.indices.refresh(index=index)
+    return ask_largest(client, index, QueryEncoder.of_index(client, index).vocabulary)
+
+
+def test_the_largest_weights_are_those_in_the_index_also_as_it_grows(client: Any, written: str, tmp_path: Path) -> None:
+    assert kept(client, written) == asked(client, written) != {}
+    # The shorter a text, the more each of its words weighs.
+    Documents(client, written).add([{"_id": "short", "text": "rain"}])
+    raised = kept(client, written)
+    assert raised == asked(client, written) and raised["rain"] > 0.5
+    Documents(client, written).update("doc-0-000003", {"text": "mountain", "title": ""})
+    assert kept(client, written) == asked(client, written) | {
+        token: weight for token, weight in raised.items() if weight >= asked(client, written).get(token, 0)
+    }
+    more = write_jsonl(tmp_path / "more.jsonl", [{"_id": "other", "text": "sky"}, *records(20, seed=4)])
+    run_job(client, job(more, written), show_progress=False)
+    assert all(kept(client, written)[token] >= weight for token, weight in asked(client, written).items())
+    assert kept(client, written)["sky"] == asked(client, written)["sky"]
+
+
+def test_of_an_index_that_did_not_keep_them_the_next_ingest_asks(client: Any, written: str, tmp_path: Path) -> None:
+    id = existing_record(client, written).extra[LARGEST]
+    client.delete(index=INDEX, id=id)
+    Documents(client, written).add([{"_id": "short", "text": "rain"}])
+    run_job(client, job(write_jsonl(tmp_path / "more.jsonl", records(9, seed=4)), written), show_progress=False)
+    assert kept(client, written) == asked(client, written) and "rain" in kept(client, written)
+
+
+def exact(client: Any, engines: Engines, text: str) -> Any:
+    engine, page = engines.engine("bm25-sparse"), engines.page(size=2)
+    searched = engine.search(client, engine.body(text, page), text, page)
+    return searched.facts["window"], [hit["_id"] for hit in searched.answer["hits"]["hits"]]
+
+
+def test_a_page_is_certified_by_the_largest_weights_that_are_kept(client: Any, written: str) -> None:
+    engines = open_engines(client, written, exact=True, window=60, weight=0.01)
+    text = records(120)[7]["text"]
+    window, hits = exact(client, engines, text)
+    assert window == 60, "so little can be added that the first window suffices"
+    id = engines.meta.extra[LARGEST]
+    query_side.raise_largest(client, id, dict.fromkeys(engines.models.query_encoder.encode(text), 1e9))
+    assert exact(client, engines, text) == (None, hits), "nothing is certain any more, also where it was read before"
+    # Of another index, to which the alias leads by now, they say nothing.
+    client.index(index=INDEX, id=id, body={**client.get(index=INDEX, id=id)["_source"], "index": "another"})
+    assert exact(client, engines, text) == (60, hits)
+
+
+def test_what_is_kept_goes_with_the_last_index_that_needs_it(client: Any, index_name: str, tmp_path: Path) -> None:
+    corpus = write_jsonl(tmp_path / "docs.jsonl", records(30))
+    for _ in range(3):
+        run_job(client, replace(job(corpus, ""), alias=index_name), show_progress=False)
+    id, header = encoder_of(client, index_name)
+    largest = [version.meta.extra[LARGEST] for version in builds.versions(client, index_name)]
+    assert len(builds.prune(client, index_name, keep=0)) == 2
+    assert [client.exists(index=INDEX, id=each) for each in largest] == [True, False, False]
+    assert client.exists(index=INDEX, id=id), "the one that serves needs it"
+    meta = existing_record(client, index_name)
+    client.indices.delete(index=builds.serving_index(client, index_name))
+    query_side.forget(client, meta)
+    assert not any(client.exists(index=INDEX, id=each) for each in (id, *header["parts"], largest[0]))
+
+
+def test_a_large_query_side_lies_in_parts(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_side, "PART_BYTES", 100)
+    content = bytes(range(250)) * 2
+    query_side.store_encoder(client, "test-parts", "a model", content)
+    assert query_side.read_encoder(client, "test-parts") == content
+    part = client.get(index=INDEX, id="encoder-test-parts")["_source"]["parts"][1]
+    client.index(index=INDEX, id=part, body={"content": base64.b64encode(b"x" * 100).decode()})
+    with pytest.raises(ModelError, match=r"'a model'.* do not belong together"):
+        query_side.read_encoder(client, "test-parts")
