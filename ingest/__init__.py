@@ -20,6 +20,7 @@ A document on its way to the index, top to bottom:
     writing/journal.py          what is written already, so that the same command again continues
     writing/dead_letters.py     what could not be taken, to be mended and ingested again
     writing/verification.py     whether the index holds exactly what the corpus holds
+    kept_for_searches.py        what encodes queries, the largest weights and the scale, kept on the cluster
     versions/swap.py            what must hold before an alias names the index
     progress.py                 a bar on a terminal, plain lines elsewhere
 

@@ -66,6 +66,7 @@ class Documents:
     """The documents of one index, or of the index that an alias names.
 
     sparse, dense, pq: directories of the models that wrote the index, where they are not found by its record
+    trust_remote_code: whether code that the sparse model brings along is run
     Raises ModelError when a model is not on this machine or another than that of the index, ClusterError when there is
     no such index.
     """
@@ -79,6 +80,7 @@ class Documents:
         dense: str | None = None,
         pq: str | None = None,
         device: str | None = None,
+        trust_remote_code: bool = False,
         patience: float = 60.0,
     ) -> None:
         self.client = client
@@ -92,6 +94,7 @@ class Documents:
             dense=dense,
             quantized=pq,
             device=device,
+            trust_remote_code=trust_remote_code,
             remedy="name the model that wrote the index with --sparse, --dense or --pq DIR",
         )
         self._encoders = _encoders(models, self.meta)

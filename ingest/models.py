@@ -64,7 +64,11 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
     Raises ModelError when a model is missing, or passages are asked for where the index has none (or otherwise).
     """
     passages = _passages(wanted, wrote, index)
-    how: dict[str, Any] = {"device": wanted.device, "dtype": wanted.dtype}
+    how: dict[str, Any] = {
+        "device": wanted.device,
+        "dtype": wanted.dtype,
+        "trust_remote_code": wanted.trust_remote_code,
+    }
     # Whether the models that are named wrote the index shows when it is opened.
     named = IndexModels(index, None, sparse=wanted.sparse, dense=wanted.dense, quantized=wanted.pq, **how)
     of_index = IndexModels(index, wrote, **how)

@@ -96,6 +96,8 @@ class Models:
     """cpu, cuda, … None: the best there is."""
     dtype: Dtype = "fp32"
     """The precision of a sparse model's network."""
+    trust_remote_code: bool = False
+    """Whether code that a sparse model brings along is run."""
 
     def __post_init__(self) -> None:
         if self.reconstruct and self.dense not in (None, "none"):
@@ -142,6 +144,9 @@ model_options = options_of(
         default="fp32",
         show_default=True,
         help="Precision of a sparse model's network; bf16 is faster if the processor or GPU multiplies it.",
+    ),
+    click.option(
+        "--trust-remote-code", is_flag=True, help="Run code that the sparse model brings along: read it first."
     ),
 )
 

@@ -20,6 +20,7 @@ _index = click.option("--index", required=True, help="The index, or the alias of
 _sparse = click.option("--sparse", default=None, help="The sparse model that wrote the index, where it is not found.")
 _dense = click.option("--dense", default=None, help="The dense model that wrote the index, likewise.")
 _pq = click.option("--pq", default=None, help="The quantized model that wrote the index, likewise.")
+_trust = click.option("--trust-remote-code", is_flag=True, help="Run code that the sparse model brings along.")
 
 
 @click.group()
@@ -33,12 +34,10 @@ def documents() -> None:
     """
 
 
-def _open(
-    connection: ConnectionSettings, index: str, sparse: str | None, dense: str | None, pq: str | None
-) -> Documents:
+def _open(connection: ConnectionSettings, index: str, **how: Any) -> Documents:
     from ingest.documents import Documents
 
-    return Documents(connect(settings=connection), index, sparse=sparse, dense=dense, pq=pq)
+    return Documents(connect(settings=connection), index, **how)
 
 
 @documents.command()
@@ -47,16 +46,15 @@ def _open(
 @_sparse
 @_dense
 @_pq
+@_trust
 @click.option("--json", "as_json", is_flag=True, help="Print what became of them as JSON.")
 @connection_options
 def add(
     connection: ConnectionSettings,
     corpus: str,
     index: str,
-    sparse: str | None,
-    dense: str | None,
-    pq: str | None,
     as_json: bool,
+    **how: Any,
 ) -> None:
     """Add the documents of CORPUS (a file as for `osn ingest`, or - for lines of JSON); replace those that are there.
 
@@ -67,7 +65,7 @@ def add(
     from ingest.writing.dead_letters import EXIT_WITH_LETTERS
     from opensearch_neural.corpus.documents import Rejected
 
-    opened = _open(connection, index, sparse, dense, pq)
+    opened = _open(connection, index, **how)
     rejected: list[Rejected] = []
     with spooled(corpus) as place:
         written = opened.add(CorpusSource(corpus).reader(place)(rejected.append))
@@ -106,6 +104,7 @@ def get(connection: ConnectionSettings, id: str, index: str) -> None:
 @_sparse
 @_dense
 @_pq
+@_trust
 @connection_options
 def update(
     connection: ConnectionSettings,
@@ -113,9 +112,7 @@ def update(
     index: str,
     changes: tuple[str, ...],
     remove: tuple[str, ...],
-    sparse: str | None,
-    dense: str | None,
-    pq: str | None,
+    **how: Any,
 ) -> None:
     """Change fields of a document, which is encoded anew.
 
@@ -125,7 +122,7 @@ def update(
     wanted = dict(parse_change(change) for change in changes) | dict.fromkeys(remove)
     if not wanted:
         raise InputError("nothing to change", "give --set FIELD=VALUE or --remove FIELD")
-    _open(connection, index, sparse, dense, pq).update(id, wanted)
+    _open(connection, index, **how).update(id, wanted)
     print(f"{id} updated in {index}")
 
 

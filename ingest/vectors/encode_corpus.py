@@ -78,6 +78,8 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> Encoded:
         from ingest.vectors import ray_encode
 
         ray_encode.check(job.ray)
+        if job.trust_remote_code:
+            raise InputError("code that a model brings along is not run on a Ray cluster", "encode without --ray")
     if job.faiss is not None and job.pq is None:
         raise InputError("faiss's index is made of codes, and there are none", "give --pq MODEL")
     if job.faiss_candidates is not None and job.faiss is None:

@@ -45,6 +45,7 @@ class IndexModels:
     threads: of ONNX Runtime; None: one for each core
     remedy: what to do about a model that did not write the index
     client: of the cluster, which keeps what encodes sparse queries, for machines without the model's files
+    trust_remote_code: whether code that a sparse model brings along is run
 
     Each model raises ModelError when the index holds no vectors of its kind, when it is not on this machine, and when it is
     another than the one that wrote the index.
@@ -64,6 +65,7 @@ class IndexModels:
         threads: int | None = None,
         remedy: str = TO_SEARCH,
         client: OpenSearch | None = None,
+        trust_remote_code: bool = False,
     ) -> None:
         self.index = index
         self.record = record
@@ -74,6 +76,7 @@ class IndexModels:
         self.threads = threads
         self.remedy = remedy
         self.client = client
+        self.trust_remote_code = trust_remote_code
 
     @cached_property
     def query_encoder(self) -> QueryEncoder:
@@ -92,7 +95,12 @@ class IndexModels:
         """The sparse model, to encode documents."""
         from opensearch_neural.models.sparse import load_sparse
 
-        encoder = load_sparse(self._place("sparse"), device=self.device, dtype=self.dtype)
+        encoder = load_sparse(
+            self._place("sparse"),
+            device=self.device,
+            dtype=self.dtype,
+            trust_remote_code=self.trust_remote_code,
+        )
         self._check("sparse", encoder.info.hash)
         wrote = self.record.sparse if self.record else None
         return encoder if wrote is None or self.named["sparse"] else called(encoder, wrote.name)

@@ -6,6 +6,7 @@ dense_encoder.py                      what every dense encoder is: dense.py (tor
 pooling.py, vectors.py                from token vectors to one, and what a vector has to be
 multi_layer.py                        several vectors a document, from several layers
 quantized.py                          dense vectors and their PQ codes
+published.py, on_this_machine.py      the sparse models that one can name
 sparse.py, sparse_head.py             sparse vectors of documents, and their vocabulary's logits
 ml_commons.py                         sparse models in the format of ml-commons
 lexical.py, word_pieces.py            BM25 weights over word pieces, and a tokenizer of a corpus's own

@@ -1,4 +1,7 @@
-"""Hugging Face directories loaded with care: safetensors only, no code of theirs, from this machine, in few words."""
+"""Hugging Face directories loaded with care: safetensors only, from this machine, in few words.
+
+No code of theirs runs, unless it is trusted.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,13 @@ T5 = ("t5", "mt5", "umt5")
 """Model types of transformers whose folder may hold a decoder, and whose texts begin with no CLS."""
 
 
-def load_model(auto: Any, folder: Path, *, what: str | None = None, config: Any = None) -> tuple[Any, list[str]]:
+def load_model(
+    auto: Any, folder: Path, *, what: str | None = None, config: Any = None, trust_remote_code: bool = False
+) -> tuple[Any, list[str]]:
     """(model, names of the weights that are missing) by one of transformers' AutoModel classes, in float32.
 
     what: how a message calls it; None: as transformers does. config: instead of the directory's own.
+    trust_remote_code: whether code that the model brings along is run, which may lie in another repository of the hub.
     Raises ModelError where the directory is unsafe or does not load.
     """
     import torch
@@ -31,13 +37,18 @@ def load_model(auto: Any, folder: Path, *, what: str | None = None, config: Any 
             model, report = auto.from_pretrained(
                 folder,
                 use_safetensors=True,
-                local_files_only=True,
-                trust_remote_code=False,
+                local_files_only=not trust_remote_code,
+                trust_remote_code=trust_remote_code,
                 output_loading_info=True,
                 dtype=torch.float32,
                 **({} if config is None else {"config": config}),
             )
         except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+            if "trust_remote_code" in str(error):
+                raise ModelError(
+                    f"{folder} brings code of its own, which is not run",
+                    "read that code; where you trust it, --trust-remote-code runs it",
+                ) from None
             what = what or auto.__name__.removeprefix("AutoModelFor")
             raise ModelError(f"{folder} does not load as {what}: {first_line(error)}") from None
     return model, sorted(report["missing_keys"])

@@ -61,14 +61,17 @@ def load_sparse(
     device: str | None = None,
     max_length: int | None = None,
     dtype: Literal["fp32", "bf16"] = "fp32",
+    trust_remote_code: bool = False,
 ) -> SparseDocumentEncoder:
     """A sparse model from a directory or a hub id; its layout is recognized.
 
     device: "cpu", "cuda", …; None takes a GPU where there is one. max_length: tokens read of a document, at most the
     model's. dtype "bf16" runs the transformer's layers in bfloat16. None of the three concerns the lexical model.
+    trust_remote_code: whether code that the model brings along is run.
     Raises ModelError where the directory is incomplete, or its documents or queries are encoded in another way.
     """
-    folder = directory.locate(name_or_path)
+    code = ("*.py",) if trust_remote_code else ()
+    folder = directory.locate(name_or_path, files=(*directory.DOCUMENT_FILES, *code))
     config = folder / "config.json"
     kind = read_json_object(config).get("kind") if config.exists() else None
     osn = directory.read_osn_json(folder)
@@ -87,7 +90,7 @@ def load_sparse(
     info = directory.model_info(folder, name=name_or_path, kind=KIND)
     query = QueryEncoder.load(folder)
     source = transformer.path if (transformer.path / "tokenizer.json").exists() else folder
-    encoder = load_masked_lm(transformer.path, device)
+    encoder = load_masked_lm(transformer.path, device, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(source)
     vocabulary = vocabulary_of(tokenizer)
     if len(encoder.weight) < len(vocabulary):
@@ -242,7 +245,7 @@ def refuse_residual(folder: Path) -> None:
         )
 
 
-def load_masked_lm(folder: Path, device: str | None) -> MaskedLanguageModel:
+def load_masked_lm(folder: Path, device: str | None, *, trust_remote_code: bool = False) -> MaskedLanguageModel:
     """The network that encodes documents. Raises ModelError where its head is missing or holds no numbers."""
     try:
         import torch
@@ -251,7 +254,9 @@ def load_masked_lm(folder: Path, device: str | None) -> MaskedLanguageModel:
         raise MissingExtra("encoding with a sparse torch model", "encode") from None
     from opensearch_neural.models.pretrained import load_model
 
-    model, missing = load_model(AutoModelForMaskedLM, folder, what="a masked language model")
+    model, missing = load_model(
+        AutoModelForMaskedLM, folder, what="a masked language model", trust_remote_code=trust_remote_code
+    )
     if missing:
         raise ModelError(
             f"{folder}: the weights lack {', '.join(missing[:3])}, so this is no masked language model (an encoder "

