@@ -20,6 +20,7 @@ from ingest.writing.pipeline import TooManyErrors
 from opensearch_neural import queries
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.mapping import index_body
+from opensearch_neural.index.query_side import LARGEST
 from opensearch_neural.index.record import IndexMeta, existing_record
 from opensearch_neural.index.sparse_scale import SCALE
 from opensearch_neural.query_encoder import QueryEncoder
@@ -115,7 +116,10 @@ def test_a_new_index_is_as_the_schema_says_and_left_as_a_cluster_would_have_it(
     assert name == index_name
     meta = IndexMeta.from_mapping(index["mappings"], index_name)
     assert (
-        meta.sparse and meta.sparse.name == "lexical" and meta.analyzer == "standard" and meta.extra.keys() == {SCALE}
+        meta.sparse
+        and meta.sparse.name == "lexical"
+        and meta.analyzer == "standard"
+        and meta.extra.keys() == {SCALE, LARGEST}
     )
     expected = index_body(meta, shards=3)["mappings"]
     written = index["mappings"]

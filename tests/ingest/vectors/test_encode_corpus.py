@@ -22,6 +22,7 @@ from ingest.vectors.stored_vectors import Manifest, StoredVectors, find_manifest
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.index.query_side import LARGEST, read_largest
 from opensearch_neural.index.record import PassageMeta
 from opensearch_neural.index.sparse_scale import SCALE
 from opensearch_neural.models.lexical import LexicalEncoder
@@ -65,6 +66,8 @@ def test_an_index_from_files_is_that_from_models(
     # The scale of the sparse scores is measured on a sample, which the order of writing decides.
     scales = [mapping["_meta"]["osn"].pop(SCALE) for mapping in mappings]
     assert scales[0] == pytest.approx(scales[1], rel=0.1)
+    kept = [read_largest(client, mapping["_meta"]["osn"].pop(LARGEST)) for mapping in mappings]
+    assert kept[0] is not None and kept[1] is not None and kept[0].weights == kept[1].weights
     assert mappings[0] == mappings[1]
     told = [letters(Path(f"{index_name}-{kind}.dead-letters.jsonl")) for kind in "mv"]
     assert told[0] == told[1] != []
