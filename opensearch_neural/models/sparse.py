@@ -230,9 +230,7 @@ def document_modules(folder: Path) -> tuple[Module, Pooling]:
     strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
     if strategy not in ("max", "sum") or activation not in ("relu", "log1p_relu"):
         raise ModelError(f"{file}: pooling {strategy!r} with {activation!r}; expected max or sum, relu or log1p_relu")
-    whole = folder / "config_sentence_transformers.json"
-    max_active = read_json_object(whole).get("max_active_dims") if whole.exists() else None
-    return modules[0], Pooling(strategy, activation == "log1p_relu", max_active)
+    return modules[0], Pooling(strategy, activation == "log1p_relu", directory.max_active(folder))
 
 
 def refuse_residual(folder: Path) -> None:

@@ -98,3 +98,16 @@ def test_a_network_without_its_head_is_refused_before_anything_is_written(
     with pytest.raises(ModelError, match="no masked language model"):
         with_table(folder, tmp_path)
     assert not (tmp_path / "inference-free").exists()
+
+
+def test_a_splades_prompt_before_documents_stays_and_that_before_queries_has_no_place_in_a_table(
+    tokenizer_folder: Path, tmp_path: Path
+) -> None:
+    backbone = masked_lm(tmp_path / "backbone", tokenizer_folder)
+    model = siamese(tmp_path / "model", backbone, prompts={"query": "return the ", "document": "items in a "})
+    ours = load_sparse(with_table(model, tmp_path), device="cpu")
+    theirs = sentence_transformers.SparseEncoder(str(model), device="cpu")
+    expected = as_dicts(theirs.encode_document(TEXTS), ours.vocabulary)
+    for weights, reference in zip(ours.encode_documents(TEXTS).rows(), expected, strict=True):
+        assert weights == pytest.approx(reference, rel=1e-4)
+    assert list(ours.query.encode("file")) == ["file"]

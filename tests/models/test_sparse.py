@@ -308,3 +308,37 @@ def test_code_that_a_model_brings_along_runs_only_where_it_is_trusted(
     ours, reference = load_sparse(folder, trust_remote_code=True), load_sparse(known)
     assert (folder / "ran").exists()
     assert list(ours.encode_documents(TEXTS).rows()) == list(reference.encode_documents(TEXTS).rows())
+
+
+def test_prompts_and_the_limit_of_terms_apply_to_queries_and_documents(tokenizer_folder: Path, tmp_path: Path) -> None:
+    prompts = {"query": "return the number of ", "document": "items in a container "}
+    folder = tmp_path / "model"
+    theirs = router_model(folder, tokenizer_folder, prompts=prompts, max_active_dims=6)
+    ours = load_sparse(folder)
+    # sentence-transformers counts special tokens among the six, and this package leaves them out.
+    expected = as_dicts(theirs.encode_document(TEXTS), ours.vocabulary)
+    for row, wanted in zip(ours.encode_documents(TEXTS).rows(), expected, strict=True):
+        assert {token: row[token] for token in wanted} == pytest.approx(wanted, abs=1e-5)
+        assert len(wanted) <= len(row) <= 6
+    asked = [query for query in QUERIES if "[SEP]" not in query]
+    queries = as_dicts(theirs.encode_query(asked), ours.vocabulary)
+    assert [ours.query.encode(text) for text in asked] == [pytest.approx(query) for query in queries]
+    assert ours.query.encode_batch(asked) == [ours.query.encode(text) for text in asked]
+    assert all(0 < len(query) <= 6 for query in queries)
+    # Wherever the query side goes, they go with it; and an index tells another prompt from its own.
+    ours.query.save(tmp_path / "queries")
+    for copy in (QueryEncoder.load(tmp_path / "queries"), QueryEncoder.from_bytes(ours.query.to_bytes())):
+        assert copy.hash == ours.query.hash and copy.encode(QUERIES[0]) == ours.query.encode(QUERIES[0])
+    router_model(tmp_path / "plain", tokenizer_folder, max_active_dims=6)
+    assert QueryEncoder.load(tmp_path / "plain").hash != ours.query.hash
+    router_model(tmp_path / "unlimited", tokenizer_folder)
+    assert QueryEncoder.load(tmp_path / "unlimited").hash == QueryEncoder.load(tmp_path / "plain").hash
+
+
+@pytest.mark.parametrize("limit", [0, -1, "many", True])
+def test_a_limit_of_terms_that_is_none_is_refused(tokenizer_folder: Path, tmp_path: Path, limit: object) -> None:
+    folder = masked_lm(tmp_path / "model", tokenizer_folder)
+    (folder / "idf.json").write_text('{"file": 4.5}')
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"max_active_dims": limit}))
+    with pytest.raises(ModelError, match=r"max_active_dims is .*; expected a whole number from 1"):
+        QueryEncoder.load(folder)
