@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 WITHOUT_SPARSE = (
     "no sparse vectors are written: with --sparse MODEL, searches add to BM25 what a model has learned of related words "
-    "(`osn models` lists some)"
+    "(`osn model list` names some)"
 )
 
 

@@ -1,4 +1,4 @@
-"""`osn model`: what makes or writes a model's files without training (found by entry point, group `osn.model`)."""
+"""`osn model`: which models there are, and what makes or writes one's files without training (entry points of `osn.model`)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from opensearch_neural.cli import EntryPointGroup
 
 @click.group(cls=EntryPointGroup, group="osn.model")
 def model() -> None:
-    """Make a model's files of a corpus, or write them for other software.
+    """List models, make a model's files of a corpus, or write them for other software.
 
     \b
+    osn model list                                                    published ones, and those on this machine
     osn model idf --corpus docs.jsonl.gz --out idf                    the weights of a query's words
     osn model idf --corpus docs.jsonl.gz --model models/sparse --out models/sparse-docs
     osn model export ml-commons models/sparse --out ml-commons        for OpenSearch's own model framework

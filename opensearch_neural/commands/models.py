@@ -1,4 +1,4 @@
-"""`osn models`: the sparse models that one can name, published ones and those on this machine."""
+"""`osn model list`: the sparse models that one can name, published ones and those on this machine."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 import click
 
 
-@click.command()
+@click.command("list")
 @click.argument("folders", nargs=-1, type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print both lists as JSON.")
-def models(folders: tuple[Path, ...], as_json: bool) -> None:
+def list_models(folders: tuple[Path, ...], as_json: bool) -> None:
     """List sparse models for `osn ingest --sparse`: some that are published, and those on this machine.
 
     Those on this machine are found below FOLDERS (models/ where none is named), in installed packages, in the hub's cache,
     and among the models that wrote indexes.
 
     \b
-    osn models
-    osn models ~/models --json
+    osn model list
+    osn model list ~/models --json
     """
     from opensearch_neural.models.on_this_machine import local_models
     from opensearch_neural.models.published import PUBLISHED

@@ -576,14 +576,14 @@ def test_without_a_sparse_model_bm25_alone_is_written(
     with caplog.at_level(logging.INFO, "ingest"):
         report = run_job(client, settings, show_progress=False)
     assert (report.documents, report.letters) == (2, 0)
-    assert sum("--sparse MODEL" in line and "osn models" in line for line in caplog.messages) == 1
+    assert sum("--sparse MODEL" in line and "osn model list" in line for line in caplog.messages) == 1
     assert existing_record(client, index_name).sparse is None
     assert "sparse" not in client.indices.get_mapping(index=index_name)[index_name]["mappings"]["properties"]
     answer = client.search(index=index_name, body=queries.bm25("สวัสดี"))
     assert [hit["_id"] for hit in answer["hits"]["hits"]] == ["1"]
     caplog.clear()
     assert run_job(client, settings, show_progress=False).documents == 2
-    assert "osn models" not in caplog.text, "it is said of a new index"
+    assert "osn model list" not in caplog.text, "it is said of a new index"
     with pytest.raises(InputError, match="no token to count"):
         run_job(client, job(corpus, f"{index_name}-b"), show_progress=False)
 

@@ -1,4 +1,4 @@
-"""`osn models` finds the sparse models on this machine, and lists published ones with where each fact comes from."""
+"""`osn model list` finds the sparse models on this machine, and lists published ones with where each fact comes from."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ def test_a_package_is_found_without_importing_it(tmp_path: Path, monkeypatch: py
 
 def test_the_command_lists_both(tmp_path: Path) -> None:
     mine = splade(tmp_path / "models" / "mine")
-    shown = CliRunner().invoke(osn, ["models", str(tmp_path / "models")], catch_exceptions=False).stdout
+    shown = CliRunner().invoke(osn, ["model", "list", str(tmp_path / "models")], catch_exceptions=False).stdout
     assert f"{mine}\n    SPLADE" in shown
-    listed = json.loads(CliRunner().invoke(osn, ["models", str(tmp_path / "models"), "--json"]).stdout)
+    listed = json.loads(CliRunner().invoke(osn, ["model", "list", str(tmp_path / "models"), "--json"]).stdout)
     assert [model["name"] for model in listed["here"]] == [str(mine)]
     for model in listed["published"]:
         assert model["name"] in shown and model["source"].startswith("https://") and model["licence"]
     trusted = [model.name for model in PUBLISHED if model.remote_code]
     assert trusted and shown.count("--trust-remote-code") == len(trusted)
     shutil.rmtree(tmp_path / "models" / "mine")
-    shown = CliRunner().invoke(osn, ["models", str(tmp_path / "models")], catch_exceptions=False).stdout
+    shown = CliRunner().invoke(osn, ["model", "list", str(tmp_path / "models")], catch_exceptions=False).stdout
     assert "On this machine: none" in shown
