@@ -1,4 +1,4 @@
-"""`osn model`: which models there are, and what makes or writes one's files without training (entry points of `osn.model`)."""
+"""`osn model`: which models there are, and what makes or writes files of one without training (found by entry point)."""
 
 from __future__ import annotations
 
