@@ -6,8 +6,10 @@ are scored again with all tokens. All settings are tried on one half of the quer
 order, one request at a time, so that a slow moment of the machine falls on none in particular; of several passes the
 fastest counts. Quality is nDCG@10 where there are judgements, else the overlap with the exact result of all tokens. The
 fastest setting that keeps the share on these queries must keep it on the other half too, which had no part in choosing it:
-the lower end of the interval decides, not the mean. A cascade is chosen by judgements only, and stored if on the other half
-it is no worse than all tokens on average, and the lower end of the interval keeps the share.
+on both the lower end of the interval decides, not the mean. A cascade is chosen by judgements only, and stored if on the
+other half it is no worse than all tokens on average, and the lower end of the interval keeps the share.
+
+How bm25-sparse is tuned stands in `tune_weighted_sum`.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines import Engines
-from opensearch_neural.engines.settings import TUNED, TUNED_CASCADE, Cascade, TwoPhases
+from opensearch_neural.engines.settings import TUNED, TUNED_CASCADE, TUNED_SUM, Cascade, TwoPhases, WeightedSum
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.evaluation import measures
 from opensearch_neural.evaluation.overlap import PAGE, TIES, overlap
@@ -50,25 +52,35 @@ WEIGHTS = (0.003, 0.006, 0.012, 0.018, 0.025, 0.035, 0.05, 0.1, 0.2)
 CASCADE_WINDOWS = (20, 50, 100, 200)
 
 
+Setting = TwoPhases | Cascade | WeightedSum
+
+
 @dataclass(frozen=True)
 class Tried:
     """A setting on the tuning queries."""
 
-    setting: TwoPhases | Cascade | None
-    """None: all tokens, without any setting."""
+    setting: Setting | None
+    """None: what the others are compared with, without any setting: all tokens, of bm25-sparse BM25."""
     ms: float
     """Milliseconds a query: of each query the fastest pass, the mean over queries."""
     quality: float
     """nDCG@10 or overlap@10, the mean over queries."""
     kept: float
     """Its quality as a share of that of all tokens."""
+    values: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
+    """{query: its quality}"""
+
+    def surely_keeps(self, keep: float, full: Tried, *, seed: int = 0) -> bool:
+        """Whether the lower end of the interval of its quality, as a share of that of `full`, is at least `keep`."""
+        _, low, _ = share(self.values, full.values, seed=seed)
+        return low is not None and low >= keep
 
 
 @dataclass(frozen=True)
 class Chosen:
     """The choice, and what it keeps on the queries that had no part in it."""
 
-    setting: TwoPhases | Cascade
+    setting: Setting
     tried: Tried
     kept: float
     """The share of the quality of all tokens on the held-back queries."""
@@ -77,7 +89,7 @@ class Chosen:
     high: float | None
     """Upper end of that interval."""
     passed_over: int
-    """How many faster settings kept the share on the tuning queries and not on the others."""
+    """How many faster settings surely kept the share on the tuning queries and not on the others."""
 
 
 def settings(
@@ -156,15 +168,16 @@ def try_all(
     ask: Ask,
     engines: Engines,
     questions: Questions,
-    tried: Sequence[TwoPhases | Cascade],
+    tried: Sequence[Setting],
     *,
+    full: str = "sparse",
     passes: int = 3,
     seed: int = 0,
     advance: Callable[[int], object] | None = None,
 ) -> list[Tried]:
-    """Every setting, and all tokens, on every query. The result's first element is that of all tokens."""
+    """Every setting, and the engine `full`, on every query. The result's first element is that of `full`."""
     random_ = random.Random(seed)
-    candidates: list[TwoPhases | Cascade | None] = [None, *tried]
+    candidates: list[Setting | None] = [None, *tried]
     runs: list[Run] = [{} for _ in candidates]
     exact: Run = {}
     fastest: list[dict[str, float]] = [{} for _ in candidates]
@@ -172,9 +185,9 @@ def try_all(
         for query in random_.sample(sorted(questions.texts), len(questions.texts)):
             text = questions.texts[query]
             if number == 0:
-                exact[query], _ = ask(body_of(engines, None, text, TIES))
+                exact[query], _ = ask(body_of(engines, None, text, TIES, full))
             for at in random_.sample(range(len(candidates)), len(candidates)):
-                hits, ms = ask(body_of(engines, candidates[at], text, PAGE))
+                hits, ms = ask(body_of(engines, candidates[at], text, PAGE, full))
                 runs[at][query] = hits
                 fastest[at][query] = min(ms, fastest[at].get(query, ms))
             if advance:
@@ -182,16 +195,19 @@ def try_all(
     values = [questions.quality(run, exact) for run in runs]
     means = [sum(of_queries.values()) / max(1, len(of_queries)) for of_queries in values]
     if not means[0] > 0:
-        raise InputError("all tokens find nothing for these queries", "are they queries about this index?")
+        raise InputError(f"the engine {full} finds nothing for these queries", "are they queries about this index?")
     return [
-        Tried(setting, sum(times.values()) / len(times), mean, mean / means[0])
-        for setting, times, mean in zip(candidates, fastest, means, strict=True)
+        Tried(setting, sum(times.values()) / len(times), mean, mean / means[0], of_queries)
+        for setting, times, mean, of_queries in zip(candidates, fastest, means, values, strict=True)
     ]
 
 
-def body_of(engines: Engines, setting: TwoPhases | Cascade | None, text: str, size: int) -> Body:
+def body_of(engines: Engines, setting: Setting | None, text: str, size: int, full: str = "sparse") -> Body:
+    """The body of this setting's engine; of the engine `full` without a setting."""
     if setting is None:
-        return engines.body("sparse", text, size=size)
+        return engines.body(full, text, size=size)
+    if isinstance(setting, WeightedSum):
+        return engines.with_settings(**setting.record).body("bm25-sparse", text, size=size)
     if isinstance(setting, Cascade):
         given = {name: getattr(setting, name) for name in ("rare", "window", "dense_window", "weight")}
         return engines.with_settings(**given).body("cascade", text, size=size)
@@ -209,8 +225,8 @@ def choose(
     *,
     seed: int = 0,
 ) -> Chosen | None:
-    """The fastest setting that keeps the share on both halves, on the held-back one with the lower end of its interval.
-    None if no setting that is faster than all tokens does.
+    """The fastest setting that keeps the share on both halves with the lower end of its interval. None if no setting that is
+    faster than all tokens does.
 
     Each setting that is looked at on the held-back queries makes chance a little likelier to let one through; how many
     were passed over is told.
@@ -219,7 +235,7 @@ def choose(
     full = held_back.quality({query: _first(hits) for query, hits in exact.items()}, exact)
     passed_over = 0
     for each in sorted(tried, key=lambda each: each.ms):
-        if each.setting is None or each.ms >= tried[0].ms or each.kept < keep:
+        if each.setting is None or each.ms >= tried[0].ms or not each.surely_keeps(keep, tried[0], seed=seed):
             continue
         run = {query: ask(body_of(engines, each.setting, text, PAGE))[0] for query, text in held_back.texts.items()}
         kept, low, high = share(held_back.quality(run, exact), full, seed=seed)
@@ -232,14 +248,15 @@ def choose(
 def choose_cascade(
     ask: Ask, engines: Engines, tried: Sequence[Tried], held_back: Questions, keep: float, *, seed: int = 0
 ) -> Chosen | None:
-    """The fastest of the cascades that keep the share of the best one's quality. None if on the held-back queries it is
-    worse than all tokens, or the lower end of the interval does not keep the share.
+    """The fastest of the cascades that surely keep the share of the best one's quality. None if on the held-back queries it
+    is worse than all tokens, or the lower end of the interval does not keep the share.
 
     `kept` is of all tokens' quality there.
     """
     cascades_ = [each for each in tried if each.setting is not None]
-    best = max(each.quality for each in cascades_)
-    chosen = min((each for each in cascades_ if each.quality >= keep * best), key=lambda each: each.ms)
+    best = max(cascades_, key=lambda each: each.quality)
+    kept_by = [each for each in cascades_ if each is best or each.surely_keeps(keep, best, seed=seed)]
+    chosen = min(kept_by, key=lambda each: each.ms)
     runs: list[Run] = [
         {query: ask(body_of(engines, setting, text, PAGE))[0] for query, text in held_back.texts.items()}
         for setting in (None, chosen.setting)
@@ -270,6 +287,10 @@ def _first(hits: dict[str, float]) -> dict[str, float]:
     return dict(measures.rank(hits)[:PAGE])
 
 
+KEYS: dict[type, str] = {TwoPhases: TUNED, Cascade: TUNED_CASCADE, WeightedSum: TUNED_SUM}
+"""{kind of setting: where the index's record keeps the choice}"""
+
+
 def store(client: OpenSearch, index: str, chosen: Chosen, *, keep: float, measure: str, queries: int) -> None:
     """Put the choice into the index's `_meta.osn`, where `Engines` finds it. Raises ClusterError."""
     with translate_errors():
@@ -281,7 +302,7 @@ def store(client: OpenSearch, index: str, chosen: Chosen, *, keep: float, measur
             "measure": measure,
             "queries": queries,
         }
-        key = TUNED_CASCADE if isinstance(chosen.setting, Cascade) else TUNED
+        key = KEYS[type(chosen.setting)]
         write_record(client, index, meta.with_extra(**{key: record}))
 
 
@@ -296,14 +317,18 @@ def tried_and_chosen(
     passes: int = 3,
     seed: int = 0,
 ) -> tuple[list[Tried], Chosen | None]:
-    """All settings of "high-idf-first" or "cascade" on the tuning queries, and what is chosen, with a bar on stderr.
+    """All settings of an engine on the tuning queries, and what is chosen, with a bar on stderr. For bm25-sparse all queries
+    are tuning queries, and choosing is cross-validated on them.
 
     Raises ModelError if the index lacks what the engine needs.
     """
     from tqdm import tqdm
 
+    from opensearch_neural.tune_weighted_sum import choose_weighted_sum, weighted_sums
+
     engines.body_of(engine)  # the encoders are loaded here, and shared by the copies that are made
-    grid: Sequence[TwoPhases | Cascade] = settings()
+    full = "bm25" if engine == "bm25-sparse" else "sparse"
+    grid: Sequence[Setting] = weighted_sums() if engine == "bm25-sparse" else settings()
     if engine == "cascade":
         model = engines.models.quantized
         remembering = engines.models.holding(quantized=replace(model, dense=_Remembering(model.dense)))
@@ -312,11 +337,13 @@ def tried_and_chosen(
     ask = asker(client, engines.index)
     for text in list(tuning.texts.values())[:50]:  # not timed
         for setting in (None, grid[0], grid[-1]):
-            ask(body_of(engines, setting, text, PAGE))
+            ask(body_of(engines, setting, text, PAGE, full))
     total = (len(grid) + 1) * len(tuning.texts) * passes
     terminal = sys.stderr.isatty()
     with tqdm(total=total, unit="request", desc=f"tune → {engines.index}", mininterval=0.5 if terminal else 10) as bar:
-        tried = try_all(ask, engines, tuning, grid, passes=passes, seed=seed, advance=bar.update)
+        tried = try_all(ask, engines, tuning, grid, full=full, passes=passes, seed=seed, advance=bar.update)
+    if engine == "bm25-sparse":
+        return tried, choose_weighted_sum(tried, keep, seed=seed)
     choosing = choose_cascade if engine == "cascade" else choose
     return tried, choosing(ask, engines, tried, held_back, keep, seed=seed)
 

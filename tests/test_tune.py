@@ -10,15 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from docstring_corpus import write_docstring_corpus
 from loaded_index import write
 
 from opensearch_neural import tune
+from opensearch_neural.cli import osn
 from opensearch_neural.commands.tune import plot
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import open_engines
-from opensearch_neural.engines.settings import TUNED, Cascade, TwoPhases
+from opensearch_neural.engines.settings import TUNED, Cascade, TwoPhases, WeightedSum
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.index.sparse_scale import SCALE
 from opensearch_neural.queries import Rare
 from opensearch_neural.tune import (
     WEIGHTS,
@@ -35,8 +38,10 @@ from opensearch_neural.tune import (
     store,
     try_all,
 )
+from opensearch_neural.tune_weighted_sum import choose_weighted_sum, weighted_sums
 
-ALL = Tried(None, 10.0, 0.8, 1.0)
+QUERIES = [f"q{at}" for at in range(40)]
+ALL = Tried(None, 10.0, 0.8, 1.0, dict.fromkeys(QUERIES, 0.8))
 
 
 def tried(ms: float, kept: float, window: int = 10) -> Tried:
@@ -107,8 +112,8 @@ def test_what_fails_on_the_held_back_queries_is_passed_over(client, index: str, 
     held_back = Questions(dict(list(data.queries.items())[:20]))
     engines = open_engines(client, index)
     engines.body_of("sparse")
-    lucky = Tried(TwoPhases(Rare("count", 1), 10), 1.0, 1.0, 1.0)
-    sound = Tried(TwoPhases(Rare("ratio", 0.0), 10), 2.0, 1.0, 1.0)
+    lucky = Tried(TwoPhases(Rare("count", 1), 10), 1.0, 1.0, 1.0, ALL.values)
+    sound = Tried(TwoPhases(Rare("ratio", 0.0), 10), 2.0, 1.0, 1.0, ALL.values)
     found = choose(asker(client, index), engines, [ALL, sound, lucky], held_back, 0.99)
     assert found is not None and found.setting == sound.setting and found.passed_over == 1
     assert found.kept == 1.0
@@ -120,11 +125,81 @@ def test_the_lower_end_of_the_interval_decides(client, index: str, monkeypatch: 
     """Kept on average is not enough: with so few queries the share might as well be lower."""
     held_back = Questions({"q1": "parse a string", "q2": "open a file"})
     engines = open_engines(client, index)
-    sound = Tried(TwoPhases(Rare("ratio", 0.0), 10), 2.0, 1.0, 1.0)
+    sound = Tried(TwoPhases(Rare("ratio", 0.0), 10), 2.0, 1.0, 1.0, ALL.values)
     for low, chosen in ((0.98, False), (0.99, True)):
         monkeypatch.setattr(tune, "share", lambda *_, low=low, **__: (1.0, low, 1.0))
         found = choose(asker(client, index), engines, [ALL, sound], held_back, 0.99)
         assert (found is not None) == chosen
+
+
+def test_on_the_tuning_queries_the_lower_end_decides_too() -> None:
+    """The same mean: every query a little less than all tokens, or some much more and some much less."""
+    steady = Tried(None, 1.0, 0.796, 0.995, dict.fromkeys(QUERIES, 0.796))
+    wild = Tried(
+        None, 1.0, 0.796, 0.995, {query: 0.796 + (0.1 if at % 2 else -0.1) for at, query in enumerate(QUERIES)}
+    )
+    assert steady.surely_keeps(0.99, ALL) and not wild.surely_keeps(0.99, ALL)
+
+
+def sums(**gains: list[float]) -> list[Tried]:
+    """BM25 with 0.5 for every query, and settings "w0_45x50" with what they gain on each."""
+    tried = [Tried(None, 5.0, 0.5, 1.0, dict.fromkeys(QUERIES, 0.5))]
+    for name, values in gains.items():
+        weight, _, window = name.removeprefix("w").replace("_", ".").partition("x")
+        each = {query: 0.5 + gain for query, gain in zip(QUERIES, values, strict=True)}
+        mean = sum(each.values()) / len(each)
+        tried.append(Tried(WeightedSum(float(weight), int(window)), 6.0, mean, mean / 0.5, each))
+    return tried
+
+
+def test_the_weight_with_the_most_sure_gain_is_chosen_not_that_with_the_most() -> None:
+    steady, wild = [0.05, 0.06] * 20, [0.5, -0.3] * 20
+    assert sum(wild) > sum(steady)
+    chosen = choose_weighted_sum(sums(w0_2x50=steady, w0_8x50=wild, w0_45x50=[0.01] * 40), 0.99)
+    assert chosen is not None and chosen.setting == WeightedSum(0.2, 50)
+    assert chosen.low is not None and chosen.low > 1.09 and chosen.kept == pytest.approx(1.11)
+
+
+def test_the_smallest_window_that_surely_keeps_the_share_is_chosen() -> None:
+    gains = {"w0_45x50": [0.05] * 40, "w0_45x20": [0.048] * 40, "w0_3x20": [0.049] * 40, "w0_45x10": [0.03] * 40}
+    chosen = choose_weighted_sum(sums(**gains), 0.99)
+    assert chosen is not None and chosen.setting == WeightedSum(0.45, 20)
+
+
+@pytest.mark.parametrize(
+    "gains",
+    [
+        {"w0_45x50": [0.0] * 40},
+        {"w0_45x50": [0.2, -0.2] * 20},
+        # Each is best on a part of the queries and worth nothing elsewhere: what is chosen is no surer than the default.
+        {"w0_45x50": [0.02] * 40, "w0_2x50": [0.3] * 4 + [-0.01] * 36, "w0_8x50": [-0.01] * 36 + [0.3] * 4},
+    ],
+)
+def test_a_gain_that_may_be_none_is_not_chosen(gains: dict[str, list[float]]) -> None:
+    chosen = choose_weighted_sum(sums(**gains), 0.99)
+    assert chosen is None or chosen.setting == WeightedSum()
+
+
+@pytest.mark.cluster
+def test_bm25_sparse_is_tuned_on_known_items_and_searched_as_stored(
+    client, cluster_url: str, index: str, corpus: Path
+) -> None:
+    command = ["tune", "--url", cluster_url, "--index", index, "--engine", "bm25-sparse", "--passes", "1", "--json"]
+    done = CliRunner().invoke(osn, [*command, "--most", "6", "--dry-run"], catch_exceptions=False)
+    content = json.loads(done.stdout)
+    assert content["measure"] == "nDCG@10 of known items"
+    assert len(content["tried"]) == 1 + len(weighted_sums()) and WeightedSum() in weighted_sums()
+    assert all(0 < each[content["measure"]] <= 1 for each in content["tried"])
+    setting = WeightedSum(0.9, 20)
+    each = Tried(setting, 1.0, 0.9, 1.1)
+    store(client, index, Chosen(setting, each, 1.1, 1.05, 1.2, 0), keep=0.99, measure="nDCG@10", queries=30)
+    engines = open_engines(client, index)
+    assert WeightedSum.of(engines) == setting
+    stage = engines.body("bm25-sparse", "parse a string")["rescore"]
+    scale = engines.meta.extra[SCALE]
+    assert (stage["window_size"], stage["query"]["rescore_query_weight"]) == (20, pytest.approx(0.9 / scale))
+    judged = [*command, "--data", str(corpus), "--split", "test", "--most", "6", "--dry-run"]
+    assert json.loads(CliRunner().invoke(osn, judged, catch_exceptions=False).stdout)["measure"] == "nDCG@10"
 
 
 @pytest.mark.cluster

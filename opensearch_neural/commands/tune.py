@@ -26,11 +26,19 @@ SHOWN_BELOW = 0.1
 """How far below the required share the plot reaches."""
 
 
+NOTHING_CHOSEN = {
+    "high-idf-first": "no setting surely keeps {keep:.1%} of {measure} and is faster than all tokens; nothing was stored",
+    "cascade": "the best cascade may be worse than all tokens on the held-back queries, by {measure}; nothing was stored",
+    "bm25-sparse": "no weight is surely better than BM25, nor than the default weight, by {measure}; nothing was stored",
+}
+"""{engine: what is said where no setting is chosen}"""
+
+
 @click.command()
 @click.option("--index", required=True, help="The index to tune; it must hold sparse vectors.")
 @click.option(
     "--engine",
-    type=click.Choice(["high-idf-first", "cascade"]),
+    type=click.Choice(["high-idf-first", "bm25-sparse", "cascade"]),
     default="high-idf-first",
     show_default=True,
     help="The engine whose settings are sought.",
@@ -67,6 +75,8 @@ def tune(
     """Find the fastest setting of high-IDF-first that keeps a share of the quality of all tokens, and store it.
 
     With --engine cascade: the weight and window of its quantized stage, the fastest that keep a share of the best found.
+    With --engine bm25-sparse: the weight with the most sure gain over BM25, cross-validated, and the smallest window that
+    keeps a share of it; without --data on known items made of the corpus.
     The choice is kept in the index, where `osn search`, `osn eval` and `opensearch_neural.engines` find it. Quality is
     nDCG@10 with --data, else the overlap with the exact result. Half of the queries choose, the other half confirms. The
     cluster should be otherwise idle.
@@ -74,47 +84,58 @@ def tune(
     \b
     osn tune --index docs --data data/docs
     osn tune --index docs --queries queries.jsonl --keep 0.98
+    osn tune --index docs --engine bm25-sparse
     osn tune --index docs --engine cascade --data data/docs
     """
     from opensearch_neural.corpus.judgements import BeirData, read_queries
     from opensearch_neural.engines import open_engines
-    from opensearch_neural.tune import halves, store, tried_and_chosen
+    from opensearch_neural.tune import Questions, halves, store, tried_and_chosen
+    from opensearch_neural.tune_weighted_sum import known_questions
 
-    if (queries is None) == (data is None):
-        raise InputError("the queries come from one of two places", "--data: judged queries; --queries: any others")
-    if engine == "cascade" and data is None:
+    of_sum = engine == "bm25-sparse"
+    if data is None and engine == "cascade":
         raise InputError("a cascade is chosen by judgements", "give --data, a folder in BEIR layout")
-    if data is not None:
-        beir = BeirData.load(data, split)
-        texts, qrels = beir.queries, beir.qrels
-    else:
-        assert queries is not None
-        texts, qrels = read_queries(queries), None
-    measure = "overlap@10" if qrels is None else "nDCG@10"
-    tuning, held_back = halves(texts, qrels, most, seed)
+    if queries is not None and (data is not None or of_sum):
+        raise InputError(
+            "the queries come from one place", "--data: judged queries; --queries: any, for high-idf-first"
+        )
+    if queries is None and data is None and not of_sum:
+        raise InputError("high-idf-first is tuned on queries", "--data: judged queries; --queries: any others")
     client = connect(settings=connection)
     engines = open_engines(client, index, sparse=sparse, dense=dense, pq=pq, backend=backend)
+    if data is not None:
+        beir = BeirData.load(data, split)
+        questions = Questions(beir.queries, beir.qrels)
+        measure = "nDCG@10"
+    elif queries is not None:
+        questions = Questions(read_queries(queries))
+        measure = "overlap@10"
+    else:
+        questions = known_questions(client, index, 2 * most, seed)
+        measure = "nDCG@10 of known items"
+    tuning, held_back = halves(questions.texts, questions.qrels, most, seed)
+    if of_sum:
+        # Cross-validated, so that all queries choose.
+        tuning = held_back = Questions({**tuning.texts, **held_back.texts}, questions.qrels)
     tried, chosen = tried_and_chosen(client, engines, engine, tuning, held_back, keep, passes=passes, seed=seed)
     if chosen is not None and not dry_run:
         store(client, index, chosen, keep=keep, measure=measure, queries=len(held_back.texts))
+    full = "BM25" if of_sum else "all tokens"
     if as_json:
         print(json.dumps(_json(tried, chosen, measure, keep), indent=1))
         return
     print(f"{len(tried) - 1} settings on {len(tuning.texts)} queries, by {measure}\n")
     print(plot(tried, chosen, keep))
-    print("\n" + front_table(tried, chosen, measure) + "\n")
+    print("\n" + front_table(tried, chosen, measure, full) + "\n")
     if chosen is None:
-        print(
-            f"no setting surely keeps {keep:.1%} of {measure} and is faster than all tokens; nothing was stored"
-            if engine == "high-idf-first"
-            else f"the best cascade may be worse than all tokens on the held-back queries, by {measure}; nothing was stored"
-        )
+        print(NOTHING_CHOSEN[engine].format(keep=keep, measure=measure))
         return
     interval = f" [{chosen.low:.1%}, {chosen.high:.1%}]" if chosen.low is not None and chosen.high is not None else ""
+    which = "cross-validated" if of_sum else "held-back"
     print(
-        f"chosen: {chosen.setting}: {chosen.kept:.1%}{interval} of all tokens' {measure} on {len(held_back.texts)} held-back"
+        f"chosen: {chosen.setting}: {chosen.kept:.1%}{interval} of {full}'s {measure} on {len(held_back.texts)} {which}"
     )
-    print(f"queries at {chosen.tried.ms / tried[0].ms:.0%} of the time of all tokens", end="")
+    print(f"queries at {chosen.tried.ms / tried[0].ms:.0%} of the time of {full}", end="")
     print(f" ({chosen.passed_over} faster settings did not keep it there)" if chosen.passed_over else "")
     print("not stored (--dry-run)" if dry_run else f"stored in {index}: {engine} uses it from now on")
 
@@ -155,14 +176,14 @@ def _mark(each: Tried, front: Sequence[Tried], chosen: Chosen | None) -> str:
     return "o" if each in front else "·"
 
 
-def front_table(tried: Sequence[Tried], chosen: Chosen | None, measure: str) -> str:
-    """The Pareto set, and all tokens."""
+def front_table(tried: Sequence[Tried], chosen: Chosen | None, measure: str, full: str) -> str:
+    """The Pareto set, and what `full` names: the engine that all are compared with."""
     from opensearch_neural.tune import pareto
 
     front = [each for each in pareto(tried) if each.setting is not None]
     lines = [
         [
-            "all tokens" if each.setting is None else str(each.setting),
+            full if each.setting is None else str(each.setting),
             f"{each.ms:.2f}",
             f"{each.quality:.4f}",
             f"{each.kept:.1%}",

@@ -50,7 +50,7 @@ def measure_sparse_scale(
 
     Two searches an item, each of one document. Raises opensearch-py's errors.
     """
-    items = list(_known_items(client, index, sample, seed))
+    items = list(known_items(client, index, sample, seed))
     ratios = []
     for start in range(0, len(items), AT_ONCE):
         lines: list[dict[str, Any]] = []
@@ -66,7 +66,7 @@ def measure_sparse_scale(
     return median(ratios) if ratios else None
 
 
-def _known_items(client: OpenSearch, index: str, sample: int, seed: int) -> Iterator[tuple[str, str]]:
+def known_items(client: OpenSearch, index: str, sample: int, seed: int) -> Iterator[tuple[str, str]]:
     """(id, a sentence of its text) of a random sample of documents."""
     drawn = {"function_score": {"query": {"match_all": {}}, "random_score": {"seed": seed, "field": "_seq_no"}}}
     body = {"query": drawn, "size": sample, "_source": ["text"]}

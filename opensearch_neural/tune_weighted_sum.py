@@ -1,0 +1,103 @@
+"""How bm25-sparse is tuned: the weight of what the sparse model adds, and the window of BM25's hits that get it.
+
+Every setting searches every query. Quality is nDCG@10, with judgements or, without any, on known items made of the corpus: a
+document, and half of the words of a sentence of its own as the query. A setting is judged by the lower end of the 95%
+interval of what it gains over BM25; the window is then the smallest that surely keeps a share of that quality.
+
+How good such a choice is, cross-validation tells: each fifth of the queries is searched with the setting that the other
+four fifths choose.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.engines.settings import WeightedSum
+from opensearch_neural.errors import InputError
+from opensearch_neural.index.sparse_scale import known_items
+from opensearch_neural.tune import Chosen, Questions, Tried, share
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from opensearchpy import OpenSearch
+
+WEIGHTS = (0.1, 0.2, 0.3, WeightedSum.weight, 0.6, 0.8, 1.1, 1.5)
+"""In units of the index's sparse scale."""
+WINDOWS = (20, WeightedSum.window, 100, 200)
+FOLDS = 5
+RESAMPLES = 2000
+SHARE_OF_WORDS = 0.5
+"""How many of a sentence's words a known item asks for: with all of them BM25 finds nearly every document first."""
+
+
+def weighted_sums() -> list[WeightedSum]:
+    """The default is among them."""
+    return [WeightedSum(weight, window) for weight, window in itertools.product(WEIGHTS, WINDOWS)]
+
+
+def known_questions(client: OpenSearch, index: str, most: int, seed: int) -> Questions:
+    """Queries made of at most `most` documents of the index, each with its document as the only relevant one.
+
+    Raises ClusterError, and InputError for an index of fewer than ten documents with text.
+    """
+    drawn = random.Random(seed)
+    texts, qrels = {}, {}
+    with translate_errors():
+        for id, sentence in known_items(client, index, most, seed):
+            words = sentence.split()
+            kept = sorted(drawn.sample(range(len(words)), max(1, round(SHARE_OF_WORDS * len(words)))))
+            texts[id], qrels[id] = " ".join(words[at] for at in kept), {id: 1}
+    if len(texts) < 2 * FOLDS:
+        raise InputError(f"{index!r} holds {len(texts)} documents with text, too few to make queries of", "give --data")
+    return Questions(texts, qrels)
+
+
+def choose_weighted_sum(tried: Sequence[Tried], keep: float, *, seed: int = 0) -> Chosen | None:
+    """The setting with the most sure gain over BM25, `tried[0]`. None if the cross-validated gain may be none, or keeps less
+    than the share of that of the default, by the lower ends of their intervals.
+
+    `kept`, `low` and `high` are the cross-validated quality as a share of BM25's. Raises InputError as `share` does.
+    """
+    bm25, *sums = tried
+    queries = sorted(bm25.values)
+    rows = np.array([[each.values[query] for query in queries] for each in tried])
+    order = np.random.default_rng(seed).permutation(len(queries))
+    held_out: dict[str, float] = {}
+    for fold in range(min(FOLDS, len(queries))):
+        outside = np.sort(np.delete(order, slice(fold, None, FOLDS)))
+        chosen = sums[_choice(sums, rows[:, outside], keep, seed)]
+        held_out |= {queries[at]: chosen.values[queries[at]] for at in order[fold::FOLDS]}
+    kept, low, high = share(held_out, bm25.values, seed=seed)
+    best = sums[_choice(sums, rows, keep, seed)]
+    assert isinstance(best.setting, WeightedSum)
+    plain = next((each for each in sums if each.setting == WeightedSum()), None)
+    by_default = None if plain is None else share(plain.values, bm25.values, seed=seed)[1]
+    if low is None or low <= 1 or (by_default is not None and low < keep * by_default):
+        return None
+    return Chosen(best.setting, best, kept, low, high, 0)
+
+
+def _choice(sums: Sequence[Tried], rows: NDArray[Any], keep: float, seed: int) -> int:
+    """The number of the setting to choose. rows: (1 + settings, queries) qualities, BM25's first."""
+    count = rows.shape[1]
+    # (resamples, queries): how often each query is drawn, as a share.
+    drawn = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=RESAMPLES) / count
+    means = rows @ drawn.T
+    gains = np.quantile(means[1:] - means[0], 0.025, axis=1)
+    best = int(np.argmax(gains))
+    chosen = sums[best].setting
+    assert isinstance(chosen, WeightedSum)
+    for at in sorted(range(len(sums)), key=lambda at: getattr(sums[at].setting, "window", 0)):
+        other = sums[at].setting
+        if isinstance(other, WeightedSum) and other.weight == chosen.weight and other.window < chosen.window:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                ratios = means[1 + at] / means[1 + best]
+            if np.nanquantile(ratios, 0.025) >= keep:
+                return at
+    return best
