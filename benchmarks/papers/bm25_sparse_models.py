@@ -1,0 +1,94 @@
+"""The models and sets of `osn bench bm25-sparse`: a published SPLADE as it is and trained on, with the IDF of every set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.experiment import slug, trials
+from benchmarks.papers.cluster_bm25 import corpus_of
+from opensearch_neural.evaluation.results import Engine
+
+if TYPE_CHECKING:
+    from opensearch_neural.cluster.settings import ConnectionSettings
+    from trainers.sparse.settings import SparseConfig
+
+TRAINED_ON = ("squad-mix", "tldr", "wikiqa-doc", "wikiqa-sent", "wikitablequestions")
+PUBLISHED = "as published"
+STEPS = {"trained 10 minutes": 900, "trained an hour": 5400}
+"""{arm: steps of 32 questions}; the times are of two cores."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What the command was asked for."""
+
+    data: Path
+    start: str
+    work: Path
+    seeds: tuple[int, ...]
+    arms: tuple[str, ...]
+    dense: str | None
+    sizes: tuple[int, ...]
+    clients: tuple[int, ...]
+    minutes: float
+    heap: str
+    connection: ConnectionSettings
+    owned: bool
+
+    @property
+    def sets(self) -> dict[str, Path]:
+        """{name: folder} of the sets that have a test split."""
+        return {file.parents[1].name: file.parents[1] for file in sorted(self.data.glob("*/qrels/test.tsv"))}
+
+    @property
+    def unseen(self) -> list[str]:
+        return [name for name in self.sets if name not in TRAINED_ON]
+
+    @property
+    def models(self) -> list[Engine]:
+        """The models, each named by its arm and the seed that it was trained with."""
+        trained = trials([arm for arm in self.arms if arm != PUBLISHED], self.arms, self.seeds)
+        return ([Engine(PUBLISHED)] if PUBLISHED in self.arms else []) + trained
+
+    def configuration(self, model: Engine) -> SparseConfig:
+        from trainers.common.config import load_config, recipe
+        from trainers.data.sets import QuestionSet
+        from trainers.sparse.settings import SparseConfig
+
+        base = load_config(SparseConfig, recipe("sparse-published-start"))
+        assert model.seed is not None
+        return replace(
+            base,
+            output=self.work / "models" / slug(str(model)),
+            cache=self.work / "cache",
+            start=self.start,
+            train=[QuestionSet(self.data / name) for name in TRAINED_ON],
+            unseen=[QuestionSet(folder, split="test", name=f"{name}-test") for name, folder in self.sets.items()],
+            training=replace(base.training, steps=STEPS[model.name], seed=model.seed),
+        )
+
+    def folder(self, model: Engine) -> str:
+        """Where the model lies; it is trained if it is not there yet."""
+        from trainers.sparse.train import train_sparse
+
+        if model.name == PUBLISHED:
+            return self.start
+        config = self.configuration(model)
+        train_sparse(config)
+        return str(config.output)
+
+    def on_corpus(self, model: Engine, name: str) -> str:
+        """The model with the IDF of the set's corpus."""
+        from opensearch_neural.commands.reading import reading
+        from opensearch_neural.models.corpus_statistics import tokenizer_of, write_with_statistics
+        from opensearch_neural.models.lexical import count_documents
+
+        folder = self.folder(model)
+        out = self.work / "models" / f"{slug(str(model))}-on-{name}"
+        if not out.exists():
+            with reading(str(corpus_of(self.sets[name])), "counting") as (documents, _):
+                counts = count_documents((each.contents for each in documents), tokenizer_of(folder))
+            write_with_statistics(folder, out, counts)
+        return str(out)
