@@ -10,6 +10,7 @@ made it:
     <!-- goals: NAME -->                      the goals
     <!-- gains: NAME -->                      paired differences in nDCG@10, a line for each set, and the goals
     <!-- arms: NAME -->                       paired differences, a line for each arm, and the goals
+    <!-- quality-and-cost: NAME -->           engines by what they gain over the baseline and what they cost under load
     <!-- ratios: NAME -->                     a load test by its ratios to its baseline
     <!-- costs: NAME: MEASURE, MEASURE; MEASURE of NAME, NAME -->
                                               what engines cost by the first result, beside what the same engines found in
@@ -23,7 +24,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from benchmarks.render import arms, costs, gains, of_first_seed, ratios
+from benchmarks.render import arms, costs, gains, of_first_seed, quality_and_cost, ratios
 from benchmarks.speed import encoding, encoding_page
 from opensearch_neural.evaluation.results import Summary, read
 from opensearch_neural.evaluation.tables import result_table
@@ -34,7 +35,8 @@ README = Path(__file__).parent.parent / "README.md"
 PAGES = (README, *sorted((README.parent / "docs").rglob("*.md")))
 
 _TABLE = re.compile(
-    r"(<!-- (?P<what>table|goals|gains|arms|ratios|costs): (?P<name>[\w/-]+)(?:: (?P<measures>[^\n]+?))? -->\n).*?"
+    r"(<!-- (?P<what>table|goals|gains|arms|ratios|costs|quality-and-cost): "
+    r"(?P<name>[\w/-]+)(?:: (?P<measures>[^\n]+?))? -->\n).*?"
     r"(?P<end><!-- end -->)",
     re.DOTALL,
 )
@@ -42,8 +44,9 @@ _TABLE = re.compile(
 
 def rendered(what: str, summary: Summary, measures: str | None = None) -> str:
     """A result file as a page shows it; `what` and `measures` as in the line before it."""
-    if what == "ratios":
-        return f"{ratios(summary.rows)}\n\n`{summary.command}`\n"
+    if what in ("ratios", "quality-and-cost"):
+        shown = ratios(summary.rows) if what == "ratios" else quality_and_cost(summary.rows)
+        return f"{shown}\n\n`{summary.command}`\n"
     if measures:
         return f"{result_table(summary.rows, measures.split(', '))}\n\n`{summary.command}`\n"
     parts = []

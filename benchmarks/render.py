@@ -1,8 +1,8 @@
 """Result rows as every table and page.
 
 Markdown, for a terminal, the README and docs/: all rows of results (`text`), or what a page shows of one (`gains`, `arms`,
-`ratios`, `costs`). HTML: one page of all results that needs nothing else (`page`), and the parts that other pages are made
-of (`document`, `html_table`, `figure`). SVG: the frame of a plot (`svg`).
+`ratios`, `costs`, `quality_and_cost`). HTML: one page of all results that needs nothing else (`page`), and the parts that
+other pages are made of (`document`, `html_table`, `figure`). SVG: the frame of a plot (`svg`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ PLOTS = {".svg": "image/svg+xml", ".png": "image/png"}
 """Plots that lie beside a summary.json are put into the page."""
 RATIOS = ("P99", "requests/s")
 """What `ratios` shows, each over the baseline's."""
+COSTS = ("P50", "P99", "requests/s")
+"""What `quality_and_cost` shows, likewise."""
 
 
 class Interval(Protocol):
@@ -151,6 +153,61 @@ def of_first_seed(name: str, measure: str, summaries: Iterable[Summary]) -> dict
             if (row.set, row.kind, row.measure, row.variant) == (name, "value", measure, "") and row.seed is not None:
                 of_engine.setdefault(row.engine, row)
     return of_engine
+
+
+def quality_and_cost(rows: Sequence[Row]) -> str:
+    """A line for each engine and model: by how many points of nDCG@10 it lies above its baseline in the mean of sets, on
+    how many sets with its interval, and what it costs under load, in the baseline's.
+
+    A row's variant is the model, after the seeds where there are several; means of sets are of sets called "mean of …".
+    """
+    differences = [row for row in rows if (row.kind, row.measure) == ("difference", "nDCG@10")]
+    ratios_ = [row for row in rows if row.kind == "ratio" and row.measure in COSTS]
+    if not differences:
+        return ""
+    baseline = differences[-1].baseline
+    gain: dict[tuple[str, str, str], Row] = {}
+    for row in sorted(
+        differences, key=lambda row: row.seed is not None
+    ):  # the mean over seeds, where there are several
+        if row.baseline == baseline:
+            gain.setdefault((row.engine, _model(row), row.set), _in_points(row))
+    cost = {(row.engine, _model(row), row.set, row.measure): row for row in ratios_}
+    score = {(row.engine, _model(row), row.set): row for row in rows if row.measure == "score kept"}
+    means = list(dict.fromkeys(row.set for row in differences if row.set.startswith("mean of ")))
+    levels = [(row.set, row.measure) for row in ratios_]
+    levels = sorted(dict.fromkeys(levels), key=lambda level: (COSTS.index(level[1]), levels.index(level)))
+    indexes = list(dict.fromkeys(set_ for *_, set_ in score))
+
+    def line(engine: str, model: str) -> list[str]:
+        own = [row for (of, by, set_), row in gain.items() if (of, by) == (engine, model) and set_ not in means]
+        above = sum(row.low is not None and row.low > 0 for row in own)
+        below = sum(row.high is not None and row.high < 0 for row in own)
+        return [
+            engine,
+            model,
+            *(with_interval(gain.get((engine, model, set_))) for set_ in means),
+            f"{above} / {below} of {len(own)}" if own else "–",
+            *(with_interval(cost.get((engine, model, *level))) for level in levels),
+            *(number(row.value) if (row := score.get((engine, model, index))) else "–" for index in indexes),
+        ]
+
+    lines = dict.fromkeys((engine, model) for engine, model, *_ in (*gain, *cost))
+    return table(
+        [
+            "engine",
+            "model",
+            *(f"points over {baseline}, {set_}" for set_ in means),
+            "sets above / below",
+            *(f"{measure}, {set_}" for set_, measure in levels),
+            *(f"score kept, {index}" for index in indexes),
+        ],
+        (line(*of) for of in lines),
+    )
+
+
+def _model(row: Row) -> str:
+    return row.variant.rpartition(", ")[2] if row.variant.startswith("seed") else row.variant
 
 
 def _in_points(row: Row) -> Row:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COST_SET = "scifact"
+WARM_UP = (20.0, 90.0)
+"""Seconds, at least and at most."""
 BM25, TUNED, SUM, SPARSE, HIGH_IDF_FIRST, HYBRID = (
     "bm25",
     "bm25 tuned",
@@ -239,7 +241,7 @@ def loaded(
     grow(client, growth.validate(), say=logger.info)
     _, texts = queries_of(None, data, "test", None)
     settings = LoadSettings(
-        clients=experiment.clients, minutes=experiment.minutes, warmup=WarmupSettings(least=20, most=90)
+        clients=experiment.clients, minutes=experiment.minutes, warmup=WarmupSettings(*WARM_UP)
     ).validate()
     measured = run(
         client, allowed_target(chosen, owned=experiment.owned), index, parse_variants(LOADED), texts, ModelChoice(),

@@ -6,12 +6,13 @@ import json
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from benchmarks.command import bench
-from benchmarks.render import arms, costs, gains, of_first_seed, page, ratios
+from benchmarks.render import arms, costs, gains, of_first_seed, page, quality_and_cost, ratios
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Data, Goal, Row, Summary
 
@@ -186,3 +187,39 @@ def test_what_engines_cost_stands_beside_what_their_models_find() -> None:
 
 def summary_of(rows: list[Row]) -> Summary:
     return Summary("osn bench", "", {}, [], [], rows, [])
+
+
+def test_quality_stands_beside_cost_of_the_same_engine_and_model() -> None:
+    def gain(set_: str, value: float, low: float, high: float, variant: str = "published", **more: Any) -> Row:
+        return Row(
+            set_, "sum", "nDCG@10", value, low, high, 9, kind="difference", baseline="bm25", variant=variant, **more
+        )
+
+    rows = [
+        gain("one", 0.02, 0.01, 0.03),
+        gain("two", -0.02, -0.03, -0.01),
+        gain("mean of 2 sets", 0.0, -0.01, 0.01),
+        gain("mean of 2 sets", 0.01, 0.0, 0.02, "trained", seed=1),
+        gain("mean of 2 sets", 0.03, 0.02, 0.04, "seeds 1 to 3, trained"),
+        Row(
+            "5 documents, 20 clients",
+            "sum",
+            "P99",
+            1.2,
+            1.1,
+            1.3,
+            9,
+            kind="ratio",
+            baseline="bm25",
+            variant="published",
+        ),
+        Row("5 documents", "sum", "score kept", 0.995, None, None, 9, variant="published"),
+    ]
+    header, _, published, trained = (
+        [cell.strip() for cell in line.strip("|").split("|")] for line in quality_and_cost(rows).splitlines()
+    )
+    assert header[2:] == [
+        "points over bm25, mean of 2 sets", "sets above / below", "P99, 5 documents, 20 clients", "score kept, 5 documents"
+    ]  # fmt: skip
+    assert published == ["sum", "published", "0.00 [-1.00, 1.00]", "1 / 1 of 2", "1.20 [1.10, 1.30]", "0.995"]
+    assert trained == ["sum", "trained", "3.00 [2.00, 4.00]", "–", "–", "–"]  # the mean over seeds, not the first

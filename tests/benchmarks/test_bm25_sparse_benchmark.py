@@ -1,0 +1,138 @@
+"""The benchmark of BM25 and what a model adds, on tiny data: quality, cost, goals and the plot come from one command."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sentence_transformers")
+
+from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
+
+from benchmarks.papers import bm25_sparse, bm25_sparse_measures, bm25_sparse_models, cluster_bm25  # noqa: E402
+from benchmarks.papers.bm25_sparse_measures import BM25, SUM, TUNED, mean_interval, mean_rows  # noqa: E402
+from benchmarks.papers.bm25_sparse_models import PUBLISHED  # noqa: E402
+from benchmarks.render import quality_and_cost  # noqa: E402
+from opensearch_neural.evaluation.measures import Measured  # noqa: E402
+from opensearch_neural.evaluation.results import Engine, Row, read  # noqa: E402
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    for at, name in enumerate(("one", "two")):
+        beir = tiny_beir(tmp_path / "data" / name, seed=at)
+        shutil.copy(beir / "qrels" / "dev.tsv", beir / "qrels" / "test.tsv")
+    (tmp_path / "data" / "two" / "qrels" / "train.tsv").unlink()  # BM25 is then tuned on the other set
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Path:
+    """A masked language model of its own, as a published SPLADE is one."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    folder = tiny_backbone(tmp_path / "start", positions=256)
+    torch.manual_seed(0)
+    size = len(WORDS) + 5
+    BertForMaskedLM(
+        BertConfig(
+            vocab_size=size,
+            hidden_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=64,
+            max_position_embeddings=256,
+        )
+    ).save_pretrained(folder)
+    return folder
+
+
+def test_one_command_measures_quality_and_cost_of_the_same_models(
+    data: Path, start: Path, tmp_path: Path, client: OpenSearch, cluster_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arm = "trained 10 minutes"
+    for module in (bm25_sparse, bm25_sparse_measures, bm25_sparse_models):
+        if hasattr(module, "STEPS"):
+            monkeypatch.setattr(module, "STEPS", {arm: 2})
+    monkeypatch.setattr(bm25_sparse_models, "TRAINED_ON", ("one",))
+    monkeypatch.setattr(bm25_sparse_measures, "COST_SET", "two")
+    monkeypatch.setattr(bm25_sparse_measures, "WARM_UP", (0.1, 1.0))
+    monkeypatch.setattr(cluster_bm25, "GRID", ((0.9, 1.2), (0.5,)))
+    arguments = [
+        "--url", cluster_url, "--start", str(start), "--data", str(data), "--work", str(tmp_path / "work"),
+        "--arm", PUBLISHED, "--arm", arm, "--seeds", "1,2", "--documents", "200", "--clients", "1", "--minutes", "0.05",
+        "--record", str(tmp_path / "results"),
+    ]  # fmt: skip
+    result = CliRunner().invoke(bm25_sparse.bm25_sparse, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    summary = read(tmp_path / "results")
+    differences = {(row.set, row.engine, row.variant) for row in summary.rows if row.kind == "difference"}
+    for name in ("one", "two", "mean of 2 sets"):
+        assert {(name, SUM, PUBLISHED), (name, SUM, f"seeds 1 to 2, {arm}")} <= differences
+    assert ("mean of 1 unseen sets", SUM, PUBLISHED) in differences
+    assert {row.engine for row in summary.rows if row.set == "two" and row.measure == "nDCG@10"} >= {BM25, TUNED, SUM}
+    loaded = {
+        (row.engine, row.variant) for row in summary.rows if row.set == "200 documents" and row.measure == "score kept"
+    }
+    assert {(SUM, PUBLISHED), (SUM, arm)} <= loaded
+    assert any(row.measure == "active terms" and row.value > 0 for row in summary.rows)
+    assert any("points of nDCG@10 over BM25" in goal.goal for goal in summary.goals)
+    assert "score kept, 200 documents" in quality_and_cost(summary.rows).splitlines()[0]
+    assert (tmp_path / "results" / "quality_and_cost.svg").exists()
+    assert not [
+        name for name in client.indices.get(index="osn-one*,osn-two*,osn-as-published*") if "osn-test" not in name
+    ]
+    again = CliRunner().invoke(bm25_sparse.bm25_sparse, arguments, catch_exceptions=False)
+    assert again.exit_code == 0 and read(tmp_path / "results").rows == summary.rows, "what is kept is measured again"
+
+
+def test_the_mean_over_sets_weighs_each_set_alike_and_its_interval_holds_it() -> None:
+    def measured(values: dict[str, float]) -> Measured:
+        mean = {"nDCG@10": float(np.mean(list(values.values())))}
+        return Measured(
+            per_query={"nDCG@10": values}, mean=mean, queries=len(values), unanswered=0, unjudged=0, without_relevant=0
+        )
+
+    small = {Engine(BM25): measured({"a": 0.0, "b": 0.0}), Engine(SUM): measured({"a": 0.4, "b": 0.4})}
+    large = {
+        Engine(BM25): measured({str(at): 0.5 for at in range(50)}),
+        Engine(SUM): measured({str(at): 0.5 + 0.1 * (at % 2) for at in range(50)}),
+    }
+    (gain,) = [row for row in mean_rows("mean of 2 sets", {"s": small, "l": large}) if row.kind == "difference"]
+    assert gain.value == pytest.approx((0.4 + 0.05) / 2) and gain.n == 52
+    assert gain.low is not None and gain.high is not None and gain.low < gain.value < gain.high
+    assert mean_interval([np.full(5, 0.2), np.full(9, 0.4)]) == pytest.approx((0.3, 0.3))
+
+
+def test_a_goal_is_missed_where_one_set_is_below_or_too_few_are_above(tmp_path: Path) -> None:
+    def gain(name: str, low: float, high: float) -> Row:
+        return Row(
+            name, SUM, "nDCG@10", (low + high) / 2, low, high, 9, kind="difference", baseline=BM25, variant=PUBLISHED
+        )
+
+    names = [f"set{at}" for at in range(9)]
+    for name in names:
+        (tmp_path / name / "qrels").mkdir(parents=True)
+        (tmp_path / name / "qrels" / "test.tsv").touch()
+    experiment = bm25_sparse_models.Experiment(
+        data=tmp_path, start="", work=tmp_path, seeds=(1,), arms=(PUBLISHED,), dense=None, sizes=(), clients=(20,),
+        minutes=1.0, heap="1g", connection=None, owned=False,  # type: ignore[arg-type]
+    )  # fmt: skip
+    rows = [gain(name, 0.01, 0.03) for name in names[:7]] + [gain(name, -0.01, 0.02) for name in names[7:]]
+    rows.append(
+        Row("mean of 9 sets", SUM, "nDCG@10", 0.026, 0.02, 0.03, 9, kind="difference", baseline=BM25, variant=PUBLISHED)
+    )
+    assert [goal.met for goal in bm25_sparse.goals(experiment, rows)] == [True, True]
+    below = [*rows[:8], gain("set8", -0.03, -0.01), rows[9]]
+    assert [goal.met for goal in bm25_sparse.goals(experiment, below)] == [False, True]
+    few = [*rows[:6], gain("set6", -0.01, 0.03), *rows[7:9]]
+    assert [goal.met for goal in bm25_sparse.goals(experiment, few)] == [False, False]  # and no mean was measured
