@@ -26,9 +26,11 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.engines import Engines, open_engines
+from opensearch_neural.engines.sparse import Bm25Sparse
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import IndexMeta
+from opensearch_neural.index.sparse_scale import SCALE
 from opensearch_neural.queries import Body, Rare
 
 if TYPE_CHECKING:
@@ -247,8 +249,12 @@ def prepare(
         raise InputError("there are no queries to ask")
     indexes = {}
     for name in dict.fromkeys([index, *(variant.index for variant in variants if variant.index)]):
-        opened = open_engines(client, name)
-        indexes[name] = SearchedIndex(name, opened.meta, opened.plugin)
+        opened = open_engines(client, name, sparse=models.sparse if models else None)
+        meta = opened.meta
+        if meta.sparse and any(variant.engine == Bm25Sparse.name for variant in variants) and SCALE not in meta.extra:
+            # Workers measure nothing, least of all at the endpoint by which the generator itself is measured.
+            meta = replace(meta, extra={**meta.extra, SCALE: Bm25Sparse(opened).scale})
+        indexes[name] = SearchedIndex(name, meta, opened.plugin)
     return Workload(
         target, tuple(texts), tuple(variants), indexes, index, models or ModelChoice(), dict(pipelines or {})
     )
