@@ -20,7 +20,7 @@ from click.shell_completion import CompletionItem
 
 from opensearch_neural import __version__
 from opensearch_neural.commands.outline import OWN_PACKAGES, docstring_of, missing_module
-from opensearch_neural.errors import OsnError
+from opensearch_neural.errors import InputError, OsnError
 
 SECTIONS = {
     "Start": ("node", "doctor", "models", "demo"),
@@ -140,6 +140,20 @@ def _unavailable(name: str, module: str | None) -> click.Command:
     )
 
 
+def check_utf8(arguments: Sequence[str]) -> None:
+    """Raises InputError for an argument whose bytes are not UTF-8, unless it is a file: no JSON and no URL can carry it."""
+    for text in arguments:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            if os.path.exists(text):  # noqa: PTH110 (Path would not be imported for anything else here)
+                continue
+            raise InputError(
+                f"{text.encode('utf-8', 'backslashreplace').decode()!r} is not UTF-8 at character {error.start + 1}",
+                "the terminal, or what calls osn, writes another encoding",
+            ) from None
+
+
 @click.group(
     cls=EntryPointGroup,
     group="osn.commands",
@@ -160,6 +174,7 @@ def osn(verbose: bool, quiet: bool) -> None:
     osn eval --index docs --data BEIR_DIR                       measure it against BM25
     """
     log_to_stderr(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
+    check_utf8(sys.argv[1:])
 
 
 def log_to_stderr(level: int) -> None:

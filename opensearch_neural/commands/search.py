@@ -63,8 +63,6 @@ def search(
     osn search --index docs --engine cascade --backend onnx "what causes a rainbow"
     osn search --index docs --engine tome --urls urls/docs "what causes a rainbow"
     """
-    for text in (query, *filters):
-        check_utf8(text)
     clauses = [parse_filter(text) for text in filters]
     client = connect(settings=connection)
     engines = open_engines(client, index, **how)
@@ -127,17 +125,6 @@ def search(
 def warn(messages: Iterable[str]) -> None:
     for message in messages:
         click.echo(f"warning: {message}", err=True)
-
-
-def check_utf8(text: str) -> None:
-    """Raises InputError for an argument whose bytes are not UTF-8: JSON cannot carry it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{text.encode('utf-8', 'backslashreplace').decode()!r} is not UTF-8 at character {error.start + 1}",
-            "the terminal, or what calls osn, writes another encoding",
-        ) from None
 
 
 def partial_answer(answer: Mapping[str, Any]) -> dict[str, str]:

@@ -224,3 +224,20 @@ def test_a_query_that_is_not_utf_8_is_named(index: str, cluster_url: str) -> Non
     done = subprocess.run(command, capture_output=True, check=False, timeout=60)
     assert done.returncode == 1
     assert b"is not UTF-8 at character 5" in done.stderr and b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["documents", "delete", "--index", "docs", b"d\xff"],
+        ["documents", "update", "--index", "docs", "a", "--set", b"title=\xff"],
+        ["search", "--index", b"d\xff", "rain"],
+        ["index", "inspect", b"d\xff"],
+        ["ingest", "--corpus", "c.jsonl", "--alias", "docs", "--require", b"\xff => a"],
+    ],
+)
+def test_an_argument_of_any_command_that_is_not_utf_8_is_named(arguments: list[str | bytes]) -> None:
+    """Before, an id was not found, and an index's name ended in a traceback."""
+    done = subprocess.run([str(Path(sys.executable).with_name("osn")), *arguments], capture_output=True, timeout=60)
+    assert done.returncode == 1
+    assert b"is not UTF-8 at character" in done.stderr and b"Traceback" not in done.stderr
