@@ -37,3 +37,42 @@ def ml_commons(model: str, out: Path, name: str | None, version: str, as_json: b
     for each in written:
         print(f"{each.zip} ({each.zip.stat().st_size / 2**20:.1f} MB), {each.config.name}")
     print(f"largest difference between the traced encoder and the model: {written[0].largest_difference:.1e}")
+
+
+@export.command("hub")
+@click.argument("model")
+@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to write.")
+@click.option("--licence", required=True, help="The model's licence, as the hub writes it: apache-2.0, cc-by-4.0, …")
+@click.option("--name", help="What the model is called in its card.  [default: the directory's name]")
+@click.option("--language", help="Its language, as the hub writes it: en, multilingual, …")
+@click.option("--base-model", help="The hub id of the model that it was trained from.")
+@click.option(
+    "--results",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A summary.json of a measurement, whose rows go into the card; may be repeated.",
+)
+def hub(
+    model: str,
+    out: Path,
+    licence: str,
+    name: str | None,
+    language: str | None,
+    base_model: str | None,
+    results: tuple[Path, ...],
+) -> None:
+    """Write a sparse MODEL as a folder that is ready to upload: sentence-transformers' layout, and a model card.
+
+    The card has the licence, the training data by name, and the figures that are recorded: of the training's end, and of the
+    result files that are given.
+
+    \b
+    osn model export hub models/sparse --out upload --licence apache-2.0 --results benchmarks/results/mine/summary.json
+    huggingface-cli upload my-name/my-model upload
+    """
+    from opensearch_neural.models.hub_export import export_for_hub
+
+    card = export_for_hub(
+        model, out, licence=licence, name=name, language=language, base_model=base_model, results=results
+    )
+    print(f"{out} is ready to upload; read {card} first")

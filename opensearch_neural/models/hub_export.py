@@ -1,0 +1,160 @@
+"""A sparse model as a folder that is ready for the Hugging Face hub: its files, and a model card.
+
+The folder holds what `SparseEncoder(folder)` and `osn ingest --sparse` load. It does not hold the settings of the training
+run, which name folders of the machine that it ran on. The card says what is recorded: training data by their names, measures
+at the end of training, and rows of result files that are given.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from opensearch_neural import __version__
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.files import read_json_object, share, write_text
+from opensearch_neural.models import directory
+from opensearch_neural.models.safety import refuse_unsafe
+from opensearch_neural.query_encoder import QueryEncoder
+
+LEFT_OUT = (".*", "osn.json", "training.yaml", "learned.jsonl", "*.md", "*.onnx", "*.onnx.data", "*.py", "*.pyc")
+
+
+def export_for_hub(
+    model: str | Path,
+    out: Path,
+    *,
+    licence: str,
+    name: str | None = None,
+    language: str | None = None,
+    base_model: str | None = None,
+    results: Sequence[Path] = (),
+) -> Path:
+    """Write the folder `out`; returns its card.
+
+    licence: as the hub writes it, such as apache-2.0. name: in the card; None: the directory's. base_model: a hub id.
+    results: `summary.json` files of measurements, whose rows go into the card.
+
+    Raises InputError where `out` is there already, ModelError where the model is not in the layout of sentence-transformers,
+    has no query table, or is not safe to load.
+    """
+    folder = directory.locate(model)
+    if out.exists():
+        raise InputError(f"{out} is there already", "name a folder that is not, or remove it")
+    modules = [module for route in directory.routes(folder).values() for module in route]
+    if not any(module.type == "SpladePooling" for module in modules):
+        raise ModelError(
+            f"{folder} is not in the layout of sentence-transformers, which the hub's users load",
+            f"`osn model idf --corpus CORPUS --model {model} --out FOLDER` writes a SPLADE so, with a corpus's table",
+        )
+    refuse_unsafe(folder)
+    query = QueryEncoder.load(folder)
+    card = model_card(
+        name or directory.display_name(model),
+        directory.read_osn_json(folder) or {},
+        query,
+        licence=licence,
+        language=language,
+        base_model=base_model,
+        rows=[row for path in results for row in _rows(path)],
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as temporary:
+        staged = Path(temporary) / "model"
+        shutil.copytree(folder, staged, ignore=shutil.ignore_patterns(*LEFT_OUT))
+        if QueryEncoder.load(staged).hash != query.hash:
+            raise ModelError(f"{folder} does not load as it is once it is copied: a file lies outside of it")
+        write_text(staged / "README.md", card)
+        share(staged)
+        staged.rename(out)
+    return out / "README.md"
+
+
+def model_card(
+    name: str,
+    osn: Mapping[str, Any],
+    query: QueryEncoder,
+    *,
+    licence: str,
+    language: str | None = None,
+    base_model: str | None = None,
+    rows: Sequence[Mapping[str, Any]] = (),
+) -> str:
+    """The card's text; osn: the content of the model's `osn.json`, or nothing."""
+    data = list(_data_names(osn.get("training") or {}))
+    head = {"license": licence, "language": language, "base_model": base_model}
+    lines = ["---", *(f"{key}: {json.dumps(value)}" for key, value in head.items() if value)]
+    lines += ["library_name: sentence-transformers", "pipeline_tag: feature-extraction"]
+    lines += ["tags: [sparse-encoder, sparse, splade, inference-free, opensearch]", "---", "", f"# {name}", ""]
+    lines += [
+        "A sparse retrieval model without inference for queries: a network encodes documents into weights of "
+        f"{len(query.vocabulary):,} tokens, and a query is its tokens with the weights of a table.",
+        "",
+        "## Use",
+        "",
+        "```python",
+        "from sentence_transformers import SparseEncoder",
+        "",
+        'model = SparseEncoder("THIS_MODEL")',
+        'documents = model.encode_document(["…"])',
+        'queries = model.encode_query(["…"])',
+        "```",
+        "",
+        "With OpenSearch and [opensearch-neural](https://pypi.org/project/opensearch-neural/):",
+        "",
+        "    osn ingest docs.jsonl.gz --index docs --sparse THIS_MODEL",
+        '    osn search --index docs "…"',
+        "",
+        "## Training",
+        "",
+        f"Data: {', '.join(data)}." if data else "The training data are not recorded.",
+    ]
+    if osn.get("data_hash"):
+        lines.append(f"Hash of the data: `{osn['data_hash']}`.")
+    lines += ["", "## Measured", ""]
+    measures = osn.get("measures") or {}
+    if measures:
+        lines += ["At the end of training, on its development sets:", "", "| measure | value |", "|---|---|"]
+        lines += [f"| {measure} | {value:.4f} |" for measure, value in measures.items()] + [""]
+    if rows:
+        lines += ["| set | engine | measure | value | 95% interval | queries |", "|---|---|---|---|---|---|"]
+        lines += [_row(row) for row in rows] + [""]
+    if not (measures or rows):
+        lines += ["Nothing is recorded.", ""]
+    lines.append(f"Written by opensearch-neural {__version__}.")
+    return "\n".join(lines) + "\n"
+
+
+def _row(row: Mapping[str, Any]) -> str:
+    low, high = row.get("low"), row.get("high")
+    interval = "" if low is None or high is None else f"{low:.4f} to {high:.4f}"
+    cells = (row["set"], row["engine"], row["measure"], f"{row['value']:.4f}", interval, row.get("n") or "")
+    return "| " + " | ".join(str(cell) for cell in cells) + " |"
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a result file. Raises InputError where it is none."""
+    try:
+        rows = read_json_object(path)["rows"]
+        for row in rows:
+            _row(row)
+    except (ModelError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is no result file: {error}", "give a summary.json of a measurement") from None
+    return list(rows)
+
+
+def _data_names(training: Any) -> Iterator[str]:
+    """The names of the train sets of a training's settings, and of its earlier stages: never their paths."""
+    named: dict[str, None] = {}
+    stages = [training, training.get("pretraining")] if isinstance(training, Mapping) else []
+    for stage in stages:
+        sets = stage.get("train") if isinstance(stage, Mapping) else None
+        for each in sets if isinstance(sets, list) else []:
+            path = each.get("name") or each.get("path") if isinstance(each, Mapping) else each
+            if path:
+                named.setdefault(Path(str(path)).name.partition(".")[0])
+    yield from named
