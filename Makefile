@@ -7,7 +7,7 @@ CORPUS ?=
 DATA ?=
 RECORD ?=
 
-.PHONY: demo test test-pythons test-faults lock install lint format bench bench-scale bench-encode bench-query-encoding clean
+.PHONY: demo test docs test-pythons test-faults lock install lint format bench bench-scale bench-encode bench-query-encoding clean
 
 ## The main job on real input: set up, start the local node, ingest, search, evaluate, print a table, stop the node.
 demo: check-java install
@@ -25,6 +25,15 @@ PYTHONS ?= python3.10 python3.11 python3.12 python3.13
 test-pythons: check-java install
 	@for python in $(PYTHONS); do $$python -c '' 2>/dev/null || echo "$$python is not installed, and not tested"; done
 	OSN_PYTHONS="$(PYTHONS)" $(BIN)/python -m pytest -q tests/test_plain_install.py
+
+## The documentation site, in docs/_build/html. A warning is an error.
+docs: $(VENV)/docs-installed
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+$(VENV)/docs-installed: $(VENV)/installed
+	$(BIN)/python -m pip install --progress-bar off -c constraints.txt -e ".[docs]"
+	touch $@
 
 lint: install
 	$(BIN)/ruff check .
@@ -91,4 +100,4 @@ test-faults: check-java install
 	OSN_KILLS=100 OSN_FUZZ_FILES=1000 $(BIN)/python -m pytest -v -m "faults or drill"
 
 clean:
-	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -23,7 +23,7 @@ from opensearch_neural.commands.outline import OWN_PACKAGES, docstring_of, missi
 from opensearch_neural.errors import InputError, OsnError
 
 SECTIONS = {
-    "Start": ("node", "doctor", "models", "demo"),
+    "Start": ("node", "doctor", "demo"),
     "Index": ("ingest", "encode", "documents", "index"),
     "Search and measure": ("search", "eval", "tune", "lint", "bench"),
     "Train": ("train", "data", "model"),

@@ -113,7 +113,7 @@ def test_commands_exist_and_have_the_options_they_are_shown_with(page: Path) -> 
     from opensearch_neural.cli import osn
 
     shown = commands_of(page)
-    assert shown or page.parent.name in ("explanation", "reference")
+    assert shown or page.parent.name in ("explanation", "reference") or page.name == "index.md"
     for line in shown:
         command: click.Command = osn
         context = click.Context(osn)
@@ -127,8 +127,38 @@ def test_commands_exist_and_have_the_options_they_are_shown_with(page: Path) -> 
         assert asked <= known | {"--help"}, line
 
 
+def anchors_of(page: Path) -> set[str]:
+    """The names of a page's headings, as GitHub and the documentation site make them."""
+    prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_files_that_a_page_links_to_exist(page: Path) -> None:
-    links = re.findall(r"\]\(((?!https?:)[^)#]+)\)", page.read_text(encoding="utf-8"))
-    assert all((page.parent / link).exists() for link in links)
+def test_files_and_headings_that_a_page_links_to_exist(page: Path) -> None:
+    links = re.findall(r"\]\(((?!https?:)[^)]+)\)", page.read_text(encoding="utf-8"))
+    for link in links:
+        path, _, heading = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not heading or heading in anchors_of(target), link
     assert links or page != README
+
+
+def test_every_page_stands_in_the_table_of_contents() -> None:
+    docs = README.parent / "docs"
+    index = (docs / "index.md").read_text(encoding="utf-8")
+    listed = {name for block in re.findall(r"```{toctree}\n(.*?)```", index, re.DOTALL) for name in block.splitlines()}
+    pages = {page.relative_to(docs).with_suffix("").as_posix() for page in PAGES if page != README}
+    assert pages - {"index"} <= listed
+
+
+def test_messages_in_troubleshooting_are_messages_of_the_code() -> None:
+    page = (README.parent / "docs" / "how-to" / "troubleshooting.md").read_text(encoding="utf-8")
+    packages = ("opensearch_neural", "ingest")
+    sources = [
+        source.read_text(encoding="utf-8") for name in packages for source in (README.parent / name).rglob("*.py")
+    ]
+    messages = re.findall(r"^\| `([^`]+)`", page, re.MULTILINE)
+    assert len(messages) >= 8
+    assert [message for message in messages if not any(message in source for source in sources)] == []
