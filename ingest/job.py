@@ -105,6 +105,11 @@ def _write(
                 if stored is None
                 else content_of_files(job, stored, corpus.reader(place))
             )
+            if job.dense_type != "float" and content.meta.dense is None:
+                raise InputError(
+                    f"--dense-type {job.dense_type} is about dense vectors, and none are written",
+                    "give --dense MODEL, or leave the option out",
+                )
             target = open_target(
                 client,
                 job.index,

@@ -101,6 +101,8 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
             registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")  # raises
     elif models := source(asked, held.sparse):
         sparse = models.sparse
+    if wanted.tokenizer is not None and sparse is not None and sparse.info.kind == "lexical":
+        _check_tokenizer(wanted.tokenizer, sparse)
     for encoder in (sparse, dense, pq):
         if encoder is not None:
             registry.remember(encoder.info.hash, encoder.info.path)
@@ -110,6 +112,17 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
         # Reading is nothing beside encoding, and the time left is worth knowing.
         total = sum(1 for _ in records(ignore))
     return Chosen(sparse, dense, passages, records, total, pq, reconstructed)
+
+
+def _check_tokenizer(named: str, sparse: SparseDocumentEncoder) -> None:
+    """Raise InputError if the lexical model of an index has another tokenizer than the one that was asked for."""
+    from opensearch_neural.query_encoder import load_tokenizer
+
+    if load_tokenizer(named).get_vocab() != sparse.query.tokenizer.get_vocab():
+        raise InputError(
+            f"the sparse model {sparse.info.name} has another tokenizer than --tokenizer {named}",
+            "leave the option out, or write another index",
+        )
 
 
 def _passages(wanted: Models, wrote: IndexMeta | None, index: str) -> PassageMeta | None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import killable
 import pytest
-from corpora import job, letters, records, snapshot, write_jsonl
+from corpora import job, letters, records, small_tokenizer, snapshot, write_jsonl
 from fault_proxy import Fault, FaultProxy, Request
 
 from ingest.documents import Documents
@@ -713,6 +713,15 @@ def test_14_settings_that_an_existing_index_has_for_good_are_refused(
         with pytest.raises(InputError, match=told):
             run(client, replace(settings, **different))
     assert run(client, replace(settings, shards=1, analyzer="english")).documents == 20
+    with pytest.raises(InputError, match="--dense-type byte is about dense vectors"):
+        run(client, replace(settings, dense_type="byte"))
+    lexical = job(write_jsonl(tmp_path / "l.jsonl", records(20)), f"{index_name}-l")
+    run(client, lexical)
+    other = tmp_path / "tokenizer.json"
+    other.write_text(Path(small_tokenizer()).read_text().replace('"piston"', '"pistons"'))
+    with pytest.raises(InputError, match="has another tokenizer than --tokenizer"):
+        run(client, replace(lexical, tokenizer=str(other)))
+    assert run(client, lexical).documents == 20
 
 
 def test_14_an_interrupted_index_says_so_until_it_is_finished_or_deleted(
