@@ -6,8 +6,9 @@ BIN := $(VENV)/bin
 CORPUS ?=
 DATA ?=
 RECORD ?=
+MODEL ?=
 
-.PHONY: demo test docs test-pythons test-faults lock install lint format bench bench-scale bench-encode bench-query-encoding clean
+.PHONY: demo test docs test-pythons test-faults lock install lint format bench bench-scale bench-encode clean
 
 ## The main job on real input: set up, start the local node, ingest, search, evaluate, print a table, stop the node.
 demo: check-java install
@@ -88,12 +89,10 @@ bench: check-java install
 bench-scale: check-java install
 	$(BIN)/osn bench scale --goals fast --out load-1m --heap 4g $(if $(DATA),--data "$(DATA)") $(if $(RECORD),--record "$(RECORD)")
 
+## Encoding speed beside sentence-transformers: MODEL names a sparse model.
 bench-encode: install
-	$(BIN)/osn bench encoding
+	$(BIN)/osn bench encoding --model "$(MODEL)"
 	$(BIN)/python -m benchmarks.pages
-
-bench-query-encoding: install
-	$(BIN)/osn bench query-encoding
 
 ## What docs/ingest.md counts, each on a real node, with a line on each at the end; and a hundred kills.
 test-faults: check-java install

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -18,27 +19,37 @@ if TYPE_CHECKING:
 
 @contextmanager
 def cluster_or_node(connection: ConnectionSettings, name: str, *, keep: bool = False) -> Iterator[OpenSearch]:
-    """The cluster of OSN_URL or --url, else a local node that ends with this block (or with this process, however it ends).
+    """A client of the cluster of OSN_URL or --url, else of a local node; see `reachable`."""
+    with reachable(connection, name, keep=keep) as settings:
+        yield connect(settings=settings)
 
-    With `keep` the local node goes on after a block that succeeded.
+
+@contextmanager
+def reachable(
+    connection: ConnectionSettings, name: str, *, keep: bool = False, goes_on: bool = False, heap: str | None = None
+) -> Iterator[ConnectionSettings]:
+    """Settings of the cluster of OSN_URL or --url, else of a local node that ends with this block.
+
+    keep: the node goes on after a block that succeeded. goes_on: the node's data stay after a block that failed, so that the
+    same command can continue; else the node ends with this process, however that ends. heap: of the node.
     """
     from opensearch_neural import node
 
     if os.environ.get("OSN_URL") or click.get_current_context().params.get("osn_urls"):
-        yield connect(settings=connection)
+        yield connection
         return
 
     def report(line: str) -> None:
         click.echo(line, err=True)
 
-    running = node.start(port=0, name=name, attached=not keep, report=report)
+    running = node.start(port=0, name=name, heap=heap, attached=not (keep or goes_on), report=report)
     succeeded = False
     try:
-        print(f"OpenSearch answers at {running.url}")
-        yield connect(running.url)
+        click.echo(f"OpenSearch answers at {running.url}", err=True)
+        yield replace(connection, urls=tuple(running.urls))
         succeeded = True
     finally:
         if keep and succeeded:
-            print(f"kept: the node (export OSN_URL={running.url}); osn node stop --name {name} --purge ends it")
+            click.echo(f"kept: the node (export OSN_URL={running.url}); osn node stop --name {name} --purge ends it")
         else:
-            node.stop(name=name, purge=True, report=report)
+            node.stop(name=name, purge=succeeded or not goes_on, report=report)

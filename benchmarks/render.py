@@ -234,15 +234,15 @@ number rests on, and shows when it is pointed at.</p>
     return document("Results", body)
 
 
-def document(title: str, body: str, style: str = "") -> str:
-    """A whole HTML page; body: HTML; style: CSS beside that of all pages."""
+def document(title: str, body: str) -> str:
+    """A whole HTML page; body: HTML."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title>
-<style>{_STYLE}{style}</style>
+<style>{_STYLE}</style>
 </head>
 <body>
 <main>
@@ -320,23 +320,10 @@ def html_table(header: Iterable[str], lines: Iterable[str]) -> str:
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
 
 
-def figure(name: str, content: bytes, kind: str = PLOTS[".svg"], caption: str = "") -> str:
+def figure(name: str, content: bytes, kind: str) -> str:
     """A plot within the page."""
-    below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     encoded = base64.b64encode(content).decode()
-    return f'<figure><img alt="{escape(name)}" src="data:{kind};base64,{encoded}">{below}</figure>'
-
-
-def from_markdown(table: str) -> str:
-    """The HTML of a Markdown table, so that terminal and page cannot differ."""
-    header, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-    return html_table(
-        header,
-        (
-            f"<td>{escape(first)}</td>" + "".join(f"<td class=number>{escape(cell)}</td>" for cell in others)
-            for first, *others in lines
-        ),
-    )
+    return f'<figure><img alt="{escape(name)}" src="data:{kind};base64,{encoded}"></figure>'
 
 
 def _fact(name: str, value: str) -> str:

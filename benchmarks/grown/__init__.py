@@ -4,5 +4,4 @@ documents   drawn from real ones, text and vectors together
 index       written of them, with the settings that are tried
 field_bytes what each field costs on disk
 scale       `osn bench grow` and `osn bench scale`: cost by the number of documents
-ablation    `osn bench ablation`: each idea for a faster search on its own: of the request, the documents, the index
 """

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +14,7 @@ import numpy as np
 from benchmarks.load import statistics as stats
 from benchmarks.load.command import NumberList, check_goals, finish, load_settings, measuring_options, queries_of, run
 from benchmarks.load.statistics import SERVER_CPU, Cell, cells
+from benchmarks.local_cluster import reachable
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -208,7 +207,8 @@ def scale(
     settings = load_settings(options)
     models = ModelChoice()  # the index's record leads to the models that wrote it
     _, texts = queries_of(None, folder, split, limit_queries)
-    with cluster(connection, heap, keep) as (client, chosen):
+    with reachable(connection, NODE, keep=keep, goes_on=True, heap=heap) as chosen:
+        client = connect(settings=chosen)
         target = allowed_target(chosen, owned=owned)
         say("encoding the corpus")
         prepared = growth.resampler_of(first)
@@ -270,34 +270,13 @@ def _field_rows(client: Any, prefix: str, prepared: Any, wanted: Growth) -> list
 
 
 def leave(client: Any, indexes: Sequence[str], measured: Sequence[Measurement], *, keep: bool) -> None:
-    """Delete the indexes unless they are to be kept. Exits with 1 if a run is partial: called within `cluster`, which
+    """Delete the indexes unless they are to be kept. Exits with 1 if a run is partial: called within `reachable`, which
     then leaves the node's data too, for the same command to continue."""
     if any(run.partial for run in measured):
         sys.exit(1)
     if not keep:
         for index in indexes:
             client.indices.delete(index=index, params={"ignore_unavailable": "true"})
-
-
-@contextmanager
-def cluster(connection: ConnectionSettings, heap: str, keep: bool) -> Iterator[tuple[Any, ConnectionSettings]]:
-    """(client, its settings) of the cluster that the user names, else of a local node, which stops at the end.
-
-    Its data are kept when this ends with an error, so that the same command can continue.
-    """
-    from opensearch_neural import node
-
-    if os.environ.get("OSN_URL") or click.get_current_context().params.get("osn_urls"):
-        yield connect(settings=connection), connection
-        return
-    running = node.start(port=0, name=NODE, heap=heap, report=say)
-    done = False
-    try:
-        here = replace(connection, urls=tuple(running.urls))
-        yield connect(settings=here), here
-        done = not keep
-    finally:
-        node.stop(name=NODE, purge=done, report=say)
 
 
 def _summary(runs: dict[int, Measurement], data: list[Any], goals: str | None, seed: int) -> Summary:

@@ -2,7 +2,6 @@
 
     osn bench load --index docs --data scifact --clients 5,20,80          N clients, each asking again once answered
     osn bench load --index docs --queries queries.jsonl --rates 100,200   requests at random moments, at a given rate
-    osn bench compare before/load.json after/load.json                    change, or noise?
 
 variants workload        which engines, with which options; what is asked of whom and when, as a worker process needs it
 connection generator     the load itself: keep-alive HTTP, closed and open loop processes
@@ -12,6 +11,6 @@ measurement run          what is asked and all that was found out; a whole run
 histogram statistics     HDR histograms; percentiles that may be shown; bootstrap intervals of numbers and ratios
 server quality           CPU time, index facts; nDCG, recall, overlap with the exact result, postings of the queries
 result report plots      the run as data; as text and as a page; its plots
-compare osb              two runs compared; the same workload for OpenSearch Benchmark
+osb                      the same workload for OpenSearch Benchmark
 command                  the command line
 """

@@ -1,4 +1,4 @@
-"""`osn bench load` and `osn bench compare`, and the options that other load commands share with them."""
+"""`osn bench load`, and the options that other load commands share with it."""
 
 from __future__ import annotations
 
@@ -298,29 +298,3 @@ def progress(title: str) -> Iterator[tuple[Callable[[str], object], Callable[[Bl
         yield say, on_block
     finally:
         bar.close()
-
-
-@click.command()
-@click.argument("before", type=click.Path(path_type=Path))
-@click.argument("after", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
-@click.option("--fail-if-worse", is_flag=True, help="Exit with status 1 if a change for the worse is shown.")
-def compare(before: Path, after: Path, as_json: bool, fail_if_worse: bool) -> None:
-    """What changed between two runs of `osn bench load`, and what is noise.
-
-    BEFORE and AFTER are load.json files, or the folders that hold them.
-
-    \b
-    osn bench compare before/load.json after/load.json
-    """
-    from benchmarks.load import compare as comparing
-    from benchmarks.load import result
-
-    (old, old_facts), (new, new_facts) = result.read(before), result.read(after)
-    comparison = comparing.compare(old, new, facts=(old_facts, new_facts))
-    if as_json:
-        print(json.dumps(comparison.to_json(), ensure_ascii=False, indent=1))
-    else:
-        print(comparing.text(comparison, new.settings.baseline))
-    if fail_if_worse and comparison.worse:
-        sys.exit(1)

@@ -18,14 +18,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """Okabe and Ito's, which people with any colour vision tell apart; markers differ too."""
 MARKERS = "osD^vPX*"
 PLOTTED_ENGINES = 8
-CAPTIONS = {
-    "latency": "Lines: P99; dashed: P50; bars: 95% intervals.",
-    "throughput": "Requests answered a second; bars: 95% intervals.",
-    "quality": "Up and to the left is better.",
-    "distribution": "The share of requests that took longer, down to where 100 requests are left.",
-    "warm": "Requests answered a second, before anything was measured.",
-    "over": "Each block's throughput, as a share of the engine's mean: a trend would say that the machine changed.",
-}
 
 
 def plots(measurement: Measurement, levels: Levels) -> dict[str, str]:

@@ -1,25 +1,23 @@
-"""A load test for people: text for a terminal, one page that needs nothing else, and all of its files."""
+"""A load test for people: text for a terminal, and all of its files. `osn bench results` makes a page of them."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
-from html import escape
 from pathlib import Path
 
 from benchmarks.load.histogram import shown
 from benchmarks.load.measurement import Measurement
-from benchmarks.load.plots import CAPTIONS, plots
+from benchmarks.load.plots import plots
 from benchmarks.load.result import FILE_NAME, PARTS, csv_text, set_name, to_json
 from benchmarks.load.statistics import SERVER_CPU, THROUGHPUT, Cell, Estimate, Levels, cells
-from benchmarks.render import document, figure, from_markdown, with_interval
+from benchmarks.render import with_interval
 from opensearch_neural.evaluation.results import Row, Summary
 from opensearch_neural.evaluation.tables import number, table
 from opensearch_neural.files import write_text
 
 CSV_NAME = "load.csv"
-HTML_NAME = "report.html"
 QUALITY = ("nDCG@10", "R@10", "R@100", "overlap@10", "score kept")
 
 
@@ -184,69 +182,6 @@ def _number(value: Estimate | None) -> str:
     return "–" if value is None else shown(value.value)
 
 
-def page(measurement: Measurement, summary: Summary, levels: Levels, drawn: Mapping[str, str]) -> str:
-    """The HTML page; `drawn` is what `plots` gave."""
-    head = f"<h1>{escape(summary.title)}</h1>"
-    if measurement.partial:
-        head += f'<p class="no"><strong>Partial result.</strong> {escape(measurement.partial)}</p>'
-    head += "".join(f'<p class="no">{escape(incident)}</p>' for incident in measurement.incidents)
-    sections = []
-    for level, row in levels.items():
-        refused = "".join(
-            f'<p class="no">{escape(name)} is refused: {escape(cell.refused)}</p>'
-            for name, cell in row.items()
-            if cell.refused
-        )
-        failed = "".join(
-            f"<p>{escape(name)} failed: "
-            + escape(", ".join(f"{count} × {what}" for what, count in cell.failures.items()))
-            + "</p>"
-            for name, cell in row.items()
-            if cell.failures
-        )
-        sections.append(
-            f"<h2>{escape(set_name(measurement, level))}</h2>{from_markdown(level_table(measurement, row))}{refused}{failed}"
-        )
-    if measurement.slo:
-        sections.append(f"<h2>Highest rates that keep P99</h2>{from_markdown(slo_table(measurement))}")
-    figures = "".join(
-        figure(name, svg.encode(), caption=CAPTIONS.get(name.split("-")[0], "")) for name, svg in drawn.items()
-    )
-    goals = "".join(
-        f'<li class="{"yes" if goal.met else "no"}">{"met" if goal.met else "missed"}: {escape(goal.goal)}: '
-        f"{escape(str(goal.value))}</li>"
-        for goal in summary.goals
-    )
-    engines = "".join(
-        f"<tr><td>{escape(name)}</td><td><code>{escape(spec)}</code></td></tr>"
-        for name, spec in measurement.variants.items()
-    )
-    machine = ", ".join(f"{key} {value}" for key, value in summary.machine.items())
-    body = f"""{head}
-<pre>{escape(summary.command)}</pre>
-<p>Latency counts from the moment a request was sent (closed loop), or was due (open loop), query encoding included, to the
-last byte of its answer. Encode, network and took are means of its parts in milliseconds. Failed requests count as slower
-than all others. Brackets are 95% intervals over rounds; – stands where fewer than 100 requests lie beyond a percentile.</p>
-{f"<h2>Goals</h2><ul>{goals}</ul>" if goals else ""}
-{"".join(sections)}
-<h2>Plots</h2>
-{figures}
-<h2>Engines</h2>
-<div class="wide"><table><tbody>{engines}</tbody></table></div>
-<h2>Facts</h2>
-<pre>{escape(chr(10).join([*strain_lines(levels), facts_text(measurement)]))}</pre>
-<p>{escape(machine)}; code {escape(summary.code)}</p>"""
-    return document(summary.title, body, _STYLE)
-
-
-_STYLE = """
-main { max-width: 80rem; }
-.number { text-align: right; }
-figure { display: inline-block; margin: .5rem; max-width: 38rem; width: 100%; }
-figcaption { font-size: 13px; }
-"""
-
-
 def write(folder: Path, measurement: Measurement, made: Summary, levels: Levels | None = None) -> list[Path]:
     """Write all files of the run into `folder`; `made` is its summary.
 
@@ -258,8 +193,6 @@ def write(folder: Path, measurement: Measurement, made: Summary, levels: Levels 
     write_text(written[0], json.dumps(to_json(measurement), ensure_ascii=False, allow_nan=False) + "\n")
     write_text(written[1], csv_text(made.rows))
     written.append(made.write(folder))
-    drawn = plots(measurement, levels)
-    for name, svg in drawn.items():
+    for name, svg in plots(measurement, levels).items():
         write_text(folder / f"{name}.svg", svg)
-    write_text(folder / HTML_NAME, page(measurement, made, levels, drawn))
-    return [*written, folder / HTML_NAME]
+    return written

@@ -8,19 +8,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeGuard
 
-from benchmarks.load import server
-from benchmarks.load.blocks import Block, Level
-from benchmarks.load.ceiling import Ceiling
-from benchmarks.load.measurement import LoadSettings, Measurement
-from benchmarks.load.phases import Probe, SloResult, Warmup, WarmupSettings
-from benchmarks.load.quality import Postings
+from benchmarks.load.blocks import Level
+from benchmarks.load.measurement import Measurement
 from benchmarks.load.statistics import MEASURES, THROUGHPUT, Cell, Estimate, Levels, cells
-from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.provenance import Machine, code_commit, command_line, machine_facts
-from opensearch_neural.evaluation.results import Data, Goal, Row, Summary, read_content
+from opensearch_neural.evaluation.results import Data, Goal, Row, Summary
 
 FORMAT = 1
 FILE_NAME = "load.json"
@@ -183,53 +177,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def read(path: Path) -> tuple[Measurement, dict[str, Any]]:
-    """(the run, {command, code, machine}) from load.json, or from the folder that holds it.
-
-    Raises InputError naming the file for anything else.
-    """
-    path, content = read_content(path, FILE_NAME)
-    if not isinstance(content, dict) or content.get("format") != FORMAT or "blocks" not in content:
-        raise InputError(f"{path} is not the result of a load run of format {FORMAT}", "`osn bench load` writes it")
-    facts = {name: content.pop(name, None) for name in ("command", "code", "machine")}
-    del content["format"]
-    try:
-        return _measurement(content), facts
-    except (TypeError, KeyError, ValueError) as error:
-        raise InputError(f"{path}: a field is missing or of another kind ({error})") from None
-
-
-def _measurement(content: dict[str, Any]) -> Measurement:
-    settings = dict(content["settings"])
-    for name in ("clients", "rates", "slo"):
-        settings[name] = tuple(settings[name])
-    settings["warmup"] = WarmupSettings(**settings["warmup"])
-    content = {
-        **content,
-        "settings": LoadSettings(**settings),
-        "blocks": [Block.from_json(block) for block in content["blocks"]],
-        "ceilings": {name: Ceiling(**each) for name, each in content["ceilings"].items()},
-        "warmup": Warmup(**content["warmup"]),
-        "slo": {name: [_slo(each) for each in results] for name, results in content["slo"].items()},
-        "quality": [Row(**row) for row in content["quality"]],
-        "more": [Row(**row) for row in content["more"]],
-        "postings": {name: Postings(**each) for name, each in content["postings"].items()},
-        "cluster": server.ClusterFacts(**content["cluster"]) if content["cluster"] else None,
-        "indexes": {name: server.IndexStatistics(**each) for name, each in content["indexes"].items()},
-        "before": server.Counters(**content["before"]) if content["before"] else None,
-        "after": server.Counters(**content["after"]) if content["after"] else None,
-    }
-    return Measurement(**content)
-
-
-def _slo(content: dict[str, Any]) -> SloResult:
-    probes = [
-        Probe(**{**probe, "p99": math.inf if probe["p99"] is None else probe["p99"]}) for probe in content["probes"]
-    ]
-    above = math.inf if content["above"] is None else content["above"]
-    return SloResult(content["limit_ms"], content["rate"], above, probes, content["refused"])
 
 
 def csv_text(result: Iterable[Row]) -> str:

@@ -154,57 +154,6 @@ def interval(drawn: Floats, rounds: int) -> tuple[float, float] | None:
     return float(low), float(high)
 
 
-@dataclass(frozen=True)
-class Change:
-    """How a number of one run differs from that of another, independent run: their ratio, and how sure that is."""
-
-    ratio: float
-    low: float
-    """Lower end of the 95% interval of the ratio."""
-    high: float
-    p: float
-    """Of "there is no change"."""
-
-
-def change(before: Floats, after: Floats, rounds_before: int, rounds_after: int) -> Change | None:
-    """From the values themselves (element 0) and their bootstrap draws (the rest), as `resampled` orders them.
-
-    The logarithm of a ratio is close to normal; its variance is the sum of the two runs', each widened for its few
-    rounds. None if a value is missing, infinite or zero, or there are too few rounds.
-    """
-    if min(rounds_before, rounds_after) < FEWEST_ROUNDS:
-        return None
-    both = np.concatenate([before, after])
-    if not np.isfinite(both).all() or (both <= 0).any():
-        return None
-    stats = _scipy_stats()
-    variances = [
-        float(np.var(np.log(draws[1:]), ddof=1)) * rounds / (rounds - 1)
-        for draws, rounds in ((before, rounds_before), (after, rounds_after))
-    ]
-    error = math.sqrt(sum(variances))
-    difference = float(np.log(after[0]) - np.log(before[0]))
-    if error == 0:
-        return Change(math.exp(difference), math.exp(difference), math.exp(difference), float(difference == 0))
-    # Welch and Satterthwaite's degrees of freedom, since the two runs need not be equally steady.
-    freedom = sum(variances) ** 2 / sum(
-        variance**2 / (rounds - 1) for variance, rounds in zip(variances, (rounds_before, rounds_after), strict=True)
-    )
-    reach = float(stats.t.ppf(0.5 + LEVEL / 2, freedom)) * error
-    p = 2 * float(stats.t.sf(abs(difference) / error, freedom))
-    return Change(math.exp(difference), math.exp(difference - reach), math.exp(difference + reach), p)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for there being several (Holm, 1979), in the same order."""
-    order = sorted(range(len(p_values)), key=lambda at: p_values[at])
-    corrected, highest = [0.0] * len(p_values), 0.0
-    for rank, at in enumerate(order):
-        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[at]))
-        corrected[at] = highest
-    return corrected
-
-
 def slope(x: Sequence[float], y: Floats) -> Floats:
     """Least-squares slope of log y over log x: the exponent of growth. x: (n,), y: (…, n) → (…,)."""
     log_x = np.log(np.asarray(x, dtype=np.float64))

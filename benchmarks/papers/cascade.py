@@ -28,6 +28,8 @@ from click.core import ParameterSource
 
 from benchmarks.experiment import Table, goal_of, is_above
 from benchmarks.load.command import load_settings, measuring_options, queries_of, run
+from benchmarks.local_cluster import reachable
+from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -99,7 +101,7 @@ def cascade(
     \b
     osn paper cascade --data data/scifact --pq models/jpq --tune data/scifact --clients 5,20 --requests 10000
     """
-    from benchmarks.grown.scale import cluster
+    from benchmarks.grown.scale import NODE
     from benchmarks.load import report, result
     from benchmarks.load.variants import parse_variants
     from benchmarks.load.workload import ModelChoice, allowed_target
@@ -127,7 +129,8 @@ def cascade(
     measured: list[Measurement] = []
     used: list[Data] = []
     by_field: list[Row] = []
-    with cluster(connection, heap, keep_indexes) as (client, chosen), translate_errors():
+    with reachable(connection, NODE, keep=keep_indexes, goes_on=True, heap=heap) as chosen, translate_errors():
+        client = connect(settings=chosen)
         target = allowed_target(chosen, owned=owned)
         indexes = {folder: f"osn-cascade-{folder.resolve().name}" for folder in data}
         try:

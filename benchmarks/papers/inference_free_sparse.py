@@ -6,8 +6,6 @@
     quality        one student trained on the train splits of scifact, wikiqa-doc, tldr and squad-mix; nDCG@10 on their
                    test splits and on three sets that no training saw, alone and added to BM25, beside BM25, presence ×
                    idf, BM25 over word pieces and the dense teacher
-    head           the sampled head against the full one and the plain formula: steps a second in both precisions, the
-                   head alone, and quality after equal time
     flops          nDCG@10 against measured FLOPS for several λ, trained with and without IDF; IDF at retrieval from the
                    training or the target corpus (`inference-free-sparse`, table 5, figures 3 and 4)
     distillation   teachers alone and together, normalized or not, InfoNCE, no pre-training (table 6)
@@ -59,19 +57,6 @@ from benchmarks.papers.inference_free_sparse_training import (
     trained,
     trained_dense,
 )
-from benchmarks.papers.sparse_head_speed import (
-    FULL,
-    PRECISIONS,
-    SAMPLED,
-    TIMED_STEPS,
-    head_rows,
-    head_seconds,
-    rate_goals,
-    rate_rows,
-    step_rates,
-    turn_by_turn,
-    with_head,
-)
 from benchmarks.papers.sparse_search import (
     DEPTH,
     MEASURES,
@@ -100,7 +85,7 @@ SUM = "BM25 + sparse student"
 TARGET = "target corpus"
 TRAINED_WITH = {"with IDF": "training corpus", "without IDF": "no IDF"}
 """{how a student was trained: how it is searched so}."""
-PARTS = ("quality", "head", "flops", "distillation", "high-idf-first")
+PARTS = ("quality", "flops", "distillation", "high-idf-first")
 LAMBDAS = (0.0, 1e-3, 1e-2, 1e-1)
 STUDENT_STEPS, ABLATION_STEPS = 1500, 240
 RATIOS = (0.4, 0.6, 0.8)
@@ -146,19 +131,6 @@ def quality(data: Path, work: Path, steps: int, connection: ConnectionSettings) 
             }
             rows += rows_of(name, measured, BM25) + sparsity_rows(test, STUDENT, sparsity)
     return rows, quality_goals(rows)
-
-
-def head(data: Path, work: Path, steps: int) -> Result:
-    """The sampled head and the full one: the same steps timed in turns, then quality after equal time."""
-    small = partial(configuration, data, work, sets=SMALL)
-    rates = {
-        precision: step_rates(partial(small, steps=TIMED_STEPS), work / "timed", precision) for precision in PRECISIONS
-    }
-    rows = head_rows(head_seconds()) + rate_rows(" and ".join(SMALL), rates)
-    models, slower = {}, fmean(turn_by_turn(rates["bfloat16"], FULL))
-    for kind, count in ((FULL, max(1, round(steps / slower))), (SAMPLED, steps)):
-        models[f"{kind} head, {count} steps"] = trained(with_head(small(f"head-{kind}", steps=count), kind))
-    return rows + tested(data, work, {}, targeted=models, baseline=next(iter(models))), rate_goals(rates)
 
 
 def flops(data: Path, work: Path, steps: int) -> Result:
@@ -409,7 +381,6 @@ def inference_free_sparse(
             STUDENT_STEPS,
             every,
         ),
-        "head": part("The sampled head against the full one", head, ABLATION_STEPS, small),
         "flops": part("nDCG@10 against FLOPS, with and without IDF", flops, ABLATION_STEPS, small, draw_flops),
         "distillation": part("Teachers alone and together", distillation, ABLATION_STEPS, small),
         "high-idf-first": part("Rare tokens first, then all", high_idf_first, STUDENT_STEPS, every),

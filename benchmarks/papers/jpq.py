@@ -1,15 +1,11 @@
 """The evidence for JPQ: what M bytes a document keep of a dense model's ranking, and what they save.
 
-    osn paper jpq --data DIR --work DIR --part quality --record benchmarks/results/jpq
+    osn paper jpq --data DIR --work DIR --record benchmarks/results/jpq
 
-`--data` holds the BEIR folders that "quality" needs. Parts, each with a result file of its own below `--record`, "quality"
-with one for each set:
-    quality   scifact, and squad-mix with wikiqa-sent as one corpus, with all-MiniLM-L6-v2's vectors, at several M: flat
-              search, flat with the tuned query encoder, HNSW, PQ, OPQ, HNSW+OPQ, LSH, OPQ with the query encoder tuned on
-              uncompressed documents under the same negatives (the control that isolates joint training), frozen
-              centroids, JPQ (`jpq`, table 1, figures 4 and 7)
-    cost      bytes a document, codebooks included, and the CPU time of one query on one thread against flat search and
-              HNSW, by collection size (table 2, sections 2.4.5 and 2.4.6): all codes scored, or those that a scan finds
+`--data` holds the BEIR folders. Two sets, each with a result file of its own below `--record`: scifact, and squad-mix with
+wikiqa-sent as one corpus, with all-MiniLM-L6-v2's vectors, at several M: flat search, flat with the tuned query encoder,
+HNSW, PQ, OPQ, HNSW+OPQ, LSH, OPQ with the query encoder tuned on uncompressed documents under the same negatives (the
+control that isolates joint training), frozen centroids, JPQ (`jpq`, table 1, figures 4 and 7).
 
 A trained model is removed once it is measured, unless --keep-models. Settings were chosen on questions held back from train.
 """
@@ -32,32 +28,16 @@ from benchmarks.experiment import (
     Part,
     Table,
     compared,
-    data_option,
     goal_of,
     is_above,
     kept,
     means,
-    part_option,
+    paper_options,
     run_parts,
     slug,
     trials,
-    work_options,
 )
-from benchmarks.papers.jpq_cost import (
-    BYTES,
-    CANDIDATES,
-    FLAT,
-    FOUND_DEPTHS,
-    HNSW,
-    SIZES,
-    bytes_of,
-    cost,
-    found_of,
-    graph_index,
-    lsh_index,
-    shares_found,
-)
-from opensearch_neural.errors import InputError
+from benchmarks.papers.jpq_indexes import bytes_of, graph_index, lsh_index, shares_found
 from opensearch_neural.evaluation.results import Engine, Goal, Row
 
 if TYPE_CHECKING:
@@ -80,6 +60,10 @@ SEVERAL_SEEDS = (16, 48)
 """The M that are trained with each of SEEDS; the others with the first."""
 MEASURES = ("nDCG@10", "RR@10", "R@100")
 DEPTH = 100
+BYTES = "bytes a document"
+CANDIDATES = 100
+"""Codes scored for each document asked for, where a scan finds them."""
+FOUND_DEPTHS = (10, 100)
 TEST_QUESTIONS = 1000
 """Of each test split at most, evenly taken: all engines answer the same ones."""
 HOLD_BACK = 160
@@ -90,6 +74,7 @@ LEARNING_RATE, CENTROID_LEARNING_RATE = 4e-5, 2e-4
 """Chosen on held-back questions at M = 16, by JPQ and the control, which have converged on scifact's after 200 steps. The
 paper's rates for centroids (up to 1e-4) are for some hundred times as many steps: here they hardly move."""
 ASKED, NEW = "documents that train asks about", "other documents"
+FLAT, HNSW = "flat", "HNSW"
 FLAT_TUNED, PQ, OPQ, HNSW_OPQ, LSH = "flat, tuned query encoder", "PQ", "OPQ", "HNSW+OPQ", "LSH"
 CONTROL = "OPQ, query encoder tuned on uncompressed documents"
 FROZEN, JPQ = "JPQ, frozen centroids", "JPQ"
@@ -358,7 +343,10 @@ class Experiment:
         codes = quantizer.encode(self.test.vectors)
         every, scan = (quantized_index(quantizer, codes, candidates=number) for number in (None, CANDIDATES))
         return [
-            mean_row(name, OPQ, found_of(depth), shares_found(queries, every, scan, depth)) for depth in FOUND_DEPTHS
+            mean_row(
+                name, OPQ, f"of all codes' top {depth}, found after a scan", shares_found(queries, every, scan, depth)
+            )
+            for depth in FOUND_DEPTHS
         ]
 
 
@@ -421,43 +409,33 @@ def of_m(table: Table, m: int) -> Table:
 
 
 @click.command("jpq")
-@data_option(required=False)
-@work_options
-@part_option(["quality", "cost"])
+@paper_options
 @click.option("--set", "names", multiple=True, type=click.Choice(list(SETS)), help="Repeatable.  [default: all]")
 @click.option("--bytes", "sizes", multiple=True, type=int, help="M; repeatable.  [default: 8, 16, 24, 32, 48, 96]")
 @click.option("--steps", type=int, default=200, show_default=True, help="Optimizer steps of a training.")
 @click.option("--keep-models", is_flag=True, help="Keep each trained model in WORK/models.")
-@click.option("--hnsw-most", type=int, default=SIZES[-1], show_default=True, help="Largest HNSW that is built.")
 def jpq(
-    data: Path | None,
+    data: Path,
     work: Path,
     record: Path | None,
-    chosen: tuple[str, ...],
     names: tuple[str, ...],
     sizes: tuple[int, ...],
     steps: int,
     keep_models: bool,
-    hnsw_most: int,
 ) -> None:
-    """Measure what M bytes a document keep of a dense model's ranking, or what they save.
+    """Measure what M bytes a document keep of a dense model's ranking.
 
     \b
-    osn paper jpq --data beir --work /tmp/jpq --part quality --set scifact --bytes 16
+    osn paper jpq --data beir --work /tmp/jpq --set scifact --bytes 16
     """
-    parts: dict[str, Part] = {}
-    if not chosen or "quality" in chosen:
-        if data is None:
-            raise InputError("quality is measured on data sets", "give --data, the folder that holds them")
-        for name in names or SETS:
-            parts[f"quality/{slug(name)}"] = Part(
-                f"JPQ: ranking at M bytes a document, {name}",
-                partial(quality, Experiment(data, work, name, steps, keep_models), sizes or M),
-                [data / folder for folder in SETS[name]],
-                SEEDS,
-                lambda row: row.measure in ("nDCG@10", "MRR@10", "R@100", BYTES) and row.kind == "value",
-            )
-    if not chosen or "cost" in chosen:
-        title = "JPQ: bytes and CPU time"
-        parts["cost"] = Part(title, partial(cost, work, hnsw_most), [], SIZES, lambda row: True)
+    parts = {
+        f"quality/{slug(name)}": Part(
+            f"JPQ: ranking at M bytes a document, {name}",
+            partial(quality, Experiment(data, work, name, steps, keep_models), sizes or M),
+            [data / folder for folder in SETS[name]],
+            SEEDS,
+            lambda row: row.measure in ("nDCG@10", "MRR@10", "R@100", BYTES) and row.kind == "value",
+        )
+        for name in names or SETS
+    }
     run_parts(parts, record)

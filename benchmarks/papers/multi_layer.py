@@ -1,4 +1,4 @@
-"""The evidence for multi-layer representations: what do other layers' vectors buy, and at what price?
+"""The evidence for multi-layer representations: what do other layers' vectors buy?
 
     osn paper multi-layer --data DIR --work DIR --part variants --record benchmarks/results/multi_layer
 
@@ -8,7 +8,6 @@
     two-stage   the same schedule in two stages, dual encoder and self-contrastive (section 4.3.2)
     layers      how many layers and which; ME-BERT beside; how often each layer wins (section 4.2, figure 3, table 1)
     lambda      λ of the self-contrastive loss from 0.01 to 10
-    storage     bytes, latency and quality of several vectors a document, in faiss and in OpenSearch
 
 Sets, arms and the recipe of all trainings stand in `multi_layer_training`. Intervals resample articles, since many questions
 are about one. A start that was pre-trained on these corpora has read the documents that are held back here, but no question
@@ -26,10 +25,9 @@ nearer to a query than its last one, and self-contrastive training begins with u
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import click
 
@@ -59,7 +57,6 @@ from benchmarks.papers.multi_layer_arms import (
     of_lambdas,
 )
 from benchmarks.papers.multi_layer_plots import draw_lambdas, draw_layers, layer_choices
-from benchmarks.papers.multi_layer_storage import NODE, storage_rows
 from benchmarks.papers.multi_layer_training import (
     MEASURES,
     SEEDS,
@@ -75,19 +72,11 @@ from benchmarks.papers.multi_layer_training import (
 )
 from benchmarks.papers.multi_layer_winners import winner_rows
 from benchmarks.render import signed
-from opensearch_neural.cluster.options import connection_options
-from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.evaluation.results import Engine, Goal, Row
 from opensearch_neural.models.pooling import Pooling
 from trainers.common.precision import PRECISIONS
 
-if TYPE_CHECKING:
-    pass
-
-PARTS = ("variants", "two-stage", "layers", "lambda", "storage")
-TOLERANCE = 0.01
-"""In dev nDCG@10: an arm has converged that gains no more than this over a training of half the steps."""
-HALF = "half the steps"
+PARTS = ("variants", "two-stage", "layers", "lambda")
 VARIANTS = (
     DUAL,
     SELF_CONTRASTIVE,
@@ -138,30 +127,13 @@ def test_rows(
     return rows
 
 
-def dev_rows(experiment: Experiment, models: Iterable[Trained], note: str = "") -> list[Row]:
-    """Where each arm started on dev, and where it ended; note: what tells them from others of the same name."""
+def dev_rows(experiment: Experiment, models: Iterable[Trained]) -> list[Row]:
+    """Where each arm started on dev, and where it ended."""
     return [
-        Row(
-            "dev",
-            *model.engine[:1],
-            measure,
-            value,
-            None,
-            None,
-            experiment.dev_questions,
-            seed=model.seed,
-            variant=note,
-        )
+        Row("dev", model.arm.name, measure, value, None, None, experiment.dev_questions, seed=model.seed)
         for model in models
         for measure, value in (("nDCG@10 at the start", model.dev[0]), ("nDCG@10", max(model.dev)))
     ]
-
-
-def half_rows(experiment: Experiment, arms: Iterable[Arm]) -> list[Row]:
-    """Where the arms end with half the steps, and a learning rate that has fallen to 0 by then: within one run the last
-    steps, whose rate is next to 0, always gain little."""
-    half = replace(experiment, steps=experiment.steps // 2)
-    return dev_rows(half, half.each_trained([(arm, SEEDS[0]) for arm in arms], search=False), HALF)
 
 
 # ------------------------------------------------ goals
@@ -211,25 +183,9 @@ def rivals_goal(table: Table, arm: Arm, rivals: Sequence[str]) -> Goal:
     )
 
 
-def converged_goal(table: Table, arms: Sequence[Arm], steps: int) -> Goal:
-    """A run of twice the steps gains little. Not measured if an arm is missing."""
-    gains: dict[str, float] = {}
-    for arm in arms:
-        whole, half = (table.value("dev", arm.name, "nDCG@10", variant=variant) for variant in ("", HALF))
-        if whole is not None and half is not None:
-            gains[arm.name] = whole.value - half.value
-    measured = bool(arms) and len(gains) == len(arms)
-    return goal_of(
-        f"dual encoder and self-contrastive converged on dev: {steps} steps gain little nDCG@10 over {steps // 2}",
-        f"at most {TOLERANCE:g} each",
-        "; ".join(f"{name}, seed {SEEDS[0]} {gain:+.4f}" for name, gain in gains.items()) if measured else None,
-        measured and max(gains.values()) <= TOLERANCE,
-    )
-
-
 def start_goal(rows: Iterable[Row]) -> Goal:
     """Each arm above its own start on dev."""
-    on_dev = {(row.line, row.measure): row.value for row in rows if row.set == "dev" and row.variant != HALF}
+    on_dev = {(row.line, row.measure): row.value for row in rows if row.set == "dev"}
     arms = list(dict.fromkeys(line for line, _ in on_dev))
     failed = [arm for arm in arms if on_dev[arm, "nDCG@10"] <= on_dev[arm, "nDCG@10 at the start"]]
     missed = f" (not: {'; '.join(failed)})" if failed else ""
@@ -261,7 +217,7 @@ def variants(experiment: Experiment, seeds: int) -> Result:
     )
     # What λ was chosen among; of the chosen one there is a row already.
     others = [arm for arm in experiment.wanted(of_lambdas()) if best in wanted and arm != best]
-    rows = dev_rows(experiment, models) + half_rows(experiment, [arm for arm in wanted if arm in (DUAL, best)])
+    rows = dev_rows(experiment, models)
     rows += dev_rows(experiment, experiment.each_trained([(arm, SEEDS[0]) for arm in others], search=False))
     rows += test_rows(experiment, models, DUAL, best)
     rows += winner_rows(experiment, [model for model in models if model.arm == MULTI_VECTOR][:1])
@@ -269,7 +225,6 @@ def variants(experiment: Experiment, seeds: int) -> Result:
     return rows, [
         self_contrastive_goal(judging, best, experiment.steps),
         rivals_goal(first, best, [arm.name for arm in VARIANTS if arm.is_rival]),
-        converged_goal(first, (DUAL, best), experiment.steps),
         start_goal(rows),
     ]
 
@@ -303,10 +258,6 @@ def lambdas(experiment: Experiment) -> Result:
     models = experiment.each_trained([(arm, SEEDS[0]) for arm in arms])
     rows = dev_rows(experiment, models) + test_rows(experiment, models, DUAL)
     return rows, [start_goal(rows)]
-
-
-def storage(experiment: Experiment, connection: ConnectionSettings) -> Result:
-    return storage_rows(experiment, connection), []
 
 
 # ------------------------------------------------ the command
@@ -356,9 +307,7 @@ def storage(experiment: Experiment, connection: ConnectionSettings) -> Result:
     help="What trainings and the encoding of test sets compute in; auto: bfloat16 where the hardware is faster in it. Name "
     "it to go on with models that were trained on another machine.",
 )
-@connection_options
 def multi_layer(
-    connection: ConnectionSettings,
     data: Path,
     work: Path,
     record: Path | None,
@@ -368,20 +317,14 @@ def multi_layer(
     only: tuple[str, ...],
     **recipe: Any,
 ) -> None:
-    """Train multi-layer representations beside a dual encoder and its rivals, and measure quality and cost.
+    """Train multi-layer representations beside a dual encoder and its rivals, and measure what they find.
 
     \b
     osn paper multi-layer --data DIR --work DIR --part variants --record benchmarks/results/multi_layer
     osn paper multi-layer --data DIR --work DIR --part variants --only "last:2, self" --steps 100 --seeds 1
     """
-    from benchmarks.local_cluster import cluster_or_node
-
     experiment = Experiment(data, work, Recipe(**recipe), steps, only)
     experiment.recipe.check()
-    if "storage" in (chosen or PARTS):
-        # Hours of training come first: that there is no cluster is better known now.
-        with cluster_or_node(connection, NODE):
-            pass
     experiment.prepare()
 
     def part(title: str, run: Any, *, of: int = 1, draw: Any = None) -> Part:
@@ -402,6 +345,5 @@ def multi_layer(
         "lambda": part(
             "The weight of the self-contrastive regularization", partial(lambdas, experiment), draw=draw_lambdas
         ),
-        "storage": part("What several vectors a document cost", partial(storage, experiment, connection)),
     }
     run_parts({name: parts[name] for name in chosen or PARTS}, record)

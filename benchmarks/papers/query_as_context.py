@@ -14,7 +14,7 @@ queries they are negatives of each other. The result file says how many a batch 
 
 Parts: "zero-shot" measures the arms as they stand on the test splits of squad-mix and wikiqa-doc; "fine-tuning" after
 retriever 1 (BM25's negatives) and retriever 2 (retriever 1's as well), both trained on the two sets together, from what
-every arm starts from as well; "sparse" what an inference-free sparse student gains.
+every arm starts from as well.
 
 Intervals resample articles: many questions of squad-mix are about one. With `--seeds`, random passage and generated query
 are trained so many times, and compared by each question's mean. No test judgement chooses anything; states are selected by
@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,14 +69,12 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Engine, Goal, Row
 
 if TYPE_CHECKING:
-    from opensearch_neural.evaluation.measures import Measured
-    from trainers.sparse.settings import SparseConfig
+    pass
 
-PARTS = ("zero-shot", "fine-tuning", "sparse")
+PARTS = ("zero-shot", "fine-tuning")
 MOST_SEEDS = 5
 QUESTIONS = 1000
 """Of each corpus, evenly taken, by which its questions are judged."""
-SPARSE_WARM_UP = 20
 MEASURES = ("MRR@10", "nDCG@10", "R@100")
 
 
@@ -230,56 +227,6 @@ def retriever_rows(engine: str, models: Mapping[str, Path]) -> list[Row]:
     return rows
 
 
-def sparse(experiment: Experiment) -> tuple[list[Row], list[Goal]]:
-    """The inference-free sparse student from the start, and from coCondenser's checkpoints. All at one weight of the FLOPS
-    loss, after heads calibrated to as many expansions: how many terms each has stands beside."""
-    from benchmarks.papers.inference_free_sparse_training import trained
-    from benchmarks.papers.sparse_search import MEASURES as SPARSE_MEASURES
-    from benchmarks.papers.sparse_search import on_target, sparse_test, student_run
-
-    of_name = {name: arm for name, arm in compared_arms().items() if arm.variant == "cocondenser"}
-    starts = {START: experiment.start} | {name: experiment.pretrained(arm) for name, arm in of_name.items()}
-    students = each(
-        map(Engine, starts),
-        lambda engine: sparse_student(experiment, starts[engine.name]).output,
-        lambda engine: trained(sparse_student(experiment, starts[engine.name])),
-    )
-    rows: list[Row] = []
-    for name in TESTED:
-        of_set, clusters = f"{name}, sparse", experiment.judged(name).clusters
-        test = sparse_test(experiment.data, name, experiment.work)
-        measured: dict[Engine, Measured] = {}
-        for engine, student in students.items():
-            run, sparsity = student_run(on_target(student, test.lexicon(student.query.tokenizer)), test)
-            measured[engine] = test.measure(run, SPARSE_MEASURES)
-            rows += [
-                Row(of_set, engine.name, measure, value, None, None, len(test.data.documents))
-                for measure, value in sparsity.items()
-            ]
-        rows += compared(of_set, measured, differences(), clusters=clusters)
-    said = "sparse student from {}".format
-    return [
-        replace(row, engine=said(row.engine), baseline=said(row.baseline) if row.baseline else "") for row in rows
-    ], []
-
-
-def sparse_student(experiment: Experiment, start: Path) -> SparseConfig:
-    """As the sparse benchmark trains its student, but all layers learn. A few steps of masked LM on what the backbones read
-    come first: a head has to have warmed up before it is calibrated, to as many expansions for each start."""
-    from benchmarks.papers.inference_free_sparse_training import configuration
-
-    steps, work = experiment.scale.sparse_steps, experiment.work
-    config = configuration(experiment.data, work, f"sparse-{start.name}", steps=steps, sets=TESTED)
-    corpus = [documents.path for documents in experiment.documents]
-    return replace(
-        config,
-        start=str(start),
-        cache=work / "cache",
-        warm_up=replace(config.warm_up, masked_lm_steps=SPARSE_WARM_UP, corpus=corpus),
-        student=replace(config.student, frozen_layers=0),
-    )
-
-
 # ------------------------------------------------ goals
 
 
@@ -351,7 +298,6 @@ def start_goals(rows: Iterable[Row]) -> list[Goal]:
     batch="Pairs of a step.",
     generator_steps="Training of each query generator, batches of 32 pairs.",
     fine_tuning_steps="Each retriever, batches of 32 questions.",
-    sparse_steps="Each sparse student, batches of 32 questions.",
     documents="Read of medquad-liveqa.",
     seeds=f"Of random passage and query, zero-shot; {MOST_SEEDS} at most.",
 )
@@ -361,7 +307,7 @@ def query_as_context(data: Path, work: Path, record: Path | None, chosen: tuple[
     if scale.seeds > MOST_SEEDS:
         raise InputError(f"{scale.seeds} seeds are more than the {MOST_SEEDS} that are compared")
     experiment = Experiment(data, work, scale)
-    runs = {"zero-shot": zero_shot, "fine-tuning": fine_tuning, "sparse": sparse}
+    runs = {"zero-shot": zero_shot, "fine-tuning": fine_tuning}
     parts = {
         name: Part(
             f"Query-as-context pre-training, {name}",

@@ -63,7 +63,6 @@ class Scale:
     batch: int = 64
     generator_steps: int = 1000
     fine_tuning_steps: int = 240
-    sparse_steps: int = 200
     documents: int = 1500
     """Of medquad-liveqa; all of the others."""
     seeds: int = 1

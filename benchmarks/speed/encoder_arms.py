@@ -39,8 +39,7 @@ BASELINE = "sentence-transformers fp32"
 BASELINE_BF16 = "sentence-transformers bf16"
 FP32 = "osn fp32"
 BF16 = "osn bf16"
-CEILING = "osn fp32, no head"
-ARMS = (BASELINE, BASELINE_BF16, FP32, BF16, CEILING)
+ARMS = (BASELINE, BASELINE_BF16, FP32, BF16)
 READER = "one reader of osn encode"
 WRITER = "one writer of osn encode"
 
@@ -128,26 +127,18 @@ class TimedEncoder:
 def load_arm(arm: str, model: str) -> TimedEncoder:
     if arm.startswith("sentence-transformers"):
         return _theirs(model, "bf16" if arm.endswith("bf16") else "fp32")
-    return _ours(model, "bf16" if arm == BF16 else "fp32", headless=arm == CEILING)
+    return _ours(model, "bf16" if arm == BF16 else "fp32")
 
 
-def _ours(model: str, dtype: Literal["fp32", "bf16"], *, headless: bool) -> TimedEncoder:
+def _ours(model: str, dtype: Literal["fp32", "bf16"]) -> TimedEncoder:
     from opensearch_neural.models.sparse import TorchSparseEncoder, load_sparse
-
-    class Headless(TorchSparseEncoder):
-        def _pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
-            return hidden.new_zeros((len(hidden), len(self.vocabulary)))
 
     encoder = load_sparse(model, device="cpu", max_length=MAX_LENGTH, dtype=dtype)
     if not isinstance(encoder, TorchSparseEncoder):
         raise InputError(f"{model} has no network to measure", "give a sparse model that torch runs")
-    if headless:
-        # Not dataclasses.asdict, which would copy the model.
-        encoder = Headless(**{name: getattr(encoder, name) for name in encoder.__dataclass_fields__})
-    taken = encoder
 
     def encode(texts: Sequence[str]) -> SparseVectors:
-        return taken.encode_documents(texts, batch_size=BATCH)
+        return encoder.encode_documents(texts, batch_size=BATCH)
 
     return TimedEncoder(encode, lambda vectors: vectors.to_scipy())
 
@@ -186,14 +177,14 @@ def _theirs(model: str, dtype: Literal["fp32", "bf16"]) -> TimedEncoder:
 def time_arms(
     arms: dict[str, TimedEncoder], texts: Sequence[str], sizes: Sizes
 ) -> tuple[dict[str, Timed], dict[str, csr_matrix]]:
-    """Seconds of each arm on each block, and all that each arm but the headless one gave: (texts, vocabulary)."""
+    """Seconds of each arm on each block, and all that each arm gave: (texts, vocabulary)."""
     from scipy.sparse import vstack
 
     names = list(arms)
     for arm in arms.values():
         arm.encode(texts[:BATCH])
     times = {name: Timed() for name in names}
-    outputs: dict[str, list[csr_matrix]] = {name: [] for name in names if name != CEILING}
+    outputs: dict[str, list[csr_matrix]] = {name: [] for name in names}
     for block in range(sizes.blocks):
         part = texts[block * sizes.block : (block + 1) * sizes.block]
         for name in names[block % len(names) :] + names[: block % len(names)]:  # nobody always follows the same one
@@ -201,8 +192,7 @@ def time_arms(
             vectors = arms[name].encode(part)
             times[name].wall.append(time.perf_counter() - wall)
             times[name].cpu.append(time.process_time() - cpu)
-            if name in outputs:
-                outputs[name].append(arms[name].matrix(vectors))
+            outputs[name].append(arms[name].matrix(vectors))
         say(f"  block {block + 1} of {sizes.blocks}")
     return times, {name: vstack(parts).tocsr() for name, parts in outputs.items()}
 

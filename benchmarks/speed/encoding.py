@@ -1,17 +1,15 @@
 """Encoding documents with a sparse model, beside sentence-transformers: speed, memory, equality, quality.
 
-    osn bench encoding                          all of it: a quarter of an hour on two quiet cores
-    osn bench encoding --quick                  a look, on few documents; records nothing
-    osn bench encoding --model models/mine      another model than the one made here
+    osn bench encoding --model models/mine              all of it: a quarter of an hour on two quiet cores
+    osn bench encoding --model models/mine --quick      a look, on few documents; records nothing
 
 Every arm encodes the same documents with the same weights, block by block in turn, so that what else the machine does
 falls on all of them; each block is a pair for the ratios. The baseline is sentence-transformers' own
-`SparseEncoder.encode_document` in float32. "no head" is this package's encoder with the sparse head left out: what no head
-can be faster than. Memory is taken in a process of its own for each arm: the most resident memory while documents are
-encoded, less what was resident when the model had been loaded.
+`SparseEncoder.encode_document` in float32. Memory is taken in a process of its own for each arm: the most resident memory
+while documents are encoded, less what was resident when the model had been loaded.
 
-The model, unless one is named, is described in `benchmarks/speed/tied_head.py`. The documents are SciFact's where
-`../shared/data/scifact` is there, or `--data` names a BEIR folder; else Python's documentation strings.
+The documents are SciFact's where `../shared/data/scifact` is there, or `--data` names a BEIR folder; else Python's
+documentation strings.
 """
 
 from __future__ import annotations
@@ -29,9 +27,7 @@ from benchmarks.speed.encoder_arms import (
     ARMS,
     BASELINE,
     BF16,
-    CEILING,
     FP32,
-    MAX_LENGTH,
     QUICK,
     READER,
     SEED,
@@ -53,7 +49,6 @@ from benchmarks.speed.encoder_arms import (
     time_arms,
     token_counts,
 )
-from benchmarks.speed.tied_head import write_tied_head
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
@@ -71,12 +66,12 @@ SCIFACT = Path(__file__).parents[3] / "shared" / "data" / "scifact"
 
 @click.command()
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="A BEIR folder.")
-@click.option("--model", default=None, help="A sparse model directory that sentence-transformers loads too.")
+@click.option("--model", required=True, help="A sparse model directory that sentence-transformers loads too.")
 @click.option("--quick", is_flag=True, help="Few documents, no nDCG, no record.")
 @click.option(
     "--record", type=click.Path(path_type=Path), default=None, help="Folder of the result file.  [default: in results/]"
 )
-def encoding(data: Path | None, model: str | None, quick: bool, record: Path | None) -> None:
+def encoding(data: Path | None, model: str, quick: bool, record: Path | None) -> None:
     """Measure encoding against sentence-transformers on the same weights and documents."""
     sleep_while_waiting()
     sizes = QUICK if quick else Sizes()
@@ -105,7 +100,7 @@ def python_docs(folder: Path, quick: bool) -> Path:
     return folder
 
 
-def measure(corpus: Path, model: str | None, sizes: Sizes, scratch: Path) -> Summary:
+def measure(corpus: Path, model: str, sizes: Sizes, scratch: Path) -> Summary:
     """Run every arm; the summary's rows are in the order of ARMS."""
     documents = list(read_corpus(corpus))
     if len(documents) < sizes.block:
@@ -114,13 +109,6 @@ def measure(corpus: Path, model: str | None, sizes: Sizes, scratch: Path) -> Sum
     # Spread over the corpus: neighbours may be alike.
     chosen = np.random.default_rng(SEED).permutation(len(texts))[: max(sizes.block * sizes.blocks, sizes.memory)]
     timed_texts = [texts[i] for i in chosen[: sizes.block * sizes.blocks]]
-    bias = None
-    if model is None:
-        say("making the model")
-        folder = scratch / "tied-head-minilm"
-        bias = write_tied_head(folder, texts, timed_texts[:64], max_length=MAX_LENGTH)
-        model = str(folder)
-
     say("memory")
     memory = {arm: memory_in_a_process(arm, model, [texts[i] for i in chosen[: sizes.memory]]) for arm in ARMS}
     say("speed")
@@ -136,13 +124,12 @@ def measure(corpus: Path, model: str | None, sizes: Sizes, scratch: Path) -> Sum
     say("files")
     files = measure_files(corpus, documents, outputs[FP32], scratch)
     tokens = token_counts(model, timed_texts)
-    return summarize(corpus, model, bias, sizes, memory, times, differences, quality, files, tokens)
+    return summarize(corpus, model, sizes, memory, times, differences, quality, files, tokens)
 
 
 def summarize(
     corpus: Path,
     model: str,
-    bias: float | None,
     sizes: Sizes,
     memory: dict[str, Memory],
     times: dict[str, Timed],
@@ -161,8 +148,6 @@ def summarize(
         Row(set_, READER, "documents/s", files.read, None, None, documents),
         Row(set_, WRITER, "documents/s", files.written, None, None, documents),
     ]
-    if bias is not None:
-        rows.insert(1, Row(set_, "model", "bias of the tied head", bias, None, None, 64))
     return Summary.of_this_run(
         title="Encoding documents, beside sentence-transformers",
         machine=_machine(),
@@ -190,10 +175,6 @@ def _rows_of(
         ratio, low, high = _ratio(times, BASELINE, arm)
         row = Row(set_, arm, "documents/s", ratio, low, high, sizes.blocks, kind="ratio", baseline=BASELINE)
         yield replace(row, measure_label=f"times {BASELINE}")
-    if arm == FP32:
-        share, low, high = _ratio(times, CEILING, arm)
-        row = Row(set_, arm, "documents/s", share, low, high, sizes.blocks, kind="ratio", baseline=CEILING)
-        yield replace(row, measure_label="share of the speed without a head")
     yield Row(set_, arm, "memory, MB", memory[arm].encoding / 1e6, None, None, sizes.memory)
     yield Row(set_, arm, "memory with the model, MB", memory[arm].peak / 1e6, None, None, sizes.memory)
     if arm in differences and arm != BASELINE:

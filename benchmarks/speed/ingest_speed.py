@@ -12,7 +12,7 @@ on all of them; every round is a pair for the ratio. The clock stops when the la
 Memory: `osn ingest` of a corpus of 500,000 documents in a process of its own; resident memory when 10,000 are written, and
 the most until all are.
 
-The cluster is that of OSN_URL, else a local node that is started for it.
+The cluster is that of OSN_URL or --url, else a local node that is started for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +36,10 @@ import click
 import numpy as np
 import orjson
 
+from benchmarks.local_cluster import reachable
 from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.evaluation.results import Goal, Row, Summary, data_facts
 from opensearch_neural.index.mapping import index_body, rank_features
@@ -107,15 +109,18 @@ class Memory:
 @click.option(
     "--out", type=click.Path(path_type=Path), default=RESULTS, show_default=False, help="Where summary.json is written."
 )
-def ingest_speed(data: Path, rounds: int | None, memory_docs: int | None, quick: bool, out: Path) -> None:
+@connection_options
+def ingest_speed(
+    connection: ConnectionSettings, data: Path, rounds: int | None, memory_docs: int | None, quick: bool, out: Path
+) -> None:
     """Measure writing speed beside opensearch-py, and how memory grows with the corpus."""
     sizes = QUICK if quick else Sizes()
     rounds = rounds or sizes.rounds
     memory_docs = sizes.memory if memory_docs is None else memory_docs
-    with cluster() as url:
+    with reachable(connection, f"osn-bench-{os.getpid()}") as settings:
         full, short = prepared(data)
-        times = race(connect(url), full, short, rounds, sizes)
-        memory = grow(url, memory_docs, sizes.memory_from) if memory_docs else None
+        times = race(connect(settings=settings), full, short, rounds, sizes)
+        memory = grow(settings.urls[0], memory_docs, sizes.memory_from) if memory_docs else None
     summary = Summary.of_this_run(
         title="Writing documents, beside opensearch-py",
         data=[data_facts(data)],
@@ -130,22 +135,6 @@ def ingest_speed(data: Path, rounds: int | None, memory_docs: int | None, quick:
         print(f"{'met' if goal.met else 'MISSED':<8} {goal.goal}: {goal.value}")
     if not quick:
         say(f"wrote {summary.write(out)}")
-
-
-@contextmanager
-def cluster() -> Iterator[str]:
-    """The cluster of OSN_URL, else a local node for as long as this lasts."""
-    if url := os.environ.get("OSN_URL"):
-        yield url
-        return
-    from opensearch_neural import node
-
-    name = f"osn-bench-{os.getpid()}"
-    running = node.start(name=name, port=0, attached=True)
-    try:
-        yield running.url
-    finally:
-        node.stop(name, purge=True)
 
 
 def prepared(corpus: Path) -> tuple[Documents, Documents]:

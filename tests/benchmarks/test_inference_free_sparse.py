@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ pytest.importorskip("sentence_transformers")
 from tiny import tiny_backbone, tiny_beir  # noqa: E402
 
 from benchmarks.papers import cluster_bm25 as rival  # noqa: E402
-from benchmarks.papers import inference_free_sparse, sparse_head_speed, sparse_search  # noqa: E402
+from benchmarks.papers import inference_free_sparse, sparse_search  # noqa: E402
 from benchmarks.papers import inference_free_sparse_training as training  # noqa: E402
 from benchmarks.papers.cluster_bm25 import Bm25Settings, best_settings, cluster_bm25  # noqa: E402
 from benchmarks.papers.inference_free_sparse import (  # noqa: E402
@@ -52,7 +51,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("work")
 
 
-@pytest.mark.parametrize("part", ["quality", "high-idf-first", "head", "flops", "distillation"])
+@pytest.mark.parametrize("part", ["quality", "high-idf-first", "flops", "distillation"])
 def test_each_part_is_one_command_that_writes_its_result(
     part: str, tmp_path: Path, data: Path, work: Path, cluster_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,20 +65,16 @@ def test_each_part_is_one_command_that_writes_its_result(
         "SMALL": ("one", "two"),
         "TESTED": ("one", "cranfield"),
         "LAMBDAS": (0.0, 1e-2),
-        "TIMED_STEPS": 3,
         "WARM_UP_STEPS": 1,
         "DENSE_TEACHER_STEPS": 2,
         "CLAIMED": ("one", "two"),
         "HOLD_BACK": 8,
-        "head_seconds": partial(sparse_head_speed.head_seconds, rounds=2, documents=4, length=16),
     }
     for name, value in small.items():
         for module in (inference_free_sparse, training):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(rival, "GRID", ((0.9, 1.2), (0.5,)))
-    monkeypatch.setattr(sparse_head_speed, "TIMED_TURNS", 1)
-    monkeypatch.setattr(sparse_head_speed, "VOCABULARY", 3000)
     arguments = [
         "--url",
         cluster_url,
@@ -119,15 +114,6 @@ def test_test_sets_are_measured_by_grades(data: Path, tmp_path: Path) -> None:
     better = test.measure({query: {second: 2.0, first: 1.0}}, ["nDCG@10"]).mean["nDCG@10"]
     assert better == pytest.approx(1.0)
     assert test.measure({query: {first: 2.0, second: 1.0}}, ["nDCG@10"]).mean["nDCG@10"] < 0.9
-
-
-def test_the_heads_alone_are_compared_round_by_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sparse_head_speed, "VOCABULARY", 3000)
-    seconds = sparse_head_speed.head_seconds(rounds=2, documents=2, length=8, size=16)
-    assert {name: len(values) for name, values in seconds.items()} == {"plain": 2, "tiled": 2, "sampled": 2}
-    rows = sparse_head_speed.head_rows({"plain": [0.2, 0.4], "tiled": [0.1, 0.1]})
-    (ratio,) = [row for row in rows if row.line.startswith("tiled") and row.column == "seconds ÷ plain"]
-    assert ratio.value == pytest.approx(0.375)
 
 
 def test_bm25_gets_the_analyzer_k1_and_b_that_are_best_on_average_or_on_the_set() -> None:

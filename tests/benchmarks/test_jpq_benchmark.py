@@ -15,14 +15,8 @@ pytest.importorskip("faiss")
 
 from tiny import tiny_backbone, tiny_beir  # noqa: E402
 
-from benchmarks.papers import jpq, jpq_cost  # noqa: E402
-from benchmarks.papers.jpq import CONTROL, JPQ, OPQ, quality_goals  # noqa: E402
-from benchmarks.papers.jpq_cost import (  # noqa: E402
-    FLAT,
-    cost_goals,
-    cost_rows,
-    theory,
-)
+from benchmarks.papers import jpq, jpq_indexes  # noqa: E402
+from benchmarks.papers.jpq import CONTROL, FLAT, JPQ, OPQ, quality_goals  # noqa: E402
 from opensearch_neural.evaluation.results import Goal, Row, read  # noqa: E402
 from trainers.common.config import to_dict  # noqa: E402
 from trainers.common.run_folder import differing  # noqa: E402
@@ -103,12 +97,12 @@ def test_quality_measures_every_engine_and_goes_on_where_it_was(
 
 def test_a_graph_over_codes_finds_what_the_codes_rank_first(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    vectors = jpq_cost.random_vectors(rng, 600, 16)
+    vectors = rng.standard_normal((600, 16)).astype(np.float32)
     quantizer = kept_quantizer(vectors, "x", QuantizerSettings(subvectors=4), seed=1, folder=tmp_path)
     codes = quantizer.encode(vectors)
-    queries = jpq_cost.random_vectors(rng, 20, 16)
+    queries = rng.standard_normal((20, 16)).astype(np.float32)
     near = ((queries[:, None] - quantizer.reconstruct(codes)[None]) ** 2).sum(axis=2)
-    distances, rows = jpq_cost.graph_index(vectors, quantizer).search(queries, 1)
+    distances, rows = jpq_indexes.graph_index(vectors, quantizer).search(queries, 1)
     assert np.mean(np.isclose(distances[:, 0], near.min(axis=1), atol=1e-4)) > 0.9
     assert np.allclose(distances[:, 0], np.take_along_axis(near, rows, axis=1)[:, 0], atol=1e-4)
 
@@ -135,7 +129,7 @@ def test_the_command_records_each_set_in_a_file_of_its_own(
 
     monkeypatch.setattr(jpq, "quality", measured)
     monkeypatch.setattr(jpq, "SETS", {"scifact": ("a",), "squad-mix + wikiqa-sent": ("a", "b")})
-    options = ["--data", data, "--work", tmp_path / "w", "--part", "quality", "--record", tmp_path / "out"]
+    options = ["--data", data, "--work", tmp_path / "w", "--record", tmp_path / "out"]
     done = CliRunner().invoke(jpq.jpq, [str(option) for option in options], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     for folder, name, parts in (("scifact", "scifact", 1), ("squad-mix-wikiqa-sent", "squad-mix + wikiqa-sent", 2)):
@@ -166,46 +160,3 @@ def test_goals_are_what_the_rows_say() -> None:
     assert [goal.met for goal in quality_goals("s", rows(0.02, -0.01, 0.97))] == [False] * 5
     assert quality_goals("s", rows(0.02, -0.01, 0.97))[0].value == "0 of 4, 4 without regard to the interval"
     assert [goal.met for goal in quality_goals("s", rows(-0.02, -0.05, 1.1))] == [False] * 4 + [True]
-
-
-def test_cost_counts_every_byte_and_compares_cpu_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jpq_cost, "LEARNED_FROM", 1000)
-    monkeypatch.setattr(jpq_cost, "COST_BYTES", (16, 24))
-    size, d = 2000, 96
-    found = {(row.line, row.column): row for row in cost_rows(tmp_path, size, d, hnsw=True)}
-    assert found[(FLAT, "bytes a document")].value == pytest.approx(4 * d, rel=0.01)
-    assert found[(jpq_cost.HNSW, "bytes a document")].value > 4 * d
-    # The codes, and beside them codebooks and rotation: 256 and 96 whole vectors.
-    expected = 24 + 4 * d * (256 + d) / size
-    assert found[("JPQ, 24 bytes", "bytes a document")].value == pytest.approx(expected, rel=0.01)
-    assert found[(jpq_cost.scanned(24), "bytes a document")].value > expected + 24
-    assert found[(jpq_cost.scanned(24), jpq_cost.found_of(10))].value > 0.8
-    assert 0.8 < found[(jpq_cost.HNSW, jpq_cost.of_flat(10))].value <= 1
-    assert all(row.value >= 0 for row in found.values())
-    assert not list(tmp_path.iterdir())
-    assert theory(24, 100, 384) == pytest.approx((384 + 6.6439) / (24 + 6.6439), rel=1e-4)
-
-
-def test_the_cost_goal_is_at_a_million_for_each_dimension() -> None:
-    def rows(*each: tuple[int, str, str, float]) -> list[Row]:
-        return [
-            Row(
-                jpq_cost.of_random(1_000_000, d),
-                engine,
-                measure,
-                value,
-                None,
-                None,
-                9,
-                kind="ratio" if measure == jpq_cost.SPEED else "value",
-                baseline=FLAT if measure == jpq_cost.SPEED else "",
-            )
-            for d, engine, measure, value in each
-        ]
-
-    found = jpq_cost.found_of(100)
-    exact = rows((384, "JPQ, 24 bytes", jpq_cost.SPEED, 9.9), (768, "JPQ, 24 bytes", jpq_cost.SPEED, 10.0))
-    fast = rows((384, jpq_cost.scanned(24), jpq_cost.SPEED, 30), (768, jpq_cost.scanned(24), jpq_cost.SPEED, 30))
-    shares = rows((384, jpq_cost.scanned(24), found, 0.94), (768, jpq_cost.scanned(24), found, 0.96))
-    assert [goal.met for goal in cost_goals(exact + fast + shares)] == [False, False, True, True]
-    assert [goal.value for goal in cost_goals([])] == [None] * 4

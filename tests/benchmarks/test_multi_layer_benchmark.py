@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,14 +18,11 @@ pytest.importorskip("sentence_transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402
 from tiny import tiny_backbone, tiny_beir  # noqa: E402
 
-from benchmarks import local_cluster  # noqa: E402
 from benchmarks.experiment import SEED_ERROR, Table, slug  # noqa: E402
 from benchmarks.papers import multi_layer as bench  # noqa: E402
-from benchmarks.papers import multi_layer_arms, multi_layer_plots, multi_layer_storage, multi_layer_winners  # noqa: E402
+from benchmarks.papers import multi_layer_arms, multi_layer_plots, multi_layer_winners  # noqa: E402
 from benchmarks.papers import multi_layer_training as training  # noqa: E402
 from benchmarks.papers.multi_layer import (  # noqa: E402
-    HALF,
-    converged_goal,
     dev_rows,
     layer_arms,
     rivals_goal,
@@ -43,13 +38,6 @@ from benchmarks.papers.multi_layer_arms import (  # noqa: E402
     me_bert,
     mlr,
 )
-from benchmarks.papers.multi_layer_storage import (  # noqa: E402
-    ENCODING,
-    SIZE,
-    in_opensearch,
-    in_turn,
-    storage_arms,
-)
 from benchmarks.papers.multi_layer_training import (  # noqa: E402
     HELD,
     SQUAD,
@@ -60,8 +48,7 @@ from benchmarks.papers.multi_layer_training import (  # noqa: E402
     Recipe,
     Trained,
 )
-from opensearch_neural.cluster.settings import ConnectionSettings  # noqa: E402
-from opensearch_neural.errors import ClusterError, InputError, ModelError  # noqa: E402
+from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.evaluation.comparison import interval  # noqa: E402
 from opensearch_neural.evaluation.results import Row, Summary, read  # noqa: E402
 from trainers import dense  # noqa: E402
@@ -171,16 +158,10 @@ def test_the_variants_are_judged_by_seeds_that_chose_nothing(tmp_path: Path, dat
             value[name, own, TOP_5] - value[name, other, TOP_5]
         )
     dev = {engine for of, engine, _ in value if of == "dev"}
-    assert {engine for engine in dev if engine.endswith(f", {HALF}")} == {
-        f"{DUAL.name}, seed 42, {HALF}",
-        f"{best}, seed 42, {HALF}",
-    }
     # What λ was chosen among.
     assert {
         f"{mlr('last:2', 'self-contrastive', weight=weight).name}, seed 42" for weight in multi_layer_arms.LAMBDAS
     } <= dev
-    halves = sorted(path.name for path in (start.parent / "models").glob("[!.]*") if "-1-42-" in path.name)
-    assert len(halves) == 2, "two arms with one step"
     goals = {goal.goal: goal for goal in summary.goals}
     (of_goal,) = (goal for words, goal in goals.items() if words.startswith("self-contrastive above the dual encoder"))
     assert "2 seeds" in of_goal.goal and "2 steps" in of_goal.goal and str(of_goal.value).count("by seed") == 3
@@ -264,22 +245,10 @@ def test_only_what_is_asked_for_is_trained_in_every_part(
         asked.append(arm.name)
         return Trained(arm, seed, model, [0.0])
 
-    @contextmanager
-    def cluster(*_: Any) -> Iterator[None]:
-        yield
-
     monkeypatch.setattr(Experiment, "train", train)
     monkeypatch.setattr(Experiment, "tested", lambda experiment, trained: trained)
     for name in ("dev_rows", "test_rows", "winner_rows"):
         monkeypatch.setattr(bench, name, lambda *_: [])
-    monkeypatch.setattr(local_cluster, "cluster_or_node", cluster)
-    for name, nothing in (
-        ("load", Trained(DUAL, 42, tmp_path, [])),
-        ("encoding_rows", []),
-        ("faiss_rows", ([], {})),
-        ("opensearch_rows", []),
-    ):
-        monkeypatch.setattr(multi_layer_storage, name, lambda *_, nothing=nothing: nothing)
 
     def names(part: Any, *more: Any) -> list[str]:
         asked.clear()
@@ -289,7 +258,6 @@ def test_only_what_is_asked_for_is_trained_in_every_part(
     assert names(bench.two_stages) == [DUAL.name, f"{DUAL.name}, two stages"]
     assert names(bench.lambdas) == [DUAL.name]
     assert names(bench.layers) == [DUAL.name, "ME-BERT 4, average"]
-    assert names(bench.storage, None) == [DUAL.name, "ME-BERT 8, multi-vector"]
 
 
 def test_dev_rows_say_how_many_questions_they_rest_on(
@@ -456,70 +424,6 @@ def test_work_on_other_data_is_refused(tmp_path: Path, data: Path) -> None:
         Experiment(other, tmp_path / "work").prepare()
 
 
-def test_a_cluster_that_is_not_there_is_met_before_training(
-    tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @contextmanager
-    def none(*_: Any) -> Iterator[None]:
-        raise ClusterError("nothing answers")
-        yield
-
-    monkeypatch.setattr(local_cluster, "cluster_or_node", none)
-    with pytest.raises(ClusterError, match="nothing answers"):
-        command(data, start, work=tmp_path / "work")
-    assert not (tmp_path / "work").exists()
-
-
-def test_storage_measures_faiss_and_opensearch(
-    tmp_path: Path, data: Path, start: Path, cluster_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OSN_URL", cluster_url)
-    tokens = colbert("multi-vector")
-    monkeypatch.setattr(
-        multi_layer_storage,
-        "storage_arms",
-        lambda depth: [DUAL, SELF_CONTRASTIVE, MULTI_VECTOR, me_bert(2, "multi-vector"), tokens],
-    )
-    summary = summary_of("storage", data, start, tmp_path)
-    value = values_of(summary)
-    single, several = (f"{arm.name}, faiss" for arm in (DUAL, MULTI_VECTOR))
-    assert value[SQUAD, several, SIZE] == pytest.approx(2 * value[SQUAD, single, SIZE])
-    assert value[SQUAD, f"{tokens.name}, faiss", SIZE] > value[SQUAD, several, SIZE]
-    for arm in (DUAL, MULTI_VECTOR, me_bert(2, "multi-vector")):
-        engine = f"{arm.name}, OpenSearch"
-        # So few documents are searched exactly.
-        assert value[SQUAD, engine, "of the exact top 10"] == 1
-        assert value[SQUAD, engine, "nDCG@10"] == pytest.approx(value[SQUAD, f"{arm.name}, faiss", "nDCG@10"])
-    assert not [engine for _, engine, _ in value if engine == f"{tokens.name}, OpenSearch"]
-    rates = [row for row in summary.rows if row.column == ENCODING]
-    assert len(rates) == 5 and all(row.low is not None and row.low <= row.value <= row.high for row in rates)
-    ratios = [row for row in summary.rows if row.column == f"{ENCODING} / {DUAL.name}"]
-    assert len(ratios) == 4 and all(row.value > 0 and row.low is not None for row in ratios)
-    assert not summary.goals
-
-
-def test_an_index_of_vectors_keeps_nothing_for_replicas(client: Any) -> None:
-    from benchmarks.load.server import index_facts
-    from opensearch_neural.index.segments import merge_segments
-    from opensearch_neural.models.multi_layer import MultiVectors
-
-    # Vectors that are longer as text than as numbers, as the document that would be kept has them.
-    vectors = np.random.default_rng(1).standard_normal((120, 2, 64)).astype(np.float32)
-    ids = [f"d{at}" for at in range(len(vectors))]
-    model = multi_layer_storage.Model(MULTI_VECTOR, len, len, MultiVectors.of(vectors), {}, False)
-    sizes = []
-    with multi_layer_storage.written(client, model, ids) as index:
-        facts = index_facts(client, index)
-        assert facts.segments >= 2 and facts.documents == len(vectors), "not the nested documents"
-        client.indices.forcemerge(index=index, params={"max_num_segments": 1})
-        sizes.append(index_facts(client, index).bytes)
-    with multi_layer_storage.written(client, model, ids) as index:
-        merge_segments(client, index, least=0)
-        sizes.append(index_facts(client, index).bytes)
-    assert sizes[1] < 0.7 * sizes[0]
-    assert sizes[1] >= vectors.nbytes, "of every vector"
-
-
 def test_what_is_tested_is_not_trained_on(tmp_path: Path, data: Path) -> None:
     experiment = Experiment(data, tmp_path).prepare()
 
@@ -559,13 +463,8 @@ def test_the_papers_studies_as_far_as_a_backbone_goes() -> None:
         f"MLR {chosen}, multi-vector" for chosen in ("last:2", "first:2", "uniform:2", "last:4")
     ]
     assert trainer.chosen_layers("uniform:2", 4) == (2, 4)
-    arms = (*layer_arms(12), *bench.VARIANTS, *storage_arms(12), colbert("multi-vector"))
+    arms = (*layer_arms(12), *bench.VARIANTS, colbert("multi-vector"))
     assert len({slug(arm.name) for arm in arms}) == len({arm.name for arm in arms})
-    stored = [arm.name for arm in storage_arms(6) if in_opensearch(arm)]
-    single = [DUAL, SELF_CONTRASTIVE, mlr("last:2", "average"), mlr("last:2", "scalar-mix")]
-    several = [*(f"MLR last:{count}, multi-vector" for count in (2, 4, 6)), "ME-BERT 8, multi-vector"]
-    assert stored == [*(arm.name for arm in single), *several]
-    assert not any("last:6" in arm.name for arm in storage_arms(4))
 
 
 def test_held_back_questions_are_taken_from_all_over(
@@ -590,36 +489,6 @@ def test_which_layer_wins_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert other == [1, 0]
 
 
-def test_encoding_is_timed_as_the_recipe_computes(
-    tmp_path: Path, data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rounded: list[bool] = []
-
-    def encoding_rows(*_: Any) -> list[Row]:
-        rounded.append(torch.is_autocast_enabled("cuda" if torch.cuda.is_available() else "cpu"))
-        return []
-
-    monkeypatch.setattr(multi_layer_storage, "storage_arms", lambda depth: [])
-    monkeypatch.setattr(multi_layer_storage, "encoding_rows", encoding_rows)
-    monkeypatch.setattr(multi_layer_storage, "faiss_rows", lambda *_: ([], {}))
-    monkeypatch.setattr(multi_layer_storage, "opensearch_rows", lambda *_: [])
-    monkeypatch.setattr(local_cluster, "cluster_or_node", lambda *_: nullcontext())
-    for precision in ("float32", "bfloat16"):
-        experiment = Experiment(data, tmp_path, Recipe(str(start), precision=precision), 2)
-        multi_layer_storage.storage_rows(experiment, ConnectionSettings())
-    assert rounded == [False, True]
-
-
-def test_engines_are_timed_in_turn() -> None:
-    turns = [in_turn(["a", "b", "c"], at) for at in range(300)]
-    assert all(sorted(turn) == ["a", "b", "c"] for turn in turns) and turns[7] == in_turn(["a", "b", "c"], 7)
-    # Each comes first, and behind each of the others, about as often.
-    for one in "abc":
-        assert 70 < sum(turn[0] == one for turn in turns) < 130
-        for other in set("abc") - {one}:
-            assert 70 < sum(f"{one}{other}" in "".join(turn) for turn in turns) < 130
-
-
 def difference(name: str, arm: Arm, baseline: Arm, value: float, low: float, **how: Any) -> Row:
     return Row(name, arm.name, TOP_5, value, low, 0.03, 100, baseline=baseline.name, kind="difference", **how)
 
@@ -639,24 +508,12 @@ def test_the_goals_are_what_the_rows_say() -> None:
     assert "by seed +0.0430, +0.0440, +0.0450" in str(shown.value) and "[+0.0100, +0.0300]" in str(shown.value)
     assert "3 seeds" in shown.goal and "200 steps" in shown.goal
 
-    def dev(arm: str, start: float, end: float, variant: str = "") -> list[Row]:
+    def dev(arm: str, start: float, end: float) -> list[Row]:
         values = (("nDCG@10 at the start", start), ("nDCG@10", end))
-        return [Row("dev", arm, measure, value, None, None, 7, seed=42, variant=variant) for measure, value in values]
+        return [Row("dev", arm, measure, value, None, None, 7, seed=42) for measure, value in values]
 
     assert start_goal(dev("arm", 0.5, 0.6)).met and not start_goal(dev("arm", 0.6, 0.6)).met
-    # What half the steps come to is no arm of its own.
-    assert start_goal([*dev("arm", 0.5, 0.6), *dev("arm", 0.5, 0.5, HALF)]).met
     assert not start_goal([]).met and start_goal([]).value is None
-
-    def converged(of_half: float, *, both: bool = True) -> Any:
-        rows = []
-        for arm in (DUAL, SELF_CONTRASTIVE)[: 1 + both]:
-            rows += dev(arm.name, 0.5, 0.6) + dev(arm.name, 0.5, of_half, HALF)
-        return converged_goal(Table(rows, (42,)), (DUAL, SELF_CONTRASTIVE), 200)
-
-    assert converged(0.595).met and not converged(0.58).met
-    assert not converged(0.595, both=False).met and converged(0.595, both=False).value is None
-    assert "200 steps" in converged(0.595).goal and "over 100" in converged(0.595).goal
 
 
 def test_rivals_are_beaten_one_by_one() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
-
-from benchmarks.speed.query_encoding import first_lines, standard_library_docstrings
 
 DOCUMENTS = 500
 QUERIES = 60
@@ -13,6 +14,22 @@ QUERIES = 60
 
 def docstrings() -> list[str]:
     return list(dict.fromkeys(standard_library_docstrings()))[:DOCUMENTS]
+
+
+def standard_library_docstrings() -> list[str]:
+    """Documentation strings of the standard library's modules, parsed and never imported."""
+    texts = []
+    for file in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and (text := ast.get_docstring(node)):
+                texts.append(text)
+    return texts
+
+
+def first_lines(texts: Sequence[str]) -> list[str]:
+    """First lines of five to ten words: the length of a typical query."""
+    lines = dict.fromkeys(text.partition("\n")[0] for text in texts)
+    return [line for line in lines if 5 <= len(line.split()) <= 10]
 
 
 def write_docstring_corpus(folder: Path) -> Path:

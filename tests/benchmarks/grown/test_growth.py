@@ -194,7 +194,7 @@ def test_the_command_measures_every_size_and_leaves_no_index(client, tmp_path: P
     measures = {row.column for row in read(tmp_path / "record").rows if row.set == "growth, 2 clients"}
     assert {"exponent of P50 ms", "exponent of server CPU ms"} <= measures
     for size, words in (("400", "the first 400 of 500 real documents"), ("800", "resampled from 500 real documents")):
-        assert words in (tmp_path / "out" / size / "report.html").read_text()
+        assert words in (tmp_path / "out" / size / "load.json").read_text()
     assert not client.indices.get(index="osn-scale*")
     wrong = measured(scale, *what, "fast").exception
     assert isinstance(wrong, InputError) and "no engine of that name" in wrong.message

@@ -234,7 +234,7 @@ def test_the_command_measures_prints_and_writes(cluster_url: str, loaded: str, c
     assert "Traceback" not in done.stderr
     assert done.returncode in (0, 1) and f"{loaded}, 2 clients" in done.stdout, done.stderr
     assert "missed: at least 10,000 measured requests a cell" in done.stdout
-    assert {"load.json", "load.csv", "summary.json", "report.html", "blocks.jsonl"} <= {
+    assert {"load.json", "load.csv", "summary.json", "blocks.jsonl"} <= {
         path.name for path in (tmp_path / "result").iterdir()
     }
     assert str(tmp_path) not in (tmp_path / "result" / "summary.json").read_text()

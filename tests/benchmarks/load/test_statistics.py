@@ -86,12 +86,6 @@ def test_quantiles_of_resampled_rounds_are_those_of_the_pooled_requests() -> Non
     assert found[0] == pytest.approx([10.0, 105.0, 5.0], rel=2e-3)
 
 
-def test_holm_by_hand() -> None:
-    """p-values 0.01, 0.04, 0.03 times 3, 1, 2 in their order of size, never falling."""
-    assert stats.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert stats.holm([]) == []
-
-
 def test_the_exponent_of_growth_is_that_of_a_power_law() -> None:
     sizes = [10_000, 100_000, 1_000_000]
     costs = np.array([[3.0 * size**0.7 for size in sizes], [size**0.0 for size in sizes]])

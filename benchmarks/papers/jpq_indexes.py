@@ -1,0 +1,69 @@
+"""The faiss indexes that JPQ is compared with, what they weigh, and what a scan of codes finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from opensearch_neural.models.quantized import Quantizer
+
+HNSW_LINKS = 16
+HNSW_SEARCH = 128
+"""efSearch: at least as many as are returned."""
+
+
+def lsh_index(vectors: NDArray[np.float32], m: int) -> Any:
+    """Signs after a random rotation, 8 a byte, by Hamming distance."""
+    import faiss
+
+    index = faiss.IndexLSH(vectors.shape[1], 8 * m, True)
+    index.add(vectors)
+    return index
+
+
+def graph_index(vectors: NDArray[np.float32], quantizer: Quantizer | None = None) -> Any:
+    """HNSW by Euclidean distance, the order of inner products where vectors have length 1; with the codes of a quantizer
+    after its rotation (HNSW+OPQ) if there is one."""
+    import faiss
+
+    from opensearch_neural.retrievers.faiss import faiss_rotation
+
+    dimension = vectors.shape[1]
+    graph: Any
+    whole: Any
+    if quantizer is None:
+        whole = graph = faiss.IndexHNSWFlat(dimension, HNSW_LINKS)
+    else:
+        graph = cast(Any, faiss).IndexHNSWPQ(dimension, quantizer.subvectors, HNSW_LINKS)
+        pq = cast(Any, faiss.downcast_index(graph.storage)).pq
+        faiss.copy_array_to_vector(quantizer.assigning.ravel(), pq.centroids)
+        pq.compute_sdc_table()
+        graph.is_trained = graph.storage.is_trained = True
+        whole = faiss.IndexPreTransform(faiss_rotation(quantizer), graph)
+    graph.hnsw.efSearch = HNSW_SEARCH
+    whole.add(vectors)
+    return whole
+
+
+def bytes_of(index: Any, work: Path) -> int:
+    """Of the file that faiss writes: codebooks, rotation and graph included."""
+    import faiss
+
+    work.mkdir(parents=True, exist_ok=True)
+    file = work / "index.faiss"
+    faiss.write_index(index, str(file))
+    size = file.stat().st_size
+    file.unlink()
+    return size
+
+
+def shares_found(queries: NDArray[np.float32], every: Any, some: Any, depth: int) -> list[float]:
+    """Of each query, the share of what the index `every` gives that the index `some` finds, too."""
+    depth = min(depth, every.ntotal)
+    exact, near = (index.search(queries, depth)[1] for index in (every, some))
+    return [len(np.intersect1d(*both)) / depth for both in zip(exact, near, strict=True)]
