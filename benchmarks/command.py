@@ -10,7 +10,7 @@ import click
 
 from opensearch_neural.cli import EntryPointGroup
 
-PAPERS = ("tome", "training-ground", "inference-free-sparse", "query-as-context", "jpq", "cascade", "multi-layer")
+PAPERS = ("tome", "inference-free-sparse", "query-as-context", "jpq", "cascade", "multi-layer")
 """Experiments that were commands of `osn bench`, and are of `osn paper` now."""
 RESULTS = Path("benchmarks/results")
 

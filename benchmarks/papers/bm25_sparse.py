@@ -24,10 +24,12 @@ from typing import Any
 import click
 
 from benchmarks.experiment import Part, Table, goal_of, paper_options, run_parts
-from benchmarks.grown.scale import cluster
+from benchmarks.grown.scale import NODE
 from benchmarks.load.command import NumberList
+from benchmarks.local_cluster import reachable
 from benchmarks.papers.bm25_sparse_measures import BM25, HIGH_IDF_FIRST, SPARSE, SUM, cost_rows, quality_rows
 from benchmarks.papers.bm25_sparse_models import PUBLISHED, STEPS, Experiment
+from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import InputError
@@ -214,7 +216,8 @@ def bm25_sparse(
     def run() -> tuple[list[Row], list[Goal]]:
         for model in experiment.models:
             experiment.folder(model)
-        with cluster(connection, experiment.heap, False) as (client, settings):
+        with reachable(connection, NODE, goes_on=True, heap=experiment.heap) as settings:
+            client = connect(settings=settings)
             rows = quality_rows(client, experiment)
             rows += cost_rows(client, settings, experiment)
         return rows, goals(experiment, rows)
