@@ -34,7 +34,7 @@ RESULTS = Path(__file__).parent / "results"
 README = Path(__file__).parent.parent / "README.md"
 PAGES = (README, *sorted((README.parent / "docs").rglob("*.md")))
 
-_TABLE = re.compile(
+RENDERED = re.compile(
     r"(<!-- (?P<what>table|goals|gains|arms|ratios|costs|quality-and-cost): "
     r"(?P<name>[\w/-]+)(?:: (?P<measures>[^\n]+?))? -->\n).*?"
     r"(?P<end><!-- end -->)",
@@ -78,7 +78,7 @@ def with_tables(text: str, results: Path = RESULTS) -> str:
             return match[1] + "\n" + made + "\n" + match["end"]
         return match[1] + "\n" + rendered(match["what"], summary, match["measures"]) + "\n" + match["end"]
 
-    return _TABLE.sub(block, text)
+    return RENDERED.sub(block, text)
 
 
 if __name__ == "__main__":
