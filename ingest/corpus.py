@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ingest.index_corpus import copy_index, is_index
 from ingest.settings import Command, options_of
 from ingest.writing.dead_letters import is_dead_letter_file, mended
 from ingest.writing.duplicate_ids import FirstRecords
@@ -24,6 +25,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import PassageMeta
 
 if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
     from tokenizers import Tokenizer
 
 Records = Callable[[Callable[[Rejected], None]], Iterator[Document]]
@@ -50,7 +52,7 @@ class CorpusSource:
     def name(self) -> str:
         if self.path == "-":
             return "stdin"
-        return self.path if self.path.startswith("hf:") else str(Path(self.path).resolve())
+        return self.path if self.path.startswith("hf:") or is_index(self.path) else str(Path(self.path).resolve())
 
     @property
     def reading(self) -> str:
@@ -75,7 +77,7 @@ class CorpusSource:
                 check_first=True,
             )
 
-        return _named(read, self.name) if self.path == "-" else read
+        return _named(read, self.name) if self.path == "-" or is_index(self.path) else read
 
 
 def corpus_options(*, required: bool) -> Callable[[Command], Command]:
@@ -129,13 +131,22 @@ def _named(records: Records, name: str) -> Records:
 
 
 @contextmanager
-def spooled(corpus: str) -> Iterator[str]:
-    """The corpus as something that can be read more than once: standard input is copied to a temporary file."""
-    if corpus != "-":
+def spooled(corpus: str, client: OpenSearch | None = None) -> Iterator[str]:
+    """The corpus as something that can be read more than once.
+
+    Standard input, and an index of the cluster that `client` asks, are copied to a temporary file. Raises InputError for
+    an index without a client.
+    """
+    if corpus != "-" and not is_index(corpus):
         yield corpus
         return
     with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
+        if corpus == "-":
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        elif client is None:
+            raise InputError(f"only `osn ingest` reads an index ({corpus})", "name a file, or ingest it")
+        else:
+            copy_index(client, corpus, file)
         file.flush()
         yield file.name
 

@@ -91,7 +91,7 @@ def _write(
     letters: Path,
     show_progress: bool,
 ) -> Report:
-    with spooled(corpus.path) as place, translate_errors(), patience(job.writing.retry.patience):
+    with translate_errors(), patience(job.writing.retry.patience), spooled(corpus.path, client) as place:
         wrote = read_record(client, job.index)
         with Lease(client, f"index:{own_name(client, job.index)}") as lease:
             fields = {} if job.mapping is None else read_field_mappings(job.mapping)

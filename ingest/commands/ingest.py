@@ -62,7 +62,8 @@ def ingest(
 ) -> None:
     """Encode a corpus and write it into one index: text for BM25, and the vectors of the models that are named.
 
-    CORPUS is a BEIR folder, jsonl(.gz/.zst), parquet, csv, tsv, hf:NAME, or - (standard input).
+    CORPUS is a BEIR folder, jsonl(.gz/.zst), parquet, csv, tsv, hf:NAME, opensearch:INDEX (an index of this cluster, with
+    its fields), or - (standard input).
 
     Interrupted or killed, the same command again continues. What could not be taken is kept in the dead-letter file,
     which is a corpus itself: mend it and ingest it. The exit status is then 3.
