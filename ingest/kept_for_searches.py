@@ -62,6 +62,7 @@ def _keep_largest(
         largest: Mapping[str, float] = noted.largest
     else:
         tokens = [token for token, weight in encoder.weights.items() if weight]
+        log.info("asking %s for the largest weight of each of %s tokens", target.index, f"{len(tokens):,}")
         largest = query_side.ask_largest(client, target.index, tokens)
     id = query_side.store_largest(client, target.index, target.uuid, largest)
     record = existing_record(client, target.index)
