@@ -135,6 +135,7 @@ def test_02_half_a_file_ends_before_the_swap_and_the_whole_one_goes_on(
     corpus.write_bytes(whole[: len(whole) * 9 // 10])
     ran = osn(*command)
     assert ran.returncode == 1 and "Traceback" not in ran.stderr, ran.stderr
+    assert "the file ends inside the" in ran.stderr, "and is not merely read to its end"
     assert versions.serving_index(client, index_name) == serving
     corpus.write_bytes(whole)
     ran = osn(*command, "--json")
