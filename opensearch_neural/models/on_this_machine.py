@@ -42,7 +42,7 @@ def sparse_kind(folder: Path) -> str | None:
         if config.get("kind") == "lexical":
             return "lexical"
         if (folder / RESIDUAL).exists():
-            return "residual"
+            return None  # Models of this kind are no longer read.
         routes = directory.routes(folder)
         types = {module.type for modules in routes.values() for module in modules}
         architectures = config.get("architectures") or []
