@@ -1,9 +1,11 @@
-"""`osn bench two-phase`: what high-IDF-first loses against all tokens, on judged sets.
+"""`osn bench two-phase` and `osn bench score-kept`: what two phases lose against one, by judgements and by size.
 
     osn bench two-phase --data data/scifact --data data/wikiqa-sent --record benchmarks/results/two-phase
+    osn bench score-kept --data data/scifact --documents 10000,100000 --record benchmarks/results/score-kept
 
 The load benchmark's large indexes are drawn from real documents, to which judgements do not carry over; so the quality of
-the settings whose cost it measures is taken here, from the sets themselves.
+the settings whose cost it measures is taken by the first from the sets themselves. The second shows for each window how
+much of the exact score is kept as the index grows, which needs no judgements: the window to take is read from it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import click
 
+from benchmarks.load.command import NumberList
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.options import connection_options
@@ -27,7 +30,9 @@ MOST_LOST = 0.5  # points of nDCG@10
 @click.option("--data", required=True, multiple=True, type=click.Path(path_type=Path), help="A folder in BEIR layout.")
 @click.option("--split", default="test", show_default=True, help="Which judgements.")
 @click.option("--sparse", default="lexical", show_default=True, help="Sparse model, trained or lexical.")
-@click.option("--engines", default="paper", show_default=True, help="As for `osn bench load`; `sparse` is among them.")
+@click.option(
+    "--engines", default="paper,two-phase", show_default=True, help="As for `osn bench load`; `sparse` is among them."
+)
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
 @connection_options
 def two_phase(
@@ -71,3 +76,69 @@ def goals_of(set_: str, ndcg: Mapping[str, float], engines: list[str]) -> list[G
     lost = {engine: 100 * (ndcg[EXACT] - ndcg[engine]) for engine in engines}
     words = f"nDCG@10 within {MOST_LOST} points of all tokens on {set_}"
     return [Goal(f"{each}: {words}", MOST_LOST, round(lost[each], 2), lost[each] <= MOST_LOST) for each in engines]
+
+
+@click.command("score-kept")
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="A folder in BEIR layout.")
+@click.option("--split", default="train", show_default=True, help="Whose queries are asked.")
+@click.option("--limit-queries", type=click.IntRange(min=1), default=200, show_default=True, help="Only the first N.")
+@click.option(
+    "--documents",
+    type=NumberList(int),
+    default="10000,100000",
+    show_default=True,
+    help="How many documents each index has.",
+)
+@click.option("--sparse", default="lexical", show_default=True, help="Sparse model, trained or lexical.")
+@click.option(
+    "--engines", default="windows", show_default=True, help="As for `osn bench load`; preset processor: a rival."
+)
+@click.option("--index", "prefix", default="osn-score-kept", show_default=True, help="Indexes are called INDEX-SIZE.")
+@click.option("--keep", is_flag=True, help="Keep the indexes, so that the same command again draws none.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the documents drawn and the bootstrap.")
+@click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
+@connection_options
+def score_kept(
+    connection: ConnectionSettings,
+    data: Path,
+    split: str,
+    limit_queries: int,
+    documents: tuple[int, ...],
+    sparse: str,
+    engines: str,
+    prefix: str,
+    keep: bool,
+    seed: int,
+    record: Path | None,
+) -> None:
+    """How much of the exact score the first ten keep, and how many of the exact ten they are, by window and by documents.
+
+    The score kept is the sum of the exact scores of the ten hits returned, over that of the exact best ten. Documents are
+    drawn as by `osn bench grow`. Times are the load benchmark's part.
+    """
+    from itertools import islice
+
+    from benchmarks.grown import index as grown
+    from benchmarks.grown.scale import say
+    from benchmarks.load.quality import nearness_rows
+    from benchmarks.load.variants import parse_variants
+    from benchmarks.load.workload import LoadTarget, prepare, stored_pipelines
+    from benchmarks.publish import publish
+    from opensearch_neural.corpus.judgements import BeirData
+
+    variants = parse_variants(engines)
+    texts = dict(islice(BeirData.load(data, split).queries.items(), limit_queries))
+    client = connect(settings=connection)
+    wanted = [grown.Growth(str(data), f"{prefix}-{size}", size, sparse=sparse, seed=seed) for size in sorted(documents)]
+    prepared = grown.resampler_of(wanted[0])
+    rows: list[Row] = []
+    for growth in wanted:
+        grown.grow(client, growth, prepared, say=say)
+        with translate_errors(), stored_pipelines(client, variants) as pipelines:
+            how = LoadTarget(connection), growth.index, variants, list(texts.values())
+            workload = prepare(client, *how, pipelines=pipelines)
+            rows += nearness_rows(client, workload, texts, f"{growth.documents:,} documents", seed=seed)
+            if not keep:
+                client.indices.delete(index=growth.index)
+    title = f"Score kept by window and documents: {data.name}, {sparse}"
+    publish(rows, [], title=title, data=[data], seeds=[seed], shown=None, record=record)

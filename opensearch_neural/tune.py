@@ -317,35 +317,43 @@ def tried_and_chosen(
     passes: int = 3,
     seed: int = 0,
 ) -> tuple[list[Tried], Chosen | None]:
-    """All settings of an engine on the tuning queries, and what is chosen, with a bar on stderr. For bm25-sparse all queries
-    are tuning queries, and choosing is cross-validated on them.
+    """All settings of "high-idf-first" or "cascade" on the tuning queries, and what is chosen, with a bar on stderr.
 
     Raises ModelError if the index lacks what the engine needs.
     """
-    from tqdm import tqdm
-
-    from opensearch_neural.tune_weighted_sum import choose_weighted_sum, weighted_sums
-
     engines.body_of(engine)  # the encoders are loaded here, and shared by the copies that are made
-    full = "bm25" if engine == "bm25-sparse" else "sparse"
-    grid: Sequence[Setting] = weighted_sums() if engine == "bm25-sparse" else settings()
+    grid: Sequence[Setting] = settings()
     if engine == "cascade":
         model = engines.models.quantized
         remembering = engines.models.holding(quantized=replace(model, dense=_Remembering(model.dense)))
         engines = replace(engines, models=remembering)
         grid = cascades(Cascade.of(engines))
     ask = asker(client, engines.index)
-    for text in list(tuning.texts.values())[:50]:  # not timed
-        for setting in (None, grid[0], grid[-1]):
-            ask(body_of(engines, setting, text, PAGE, full))
-    total = (len(grid) + 1) * len(tuning.texts) * passes
-    terminal = sys.stderr.isatty()
-    with tqdm(total=total, unit="request", desc=f"tune → {engines.index}", mininterval=0.5 if terminal else 10) as bar:
-        tried = try_all(ask, engines, tuning, grid, full=full, passes=passes, seed=seed, advance=bar.update)
-    if engine == "bm25-sparse":
-        return tried, choose_weighted_sum(tried, keep, seed=seed)
+    tried = try_with_a_bar(ask, engines, tuning, grid, passes=passes, seed=seed)
     choosing = choose_cascade if engine == "cascade" else choose
     return tried, choosing(ask, engines, tried, held_back, keep, seed=seed)
+
+
+def try_with_a_bar(
+    ask: Ask,
+    engines: Engines,
+    questions: Questions,
+    grid: Sequence[Setting],
+    *,
+    full: str = "sparse",
+    passes: int = 3,
+    seed: int = 0,
+) -> list[Tried]:
+    """`try_all` after some requests that are not timed, with a bar on stderr."""
+    from tqdm import tqdm
+
+    for text in list(questions.texts.values())[:50]:  # not timed
+        for setting in (None, grid[0], grid[-1]):
+            ask(body_of(engines, setting, text, PAGE, full))
+    total = (len(grid) + 1) * len(questions.texts) * passes
+    terminal = sys.stderr.isatty()
+    with tqdm(total=total, unit="request", desc=f"tune → {engines.index}", mininterval=0.5 if terminal else 10) as bar:
+        return try_all(ask, engines, questions, grid, full=full, passes=passes, seed=seed, advance=bar.update)
 
 
 class _Remembering:

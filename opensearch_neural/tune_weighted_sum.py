@@ -21,11 +21,13 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines.settings import WeightedSum
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.sparse_scale import known_items
-from opensearch_neural.tune import Chosen, Questions, Tried, share
+from opensearch_neural.tune import Chosen, Questions, Tried, asker, share, try_with_a_bar
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from opensearchpy import OpenSearch
+
+    from opensearch_neural.engines import Engines
 
 WEIGHTS = (0.1, 0.2, 0.3, WeightedSum.weight, 0.6, 0.8, 1.1, 1.5)
 """In units of the index's sparse scale."""
@@ -56,6 +58,19 @@ def known_questions(client: OpenSearch, index: str, most: int, seed: int) -> Que
     if len(texts) < 2 * FOLDS:
         raise InputError(f"{index!r} holds {len(texts)} documents with text, too few to make queries of", "give --data")
     return Questions(texts, qrels)
+
+
+def sums_tried_and_chosen(
+    client: OpenSearch, engines: Engines, questions: Questions, keep: float, *, passes: int = 3, seed: int = 0
+) -> tuple[list[Tried], Chosen | None]:
+    """All settings on the queries, after BM25, and what is chosen, with a bar on stderr.
+
+    Raises ModelError if the index holds no sparse vectors.
+    """
+    engines.body_of("bm25-sparse")  # the encoder is loaded here, and shared by the copies that are made
+    ask = asker(client, engines.index)
+    tried = try_with_a_bar(ask, engines, questions, weighted_sums(), full="bm25", passes=passes, seed=seed)
+    return tried, choose_weighted_sum(tried, keep, seed=seed)
 
 
 def choose_weighted_sum(tried: Sequence[Tried], keep: float, *, seed: int = 0) -> Chosen | None:

@@ -148,7 +148,7 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
     show_default=True,
     help="How many documents each index has.",
 )
-@click.option("--engines", default="paper", show_default=True, help="As for `osn bench load`.")
+@click.option("--engines", default="paper,two-phase", show_default=True, help="As for `osn bench load`.")
 @click.option("--index", "prefix", default="osn-scale", show_default=True, help="Indexes are called INDEX-DOCUMENTS.")
 @click.option(
     "--out",

@@ -51,6 +51,16 @@ PRESETS: dict[str, tuple[str, ...]] = {
     "paper": ("bm25", "sparse", "high-idf-first", FAST),
     "quantized": ("bm25", "sparse", "high-idf-first", "dense", "hybrid", "jpq-rescore", "cascade"),
     "rivals": ("bm25", "sparse", "high-idf-first", TWO_PHASE),
+    "windows": (
+        "bm25",
+        *(f"high-idf-first+window={window}" for window in (10, 20, 30, 50, 100, 200)),
+        *(f"bm25-sparse+window={window}" for window in (20, 50, 100, 200, 400)),
+    ),
+    "processor": (
+        "bm25",
+        "sparse",
+        *(f"{TWO_PHASE}+prune={prune}+expansion={by}" for prune in (0.2, 0.4, 0.6, 0.8) for by in (2.0, 5.0, 10.0)),
+    ),
     "ablation": (
         "bm25",
         "bm25+hits=yes",

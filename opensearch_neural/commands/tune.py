@@ -90,7 +90,7 @@ def tune(
     from opensearch_neural.corpus.judgements import BeirData, read_queries
     from opensearch_neural.engines import open_engines
     from opensearch_neural.tune import Questions, halves, store, tried_and_chosen
-    from opensearch_neural.tune_weighted_sum import known_questions
+    from opensearch_neural.tune_weighted_sum import known_questions, sums_tried_and_chosen
 
     of_sum = engine == "bm25-sparse"
     if data is None and engine == "cascade":
@@ -117,7 +117,9 @@ def tune(
     if of_sum:
         # Cross-validated, so that all queries choose.
         tuning = held_back = Questions({**tuning.texts, **held_back.texts}, questions.qrels)
-    tried, chosen = tried_and_chosen(client, engines, engine, tuning, held_back, keep, passes=passes, seed=seed)
+        tried, chosen = sums_tried_and_chosen(client, engines, tuning, keep, passes=passes, seed=seed)
+    else:
+        tried, chosen = tried_and_chosen(client, engines, engine, tuning, held_back, keep, passes=passes, seed=seed)
     if chosen is not None and not dry_run:
         store(client, index, chosen, keep=keep, measure=measure, queries=len(held_back.texts))
     full = "BM25" if of_sum else "all tokens"

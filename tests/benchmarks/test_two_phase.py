@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.load.variants import parse_variants
-from benchmarks.two_phase import goals_of, two_phase
+from benchmarks.two_phase import goals_of, score_kept, two_phase
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import read
 
@@ -32,7 +32,24 @@ def test_the_command_measures_and_leaves_no_index(client, cluster_url: str, corp
     assert done.exit_code == 0, done.output
     found = read(tmp_path)
     ndcg = {row.line: row for row in found.rows if row.column == "nDCG@10"}
-    assert set(ndcg) == {variant.name for variant in parse_variants("paper")}
+    assert set(ndcg) == {variant.name for variant in parse_variants("paper,two-phase")}
     assert all(row.n == 60 and row.value > 0.5 for row in ndcg.values())
     assert [goal.goal.partition(":")[0] for goal in found.goals] == ["high-idf-first", "fast"]
     assert not client.indices.get(index="osn-published-*")
+
+
+@pytest.mark.cluster
+def test_the_score_kept_stands_beside_the_overlap_by_window_and_documents(
+    client, cluster_url: str, corpus: Path, tmp_path: Path
+) -> None:
+    engines = "bm25,high-idf-first+window=1,high-idf-first+window=500,two-phase+prune=0.8+expansion=2.0"
+    asked = ["--url", cluster_url, "--data", str(corpus), "--split", "test", "--record", str(tmp_path)]
+    sizes = ["--documents", "300,400", "--limit-queries", "10", "--engines", engines, "--index", "osn-test-kept"]
+    done = CliRunner().invoke(score_kept, [*asked, *sizes], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    rows = {(row.set, row.line, row.column): row.value for row in read(tmp_path).rows}
+    for documents in ("300 documents", "400 documents"):
+        kept = {engine: rows[documents, engine, "score kept"] for engine in engines.split(",")[1:]}
+        assert kept["high-idf-first+window=1"] < kept["high-idf-first+window=500"] == pytest.approx(1.0)
+        assert {(documents, engine, "overlap@10") for engine in kept} <= rows.keys()
+    assert not client.indices.get(index="osn-test-kept-*")
