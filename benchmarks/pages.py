@@ -11,6 +11,8 @@ made it:
     <!-- gains: NAME -->                      paired differences in nDCG@10, a line for each set, and the goals
     <!-- arms: NAME -->                       paired differences, a line for each arm, and the goals
     <!-- quality-and-cost: NAME -->           engines by what they gain over the baseline and what they cost under load
+    <!-- quality-and-cost: NAME: MEASURE, MEASURE; LEVEL -->
+                                              of the costs these measures alone, of levels like "20 clients"
     <!-- ratios: NAME -->                     a load test by its ratios to its baseline
     <!-- costs: NAME: MEASURE, MEASURE; MEASURE of NAME, NAME -->
                                               what engines cost by the first result, beside what the same engines found in
@@ -24,7 +26,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from benchmarks.render import arms, costs, gains, of_first_seed, quality_and_cost, ratios
+from benchmarks.render import COSTS, arms, costs, gains, of_first_seed, quality_and_cost, ratios
 from benchmarks.speed import encoding, encoding_page
 from opensearch_neural.evaluation.results import Summary, read
 from opensearch_neural.evaluation.tables import result_table
@@ -44,9 +46,13 @@ RENDERED = re.compile(
 
 def rendered(what: str, summary: Summary, measures: str | None = None) -> str:
     """A result file as a page shows it; `what` and `measures` as in the line before it."""
-    if what in ("ratios", "quality-and-cost"):
-        shown = ratios(summary.rows) if what == "ratios" else quality_and_cost(summary.rows)
-        return f"{shown}\n\n`{summary.command}`\n"
+    if what == "ratios":
+        return f"{ratios(summary.rows)}\n\n`{summary.command}`\n"
+    if what == "quality-and-cost":
+        wanted, _, level = (measures or ", ".join(COSTS)).partition("; ")
+        chosen = [row for row in summary.rows
+                  if row.kind != "ratio" or (row.measure in wanted.split(", ") and row.set.endswith(level))]  # fmt: skip
+        return f"{quality_and_cost(chosen)}\n\n`{summary.command}`\n"
     if measures:
         return f"{result_table(summary.rows, measures.split(', '))}\n\n`{summary.command}`\n"
     parts = []

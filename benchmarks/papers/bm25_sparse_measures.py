@@ -48,6 +48,8 @@ DIFFERENCES = [(engine, BM25) for engine in (TUNED, SUM, SPARSE, HIGH_IDF_FIRST,
 NARROW = "bm25-sparse, window 20"
 LOADED = "bm25,bm25-sparse,window-20=bm25-sparse+window=20,sparse,high-idf-first"
 RESAMPLES = 2000
+MOST_QUERIES = 2000
+"""Of a set, evenly taken from all that have judgements."""
 
 
 # ------------------------------------------------ quality
@@ -109,7 +111,7 @@ def measure_index(
     """What the engines `names` find in the index, and facts of it, are kept in `folder`."""
     from opensearch_neural.evaluation.engine_comparison import run_engine
 
-    judged = BeirData.load(experiment.sets[name], "test")
+    judged = judged_queries(experiment.sets[name])
     engines = open_engines(client, index)
 
     def of_engine(engine: str) -> Measured:
@@ -119,6 +121,17 @@ def measure_index(
     for engine in names:
         kept_measured(folder / f"{engine}.json", partial(of_engine, engine))
     kept(folder / f"{FACTS}.json", lambda: facts(client, index, experiment, model, name))
+
+
+def judged_queries(folder: Path) -> BeirData:
+    """The test split, of MOST_QUERIES at most."""
+    every = BeirData.load(folder, "test")
+    queries = sorted(every.qrels)[:: -(-len(every.qrels) // MOST_QUERIES)]
+    return replace(
+        every,
+        queries={query: every.queries[query] for query in queries},
+        qrels={query: every.qrels[query] for query in queries},
+    )
 
 
 def _not_measured() -> Any:
@@ -174,7 +187,7 @@ def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
 def tuned_measured(client: OpenSearch, folder: Path, settings: Any) -> Measured:
     from opensearch_neural.evaluation.measures import measure
 
-    judged = BeirData.load(folder, "test")
+    judged = judged_queries(folder)
     with cluster_bm25(client, corpus_of(folder), [settings.analyzer]) as rival:
         return measure(rival.run(judged.queries, 100, settings), judged.qrels, MEASURES)
 
