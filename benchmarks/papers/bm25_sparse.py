@@ -7,8 +7,8 @@ the train splits of TRAINED_ON by the recipe sparse-published-start. The other s
 
 Quality: each set is ingested with each model into an index of its own, its queries weighed by the IDF of that set's corpus.
 All engines search as `osn search` does, with no setting chosen on any of the sets. The rivals are the index's own BM25, and
-BM25 with analyzer, k1 and b chosen on the set's train split (where it has none: those best on average). Of a set with more than
-2,000 judged queries, so many are taken evenly.
+BM25 with analyzer, k1 and b chosen on the set's train split (where it has none: those best on average). Of a set with more
+than 2,000 judged queries, so many are taken evenly at most.
 
 Cost: an index of so many documents resampled from COST_SET with the model's vectors (`osn bench grow`), all engines under
 load in random turns, and what they keep of the exact result's score.
