@@ -6,6 +6,8 @@ A document on its way to the index, top to bottom:
     settings.py                 the settings that the commands and jobs share, with their options
     job.py                      one ingest from its settings: corpus, models, index, pipeline
     corpus.py                   where the corpus lies, how its records are read, split into passages
+    index_corpus.py             an index of the cluster as a corpus
+    preflight.py                what the first records tell of the fields to map
     models.py                   which models encode: those named, or those that wrote the index
     content.py                  what the index is to hold: records, vectorizer and the index's record
     writing/lease.py            a lease on the cluster: one ingest an index

@@ -122,7 +122,7 @@ def test_the_plain_package_ingests_with_the_lexical_model_and_searches(
     done = osn("search", "--index", index_name, "--json", "what causes a rainbow")
     assert json.loads(done.stdout)["hits"][0]["id"] == "d0", done.stderr
     # What the package has no libraries for is listed, and names what to install.
-    done = osn("--help")
+    done = osn("train", "--help")
     assert done.returncode == 0, done.stderr
     assert "(not installed: needs " in done.stdout
     dense = tmp_path / "dense"

@@ -188,14 +188,15 @@ def test_hits_that_are_missing_with_a_shard_are_told_of(long_index: str, cluster
 
 @pytest.mark.cluster
 def test_a_search_that_times_out_is_told_of(client, long_index: str, cluster_url: str) -> None:
-    """The cluster's own limit, and a filter that takes longer for each few thousand documents."""
+    """The cluster's own limit, and a filter that takes longer for each document. Later documents score higher, a hundred at
+    a time, so that none of the hundreds can be passed over."""
     name = f"{long_index}-slow"
     mappings = {"_meta": {"osn": {"format": 1}}, "properties": {"contents": {"type": "text"}}}
     client.indices.create(index=name, body={"settings": {"number_of_replicas": 0}, "mappings": mappings})
-    lines = [line for n in range(6000) for line in ({"index": {"_id": str(n)}}, {"contents": "rain"})]
+    lines = [line for n in range(6000) for line in ({"index": {"_id": str(n)}}, {"contents": "rain " * (1 + n // 100)})]
     client.bulk(index=name, body=lines, refresh=True)
     slow = {
-        "script": {"script": {"source": "long x = 0; for (int i = 0; i < 20000; i++) { x += i % 7 } return x >= 0"}}
+        "script": {"script": {"source": "long x = 0; for (int i = 0; i < 200000; i++) { x += i % 7 } return x >= 0"}}
     }
     limit = "search.default_search_timeout"
     client.cluster.put_settings(body={"transient": {limit: "20ms"}})

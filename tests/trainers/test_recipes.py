@@ -137,6 +137,11 @@ EXPECTED = {
         SparseConfig,
         {"objective.base": "bm25", "student.idf": "own", "regularization.weight": 0.05, "warm_up.weight": 0.2},
     ),
+    "sparse-published-start": Recipe(
+        "sparse",
+        SparseConfig,
+        {"objective.temperature": 3.0, "student.idf": "own", "regularization.weight": 0.02, "warm_up.expansions": None},
+    ),
     "inference-free-sparse": Recipe(
         "sparse",
         SparseConfig,

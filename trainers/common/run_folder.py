@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +142,7 @@ class RunFolder:
         """The fields of the configuration beside the model that differ from this one's."""
         there = yaml.safe_load(self._saved.read_text(encoding="utf-8")) if self._saved.exists() else {}
         now = _with_effect(to_dict(self.config))
-        return differing(_known(_with_effect(there), now), now)
+        return differing(_known(_with_effect(_with_later(there, self.config)), now), now)
 
     def start(self) -> None:
         if is_main_process():
@@ -219,6 +219,21 @@ def _with_effect(config: Any) -> Any:
     if not isinstance(config, dict):
         return config
     return {name: _with_effect(value) for name, value in config.items() if name not in WITHOUT_EFFECT}
+
+
+def _with_later(there: Any, config: Any) -> Any:
+    """`there` with the fields of `config` (a dataclass) that came after it, at their defaults: they change nothing."""
+    if not isinstance(there, dict) or not is_dataclass(config):
+        return there
+    whole = dict(there)
+    for each in fields(config):
+        if each.name in there:
+            whole[each.name] = _with_later(there[each.name], getattr(config, each.name))
+        elif each.default is not MISSING:
+            whole[each.name] = to_dict(each.default)
+        elif each.default_factory is not MISSING:
+            whole[each.name] = to_dict(each.default_factory())
+    return whole
 
 
 def _known(there: Any, now: Any) -> Any:

@@ -162,4 +162,5 @@ def test_a_passage_names_its_document() -> None:
         "text": "a",
         "parent": "p",
         "passage": {"number": 2, "start": 7, "end": 8},
+        "sparse": {"(no token)": 1.0},
     }
