@@ -1,0 +1,65 @@
+"""Whose run a folder holds: settings that came later, or went, make no other run of it; settings that differ do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+
+pytest.importorskip("torch")
+
+from opensearch_neural.errors import InputError
+from opensearch_neural.files import write_json
+from trainers.common.run_folder import RunFolder
+
+
+@dataclass
+class Loss:
+    temperature: float = 1.0
+    weight: float = 2.0
+
+
+@dataclass
+class Config:
+    output: Path
+    steps: int = 5
+    names: list[str] = field(default_factory=list)
+    loss: Loss = field(default_factory=Loss)
+
+
+def stopped(folder: Path, saved: dict[str, object]) -> Path:
+    """A folder in which training stopped, with the settings `saved` beside it."""
+    run = RunFolder(folder, "kind", Config(folder, steps=9), "data")
+    run.start()
+    identity = {**run.identity, "configuration": "of another version"}
+    write_json(run.folder / "run.json", identity)
+    (folder / "training.yaml").write_text(yaml.safe_dump(saved))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        {"steps": 9, "names": [], "loss": {"temperature": 1.0, "weight": 2.0}},
+        {"steps": 9, "loss": {"temperature": 1.0}},  # before `names` and `weight` were there
+        {"steps": 9, "names": [], "loss": {"temperature": 1.0, "weight": 2.0, "gone": 3}},
+    ],
+)
+def test_a_run_of_the_same_settings_goes_on(saved: dict[str, object], tmp_path: Path) -> None:
+    folder = stopped(tmp_path / "model", saved)
+    assert RunFolder(folder, "kind", Config(folder, steps=9), "data").ended() is None
+
+
+@pytest.mark.parametrize(
+    ("config", "field_"),
+    [({"steps": 8}, "steps"), ({"loss": Loss(weight=3.0)}, "loss.weight"), ({"names": ["a"]}, "names")],
+)
+def test_a_run_of_other_settings_is_refused_by_their_names(
+    config: dict[str, object], field_: str, tmp_path: Path
+) -> None:
+    folder = stopped(tmp_path / "model", {"steps": 9, "loss": {"temperature": 1.0}})
+    changed: dict[str, object] = {"steps": 9, **config}
+    with pytest.raises(InputError, match=f"another configuration \\({field_}: "):
+        RunFolder(folder, "kind", Config(folder, **changed), "data").ended()  # type: ignore[arg-type]
