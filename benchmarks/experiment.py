@@ -288,6 +288,9 @@ class Table:
     def difference(self, name: str, engine: str, baseline: str, measure: str, *, variant: str = "") -> Row | None:
         return self._find((name, engine, measure, "difference", baseline), variant)
 
+    def ratio(self, name: str, engine: str, baseline: str, measure: str, *, variant: str = "") -> Row | None:
+        return self._find((name, engine, measure, "ratio", baseline), variant)
+
     def by_seed(self, name: str, engine: str, baseline: str, measure: str) -> list[Row]:
         """The difference of each of the seeds that were measured."""
         kind: Kind = "difference"

@@ -98,8 +98,9 @@ def nearness_rows(
         if wanted not in exact:
             exact[wanted] = _search_all(client, workload.index, build, queries, {})
         best = {query: hits for query, hits in exact[wanted].items() if hits}
-        pages = retrieve(client, workload, variant, {query: queries[query] for query in best}, PAGE)
-        scores = _scores_of(client, workload.index, build, {query: queries[query] for query in best}, pages)
+        asked = {query: queries[query] for query in best}
+        pages = retrieve(client, workload, variant, asked, PAGE)
+        scores = _scores_of(client, workload.index, build, asked, pages)
         for measure, values in (
             (OVERLAP, [overlap(pages[query], hits) for query, hits in best.items()]),
             (SCORE_KEPT, [score_kept(scores[query], hits) for query, hits in best.items()]),

@@ -8,7 +8,7 @@ the train splits of TRAINED_ON by the recipe sparse-published-start. The other s
 Quality: each set is ingested with each model into an index of its own, its queries weighed by the IDF of that set's corpus.
 All engines search as `osn search` does, with no setting chosen on any of the sets. The rivals are the index's own BM25, and
 BM25 with analyzer, k1 and b chosen on the set's train split (where it has none: those best on average). Of a set with more
-than 2,000 judged queries, so many are taken evenly at most.
+than 2,000 judged queries, 2,000 at most are taken, evenly.
 
 Cost: an index of so many documents resampled from COST_SET with the model's vectors (`osn bench grow`), all engines under
 load in random turns, and what they keep of the exact result's score.
@@ -48,7 +48,7 @@ MOST_COST = {100_000: 1.25, 1_000_000: 1.15}
 
 
 def goals(experiment: Experiment, rows: Sequence[Row]) -> list[Goal]:
-    """What issue a reader would ask: above BM25 on how many sets, by how much, at which cost."""
+    """What a reader would ask: above BM25 on how many sets, by how much, at which cost."""
     table = Table(rows, experiment.seeds)
     made: list[Goal] = []
     sets = list(experiment.sets)
@@ -60,64 +60,38 @@ def goals(experiment: Experiment, rows: Sequence[Row]) -> list[Goal]:
             f"bm25-sparse {arm}: nDCG@10 above BM25 with its interval on at least 7 of {len(sets)} sets, below on none",
             "7, 0", f"{len(above)}, {len(below)}", len(above) >= 7 and not below,
         ))  # fmt: skip
-        least = LEAST_GAIN.get(arm, LEAST_TRAINED)
-        for label, target in (
-            (f"mean of {len(sets)} sets", least),
-            (f"mean of {len(experiment.unseen)} unseen sets", LEAST_UNSEEN),
-        ):
-            if arm == PUBLISHED and target == LEAST_UNSEEN:
-                continue
+        targets = {f"mean of {len(sets)} sets": LEAST_GAIN.get(arm, LEAST_TRAINED)}
+        if arm != PUBLISHED:
+            targets[f"mean of {len(experiment.unseen)} unseen sets"] = LEAST_UNSEEN
+        for label, target in targets.items():
             row = table.difference(label, SUM, BM25, "nDCG@10", variant=arm)
             points = None if row is None else round(100 * row.value, 2)
-            made.append(
-                goal_of(
-                    f"bm25-sparse {arm}: points of nDCG@10 over BM25, {label}, at least",
-                    target,
-                    points,
-                    (points or -1) >= target,
-                )
-            )
+            words = f"bm25-sparse {arm}: points of nDCG@10 over BM25, {label}, at least"
+            made.append(goal_of(words, target, points, (points or -1) >= target))
     for size in experiment.sizes:
         for arm in experiment.arms:
-            level, limit = f"{size:,} documents, 20 clients", MOST_COST.get(size)
+            limit = MOST_COST.get(size)
             for measure in ("P50", "P99"):
-                ratio = next(
-                    (
-                        row
-                        for row in rows
-                        if (row.set, row.engine, row.measure, row.kind, row.variant)
-                        == (level, SUM, measure, "ratio", arm)
-                    ),
-                    None,
-                )
+                ratio = table.ratio(loaded(size), SUM, BM25, measure, variant=arm)
                 if limit and ratio:
-                    made.append(
-                        goal_of(
-                            f"bm25-sparse {arm}: {measure} on {level}, in BM25's, at most",
-                            limit,
-                            round(ratio.value, 3),
-                            ratio.value <= limit,
-                        )
-                    )
-            share = next(
-                (
-                    row
-                    for row in rows
-                    if (row.set, row.engine, row.measure, row.variant)
-                    == (f"{size:,} documents", SUM, "score kept", arm)
-                ),
-                None,
-            )
-            if share:
-                made.append(
-                    goal_of(
-                        f"bm25-sparse {arm}: score kept on {size:,} documents, at least",
-                        LEAST_KEPT,
-                        round(share.value, 4),
-                        share.value >= LEAST_KEPT,
-                    )
-                )
+                    words = f"bm25-sparse {arm}: {measure} on {loaded(size)}, in BM25's, at most"
+                    made.append(goal_of(words, limit, round(ratio.value, 3), ratio.value <= limit))
+            if share := table.value(f"{size:,} documents", SUM, "score kept", variant=arm):
+                words = f"bm25-sparse {arm}: score kept on {size:,} documents, at least"
+                made.append(goal_of(words, LEAST_KEPT, round(share.value, 4), share.value >= LEAST_KEPT))
     return made
+
+
+def loaded(size: int) -> str:
+    """The set of the rows that the goals are about."""
+    return f"{size:,} documents, 20 clients"
+
+
+def bars(row: Row, scale: float = 1.0) -> list[list[float]] | None:
+    """How far the interval reaches below and above, as matplotlib takes it; None where there is none."""
+    if row.low is None or row.high is None:
+        return None
+    return [[scale * (row.value - row.low)], [scale * (row.high - row.value)]]
 
 
 def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
@@ -134,32 +108,17 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
         (engine, arm) for arm in experiment.arms for engine in (SUM, SPARSE, HIGH_IDF_FIRST)
     ):
         gain = table.difference(label, engine, BM25, "nDCG@10", variant=arm)
-        cost = next(
-            (
-                row
-                for row in rows
-                if (row.set, row.engine, row.measure, row.kind, row.variant)
-                == (f"{size:,} documents, 20 clients", engine, "P99", "ratio", arm)
-            ),
-            None,
-        )
-        if (
-            gain is None
-            or cost is None
-            or gain.low is None
-            or gain.high is None
-            or cost.low is None
-            or cost.high is None
-        ):
+        cost = table.ratio(loaded(size), engine, BM25, "P99", variant=arm)
+        if gain is None or cost is None:
             continue
         axis.errorbar(
             [cost.value], [100 * gain.value],
-            xerr=[[cost.value - cost.low], [cost.high - cost.value]],
-            yerr=[[100 * (gain.value - gain.low)], [100 * (gain.high - gain.value)]],
+            xerr=bars(cost),
+            yerr=bars(gain, 100),
             fmt="osD"[number % 3], color=f"C{number // 3}", capsize=2, label=f"{engine}, {arm}",
         )  # fmt: skip
     axis.axhline(0, color="grey", linewidth=0.6)
-    axis.set(xlabel=f"P99, in BM25's ({size:,} documents, 20 clients)", ylabel=f"nDCG@10 over BM25, points, {label}")
+    axis.set(xlabel=f"P99, in BM25's ({loaded(size)})", ylabel=f"nDCG@10 over BM25, points, {label}")
     axis.legend(fontsize=8)
     save(figure, folder / "quality_and_cost.svg")
 

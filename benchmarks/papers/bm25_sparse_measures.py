@@ -87,13 +87,15 @@ def measured_set(client: OpenSearch, experiment: Experiment, name: str) -> tuple
     rows: list[Row] = []
     for model in experiment.models:
         folder = experiment.work / "measured" / f"{name}-{slug(str(model))}"
-        names = [BM25, SUM, SPARSE, HIGH_IDF_FIRST, *([HYBRID] if experiment.dense and model.name == PUBLISHED else ())]
+        names = [SUM, SPARSE, HIGH_IDF_FIRST, *([HYBRID] if experiment.dense and model.name == PUBLISHED else ())]
+        if Engine(BM25) not in measured:  # it finds the same whatever vectors lie beside the text
+            names.insert(0, BM25)
         if not all((folder / f"{made}.json").exists() for made in (*names, FACTS)):
             with ingested(client, experiment, model, name) as index, translate_errors():
                 measure_index(client, index, experiment, model, name, names, folder)
         for engine in names:
             own = Engine(BM25) if engine == BM25 else Engine(engine, model.seed, model.name)
-            measured.setdefault(own, kept_measured(folder / f"{engine}.json", _not_measured))
+            measured[own] = kept_measured(folder / f"{engine}.json", _not_measured)
         for measure, value in kept(folder / f"{FACTS}.json", _not_measured).items():
             rows.append(Row(name, SUM, measure, value, None, None, 1, seed=model.seed, variant=model.name))
     return measured, rows

@@ -85,9 +85,9 @@ class Experiment:
         from opensearch_neural.models.corpus_statistics import tokenizer_of, write_with_statistics
         from opensearch_neural.models.lexical import count_documents
 
-        folder = self.folder(model)
         out = self.work / "models" / f"{slug(str(model))}-on-{name}"
         if not out.exists():
+            folder = self.folder(model)
             with reading(str(corpus_of(self.sets[name])), "counting") as (documents, _):
                 counts = count_documents((each.contents for each in documents), tokenizer_of(folder))
             write_with_statistics(folder, out, counts)

@@ -41,12 +41,12 @@ def merge_segments(client: OpenSearch, index: str, segments: int = 1, *, least: 
     while time.monotonic() < deadline and not _sources_are_free(client, index, least):
         time.sleep(1)
     client.indices.flush(index=index, params={"force": "true", "request_timeout": 600})
+    refresh(client, index)
     for _ in range(MERGES):
         if _most_segments(client, index) <= segments:
             break
         _wait_for_task(client, _merge_task(client, index, segments))
         refresh(client, index)  # searches hold the segments from before the merge until then, and so they are counted
-    refresh(client, index)
 
 
 def _most_segments(client: OpenSearch, index: str) -> int:
