@@ -63,7 +63,7 @@ def test_what_is_no_template_is_named(tmp_path: Path, text: str, message: str) -
 
 
 def test_a_template_that_is_not_there_is_named() -> None:
-    with pytest.raises(InputError, match="no-such.json cannot be read"):
+    with pytest.raises(InputError, match=r"no-such\.json cannot be read"):
         BodyTemplate.read("no-such.json")
 
 
