@@ -60,7 +60,7 @@ class BodyTemplate:
 
     def body(self, query: str, size: int = 10, from_: int = 0) -> Body:
         """The request body of a query, for `size` hits from `from_` on, whatever the template itself says of them."""
-        values = {"query": query, "size": size, "from": from_}
+        values: dict[str, str | int] = {"query": query, "size": size, "from": from_}
         filled: Body = _filled(self.content, values)
         return {**filled, "size": size, **({"from": from_} if from_ or "from" in filled else {})}
 
