@@ -57,7 +57,7 @@ def rendered(what: str, summary: Summary, measures: str | None = None) -> str:
         return f"{result_table(summary.rows, measures.split(', '))}\n\n`{summary.command}`\n"
     parts = []
     if what == "table":
-        parts.append(result_table([row for row in summary.rows if row.kind not in ("difference", "p-value")]))
+        parts.append(result_table([row for row in summary.rows if row.kind in ("value", "ratio")]))
     elif what == "gains":
         parts.append(gains(summary.rows))
     elif what == "arms":

@@ -126,7 +126,7 @@ def with_dev_questions(data: Path, work: Path) -> Path:
     return folder
 
 
-def asked_for(qrels: Mapping[str, Mapping[str, int]]) -> list[str]:
+def asked_for(qrels: Mapping[str, Mapping[str, float]]) -> list[str]:
     """The relevant documents of all questions, by id."""
     return sorted({document for judged in qrels.values() for document, grade in judged.items() if grade > 0})
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from itertools import islice
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,147 +15,164 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.engine_options import engine_options
+from opensearch_neural.commands.evaluate_runs import runs_command
+from opensearch_neural.commands.evaluation_options import Evaluation, chosen_baseline, evaluation_options, title_of
 from opensearch_neural.engines import ENGINES, Engines, open_engines
 from opensearch_neural.engines.sparse import Windowed
-from opensearch_neural.errors import InputError
+from opensearch_neural.errors import InputError, ModelError
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-    from opensearch_neural.corpus.judgements import BeirData
+    from opensearch_neural.body_template import BodyTemplate
+    from opensearch_neural.corpus.judgements import JudgedQueries
     from opensearch_neural.evaluation.engine_comparison import CommonOnly, EngineResult
     from opensearch_neural.evaluation.expectations import Expectation
-    from opensearch_neural.evaluation.results import Summary
+    from opensearch_neural.evaluation.results import Row, Summary
 
 BASELINE = "bm25"
-MEASURES = "nDCG@10,RR@10,R@100,R@1000"
-SHOWN = 10  # wins, and losses, that --per-query shows
 
 
-@click.command(name="eval")
-@click.option("--index", required=True, help="The index to search.")
-@click.option(
-    "--data",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="A folder in BEIR layout: queries and qrels/SPLIT.tsv.",
-)
-@click.option("--split", default="test", show_default=True, help="Which judgements.")
+@click.group(name="eval", invoke_without_command=True)
+@click.option("--index", default=None, help="The index to search.")
 @click.option(
     "--engines", default=None, help=f"Some of {','.join(ENGINES)}.  [default: all that the index has the data for]"
 )
-@click.option("--measures", default=MEASURES, show_default=True, help="Names of ir-measures.")
 @click.option(
-    "--baseline", default=None, help=f"The engine to compare with.  [default: {BASELINE}, where it is measured]"
+    "--template",
+    "template_files",
+    multiple=True,
+    metavar="NAME=FILE",
+    help="A query of your own as one more engine: a body in JSON with {{query}} in it, for any index; may be repeated.",
 )
-@click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N judged queries.")
+@click.option("--template-index", default=None, help="What templates search.  [default: the --index]")
+@click.option(
+    "--id-field", default=None, help="Field of the templates' index that judgements name documents by.  [default: _id]"
+)
 @click.option("--timed", type=click.IntRange(min=0), default=200, show_default=True, help="Queries to time; 0: none.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the bootstrap and the randomization test.")
-@click.option("--per-query", is_flag=True, help=f"Show the {SHOWN} largest wins and losses against the baseline.")
-@click.option(
-    "--expect", multiple=True, help="ENGINE:MEASURE=LOW..HIGH: a goal; the exit status is 1 where one is missed."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print a result file instead of tables.")
-@click.option("--out", type=click.Path(path_type=Path), default=None, help="Write run files and per-query values here.")
-@click.option(
-    "--record", type=click.Path(path_type=Path), default=None, help="Write the result file summary.json here."
-)
 @engine_options
+@evaluation_options
 @connection_options
 def evaluate(
     connection: ConnectionSettings,
-    index: str,
-    data: Path,
-    split: str,
+    index: str | None,
+    evaluation: Evaluation,
     engines: str | None,
-    measures: str,
-    baseline: str | None,
+    template_files: tuple[str, ...],
+    template_index: str | None,
+    id_field: str | None,
     how: dict[str, Any],
-    limit_queries: int | None,
     timed: int,
-    seed: int,
-    per_query: bool,
-    expect: tuple[str, ...],
-    as_json: bool,
-    out: Path | None,
-    record: Path | None,
 ) -> None:
     """Measure the engines of an index on judged queries, against BM25.
 
     Measures up to @10 are taken from searches for 10 hits, as a results page asks; deeper ones from searches as deep as
-    they look. Intervals are 95% bootstrap intervals over queries, p-values those of a paired randomization test.
-    Latencies are of single requests for 10 hits, one at a time, seen from this client; encoding is shown apart.
+    they look. Intervals are 95% bootstrap intervals over queries, p-values those of a paired randomization test, corrected
+    by Holm where several engines are compared. Latencies are of single requests for 10 hits, one at a time, seen from this
+    client; encoding is shown apart. `osn eval runs` compares run files, without a cluster.
 
     \b
     osn eval --index scifact --data data/scifact
     osn eval --index scifact --data data/scifact --engines bm25,high-idf-first --per-query
+    osn eval --index articles-osn --template production=query.json --template-index articles --baseline production \\
+        --queries queries.tsv --qrels judged.qrels --segments head,torso,tail --frequencies searches.tsv
     osn eval --index scifact --data data/scifact --engines bm25 --expect bm25:nDCG@10=0.66..0.70 --record results/scifact
+    osn eval runs bm25.trec mine.trec --qrels judged.qrels
     """
-    from opensearch_neural.corpus.judgements import BeirData
-    from opensearch_neural.evaluation import engine_comparison, engine_report
-    from opensearch_neural.evaluation.expectations import parse_expectation
-    from opensearch_neural.evaluation.measures import parse_measures
+    from opensearch_neural.evaluation import engine_comparison
 
-    if per_query and as_json:
-        raise click.UsageError("--per-query shows text; for programs, --out writes per-query.tsv")
-    names = list(parse_measures(measures.split(",")))
-    chosen = chosen_engines(engines)
-    judged = limited(BeirData.load(data, split), limit_queries)
+    if index is None:
+        raise click.UsageError("Missing option '--index'.")
+    templates = read_templates(template_files)
+    chosen = chosen_engines(engines, templates)
+    judged = evaluation.judged()
     client = connect(settings=connection)
     with translate_errors():
-        opened = open_engines(client, index, **how)
-        chosen = chosen or available_engines(opened)
-        against = chosen_baseline(baseline, chosen)
-        expectations = [parse_expectation(text, chosen, names) for text in expect]
-        warn_of_absent(*engine_comparison.absent_documents(client, index, judged.qrels), index)
-        warn_of_queries(judged)
-        own = engine_comparison.own_documents(client, index, judged.queries, judged.qrels)
-        warn_of_own_documents(own)
-        results, lost = searched(client, opened, judged, chosen, names, own, timed)
-        summary = summarize(client, opened, judged, data, results, against, lost, expectations, seed)
-    if record is not None:
-        print(f"wrote {summary.write(record)}", file=sys.stderr)
-    if as_json:
-        print(json.dumps(summary.to_json(), ensure_ascii=False, indent=1))
-    else:
-        engine_report.print_tables(summary, results, against, lost)
-        if per_query:
-            engine_report.print_per_query(judged.queries, results, names[0], against, SHOWN)
-    if out is not None:
-        engine_report.write_runs(out, results)
-    if not all(goal.met for goal in summary.goals):
-        sys.exit(1)
+        opened = opened_index(client, index, how, optional=bool(templates and not chosen))
+        if opened is not None and not engines:
+            chosen = available_engines(opened)
+        names = [*chosen, *templates]
+        against = chosen_baseline(evaluation.baseline, names, BASELINE)
+        expectations = evaluation.expected(names)
+        own: Collection[str] = ()
+        if opened is not None and chosen:
+            warn_of_absent(*engine_comparison.absent_documents(client, index, judged.qrels), index)
+            own = engine_comparison.own_documents(client, index, judged.queries, judged.qrels)
+            warn_of_own_documents(own)
+        production = Production(template_index or index, templates, id_field)
+        if templates:
+            production.warn_of_absent(client, judged)
+        results, lost = searched(client, opened, production, judged, chosen, evaluation.names, own, timed)
+        rows = evaluation.rows(judged, results, against)
+        summary = summarize(client, opened, index, evaluation, judged, rows, results, lost, expectations)
+    evaluation.tell(summary, results, judged.queries, against, lost)
 
 
-def chosen_engines(names: str | None) -> list[str]:
+evaluate.add_command(runs_command)
+
+
+@dataclass(frozen=True)
+class Production:
+    """Queries of the user's own, as engines."""
+
+    index: str
+    """An index, alias or pattern."""
+    templates: Mapping[str, BodyTemplate]
+    id_field: str | None
+
+    def warn_of_absent(self, client: OpenSearch, judged: JudgedQueries) -> None:
+        """Say how many relevant documents its index lacks. Raises InputError if it holds none of them."""
+        from opensearch_neural.retrievers.template import absent_count
+
+        relevant = sorted({document for of in judged.qrels.values() for document, grade in of.items() if grade > 0})
+        absent = absent_count(client, self.index, relevant, self.id_field)
+        if absent == len(relevant):
+            raise InputError(
+                f"none of the {absent:,} documents judged relevant is in {self.index!r}",
+                f"judgements name documents like {relevant[0]!r}; --id-field names the field that holds such a name",
+            )
+        warn_of_absent(absent, len(relevant), self.index)
+
+
+def read_templates(named: Sequence[str]) -> dict[str, BodyTemplate]:
+    """{name: template} of NAME=FILE. Raises InputError for a name that is an engine's, and for what is no template."""
+    from opensearch_neural.body_template import BodyTemplate
+
+    templates: dict[str, BodyTemplate] = {}
+    for text in named:
+        name, equals, file = text.partition("=")
+        if not (equals and file) or name.split() != [name] or "/" in name:
+            raise InputError(f"--template {text}: expected NAME=FILE", "for instance production=query.json")
+        if name in ENGINES or name in templates:
+            raise InputError(f"--template {text}: {name!r} is an engine already", "give it another name")
+        templates[name] = BodyTemplate.read(file)
+    return templates
+
+
+def opened_index(client: OpenSearch, index: str, how: Mapping[str, Any], *, optional: bool) -> Engines | None:
+    """The engines of the index; None, where that is enough, of an index that `osn` did not write, or of several."""
+    from opensearch_neural.errors import ClusterError
+
+    try:
+        return open_engines(client, index, **how)
+    except (ModelError, ClusterError):
+        if not optional:
+            raise
+        return None
+
+
+def chosen_engines(names: str | None, templates: Collection[str] = ()) -> list[str]:
     """The engines named on the command line, each once; none for none. Raises InputError for an unknown one."""
     chosen = list(dict.fromkeys(name.strip() for name in (names or "").split(",") if name.strip()))
     for name in chosen:
-        if name not in ENGINES:
-            raise InputError(f"there is no engine {name!r}", f"engines: {', '.join(ENGINES)}")
-    return chosen
+        if name not in ENGINES and name not in templates:
+            raise InputError(f"there is no engine {name!r}", f"engines: {', '.join([*ENGINES, *templates])}")
+    return [name for name in chosen if name in ENGINES]
 
 
 def available_engines(opened: Engines) -> list[str]:
     """The engines that this index and cluster can serve."""
     return [name for name, engine in ENGINES.items() if engine.compared and opened.serves(name)]
-
-
-def chosen_baseline(name: str | None, engines: Sequence[str]) -> str | None:
-    """The engine that differences are taken to, or None. Raises InputError for one that is not measured."""
-    if name is not None and name not in engines:
-        raise InputError(f"the baseline {name!r} is not among the engines measured ({', '.join(engines)})")
-    return name or (BASELINE if BASELINE in engines else None)
-
-
-def limited(judged: BeirData, limit: int | None) -> BeirData:
-    """The first `limit` judged queries. Raises InputError where no judgement says that anything is relevant."""
-    if not any(grade > 0 for grades in judged.qrels.values() for grade in grades.values()):
-        raise InputError(f"the judgements of the split {judged.split!r} name no relevant document")
-    if limit is None:
-        return judged
-    queries = dict(islice(judged.queries.items(), limit))
-    return replace(judged, queries=queries, qrels={query: judged.qrels[query] for query in queries})
 
 
 def warn_of_absent(absent: int, relevant: int, index: str) -> None:
@@ -167,15 +181,6 @@ def warn_of_absent(absent: int, relevant: int, index: str) -> None:
             f"warning: {absent:,} of the {relevant:,} documents judged relevant are not in the index {index!r}; "
             "no engine can find these",
             file=sys.stderr,
-        )
-
-
-def warn_of_queries(judged: BeirData) -> None:
-    """Say on stderr which judged queries the numbers leave out."""
-    without_relevant = sum(1 for grades in judged.qrels.values() if not any(grade > 0 for grade in grades.values()))
-    if without_relevant:
-        print(
-            f"warning: {without_relevant:,} judged queries have no relevant document and are left out", file=sys.stderr
         )
 
 
@@ -190,52 +195,80 @@ def warn_of_own_documents(own: Collection[str]) -> None:
 
 def searched(
     client: OpenSearch,
-    opened: Engines,
-    judged: BeirData,
+    opened: Engines | None,
+    production: Production,
+    judged: JudgedQueries,
     chosen: Sequence[str],
     measures: Sequence[str],
     own_documents: Collection[str],
     timed: int,
 ) -> tuple[list[EngineResult], CommonOnly | None]:
-    """(what each engine did with the queries, what high-IDF-first puts last; None if it is not measured)."""
+    """(what each engine and template did with the queries, what high-IDF-first puts last; None if it is not measured)."""
     from opensearch_neural.evaluation import engine_comparison
     from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
+    from opensearch_neural.retrievers.template import template_retriever
 
-    queries, qrels, index = judged.queries, judged.qrels, opened.index
-    bodies = {engine: opened.body_of(engine) for engine in chosen}
+    queries, qrels = judged.queries, judged.qrels
+    bodies = {} if opened is None else {engine: opened.body_of(engine) for engine in chosen}
     fast = bodies.get("high-idf-first")
-    passes = len(chosen) * len(engine_comparison.sizes_of(measures))
+    engines = len(chosen) + len(production.templates)
+    passes = engines * len(engine_comparison.sizes_of(measures))
     passes += sum(issubclass(ENGINES[engine], Windowed) for engine in chosen)
     passes += 0 if fast is None else 1 + ("sparse" not in chosen)
-    with progress_bar(len(queries) * passes + len(chosen) * min(timed, len(queries))) as advance:
-        results = [
-            engine_comparison.run_engine(
-                client, index, engine, body_of, queries, qrels, measures, own_documents=own_documents, progress=advance
-            )
+    with progress_bar(len(queries) * passes + engines * min(timed, len(queries))) as advance:
+        retrievers = [
+            OpenSearchRetriever(client, opened.index, engine, body_of, progress=advance)
             for engine, body_of in bodies.items()
+            if opened is not None
         ]
+        for name, template in production.templates.items():
+            retrievers.append(
+                template_retriever(
+                    client, production.index, name, template, id_field=production.id_field, progress=advance
+                )
+            )
         results = [
-            replace(result, certified=certain)
-            for result in results
-            for certain in [
-                engine_comparison.certified_queries(client, opened, result.engine, queries.values(), progress=advance)
-            ]
+            engine_comparison.run_retriever(retriever, queries, qrels, measures, own_documents=own_documents)
+            for retriever in retrievers
         ]
+        if opened is not None:
+            results = [certified(client, opened, result, queries, advance) for result in results]
         if timed:
+            bodies |= {name: template.body for name, template in production.templates.items()}
             texts = list(queries.values())[:timed]
-            times = engine_comparison.time_engines(client, index, bodies, texts, progress=advance)
+            indexes = dict.fromkeys(bodies, production.index if opened is None else opened.index)
+            indexes |= dict.fromkeys(production.templates, production.index)
+            times = engine_comparison.time_engines(client, indexes, bodies, texts, progress=advance)
             results = [
                 replace(result, latency=times[result.engine][0], encode_ms=times[result.engine][1])
                 for result in results
             ]
-        if fast is None:
+        if fast is None or opened is None:
             return results, None
         size = engine_comparison.PAGE
         pages = next((result.runs.get(size) for result in results if result.engine == "sparse"), None)
         if pages is None:
-            sparse = OpenSearchRetriever(client, index, "sparse", opened.body_of("sparse"), progress=advance)
+            sparse = OpenSearchRetriever(client, opened.index, "sparse", opened.body_of("sparse"), progress=advance)
             pages = sparse.retrieve(queries, size)
-        return results, engine_comparison.common_only(client, index, fast, queries, pages, qrels, progress=advance)
+        return results, engine_comparison.common_only(
+            client, opened.index, fast, queries, pages, qrels, progress=advance
+        )
+
+
+def certified(
+    client: OpenSearch,
+    opened: Engines,
+    result: EngineResult,
+    queries: Mapping[str, str],
+    progress: Callable[[int], object],
+) -> EngineResult:
+    """The result with what is known of its pages, if its engine looks at a part of the documents."""
+    from opensearch_neural.evaluation.engine_comparison import certified_queries
+
+    if result.engine not in ENGINES:
+        return result
+    certain = certified_queries(client, opened, result.engine, queries.values(), progress=progress)
+    return replace(result, certified=certain)
 
 
 @contextmanager
@@ -256,41 +289,34 @@ def progress_bar(total: int) -> Iterator[Callable[[int], object]]:
 
 def summarize(
     client: OpenSearch,
-    opened: Engines,
-    judged: BeirData,
-    folder: Path,
+    opened: Engines | None,
+    index: str,
+    evaluation: Evaluation,
+    judged: JudgedQueries,
+    rows: list[Row],
     results: Sequence[EngineResult],
-    baseline: str | None,
     lost: CommonOnly | None,
     expectations: Sequence[Expectation],
-    seed: int,
 ) -> Summary:
     """The result file of this evaluation."""
     from opensearch_neural.evaluation import engine_comparison
     from opensearch_neural.evaluation.provenance import machine_facts
-    from opensearch_neural.evaluation.results import Summary, data_facts
+    from opensearch_neural.evaluation.results import Summary
 
-    rows = engine_comparison.engine_rows(judged.name, results, baseline=baseline, seed=seed)
     if lost is not None:
-        rows += engine_comparison.common_only_rows(judged.name, lost)
-    files = [
-        judged.corpus_path,
-        *sorted(folder.glob("queries.jsonl*")),
-        *sorted(folder.glob(f"qrels/{judged.split}.tsv*")),
-    ]
+        rows = [*rows, *engine_comparison.common_only_rows(judged.name, lost)]
     models = [
         f"{kind} {meta.name}"
         for kind in ("sparse", "dense", "quantized")
-        if (meta := getattr(opened.meta, kind)) is not None
+        if opened is not None and (meta := getattr(opened.meta, kind)) is not None
     ]
-    documents = client.count(index=opened.index)["count"]
-    means = {(result.engine, name): value for result in results for name, value in result.measured.mean.items()}
-    title = f"{judged.name} ({judged.split}): {documents:,} documents, {results[0].measured.queries:,} queries"
+    documents = client.count(index=index)["count"]
+    what = f"{documents:,} documents, {results[0].measured.queries:,} queries"
     return Summary.of_this_run(
         machine={**machine_facts(), "opensearch": client.info()["version"]["number"]},
-        data=[data_facts(folder, [path.relative_to(folder).as_posix() for path in files])],
-        seeds=[seed],
+        data=evaluation.facts(judged),
+        seeds=[evaluation.seed],
         rows=rows,
-        goals=[expectation.goal(means[expectation.engine, expectation.measure]) for expectation in expectations],
-        title=title + (f"; {', '.join(models)}" if models else ""),
+        goals=[expectation.goal_of(results) for expectation in expectations],
+        title="; ".join([f"{title_of(judged)}: {what}", *([", ".join(models)] if models else [])]),
     )

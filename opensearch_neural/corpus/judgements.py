@@ -1,6 +1,7 @@
 """Queries and what is judged relevant to them (qrels), in the formats of BEIR and TREC.
 
 data = BeirData.load("scifact", "test")
+judged = JudgedQueries.of_files("queries.jsonl", "clicks.qrels")  # without a corpus
 """
 
 from __future__ import annotations
@@ -27,24 +28,30 @@ QUERY_NAMES = FieldNames(
 
 
 @dataclass(slots=True)
-class BeirData:
-    """One split of a test collection in BEIR layout."""
+class JudgedQueries:
+    """Queries and their judgements, with or without a corpus."""
 
     name: str
     split: str
     queries: dict[str, str]
     """{query id: text} of the judged queries"""
-    qrels: dict[str, dict[str, int]]
+    qrels: dict[str, dict[str, float]]
     """{query id: {document id: grade}}"""
-    corpus_path: Path
+    files: tuple[Path, ...]
+    """What was read: the queries' file and the judgements'."""
 
     @classmethod
-    def load(cls, folder: str | Path, split: str = "test") -> BeirData:
+    def of_files(cls, queries: str | Path, qrels: str | Path) -> JudgedQueries:
         """Raises InputError if a file is missing or broken, or if no judged query has a text."""
+        queries, qrels = Path(queries), Path(qrels)
+        return cls(qrels.name.partition(".")[0], "", *_judged(queries, qrels), (queries, qrels))
+
+    @classmethod
+    def of_folder(cls, folder: str | Path, split: str = "test") -> JudgedQueries:
+        """One split of a folder in BEIR layout, which needs no corpus. Raises InputError as `of_files`."""
         folder = Path(folder)
         if not is_folder(folder):
             raise InputError(f"{folder} is not a folder", "expected a folder in BEIR layout")
-        corpus_path = Path(format_of(folder, "beir")[1])
         splits = {
             path.name.partition(".tsv")[0]: path
             for path in sorted((folder / "qrels").glob("*.tsv*"))
@@ -56,22 +63,42 @@ class BeirData:
                 f"{folder} has no judgements for the split {split!r} (qrels/{split}.tsv)",
                 f"available: {available}" if available else "it has no qrels/*.tsv at all",
             )
-        qrels = read_qrels(splits[split])
-        texts = read_queries(folder)
-        judged = {query: grades for query, grades in qrels.items() if query in texts}
-        if without_text := len(qrels) - len(judged):
-            first = next(query for query in qrels if query not in texts)
-            if not judged:
-                raise InputError(
-                    f"{splits[split]} judges {without_text:,} queries, and {_query_file(folder)} has the text of none of "
-                    f"them, {first!r} first"
-                )
-            log.warning(
-                "%s: %s judged queries are left out, %r first: %s has no text of them",
-                splits[split], f"{without_text:,}", first, _query_file(folder).name,
-            )  # fmt: skip
-        queries = {query: texts[query] for query in judged}
-        return cls(folder.resolve().name, split, queries, judged, corpus_path)
+        files = _query_file(folder), splits[split]
+        return cls(folder.resolve().name, split, *_judged(*files), files)
+
+
+@dataclass(slots=True)
+class BeirData(JudgedQueries):
+    """One split of a test collection in BEIR layout."""
+
+    corpus_path: Path
+
+    @classmethod
+    def load(cls, folder: str | Path, split: str = "test") -> BeirData:
+        """Raises InputError if a file is missing or broken, or if no judged query has a text."""
+        if not is_folder(Path(folder)):
+            raise InputError(f"{folder} is not a folder", "expected a folder in BEIR layout")
+        corpus_path = Path(format_of(folder, "beir")[1])
+        judged = JudgedQueries.of_folder(folder, split)
+        return cls(judged.name, split, judged.queries, judged.qrels, judged.files, corpus_path)
+
+
+def _judged(query_file: Path, qrels_file: Path) -> tuple[dict[str, str], dict[str, dict[str, float]]]:
+    """(texts, judgements) of the judged queries that have a text."""
+    qrels, texts = read_qrels(qrels_file), read_queries(query_file)
+    judged = {query: grades for query, grades in qrels.items() if query in texts}
+    if without_text := len(qrels) - len(judged):
+        first = next(query for query in qrels if query not in texts)
+        if not judged:
+            raise InputError(
+                f"{qrels_file} judges {without_text:,} queries, and {query_file} has the text of none of "
+                f"them, {first!r} first"
+            )
+        log.warning(
+            "%s: %s judged queries are left out, %r first: %s has no text of them",
+            qrels_file, f"{without_text:,}", first, query_file.name,
+        )  # fmt: skip
+    return {query: texts[query] for query in judged}, judged
 
 
 def read_queries(path: str | Path) -> dict[str, str]:
@@ -126,17 +153,17 @@ def _query_file(folder: Path) -> Path:
     )
 
 
-def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
+def read_qrels(path: str | Path) -> dict[str, dict[str, float]]:
     """{query id: {document id: grade}} of a BEIR tsv (with header) or a TREC file (query, 0, document, grade).
 
-    As trec_eval reads them: blanks at the end of a line say nothing, and a fraction of a grade is cut off. Lines that begin
-    with # are comments. What is cut or left out is counted, and a warning says so.
+    Blanks at the end of a line say nothing, as for trec_eval. A grade may be a fraction, as clicks give, and is kept as it
+    is (trec_eval would cut it off); a whole one is an int. Lines that begin with # are comments; a warning counts them.
     Raises InputError with file and line at the first line that is no judgement, or that contradicts an earlier one.
     """
     stream, file = open_binary(str(path))
-    qrels: dict[str, dict[str, int]] = {}
+    qrels: dict[str, dict[str, float]] = {}
     order: tuple[int, int, int] | None = None
-    comments = fractions = 0
+    comments = 0
     for number, line in read_lines(stream, file):
         if isinstance(line, BadLine):
             raise InputError(f"{file}, line {number}: {line.reason}")
@@ -164,18 +191,14 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
                 "expected query-id, corpus-id, score (tabs; BEIR), or query, 0, document, grade (TREC)",
             )
         query, document, grade = (cells[index] for index in order)
-        match = _GRADE.fullmatch(grade)
-        if match is None:
+        if not _GRADE.fullmatch(grade):
             raise InputError(f"{file}, line {number}: the grade must be a number, found {grade[:40]!r}")
-        fractions += bool((match["fraction"] or "").strip("0"))
-        value = int(match["whole"])
+        value = int(float(grade)) if float(grade).is_integer() else float(grade)
         if qrels.setdefault(query, {}).setdefault(document, value) != value:
             raise InputError(f"{file}, line {number}: {query!r} and {document!r} were judged otherwise before")
     if comments:
         log.warning("%s: %s comments are left out", file, f"{comments:,}")
-    if fractions:
-        log.warning("%s: %s grades have a fraction, which is cut off as trec_eval does", file, f"{fractions:,}")
     return qrels
 
 
-_GRADE = re.compile(r"(?P<whole>[+-]?\d{1,9})(\.(?P<fraction>\d*))?")
+_GRADE = re.compile(r"[+-]?\d{1,9}(\.\d*)?(e-\d{1,2})?")

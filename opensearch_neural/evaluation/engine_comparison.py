@@ -17,12 +17,13 @@ from opensearch_neural.corpus.passages import joined
 from opensearch_neural.engines import BodyOf, Engines
 from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.measures import Measured, Qrels, cutoff, measure, parse_measures, rank
+from opensearch_neural.evaluation.comparison import detectable, holm
+from opensearch_neural.evaluation.measures import Measured, Qrels, cutoff, label, measure, parse_measures, rank
 from opensearch_neural.evaluation.result_rows import rows
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.index.record import existing_record
 from opensearch_neural.queries import Body, neural_sparse, searched_first
-from opensearch_neural.retrievers import Run
+from opensearch_neural.retrievers import Retriever, Run
 from opensearch_neural.retrievers.opensearch import MOST_HITS, Latencies, OpenSearchRetriever, search, time_queries
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ DEEP = 1000
 
 CERTIFIED = "certified"
 """The measure that is the share of queries whose page is certainly that of all documents."""
+
+UNJUDGED = "unjudged@10"
+"""The measure that is the share of the first ten hits without a judgement."""
 
 Progress = Callable[[int], object]
 
@@ -53,6 +57,8 @@ class EngineResult:
     """How long making each of these bodies took; for dense engines mostly the model's time."""
     certified: Sequence[bool] | None = None
     """Of each query, whether its page is certainly that of all documents; None where that can't be proved."""
+    unjudged: float | None = None
+    """The share of the first ten hits that nobody judged; None where there are no hits."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +99,25 @@ def run_engine(
     own_documents: Collection[str] = (),
     progress: Progress | None = None,
 ) -> EngineResult:
+    """Search every query of an index with one engine, and measure; as `run_retriever` otherwise."""
+    retriever = OpenSearchRetriever(client, index, engine, body_of, progress=progress)
+    return run_retriever(retriever, queries, qrels, measures, own_documents=own_documents)
+
+
+def run_retriever(
+    retriever: Retriever,
+    queries: Mapping[str, str],
+    qrels: Qrels,
+    measures: Iterable[str],
+    *,
+    own_documents: Collection[str] = (),
+) -> EngineResult:
     """Search every query, and measure.
 
     own_documents: queries that are documents of the index themselves; each is left out of its own hits, and one more hit is
     asked for in its place.
     Raises ClusterError for an incomplete answer, InputError for what `measure` refuses.
     """
-    retriever = OpenSearchRetriever(client, index, engine, body_of, progress=progress)
     names = list(parse_measures(measures))
     runs: dict[int, Run] = {}
     parts: list[Measured] = []
@@ -112,7 +130,13 @@ def run_engine(
     measured = replace(
         parts[0], per_query={name: per_query[name] for name in names}, mean={name: mean[name] for name in names}
     )
-    return EngineResult(engine, measured, runs)
+    return EngineResult(retriever.name, measured, runs, unjudged=unjudged_share(next(iter(runs.values())), qrels))
+
+
+def unjudged_share(run: Run, qrels: Qrels) -> float | None:
+    """The share of the first ten hits of judged queries that have no judgement; None where there are no hits."""
+    hits = [(query, document) for query in qrels for document, _ in rank(run.get(query, {}))[:PAGE]]
+    return sum(document not in qrels[query] for query, document in hits) / len(hits) if hits else None
 
 
 def without_own_documents(run: Run, own_documents: Collection[str], size: int) -> Run:
@@ -284,8 +308,12 @@ def engine_rows(
 ) -> list[Row]:
     """The result rows of several engines on one set: measures, differences to `baseline`, latencies in milliseconds."""
     results = list(results)
-    made = rows(data, {result.engine: result.measured for result in results}, baseline=baseline, seed=seed)
+    measured = {result.engine: result.measured for result in results}
+    made = rows(data, measured, baseline=baseline, seed=seed)
+    made += holm_rows(made) + detectable_rows(made, measured)
     for result in results:
+        if result.unjudged is not None:
+            made.append(Row(data, result.engine, UNJUDGED, result.unjudged, None, None, result.measured.queries))
         for what, times in (("", result.latency), ("encode ", result.encode_ms)):
             if times is not None:
                 for name, value in (("P50 ms", times.p50), ("P99 ms", times.p99)):
@@ -294,6 +322,34 @@ def engine_rows(
             share = sum(result.certified) / max(1, len(result.certified))
             made.append(Row(data, result.engine, CERTIFIED, share, None, None, len(result.certified)))
     return made
+
+
+def holm_rows(made: Sequence[Row]) -> list[Row]:
+    """The p-values of each measure, corrected for the number of engines that are compared with the baseline."""
+    family: dict[str, list[Row]] = {}
+    for row in made:
+        if row.kind == "p-value":
+            family.setdefault(row.measure, []).append(row)
+    return [
+        replace(row, kind="holm", value=value)
+        for of_measure in family.values()
+        for row, value in zip(of_measure, holm([row.value for row in of_measure]), strict=True)
+    ]
+
+
+def detectable_rows(made: Sequence[Row], measured: Mapping[str, Measured]) -> list[Row]:
+    """The smallest difference to the baseline that so many queries show, of each engine and measure (see `detectable`)."""
+    result = []
+    for row in made:
+        if row.kind == "difference":
+            values, base = (
+                {label(name): of for name, of in measured[engine].per_query.items()}[row.measure]
+                for engine in (row.engine, row.baseline)
+            )
+            smallest = detectable([values[query] - base[query] for query in values])
+            if smallest is not None:
+                result.append(replace(row, kind="detectable", value=smallest, low=None, high=None))
+    return result
 
 
 def common_only_rows(data: str, lost: CommonOnly) -> list[Row]:

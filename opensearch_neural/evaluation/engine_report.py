@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.engine_comparison import CommonOnly, EngineResult
+from opensearch_neural.evaluation.engine_comparison import UNJUDGED, CommonOnly, EngineResult
 from opensearch_neural.evaluation.measures import label
-from opensearch_neural.evaluation.results import Key, Row, Summary
+from opensearch_neural.evaluation.results import Key, Kind, Row, Summary
 from opensearch_neural.evaluation.run_files import write_run
-from opensearch_neural.evaluation.tables import result_table, table
+from opensearch_neural.evaluation.tables import cell, result_table, table
 from opensearch_neural.files import write_text
 
 
@@ -37,26 +38,17 @@ def write_runs(folder: Path, results: Sequence[EngineResult]) -> None:
 def print_tables(
     summary: Summary, results: Sequence[EngineResult], baseline: str | None, lost: CommonOnly | None
 ) -> None:
-    """Means and latencies, differences to the baseline, what high-IDF-first puts last, and the goals."""
-    measures = list(results[0].measured.mean)
+    """Means and latencies, differences to the baseline, segments, what high-IDF-first puts last, and the goals."""
+    measures = [label(name) for name in results[0].measured.mean]
     timed = ["P50 ms", "P99 ms", "encode P50 ms"] if results[0].latency is not None else []
+    data = summary.rows[0].set
+    whole = [row for row in summary.rows if row.set == data]
     print(f"{summary.title}\n")
-    print(result_table(summary.rows, [*map(label, measures), *timed]))
+    print(result_table(whole, [*measures, UNJUDGED, *timed]))
     others = [result.engine for result in results if result.engine != baseline]
     if baseline is not None and others:
-        by_key = {row.key: row for row in summary.rows}
-
-        def compared(engine: str, measure: str) -> str:
-            key = Key(summary.rows[0].set, engine, label(measure), "difference", baseline or "")
-            return difference(by_key[key], by_key[key._replace(kind="p-value")])
-
-        print(f"\ndifference to {baseline} [95% interval], p\n")
-        print(
-            table(
-                ["engine", *map(label, measures)],
-                [[engine, *(compared(engine, measure) for measure in measures)] for engine in others],
-            )
-        )
+        print_differences(whole, others, measures, baseline)
+    print_segments([row for row in summary.rows if row.set != data], measures, baseline)
     for result in results:
         if result.measured.unanswered:
             print(f"\n{result.engine} found nothing for {result.measured.unanswered:,} queries; each counts as 0")
@@ -74,6 +66,38 @@ def print_tables(
         )
     for goal in summary.goals:
         print(f"\n{'met' if goal.met else 'MISSED'}: {goal.goal}: {goal.value:.4f}")
+
+
+def print_differences(whole: Sequence[Row], others: Sequence[str], measures: Sequence[str], baseline: str) -> None:
+    """Each engine's differences to the baseline, and how small a difference could have been seen."""
+    by_key = {row.key: row for row in whole}
+
+    def compared(engine: str, measure: str, kind: Kind) -> Row | None:
+        return by_key.get(Key(whole[0].set, engine, measure, kind, baseline))
+
+    def cells(engine: str) -> Iterator[str]:
+        for measure in measures:
+            row, p = compared(engine, measure, "difference"), compared(engine, measure, "holm")
+            yield difference(row, p) if row is not None and p is not None else ""
+
+    holm = f", corrected for {len(others)} comparisons (Holm)" if len(others) > 1 else ""
+    print(f"\ndifference to {baseline} [95% interval], p{holm}\n")
+    print(table(["engine", *measures], [[engine, *cells(engine)] for engine in others]))
+    smallest = [[compared(engine, measure, "detectable") for measure in measures] for engine in others]
+    if any(row is not None for line in smallest for row in line):
+        print(f"\nsmallest difference that these {whole[0].n:,} queries show, four times in five\n")
+        lines = zip(others, smallest, strict=True)
+        print(table(["engine", *measures], [[engine, *(cell(row, False) for row in line)] for engine, line in lines]))
+
+
+def print_segments(rows: Sequence[Row], measures: Sequence[str], baseline: str | None) -> None:
+    """A line for each segment and engine: means with intervals, and the first measure's difference to the baseline."""
+    if rows:
+        print("\nsegments [95% interval]\n")
+        queries = {row.set: row.n for row in rows}
+        named = [replace(row, set=f"{row.set} ({queries[row.set]:,} queries)") for row in rows]
+        columns = [*measures, *([f"{measures[0]} - {baseline}"] if baseline else [])]
+        print(result_table(named, columns, intervals=True))
 
 
 def difference(row: Row, p: Row) -> str:
@@ -100,5 +124,5 @@ def print_per_query(
         wins, losses = [pair for pair in change if pair[0] > 0], [pair for pair in change[::-1] if pair[0] < 0]
         print(f"\n{result.engine} against {baseline}, {label(measure)}: {len(wins):,} wins, {len(losses):,} losses")
         for gain, query in wins[:shown] + losses[:shown]:
-            text = " ".join(queries[query].split())
+            text = " ".join(queries.get(query, "").split())
             print(f"  {gain:+.3f}  {base[query]:.3f} → {values[query]:.3f}  {query}  {text[:100]}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.engine_comparison import EngineResult
 from opensearch_neural.evaluation.measures import label, parse_measures
 from opensearch_neural.evaluation.results import Goal
 
@@ -24,10 +25,15 @@ class Expectation:
         words = f"{self.engine} {label(self.measure)} between {self.low:g} and {self.high:g}"
         return Goal(words, f"{self.low:g} to {self.high:g}", value, self.low <= value <= self.high)
 
+    def goal_of(self, results: Iterable[EngineResult]) -> Goal:
+        """As `goal`, of what was measured."""
+        (value,) = (each.measured.mean[self.measure] for each in results if each.engine == self.engine)
+        return self.goal(value)
+
 
 def parse_expectation(text: str, engines: Sequence[str], measures: Sequence[str]) -> Expectation:
     """`Expectation` from "bm25:nDCG@10=0.66..0.70". Raises InputError naming what is wrong with it."""
-    match = re.fullmatch(r"(?P<engine>[\w-]+):(?P<measure>.+)=(?P<low>[\d.]+?)\.\.(?P<high>[\d.]+)", text)
+    match = re.fullmatch(r"(?P<engine>[\w.-]+):(?P<measure>.+)=(?P<low>[\d.]+?)\.\.(?P<high>[\d.]+)", text)
     try:
         if match is None:
             raise ValueError

@@ -18,8 +18,8 @@ from opensearch_neural.retrievers import Run
 if TYPE_CHECKING:
     from ir_measures.measures import Measure
 
-Qrels = Mapping[str, Mapping[str, int]]
-"""{query id: {document id: grade}}"""
+Qrels = Mapping[str, Mapping[str, float]]
+"""{query id: {document id: grade}}; above 0 is relevant"""
 
 MEASURES = ("nDCG@10", "RR@10", "R@100", "R@1000")
 
@@ -47,8 +47,10 @@ class Measured:
 def measure(run: Mapping[str, Mapping[str, float]], qrels: Qrels, measures: Iterable[str] = MEASURES) -> Measured:
     """Mean and per-query values of `measures`.
 
+    A grade may be a fraction, as clicks give. nDCG then takes it as the gain that it is. A measure of relevant or not
+    (RR, R, AP, P, …) takes any grade above 0 as relevant, and with `rel=2` one of 2 or more.
     Raises InputError for a score that is not a number (query and document named), for qrels without a relevant
-    document, and for an unknown measure.
+    document, for an unknown measure, and for one that knows no fractions where there are some.
     """
     parsed = parse_measures(measures)
     answerable = {query: dict(judged) for query, judged in qrels.items() if any(grade > 0 for grade in judged.values())}
@@ -61,7 +63,15 @@ def measure(run: Mapping[str, Mapping[str, float]], qrels: Qrels, measures: Iter
             # Scores become ranks: exact in the single precision that trec_eval compares, and free of ties.
             ranked[query] = {document: float(len(hits) - at) for at, (document, _) in enumerate(rank(hits))}
     per_query: dict[str, dict[str, float]] = {name: dict.fromkeys(answerable, 0.0) for name in parsed}
-    for result in _ir_measures().iter_calc(list(parsed.values()), answerable, ranked):
+    gains = _gain_measures(parsed) if has_fractions(answerable) else []
+    for name in gains:
+        per_query[name].update(
+            (query, ndcg(list(hits), answerable[query], parsed[name].params.get("cutoff")))
+            for query, hits in ranked.items()
+        )
+    others = [each for name, each in parsed.items() if name not in gains]
+    whole = {query: {document: _whole(grade) for document, grade in of.items()} for query, of in answerable.items()}
+    for result in _ir_measures().iter_calc(others, whole, ranked) if others else ():
         per_query[str(result.measure)][result.query_id] = float(result.value)
     return Measured(
         per_query=per_query,
@@ -71,6 +81,41 @@ def measure(run: Mapping[str, Mapping[str, float]], qrels: Qrels, measures: Iter
         unjudged=sum(1 for query in run if not qrels.get(query)),
         without_relevant=sum(1 for query, judged in qrels.items() if judged and query not in answerable),
     )
+
+
+def has_fractions(qrels: Qrels) -> bool:
+    """Whether any grade is not a whole number."""
+    return any(not float(grade).is_integer() for judged in qrels.values() for grade in judged.values())
+
+
+def ndcg(documents: Sequence[str], grades: Mapping[str, float], cutoff: int | None = None) -> float:
+    """nDCG with the grades themselves as gains and the discount 1 / log2(rank + 1), as trec_eval has it for whole grades.
+
+    Järvelin & Kekäläinen, TOIS 2002. documents: best first. A grade below 0, and a document without one, gains nothing.
+    """
+
+    def dcg(gains: Iterable[float]) -> float:
+        return math.fsum(max(0.0, gain) / math.log2(rank + 1) for rank, gain in enumerate(gains, start=1))
+
+    ideal = dcg(sorted(grades.values(), reverse=True)[:cutoff])
+    return dcg(grades.get(document, 0.0) for document in documents[:cutoff]) / ideal if ideal else 0.0
+
+
+def _whole(grade: float) -> int:
+    """A grade for measures of relevant or not: what is above 0 stays so, and a fraction reaches no `rel` above it."""
+    return max(1, math.floor(grade)) if grade > 0 else math.floor(grade)
+
+
+def _gain_measures(parsed: Mapping[str, Measure]) -> list[str]:
+    """The measures to take by `ndcg`. Raises InputError for one that has gains of other kinds, which need whole grades."""
+    gains = [name for name, each in parsed.items() if each.NAME == "nDCG" and set(each.params) <= {"cutoff"}]
+    for name, each in parsed.items():
+        if name not in gains and "rel" not in each.SUPPORTED_PARAMS and each.NAME != "Judged":
+            raise InputError(
+                f"the judgements hold fractions, and {name} is defined for whole grades only",
+                "take nDCG, or round them",
+            )
+    return gains
 
 
 def averaged(runs: Sequence[Measured]) -> Measured:

@@ -31,7 +31,7 @@ from opensearch_neural.files import write_text
 FILE_NAME = "summary.json"
 
 
-Kind = Literal["value", "difference", "p-value", "ratio"]
+Kind = Literal["value", "difference", "p-value", "holm", "detectable", "ratio"]
 
 
 class Key(NamedTuple):
@@ -83,7 +83,8 @@ class Row:
     seed: int | None = None
     """The seed that the engine was trained with, if several were."""
     kind: Kind = "value"
-    """A value of the engine, its difference from the baseline, the p-value of that, or its ratio to the baseline."""
+    """A value of the engine, its difference from the baseline, the p-value of that (as it is, or corrected by Holm for the
+    number of engines), the smallest difference that so many queries show, or the engine's ratio to the baseline."""
     variant: str = ""
     """How the engine was measured, if in several ways: the layout of its index, a part of the queries."""
     engine_label: str = ""
@@ -110,13 +111,14 @@ class Row:
 
     @property
     def column(self) -> str:
-        """What heads the row's column in tables: "nDCG@10", "nDCG@10 - bm25", "p(nDCG@10 - bm25)", "P99 / bm25"."""
+        """What heads the row's column in tables: "nDCG@10", "nDCG@10 - bm25", "p(nDCG@10 - bm25)", "P99 / bm25", …"""
         if self.measure_label or self.kind == "value":
             return self.measure_label or self.measure
         if self.kind == "ratio":
             return f"{self.measure} / {self.against}"
         difference = f"{self.measure} - {self.against}"
-        return f"p({difference})" if self.kind == "p-value" else difference
+        named = {"p-value": "p({})", "holm": "Holm's p({})", "detectable": "detectable {}"}
+        return named.get(self.kind, "{}").format(difference)
 
     def to_json(self) -> dict[str, Any]:
         """Its fields, without those that hold their default."""

@@ -67,14 +67,17 @@ class OpenSearchRetriever:
         *,
         threads: int = 4,
         progress: Callable[[int], object] | None = None,
+        hits_of: Callable[[Body, Any, int], dict[str, float]] | None = None,
     ) -> None:
-        """progress: called with the number of queries answered since the last call."""
+        """progress: called with the number of queries answered since the last call.
+        hits_of: (body, answer, hits wanted) → {document: score}; else as the bodies of `queries` are answered"""
         self.name = name
         self._client = client
         self._index = index
         self._body = body
         self._threads = threads
         self._progress = progress
+        self._hits_of = hits_of or _hits
 
     def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
         """The `k` best documents of each query, k up to 10,000.
@@ -92,7 +95,9 @@ class OpenSearchRetriever:
                 bodies = [_ids_only(self._body(text, k)) for _, text in chunk]
                 answers = list(pool.map(self._search, bodies))
                 for (query_id, _), body, answer in zip(chunk, bodies, answers, strict=True):
-                    run[query_id] = dict(sorted(_hits(body, answer, k).items(), key=lambda hit: (-hit[1], hit[0])))
+                    run[query_id] = dict(
+                        sorted(self._hits_of(body, answer, k).items(), key=lambda hit: (-hit[1], hit[0]))
+                    )
                 if self._progress:
                     self._progress(len(chunk))
         return run

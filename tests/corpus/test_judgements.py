@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from corpus_files import RECORDS, ids, jsonl, written
 
-from opensearch_neural.corpus.judgements import BeirData, read_qrels, read_queries
+from opensearch_neural.corpus.judgements import BeirData, JudgedQueries, read_qrels, read_queries
 from opensearch_neural.errors import InputError
 
 
@@ -69,6 +69,7 @@ def test_judgements_of_trec_are_separated_by_any_blanks(tmp_path: Path) -> None:
         (b"query-id\tdocument\nq1\td1\n", "line 1: expected the header query-id, corpus-id, score"),
         (b"q1\td1\tgood\n", "line 1: the grade must be a number, found 'good'"),
         (b"q1 0 d1 1e2\n", "line 1: the grade must be a number, found '1e2'"),
+        (b"q1 0 d1 nan\n", "line 1: the grade must be a number, found 'nan'"),
         (b"q1\td1\t1\nq1\td1\t1\nq1\td1\t2\n", "line 3: 'q1' and 'd1' were judged otherwise before"),
         (b"q1\t\xff\t1\n", "line 1: invalid UTF-8"),
     ],
@@ -115,11 +116,27 @@ def test_judged_queries_without_a_text_are_left_out_and_counted(
         BeirData.load(folder, "train")
 
 
-def test_qrels_are_read_as_trec_eval_reads_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    data = b"# judged in May\n#\nq1 0 d1 1  \nq1\t0\td2\t0.9\t\t\n\nq2 Q0 d1 -1.5\n#3 0 d1 2\n"
-    assert read_qrels(written(tmp_path / "q", data)) == {"q1": {"d1": 1, "d2": 0}, "q2": {"d1": -1}, "#3": {"d1": 2}}
+def test_fractions_of_grades_are_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = b"# judged in May\n#\nq1 0 d1 1.0  \nq1\t0\td2\t0.9\t\t\n\nq2 Q0 d1 -1.5\nq2 0 d2 5e-2\n#3 0 d1 2\n"
+    qrels = read_qrels(written(tmp_path / "q", data))
+    assert qrels == {"q1": {"d1": 1, "d2": 0.9}, "q2": {"d1": -1.5, "d2": 0.05}, "#3": {"d1": 2}}
+    assert isinstance(qrels["q1"]["d1"], int)
     assert "2 comments are left out" in caplog.text
-    assert "2 grades have a fraction, which is cut off as trec_eval does" in caplog.text
+
+
+def test_judgements_need_no_corpus(tmp_path: Path) -> None:
+    queries, qrels = tmp_path / "queries.tsv", tmp_path / "judged.qrels"
+    written(queries, b"q1\twhat causes a rainbow\nq2\tunjudged\n")
+    written(qrels, b"q1 0 d1 0.5\n")
+    judged = JudgedQueries.of_files(queries, qrels)
+    assert (judged.name, judged.queries, judged.qrels) == (
+        "judged",
+        {"q1": "what causes a rainbow"},
+        {"q1": {"d1": 0.5}},
+    )
+    folder = beir_folder(tmp_path / "set")
+    (folder / "corpus.jsonl").unlink()
+    assert JudgedQueries.of_folder(folder, "test").qrels == {"2": {"b": 1}}
 
 
 def test_blanks_behind_a_judgement_of_beir_say_nothing(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.comparison import compare, interval
+from opensearch_neural.evaluation.comparison import compare, detectable, holm, interval
 from opensearch_neural.evaluation.measures import Measured
 from opensearch_neural.evaluation.result_rows import rows
 
@@ -121,3 +121,22 @@ def test_a_comparison_of_different_queries_is_refused() -> None:
         compare({"q1": 1.0, "q2": 1.0}, {"q1": 1.0})
     with pytest.raises(InputError, match="at least one"):
         compare({}, {})
+
+
+def test_holm_multiplies_by_the_number_of_what_is_left() -> None:
+    # Worked out by hand: 0.01 * 4, 0.02 * 3 = 0.06, 0.03 * 2 = 0.06, 0.9 * 1.
+    assert holm([0.03, 0.01, 0.9, 0.02]) == pytest.approx([0.06, 0.04, 0.9, 0.06])
+    assert holm([0.4, 0.6]) == [0.8, 0.8], "none is below one that was smaller"
+    assert holm([0.5]) == [0.5] and holm([]) == []
+
+
+def test_the_smallest_difference_that_can_be_seen_is_found_four_times_in_five() -> None:
+    assert detectable([0.0, 0.2] * 50) == pytest.approx((1.959964 + 0.841621) * np.std([0.0, 0.2] * 50, ddof=1) / 10)
+    assert detectable([0.3]) is None
+    generator = np.random.default_rng(0)
+    found = 0
+    for _ in range(2_000):
+        noise = generator.normal(0, 0.3, 100)
+        sample = noise + (1.959964 + 0.841621) * 0.3 / 10
+        found += abs(sample.mean()) / (sample.std(ddof=1) / 10) > 1.984  # t(99)
+    assert found / 2_000 == pytest.approx(0.8, abs=0.03)

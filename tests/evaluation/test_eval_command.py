@@ -18,7 +18,8 @@ from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
 from opensearch_neural import queries
 from opensearch_neural.cluster.connect import connect
-from opensearch_neural.commands.evaluate import chosen_baseline, chosen_engines, evaluate
+from opensearch_neural.commands.evaluate import chosen_engines, evaluate
+from opensearch_neural.commands.evaluation_options import chosen_baseline
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation import engine_comparison as experiment
 from opensearch_neural.evaluation.engine_report import difference
@@ -156,7 +157,7 @@ def test_the_tables_name_engines_measures_and_differences(osn_eval: Osn) -> None
     lines = result.stdout.splitlines()
     header = next(line for line in lines if line.startswith("| engine"))
     assert [cell.strip() for cell in header.strip("|").split("|")] == [
-        "engine", "nDCG@10", "MRR@10", "R@100", "R@1000", "P50 ms", "P99 ms", "encode P50 ms",
+        "engine", "nDCG@10", "MRR@10", "R@100", "R@1000", "unjudged@10", "P50 ms", "P99 ms", "encode P50 ms",
     ]  # fmt: skip
     assert "difference to bm25 [95% interval], p" in result.stdout
     assert "high-idf-first found nothing for 2 queries; each counts as 0" in result.stdout
@@ -357,9 +358,9 @@ def test_engine_names_are_taken_once_and_checked() -> None:
 
 
 def test_the_baseline_is_bm25_where_it_is_measured() -> None:
-    assert chosen_baseline(None, ["sparse", "bm25"]) == "bm25"
-    assert chosen_baseline(None, ["sparse", "dense"]) is None
-    assert chosen_baseline("dense", ["sparse", "dense"]) == "dense"
+    assert chosen_baseline(None, ["sparse", "bm25"], "bm25") == "bm25"
+    assert chosen_baseline(None, ["sparse", "dense"], "bm25") is None
+    assert chosen_baseline("dense", ["sparse", "dense"], "bm25") == "dense"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from opensearch_neural.errors import InputError, MissingExtra
 from opensearch_neural.evaluation.comparison import compare
-from opensearch_neural.evaluation.measures import Measured, averaged, cutoff, label, measure, parse_measures
+from opensearch_neural.evaluation.measures import Measured, averaged, cutoff, label, measure, ndcg, parse_measures
 from opensearch_neural.retrievers.bm25 import BM25Retriever
 from opensearch_neural.retrievers.faiss import FaissRetriever
 
@@ -35,6 +35,38 @@ def test_grades_count_in_ndcg() -> None:
     measured = measure({"q": {"good": 3.0, "bad": 2.0, "best": 1.0}}, qrels, ["nDCG@10"])
     # Gains are the grades: 1 at rank 1 and 3 at rank 3, against 3 at rank 1 and 1 at rank 2.
     assert measured.mean["nDCG@10"] == pytest.approx((1 + 3 / 2) / (3 + 1 / math.log2(3)))
+
+
+def test_a_fraction_is_the_gain_that_it_is_and_relevant_where_grades_do_not_count() -> None:
+    """Before, 0.75 and 0.25 were cut to 0, so that no document was relevant."""
+    qrels = {"q": {"half": 0.5, "most": 0.75, "none": 0.0, "two": 2.5}}
+    run = {"q": {"half": 4.0, "none": 3.0, "most": 2.0}}
+    measured = measure(run, qrels, ["nDCG@3", "nDCG@1", "RR@10", "P(rel=2)@2", "R@10"])
+    ideal = 2.5 + 0.75 / math.log2(3) + 0.5 / 2
+    assert measured.mean["nDCG@3"] == pytest.approx((0.5 + 0.75 / 2) / ideal)
+    assert measured.mean["nDCG@1"] == pytest.approx(0.5 / 2.5)
+    assert (measured.mean["RR@10"], measured.mean["P(rel=2)@2"]) == (1.0, 0.0), "half is relevant, and nothing is twice"
+    assert measured.mean["R@10"] == pytest.approx(2 / 3)
+    assert measure({}, qrels, ["nDCG@10"]).mean["nDCG@10"] == 0
+
+
+def test_ndcg_of_fractions_is_trec_evals_where_grades_are_whole() -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(50):
+        grades = {f"d{at}": int(grade) for at, grade in enumerate(generator.integers(-1, 4, 12))} | {"best": 1}
+        run = {
+            f"d{at}": float(score) for at, score in zip(generator.permutation(20), generator.random(20), strict=True)
+        }
+        expected = measure({"q": run}, {"q": grades}, ["nDCG@10", "nDCG"]).mean
+        ranked = sorted(run, key=lambda document: -run[document])
+        assert ndcg(ranked, grades, 10) == pytest.approx(expected["nDCG@10"], abs=1e-6)
+        assert ndcg(ranked, grades) == pytest.approx(expected["nDCG"], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["ERR@10", "nDCG(dcg='exp-log2')@10"])
+def test_a_measure_that_knows_no_fractions_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="defined for whole grades only"):
+        measure({"q": {"d": 1.0}}, {"q": {"d": 0.5}}, [name])
 
 
 @pytest.mark.parametrize("run", [{"q1": {"d1": 1.0, "d2": 0.5}}, {"q1": {"d1": 1.0, "d2": 0.5}, "q2": {}}])

@@ -1,0 +1,64 @@
+"""`osn eval runs`: run files against judgements, without a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from opensearch_neural.commands.evaluation_options import Evaluation, chosen_baseline, evaluation_options, title_of
+from opensearch_neural.errors import InputError
+
+
+@click.command(name="runs")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@evaluation_options
+def runs_command(evaluation: Evaluation, files: tuple[Path, ...]) -> None:
+    """Compare run files (TREC: query Q0 document rank score tag), of any system, with the first of them.
+
+    Measures, intervals and tests are those of `osn eval`; texts of queries are shown by --per-query alone. A run is ranked
+    by its scores, not by its rank column, as trec_eval does. A judged query that a run lacks counts as 0.
+
+    \b
+    osn eval runs bm25.trec mine.trec --qrels judged.qrels
+    osn eval runs a.trec b.trec c.trec --data data/scifact --baseline b --segments segments.tsv --json
+    """
+    from opensearch_neural.evaluation.engine_comparison import EngineResult, unjudged_share
+    from opensearch_neural.evaluation.measures import measure
+    from opensearch_neural.evaluation.results import Summary, data_facts
+    from opensearch_neural.evaluation.run_files import read_run
+
+    judged = evaluation.judged(texts=evaluation.per_query)
+    results = []
+    for name, file in zip(names_of(files), files, strict=True):
+        run = read_run(file)
+        if not run.keys() & judged.qrels.keys():
+            first = next(iter(run), None)
+            raise InputError(
+                f"{file} has hits for none of the {len(judged.qrels):,} judged queries",
+                f"it names queries like {first!r}, the judgements {next(iter(judged.qrels))!r}",
+            )
+        measured = measure(run, judged.qrels, evaluation.names)
+        if measured.unjudged:
+            click.echo(f"warning: {file}: {measured.unjudged:,} queries have no judgement and are left out", err=True)
+        results.append(EngineResult(name, measured, {}, unjudged=unjudged_share(run, judged.qrels)))
+    names = [result.engine for result in results]
+    against = chosen_baseline(evaluation.baseline, names, names[0])
+    summary = Summary.of_this_run(
+        data=[*evaluation.facts(judged), *map(data_facts, files)],
+        seeds=[evaluation.seed],
+        rows=evaluation.rows(judged, results, against),
+        goals=[expectation.goal_of(results) for expectation in evaluation.expected(names)],
+        title=f"{title_of(judged)}: {len(files):,} runs, {results[0].measured.queries:,} queries",
+    )
+    evaluation.tell(summary, results, judged.queries, against)
+
+
+def names_of(files: Sequence[Path]) -> list[str]:
+    """What tables call the runs: the files' names without ending; of files that share one, their paths."""
+    stems = [file.name.removesuffix(".gz").removesuffix(".trec").removesuffix(".run") for file in files]
+    names = [stem if stems.count(stem) == 1 else str(file) for stem, file in zip(stems, files, strict=True)]
+    if len(set(names)) < len(names):
+        raise InputError("a run file is named twice", "name each once")
+    return names

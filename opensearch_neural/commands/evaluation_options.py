@@ -1,0 +1,241 @@
+"""What `osn eval` and `osn eval runs` have in common: where judgements come from, and how what was measured is told."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from opensearch_neural.errors import InputError
+
+if TYPE_CHECKING:
+    from opensearch_neural.corpus.judgements import JudgedQueries
+    from opensearch_neural.evaluation.engine_comparison import CommonOnly, EngineResult
+    from opensearch_neural.evaluation.expectations import Expectation
+    from opensearch_neural.evaluation.results import Data, Row, Summary
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+MEASURES = "nDCG@10,RR@10,R@100,R@1000"
+SHOWN = 10  # wins, and losses, that --per-query shows
+FILE = click.Path(path_type=Path)
+
+
+@dataclass
+class Evaluation:
+    """What the options said."""
+
+    data: Path | None
+    split: str
+    queries: Path | None
+    qrels: Path | None
+    limit_queries: int | None
+    measures: str
+    baseline: str | None
+    segments: str | None
+    frequencies: Path | None
+    seed: int
+    per_query: bool
+    expect: tuple[str, ...]
+    as_json: bool
+    out: Path | None
+    record: Path | None
+    names: list[str] = field(init=False)
+    """The measures by the names of ir-measures."""
+
+    def __post_init__(self) -> None:
+        from opensearch_neural.evaluation.measures import parse_measures
+
+        if self.per_query and self.as_json:
+            raise click.UsageError("--per-query shows text; for programs, --out writes per-query.tsv")
+        self.names = list(parse_measures(self.measures.split(",")))
+
+    def judged(self, *, texts: bool = True) -> JudgedQueries:
+        """The judged queries. texts: whether their texts are needed. Raises InputError if nothing is judged relevant."""
+        from opensearch_neural.corpus.judgements import JudgedQueries, read_qrels
+
+        if (self.data is None) == (self.qrels is None):
+            raise click.UsageError("give the judgements: --data FOLDER, or --qrels FILE (with --queries FILE)")
+        if self.data is not None:
+            judged = JudgedQueries.of_folder(self.data, self.split)
+        elif self.qrels is not None and self.queries is not None:
+            judged = JudgedQueries.of_files(self.queries, self.qrels)
+        elif self.qrels is not None and not texts:
+            qrels = read_qrels(self.qrels)
+            judged = JudgedQueries(self.qrels.stem, "", dict.fromkeys(qrels, ""), qrels, (self.qrels,))
+        else:
+            raise click.UsageError("--qrels needs the queries' texts: --queries FILE")
+        if not any(grade > 0 for grades in judged.qrels.values() for grade in grades.values()):
+            which = f"the judgements of the split {judged.split!r}" if judged.split else f"{judged.files[-1]}"
+            raise InputError(f"{which} name no relevant document")
+        if self.limit_queries is not None:
+            queries = dict(islice(judged.queries.items(), self.limit_queries))
+            judged = replace(judged, queries=queries, qrels={query: judged.qrels[query] for query in queries})
+        warn_of(judged, self.names)
+        return judged
+
+    def expected(self, engines: Sequence[str]) -> list[Expectation]:
+        from opensearch_neural.evaluation.expectations import parse_expectation
+
+        return [parse_expectation(text, engines, self.names) for text in self.expect]
+
+    def segment_of(self, judged: JudgedQueries) -> dict[str, str]:
+        """{judged query: its segment}; none without --segments. Raises InputError if the file knows none of them."""
+        from opensearch_neural.evaluation.segments import SEGMENT, by_frequency, read_frequencies, read_query_values
+
+        if self.segments is None:
+            return {}
+        if Path(self.segments).is_file():
+            file: str | Path = self.segments
+            known = {query: of for query, of in read_query_values(file, SEGMENT).items() if query in judged.qrels}
+        else:
+            names = [name.strip() for name in self.segments.split(",") if name.strip()]
+            if len(names) < 2 or "/" in self.segments:
+                raise InputError(
+                    f"--segments {self.segments}: neither a file that is there nor names",
+                    "a file of query id and segment, or names like head,torso,tail",
+                )
+            file = self.frequencies or judged.files[0]
+            if not self.frequencies and len(judged.files) < 2:
+                raise InputError(f"--segments {self.segments}: how often is each query asked?", "--frequencies FILE")
+            asked = {query: count for query, count in read_frequencies(file).items() if query in judged.qrels}
+            known = by_frequency(asked, names)
+        if not known:
+            raise InputError(f"{file} says of no judged query what --segments needs")
+        if missing := len(judged.qrels) - len(known):
+            click.echo(f"warning: {missing:,} judged queries are in no segment ({file})", err=True)
+        return known
+
+    def rows(self, judged: JudgedQueries, results: Sequence[EngineResult], against: str | None) -> list[Row]:
+        """The rows of all queries, and of each segment."""
+        from opensearch_neural.evaluation.engine_comparison import engine_rows
+        from opensearch_neural.evaluation.segments import segment_rows
+
+        measured = {result.engine: result.measured for result in results}
+        segments = segment_rows(judged.name, measured, self.segment_of(judged), baseline=against, seed=self.seed)
+        return [*engine_rows(judged.name, results, baseline=against, seed=self.seed), *segments]
+
+    def facts(self, judged: JudgedQueries) -> list[Data]:
+        """Names and hashes of what was read: of a folder its corpus too."""
+        from opensearch_neural.evaluation.results import data_facts
+
+        if self.data is None:
+            return [data_facts(file) for file in judged.files]
+        files = [*sorted(self.data.glob("corpus.jsonl*")), *judged.files]
+        return [data_facts(self.data, [path.relative_to(self.data).as_posix() for path in files])]
+
+    def tell(
+        self,
+        summary: Summary,
+        results: Sequence[EngineResult],
+        queries: Mapping[str, str],
+        against: str | None,
+        lost: CommonOnly | None = None,
+    ) -> None:
+        """Print and write as the options say; exit with 1 where a goal is missed."""
+        from opensearch_neural.evaluation import engine_report
+
+        if self.record is not None:
+            print(f"wrote {summary.write(self.record)}", file=sys.stderr)
+        if self.as_json:
+            print(json.dumps(summary.to_json(), ensure_ascii=False, indent=1))
+        else:
+            engine_report.print_tables(summary, results, against, lost)
+            if self.per_query:
+                engine_report.print_per_query(queries, results, self.names[0], against, SHOWN)
+        if self.out is not None:
+            engine_report.write_runs(self.out, results)
+        if not all(goal.met for goal in summary.goals):
+            sys.exit(1)
+
+
+def chosen_baseline(name: str | None, engines: Sequence[str], default: str) -> str | None:
+    """The engine that differences are taken to, or None. Raises InputError for one that is not measured."""
+    if name is not None and name not in engines:
+        raise InputError(f"the baseline {name!r} is not among the engines measured ({', '.join(engines)})")
+    return name or (default if default in engines else None)
+
+
+def title_of(judged: JudgedQueries) -> str:
+    return f"{judged.name} ({judged.split})" if judged.split else judged.name
+
+
+def warn_of(judged: JudgedQueries, names: Sequence[str]) -> None:
+    """Say on stderr which judged queries the numbers leave out, and how fractions are taken."""
+    from opensearch_neural.evaluation.measures import has_fractions
+
+    without_relevant = sum(1 for grades in judged.qrels.values() if not any(grade > 0 for grade in grades.values()))
+    if without_relevant:
+        click.echo(f"warning: {without_relevant:,} judged queries have no relevant document and are left out", err=True)
+    others = [name for name in names if not name.startswith("nDCG")]
+    if has_fractions(judged.qrels):
+        also = f"; {', '.join(others)} count any grade above 0 as relevant" if others else ""
+        click.echo(f"grades are fractions: nDCG takes them as they are{also}", err=True)
+
+
+def evaluation_options(command: Command) -> Command:
+    """The options of `Evaluation`, which the command gets as `evaluation`; None before a subcommand."""
+    options = [
+        click.option("--data", type=FILE, default=None, help="A folder in BEIR layout: queries and qrels/SPLIT.tsv."),
+        click.option("--split", default="test", show_default=True, help="Which judgements of --data."),
+        click.option(
+            "--queries", type=FILE, default=None, help="Instead of --data: the queries, as jsonl, tsv or csv."
+        ),
+        click.option("--qrels", type=FILE, default=None, help="Instead of --data: the judgements, as TREC or BEIR."),
+        click.option(
+            "--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N judged queries."
+        ),
+        click.option("--measures", default=MEASURES, show_default=True, help="Names of ir-measures."),
+        click.option("--baseline", default=None, help="The engine to compare with.  [default: bm25, or the first run]"),
+        click.option(
+            "--segments", default=None, help="A file of query id and segment, or names, most frequent queries first."
+        ),
+        click.option(
+            "--frequencies",
+            type=FILE,
+            default=None,
+            help="A file of query id and searches, for names of --segments.  [default: `frequency` of the queries]",
+        ),
+        click.option("--seed", type=int, default=0, show_default=True, help="Of the bootstrap and the randomization."),
+        click.option(
+            "--per-query", is_flag=True, help=f"Show the {SHOWN} largest wins and losses against the baseline."
+        ),
+        click.option(
+            "--expect",
+            multiple=True,
+            help="ENGINE:MEASURE=LOW..HIGH: a goal; the exit status is 1 where one is missed.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print a result file instead of tables."),
+        click.option("--out", type=FILE, default=None, help="Write run files and per-query values here."),
+        click.option("--record", type=FILE, default=None, help="Write the result file summary.json here."),
+    ]
+    own = [each.name for each in Evaluation.__dataclass_fields__.values() if each.init]
+
+    @functools.wraps(command)
+    def with_evaluation(*args: Any, **kwargs: Any) -> Any:
+        said = {name: kwargs.pop(name) for name in own}
+        ctx = click.get_current_context()
+        if ctx.invoked_subcommand is not None:
+            refuse_options_before(ctx)
+            return None
+        return command(*args, evaluation=Evaluation(**said), **kwargs)
+
+    decorated: Any = with_evaluation
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated
+
+
+def refuse_options_before(ctx: click.Context) -> None:
+    """Raise UsageError if an option stands before the name of a subcommand, where it would say nothing."""
+    for name in ctx.params:
+        if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
+            flag = next(each.opts[0] for each in ctx.command.params if each.name == name)
+            raise click.UsageError(f"{flag} belongs behind {ctx.invoked_subcommand!r}, or is none of its options")

@@ -1,0 +1,117 @@
+"""Parts of the judged queries that are measured apart: head, torso and tail by how often they are asked, or any named.
+
+segments = by_frequency({"q1": 900, "q2": 40, "q3": 1}, ["head", "torso", "tail"])
+rows = segment_rows("docs", results, segments, baseline="bm25")
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from opensearch_neural.corpus.documents import Defect, fields_of, identifier
+from opensearch_neural.corpus.json_lines import parse_object
+from opensearch_neural.corpus.judgements import QUERY_NAMES
+from opensearch_neural.corpus.text_files import BadLine, open_binary, read_lines
+from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.measures import Measured
+from opensearch_neural.evaluation.result_rows import rows
+from opensearch_neural.evaluation.results import Row
+
+SEGMENT = ("segment",)
+FREQUENCY = ("frequency", "count", "searches")
+
+
+def read_query_values(path: str | Path, names: Sequence[str]) -> dict[str, str]:
+    """{query id: value} of a tsv or csv of two columns, with a header or without, or of jsonl (`_id` and one of `names`).
+
+    Raises InputError with file and line at the first line that is neither, or that gives a query a second value.
+    """
+    stream, file = open_binary(str(path))
+    values: dict[str, str] = {}
+    for number, line in read_lines(stream, file):
+        try:
+            if isinstance(line, BadLine):
+                raise Defect(line.reason)
+            query, value = _json_value(line, names) if line.lstrip()[:1] == b"{" else _cells(line, names)
+        except Defect as defect:
+            raise InputError(f"{file}, line {number}: {defect}") from None
+        if value in names and not values:
+            continue  # the header
+        if values.setdefault(query, value) != value:
+            raise InputError(f"{file}, line {number}: the query {query!r} had another {names[0]} before")
+    return values
+
+
+def _json_value(line: bytes, names: Sequence[str]) -> tuple[str, str]:
+    record = parse_object(line)
+    id_name, name = QUERY_NAMES.find(record, "id"), next((name for name in names if name in record), None)
+    if id_name is None or name is None:
+        raise Defect(f"expected _id and {' or '.join(names)}; {fields_of(record)}")
+    return identifier(record[id_name], id_name), str(record[name])
+
+
+def _cells(line: bytes, names: Sequence[str]) -> tuple[str, str]:
+    text = line.decode("utf-8", "replace").strip()
+    query, separator, value = text.rpartition("\t") if "\t" in text else text.rpartition(",")
+    if not separator or not query.strip() or not value.strip():
+        raise Defect(f"expected a query id and its {names[0]}, with a tab or a comma between them, found {text[:80]!r}")
+    return query.strip(), value.strip()
+
+
+def read_frequencies(path: str | Path) -> dict[str, float]:
+    """{query id: how often it is asked}. Raises InputError as `read_query_values`, and for what is no such number."""
+    frequencies = {}
+    for query, text in read_query_values(path, FREQUENCY).items():
+        try:
+            frequencies[query] = float(text)
+        except ValueError:
+            frequencies[query] = math.nan
+        if not 0 <= frequencies[query] < math.inf:
+            raise InputError(f"{path}: the frequency of the query {query!r} is no number of searches: {text[:40]!r}")
+    return frequencies
+
+
+def by_frequency(frequencies: Mapping[str, float], names: Sequence[str]) -> dict[str, str]:
+    """{query id: segment}: the most frequent queries first, each segment about as many searches as every other.
+
+    A query stands in the segment in which the middle of its own searches falls.
+    """
+    total, before = math.fsum(frequencies.values()) or 1.0, 0.0
+    segments = {}
+    for query, frequency in sorted(frequencies.items(), key=lambda item: (-item[1], item[0])):
+        middle = (before + frequency / 2) / total
+        segments[query] = names[min(len(names) - 1, int(middle * len(names)))]
+        before += frequency
+    return segments
+
+
+def segment_rows(
+    data: str,
+    measured: Mapping[str, Measured],
+    segments: Mapping[str, str],
+    *,
+    baseline: str | None,
+    seed: int = 0,
+) -> list[Row]:
+    """The rows of each segment, as a set of its own: "docs: head"."""
+    made: list[Row] = []
+    for segment in dict.fromkeys(segments.values()):
+        queries = {query for query, of in segments.items() if of == segment}
+        parts = {engine: restricted(each, queries) for engine, each in measured.items()}
+        if next(iter(parts.values())).queries:
+            made += rows(f"{data}: {segment}", parts, baseline=baseline, seed=seed)
+    return made
+
+
+def restricted(measured: Measured, queries: set[str]) -> Measured:
+    """What was measured, of some of the queries alone."""
+    per_query = {
+        name: {query: value for query, value in values.items() if query in queries}
+        for name, values in measured.per_query.items()
+    }
+    count = len(next(iter(per_query.values())))
+    mean = {name: math.fsum(values.values()) / max(1, count) for name, values in per_query.items()}
+    return replace(measured, per_query=per_query, mean=mean, queries=count)

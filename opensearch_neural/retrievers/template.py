@@ -1,0 +1,76 @@
+"""Production's own query as an engine: a template's answers as they come, from any index, alias or pattern.
+
+retriever = template_retriever(client, "articles", "production", BodyTemplate.read("production.json"))
+run = retriever.retrieve({"q1": "what causes a rainbow"}, k=100)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from opensearch_neural.body_template import BodyTemplate
+from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.errors import InputError
+from opensearch_neural.queries import Body
+from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+WITHOUT_EFFECT_ON_RANKS = frozenset(
+    {"aggs", "aggregations", "suggest", "highlight", "fields", "docvalue_fields", "stored_fields", "script_fields"}
+)
+"""Parts of a body that are left out where only ids and scores are wanted."""
+
+
+def template_retriever(
+    client: OpenSearch,
+    index: str,
+    name: str,
+    template: BodyTemplate,
+    *,
+    id_field: str | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> OpenSearchRetriever:
+    """The template as a retriever.
+
+    A body that sorts keeps its order: a run then holds places instead of scores. id_field: a field with doc values, such as
+    a keyword, whose value names a document in the judgements; without it `_id` does.
+    """
+
+    def body(text: str, size: int) -> Body:
+        filled = template.body(text, size)
+        kept = {key: value for key, value in filled.items() if key not in WITHOUT_EFFECT_ON_RANKS}
+        return kept if id_field is None else {**kept, "docvalue_fields": [id_field]}
+
+    def hits_of(body: Body, answer: Any, size: int) -> dict[str, float]:
+        hits = answer["hits"]["hits"]
+        sorts = "sort" in body or any(hit["_score"] is None for hit in hits)
+        best: dict[str, float] = {}
+        for place, hit in enumerate(hits):
+            # A document that stands in two indexes of an alias, or in two of its variants, counts once.
+            best.setdefault(_id_of(hit, id_field), float(len(hits) - place) if sorts else hit["_score"])
+        return best
+
+    return OpenSearchRetriever(client, index, name, body, progress=progress, hits_of=hits_of)
+
+
+def _id_of(hit: Any, id_field: str | None) -> str:
+    if id_field is None:
+        return str(hit["_id"])
+    values = hit.get("fields", {}).get(id_field)
+    if not values:
+        raise InputError(f"the document {hit['_id']} has no value in the field {id_field!r} (--id-field)")
+    return str(values[0])
+
+
+def absent_count(client: OpenSearch, index: str, documents: Sequence[str], id_field: str | None = None) -> int:
+    """How many of the documents the index, alias or pattern does not hold."""
+    held = 0
+    for start in range(0, len(documents), 1000):
+        part = list(documents[start : start + 1000])
+        query = {"ids": {"values": part}} if id_field is None else {"terms": {id_field: part}}
+        with translate_errors():
+            held += client.count(index=index, body={"query": query})["count"]
+    return max(0, len(documents) - held)

@@ -1,0 +1,168 @@
+"""`osn eval` of what others made: run files, production's own query on an index of its own, judgements without a corpus."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from opensearch_neural.commands.evaluate import evaluate
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.evaluation.results import Row
+from opensearch_neural.evaluation.segments import by_frequency, read_query_values
+
+QRELS = "q1 0 a 1\nq1 0 b 0\nq2 0 c 0.5\nq3 0 d 2\nq4 0 e 1\n"
+BASE = "q1 Q0 b 1 9 x\nq1 Q0 a 2 8 x\nq2 Q0 c 1 5 x\nq4 Q0 new 1 2 x\n"
+BETTER = "q1 Q0 a 1 9 x\nq1 Q0 b 2 8 x\nq2 Q0 c 1 5 x\nq3 Q0 d 1 3 x\nq4 Q0 e 1 2 x\nq9 Q0 e 1 2 x\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in {"base.trec": BASE, "better.trec": BETTER, "judged.qrels": QRELS}.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def runs(folder: Path, *options: str) -> Result:
+    files = [str(folder / name) for name in ("base.trec", "better.trec", "judged.qrels")]
+    arguments = ["runs", *files[:2], "--qrels", files[2], *options]
+    return CliRunner().invoke(evaluate, arguments, catch_exceptions=False)
+
+
+def values(result: Result) -> dict[tuple[str, str, str], Row]:
+    rows = [Row(**row) for row in json.loads(result.stdout)["rows"]]
+    return {(row.set, row.engine, row.column): row for row in rows}
+
+
+def test_run_files_are_compared_without_a_cluster(folder: Path) -> None:
+    result = runs(folder, "--measures", "RR@10", "--json")
+    rows = values(result)
+    # base: a at rank 2, c at rank 1, nothing for q3, an unjudged hit for q4.
+    assert rows["judged", "base", "MRR@10"].value == (0.5 + 1 + 0 + 0) / 4
+    assert rows["judged", "better", "MRR@10 - base"].value == 1 - 1.5 / 4
+    assert rows["judged", "base", "unjudged@10"].value == 1 / 4
+    assert rows["judged", "better", "unjudged@10"].value == 0
+    assert rows["judged", "better", "detectable MRR@10 - base"].value > 0
+    assert "better.trec: 1 queries have no judgement" in result.stderr
+    assert "grades are fractions: nDCG takes them as they are; RR@10 count any grade above 0" in result.stderr
+    text = runs(folder).stdout
+    assert "base found nothing for 1 queries; each counts as 0" in text
+    assert "smallest difference that these 4 queries show" in text
+
+
+def test_several_comparisons_are_corrected(folder: Path) -> None:
+    (folder / "other.trec").write_text(BASE)
+    files = [str(folder / f"{name}.trec") for name in ("base", "better", "other")]
+    asked = ["runs", *files, "--qrels", str(folder / "judged.qrels"), "--measures", "RR@10", "--json"]
+    result = CliRunner().invoke(evaluate, asked, catch_exceptions=False)
+    rows = values(result)
+    raw, corrected = (rows["judged", "better", f"{p}(MRR@10 - base)"].value for p in ("p", "Holm's p"))
+    assert corrected == pytest.approx(min(1, 2 * raw)) and raw < corrected
+
+
+def test_segments_have_rows_of_their_own(folder: Path) -> None:
+    (folder / "segments.tsv").write_text("query-id\tsegment\nq1\tbrand\nq2\tbrand\nq3\tother\n")
+    result = runs(folder, "--measures", "RR@10", "--segments", str(folder / "segments.tsv"), "--json")
+    rows = values(result)
+    assert rows["judged: brand", "base", "MRR@10"].value == 0.75 and rows["judged: brand", "base", "MRR@10"].n == 2
+    assert rows["judged: other", "better", "MRR@10 - base"].value == 1.0
+    assert "1 judged queries are in no segment" in result.stderr
+    (folder / "searches.csv").write_text("q1,90\nq2,5\nq3,4\nq4,1\n")
+    by_count = ["--segments", "head,tail", "--frequencies", str(folder / "searches.csv")]
+    text = runs(folder, "--measures", "RR@10", *by_count).stdout
+    assert "judged: head (1 queries)" in text and "judged: tail (3 queries)" in text
+
+
+def test_head_torso_and_tail_have_about_as_many_searches_each() -> None:
+    frequencies = {"a": 40.0, "b": 30.0, "c": 12.0, "d": 10.0, "e": 8.0}
+    assert by_frequency(frequencies, ["head", "torso", "tail"]) == {
+        "a": "head", "b": "torso", "c": "tail", "d": "tail", "e": "tail",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--segments", "head,torso"], "how often is each query asked"),
+        (["--segments", "no-such.tsv"], "neither a file that is there nor names"),
+        (["--baseline", "bm25"], "baseline 'bm25'"),
+        (["--measures", "ERR@10"], "whole grades only"),
+    ],
+)
+def test_what_cannot_be_compared_is_named(folder: Path, options: list[str], message: str) -> None:
+    with pytest.raises(InputError) as raised:
+        runs(folder, *options)
+    assert message in raised.value.message
+
+
+def test_a_line_that_is_none_is_named_with_its_file(folder: Path) -> None:
+    (folder / "better.trec").write_text(BETTER + "q1 Q0 z 3 high x\n")
+    with pytest.raises(InputError, match=r"better\.trec, line 7: the score 'high' is not a number"):
+        runs(folder)
+    (folder / "better.trec").write_text("q77 Q0 z 1 1 x\n")
+    with pytest.raises(InputError, match=r"better\.trec has hits for none of the 4 judged queries"):
+        runs(folder)
+    (folder / "segments.csv").write_text("query-id,segment\nq1\n")
+    with pytest.raises(InputError, match=r"segments\.csv, line 2: expected a query id and its segment"):
+        read_query_values(folder / "segments.csv", ["segment"])
+
+
+def test_judgements_come_from_one_place_and_options_stand_behind_the_subcommand(folder: Path) -> None:
+    def refused(*arguments: str) -> str:
+        result = CliRunner().invoke(evaluate, arguments)
+        assert result.exit_code == 2
+        return result.output
+
+    run, qrels = str(folder / "base.trec"), str(folder / "judged.qrels")
+    assert "give the judgements" in refused("runs", run)
+    assert "--seed belongs behind 'runs'" in refused("--seed", "3", "runs", run, "--qrels", qrels)
+    assert "Missing option '--index'" in refused("--qrels", qrels)
+    assert "--queries FILE" in refused("--index", "x", "--qrels", qrels)
+
+
+PRODUCTION = '{"size": 20, "query": {"match": {"body": "{{query}}"}}, "aggs": {"kinds": {"terms": {"field": "sku"}}}}'
+NEWEST = '{"query": {"match": {"body": "{{query}}"}}, "sort": [{"year": "desc"}]}'
+
+
+@pytest.fixture
+def production(client: Any, index_name: str, tmp_path: Path) -> tuple[str, Path]:
+    """An index that `osn` did not write, two queries, and judgements that name its documents by a field."""
+    client.indices.create(
+        index=index_name,
+        body={"mappings": {"properties": {"sku": {"type": "keyword"}, "year": {"type": "integer"}}}},
+    )
+    for id, text, year in (("1", "rainbow in rain", 2001), ("2", "a rainbow", 2020), ("3", "cloud and sun", 2010)):
+        document = {"body": text, "sku": f"sku-{id}", "year": year}
+        client.index(index=index_name, id=id, body=document)
+    client.indices.refresh(index=index_name)
+    (tmp_path / "q.tsv").write_text('q1\train "rainbow"\nq2\tcloud\n')
+    (tmp_path / "judged.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tsku-1\t1\nq2\tsku-3\t1\n")
+    (tmp_path / "match.json").write_text(PRODUCTION)
+    (tmp_path / "newest.json").write_text(NEWEST)
+    return index_name, tmp_path
+
+
+def test_productions_own_query_stands_in_the_table_and_can_be_the_baseline(
+    cluster_url: str, production: tuple[str, Path]
+) -> None:
+    index, folder = production
+    asked = [
+        *("--url", cluster_url, "--index", index, "--queries", str(folder / "q.tsv"), "--timed", "1"),
+        *("--qrels", str(folder / "judged.tsv"), "--measures", "RR@10", "--baseline", "match", "--json"),
+        *("--template", f"match={folder}/match.json", "--template", f"newest={folder}/newest.json"),
+    ]
+    with pytest.raises(InputError, match="none of the 2 documents judged relevant is in"):
+        CliRunner().invoke(evaluate, asked, catch_exceptions=False)
+    rows = values(CliRunner().invoke(evaluate, [*asked, "--id-field", "sku"], catch_exceptions=False))
+    assert rows["judged", "match", "MRR@10"].value == 1.0
+    assert rows["judged", "newest", "MRR@10"].value == 0.75, "by year the rainbow of 2020 comes first"
+    assert rows["judged", "newest", "MRR@10 - match"].value == -0.25
+    assert rows["judged", "match", "unjudged@10"].value == 1 / 3
+    assert rows["judged", "match", "P50 ms"].value > 0
+    with pytest.raises(ModelError, match="not written by osn"):
+        CliRunner().invoke(evaluate, [*asked, "--engines", "bm25"], catch_exceptions=False)
+    with pytest.raises(InputError, match="'bm25' is an engine already"):
+        CliRunner().invoke(evaluate, [*asked, "--template", f"bm25={folder}/match.json"], catch_exceptions=False)
