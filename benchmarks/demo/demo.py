@@ -241,7 +241,8 @@ def measure_engines(client: OpenSearch, engines: Engines, names: Sequence[str], 
 
 
 def examples(client: OpenSearch, engines: Engines, data: BeirData) -> None:
-    from opensearch_neural.commands.search import hit_of, print_hits
+    from opensearch_neural.commands.search import print_hits
+    from opensearch_neural.hits import hit_of
 
     for id in random.Random(1).sample(sorted(set(data.qrels) & set(data.queries)), EXAMPLES):
         text = data.queries[id]

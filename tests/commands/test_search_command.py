@@ -12,8 +12,8 @@ import pytest
 
 from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
-from opensearch_neural.commands.search import parse_filter
 from opensearch_neural.errors import InputError
+from opensearch_neural.hits import parse_filter
 
 RAINBOWS = [
     {"_id": "r1", "title": "Rainbows", "text": "A rainbow is caused by refraction of light in droplets.", "lang": "en"},

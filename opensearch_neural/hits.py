@@ -1,0 +1,187 @@
+"""One search by an engine, as people look at it: `osn search` prints it, `osn ui` shows several beside each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from opensearch_neural.cluster.capabilities import quick_capabilities
+from opensearch_neural.engines import Engines
+from opensearch_neural.engines.engine import Engine, Page
+from opensearch_neural.errors import InputError
+from opensearch_neural.explanation import doubt, shares, told_apart
+from opensearch_neural.lint import lint
+from opensearch_neural.lint.findings import Finding
+from opensearch_neural.queries import Body, Clause, best_passages
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+    from opensearch_neural.query_encoder import QueryEncoder
+
+
+@dataclass(frozen=True)
+class Request:
+    """A query's text, the engine that searches for it, and the body that it made."""
+
+    engines: Engines
+    engine: Engine
+    text: str
+    clauses: Sequence[Clause]
+    page: Page
+    body: Body
+
+    @classmethod
+    def make(
+        cls,
+        engines: Engines,
+        name: str,
+        text: str,
+        *,
+        clauses: Sequence[Clause] = (),
+        size: int = 10,
+        from_: int = 0,
+        highlight: bool = True,
+    ) -> Request:
+        """clauses: filters. Raises as `Engines.body_of`."""
+        engines.body_of(name)
+        engine = engines.engine(name)
+        page = engines.page(
+            filter=list(clauses) or None,
+            size=size,
+            from_=from_,
+            highlight=text if highlight else None,
+            source=["title", "text", "url", "passage"] if engines.meta.passages else ["title", "text", "url"],
+        )
+        return cls(engines, engine, text, clauses, page, engine.body(text, page))
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a request found."""
+
+    body: Body
+    """That got the answer."""
+    took: int
+    """Milliseconds, as the cluster says."""
+    hits: list[dict[str, Any]]
+    """As `hit_of` makes them."""
+    facts: dict[str, Any]
+    """Of the engine and of what is missing, for programs."""
+    findings: list[Finding]
+    """Of the linter."""
+    warnings: list[str]
+
+
+def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> Found:
+    """Search. explain: the hits say what adds to their scores. Raises opensearch-py's errors."""
+    engines, engine, body, clauses = asked.engines, asked.engine, asked.body, asked.clauses
+    index = engines.index
+    findings = lint(body, quick_capabilities(client), engines.meta)
+    warnings = []
+    if not asked.text.strip() and not findings:
+        warnings.append("the query is empty, and a model's vector or URLs for it say nothing")
+    if explain and not engine.fused:
+        body = {**body, "explain": True}
+    searched = engine.search(client, body if clauses else engine.counted(body), asked.text, asked.page)
+    body, answer = searched.body, searched.answer
+    missing, partial = engine.missing(body, answer, filtered=bool(clauses)), partial_answer(answer)
+    warnings += missing.warnings
+    if engines.meta.unfinished is not None:
+        warnings.append(
+            f"{index!r} is not complete: {engines.meta.unfinished} is being written, or that was interrupted"
+        )
+    warnings += partial.values()
+    hits = answer["hits"]["hits"]
+    if not hits:
+        unknown = unknown_fields(client, index, clauses)
+        warnings += [f"{index!r} has no field {field!r} to filter by" for field in unknown]
+    for hit in hits:
+        if "_explanation" in hit and (told := doubt(body, shares(hit["_explanation"]), hit["_score"])):
+            warnings.append(f"{hit['_id']}: {told}")
+    encoder = engines.models.query_encoder if explain and "sparse" in engine.needs() else None
+    if engines.meta.passages:
+        best = best_passages(body, hits, size=asked.page["size"], from_=asked.page["from_"])
+        shown = [hit_of(hit, document=id, encoder=encoder) for id, hit in best]
+    else:
+        shown = [hit_of(hit, encoder=encoder) for hit in hits]
+    return Found(body, answer["took"], shown, {**searched.facts, **missing.facts, **partial}, findings, warnings)
+
+
+def partial_answer(answer: Mapping[str, Any]) -> dict[str, str]:
+    """What an answer lacks because a shard failed or the time was over: {"shards_failed", "timed_out": in words}."""
+    lacking = {}
+    shards = answer.get("_shards", {})
+    if shards.get("failed"):
+        reasons = [str(failure.get("reason", {}).get("reason")) for failure in shards.get("failures", [])]
+        lacking["shards_failed"] = (
+            f"{shards['failed']} of {shards['total']} shards failed, and their hits are missing"
+            + (f": {reasons[0]}" if reasons else "")
+        )
+    if answer.get("timed_out"):
+        lacking["timed_out"] = "the search timed out, and hits are missing"
+    return lacking
+
+
+def parse_filter(text: str) -> dict[str, Any]:
+    """A filter clause from FIELD=VALUE or from JSON. Raises InputError for anything else."""
+    if text.lstrip().startswith("{"):
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise InputError(f"the filter {text!r} is not valid JSON: {error}") from None
+    field, equals, value = text.partition("=")
+    if not (field and equals):
+        raise InputError(f"the filter {text!r}: expected FIELD=VALUE, or an OpenSearch clause as JSON")
+    return {"term": {field: value}}
+
+
+def unknown_fields(client: OpenSearch, index: str, clauses: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Fields of {"term": {FIELD: VALUE}} clauses that no document of the index has; such a filter leaves no hit."""
+    fields = sorted({field for clause in clauses for field in clause.get("term", {})})
+    if not fields:
+        return []
+    mapped = client.indices.get_field_mapping(fields=",".join(fields), index=index)
+    known = {field for of_index in mapped.values() for field in of_index["mappings"]}
+    return [field for field in fields if field not in known]
+
+
+def hit_of(
+    hit: Mapping[str, Any], *, document: str | None = None, encoder: QueryEncoder | None = None
+) -> dict[str, Any]:
+    """A hit as `osn search` shows it: id, score, title, url, an excerpt, and what adds to its score when explained.
+
+    document: the id of the document whose passage the hit is; the passage is shown too then
+    encoder: tells which tokens of a sparse model stand in the text
+    """
+    source = hit.get("_source", {})
+    marked = hit.get("highlight", {})
+    excerpt = " … ".join(marked.get("text", [])) or " ".join(str(source.get("text", "")).split())[:200]
+    shown: dict[str, Any] = {"id": document or hit["_id"], "score": hit["_score"]}
+    shown["title"] = "".join(marked.get("title", [])) or source.get("title")
+    if document and "passage" in source:
+        shown["passage"] = source["passage"]
+    if source.get("url"):
+        shown["url"] = source["url"]
+    shown["excerpt"] = " ".join(excerpt.split())
+    if "_explanation" in hit:
+        explained = shares(hit["_explanation"])
+        if encoder is not None:
+            text = f"{source.get('title') or ''} {source.get('text') or ''}"
+            explained = told_apart(explained, set(encoder.tokenizer.encode(text, add_special_tokens=False).tokens))
+        shown["tokens"] = [share.to_json() for share in explained]
+        shown["sum"] = sum(share.score for share in explained)
+    return shown
+
+
+GROUPS = {
+    ("bm25", None): "BM25",
+    ("sparse", None): "sparse",
+    ("sparse", True): "sparse, in the text",
+    ("sparse", False): "sparse, added by the model",
+    ("codes", None): "codes",
+    ("other", None): "other",
+}
+"""{(source of a share, whether its token is in the text): what it is called}"""

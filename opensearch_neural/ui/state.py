@@ -1,0 +1,138 @@
+"""What the page shows. All of it is in the page's address, so that an address can be kept and sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol
+from urllib.parse import urlencode
+
+from opensearch_neural.engines import ENGINES
+from opensearch_neural.engines.options import Option
+from opensearch_neural.errors import InputError
+from opensearch_neural.hits import parse_filter
+from opensearch_neural.queries import Clause
+
+OWN_BODY = "own body"
+"""The engine of a column whose body the user writes."""
+MOST_COLUMNS = 4
+MOST_HITS = 50
+LONGEST_QUERY = 2_000
+LONGEST_BODY = 20_000
+
+
+class Parameters(Protocol):
+    """Of an address, as Starlette reads them."""
+
+    def get(self, key: str, default: str = "") -> str: ...
+    def getlist(self, key: str) -> list[str]: ...
+
+
+@dataclass(frozen=True)
+class Column:
+    """How one column searches. Texts are as the user wrote them; none: as the index and the engine say."""
+
+    engine: str
+    index: str = ""
+    weight: str = ""
+    window: str = ""
+    body: str = ""
+    """A search body as JSON, with {{query}} where the query's text is to stand; of the engine "own body"."""
+
+    @property
+    def options(self) -> dict[str, Option]:
+        """The settings of the engine that the page offers."""
+        engine = ENGINES.get(self.engine)
+        return {each.name: each for each in (engine.options if engine else ()) if each.name in ("weight", "window")}
+
+    def settings(self) -> dict[str, Any]:
+        """Of the engine. Raises InputError for a value that it does not take."""
+        given = {}
+        for name, option in self.options.items():
+            if text := getattr(self, name).strip():
+                try:
+                    given[name] = option.parse(text)
+                except ValueError as error:
+                    raise InputError(f"{self.engine}, {name} {text}: {error}") from None
+        return given
+
+    @property
+    def title(self) -> str:
+        chosen = [f"{name} {value}" for name in self.options if (value := getattr(self, name).strip())]
+        return ", ".join([self.engine, *chosen])
+
+
+@dataclass(frozen=True)
+class State:
+    """What the page was asked for."""
+
+    query: str = ""
+    filters: tuple[str, ...] = ()
+    size: int = 10
+    columns: tuple[Column, ...] = ()
+    document: str = ""
+    """Whose absence is to be explained."""
+    timed: bool = False
+
+    @classmethod
+    def of(cls, asked: Parameters, columns: tuple[Column, ...], indexes: tuple[str, ...]) -> State:
+        """From an address; columns: where it names none. Raises InputError for what the page does not do."""
+        query, size = asked.get("q", ""), asked.get("size", "10")
+        if len(query) > LONGEST_QUERY:
+            raise InputError(f"the query has {len(query):,} characters, and the page takes {LONGEST_QUERY:,}")
+        if not size.isdecimal() or not 1 <= int(size) <= MOST_HITS:
+            raise InputError(f"the number of hits is {size!r}, and not a number from 1 to {MOST_HITS}")
+        names = [each.name for each in fields(Column)]
+        given = {name: asked.getlist(name) for name in names}
+        chosen = []
+        for at, engine in enumerate(given["engine"]):
+            if engine:
+                values = {name: texts[at] for name, texts in given.items() if at < len(texts)}
+                chosen.append(checked(Column(**values), indexes))
+        if len(chosen) > MOST_COLUMNS:
+            raise InputError(f"the page shows at most {MOST_COLUMNS} columns")
+        return cls(
+            query=query,
+            filters=tuple(line.strip() for text in asked.getlist("filter") for line in text.splitlines() if line.strip()),
+            size=int(size),
+            columns=tuple(chosen) or columns,
+            document=asked.get("document", "").strip(),
+            timed=asked.get("timed", "") == "yes",
+        )
+
+    def clauses(self) -> list[Clause]:
+        """Raises InputError for a filter that is none."""
+        return [parse_filter(text) for text in self.filters]
+
+    def address(self, **changed: Any) -> str:
+        """The part of the address behind the question mark, with some of the state changed."""
+        state = replace(self, **changed)
+        parts = [("q", state.query), *(("filter", text) for text in state.filters), ("size", str(state.size))]
+        for column in state.columns:
+            parts += [(each.name, getattr(column, each.name)) for each in fields(Column)]
+        parts += [("document", state.document)] if state.document else []
+        parts += [("timed", "yes")] if state.timed else []
+        return urlencode(parts)
+
+
+def checked(column: Column, indexes: tuple[str, ...]) -> Column:
+    """The column with an index. Raises InputError for an engine or an index that the page does not search."""
+    if column.engine not in ENGINES and column.engine != OWN_BODY:
+        raise InputError(f"there is no engine {column.engine!r}", f"engines: {', '.join([*ENGINES, OWN_BODY])}")
+    index = column.index or indexes[0]
+    if index not in indexes:
+        raise InputError(f"this page does not search the index {index!r}", f"it searches: {', '.join(indexes)}")
+    if len(column.body) > LONGEST_BODY:
+        raise InputError(f"the body has {len(column.body):,} characters, and the page takes {LONGEST_BODY:,}")
+    return replace(column, index=index)
+
+
+def parts_of(hit: Mapping[str, Any]) -> dict[str, float]:
+    """{what a hit's score is made of: how much}, of an explained hit; the largest kinds have names of their own."""
+    from opensearch_neural.hits import GROUPS
+
+    parts: dict[str, float] = {}
+    for share in hit.get("tokens", ()):
+        name = GROUPS[share["source"], share.get("literal")]
+        parts[name] = parts.get(name, 0.0) + share["score"]
+    return parts
