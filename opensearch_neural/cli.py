@@ -25,7 +25,7 @@ from opensearch_neural.errors import InputError, OsnError
 SECTIONS = {
     "Start": ("node", "doctor", "demo"),
     "Index": ("ingest", "encode", "documents", "index"),
-    "Search and measure": ("search", "eval", "tune", "lint", "bench"),
+    "Search and measure": ("search", "ui", "eval", "tune", "lint", "bench"),
     "Train": ("train", "data", "model"),
     "Research": ("paper",),
 }

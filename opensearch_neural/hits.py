@@ -130,8 +130,8 @@ def parse_filter(text: str) -> dict[str, Any]:
     if text.lstrip().startswith("{"):
         try:
             return json.loads(text)
-        except ValueError as error:
-            raise InputError(f"the filter {text!r} is not valid JSON: {error}") from None
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"the filter {text[:200]!r} is not valid JSON: {error}") from None
     field, equals, value = text.partition("=")
     if not (field and equals):
         raise InputError(f"the filter {text!r}: expected FIELD=VALUE, or an OpenSearch clause as JSON")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 from urllib.parse import urlencode
@@ -24,8 +23,7 @@ LONGEST_BODY = 20_000
 class Parameters(Protocol):
     """Of an address, as Starlette reads them."""
 
-    def get(self, key: str, default: str = "") -> str: ...
-    def getlist(self, key: str) -> list[str]: ...
+    def getlist(self, key: Any, /) -> list[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,11 @@ class State:
     @classmethod
     def of(cls, asked: Parameters, columns: tuple[Column, ...], indexes: tuple[str, ...]) -> State:
         """From an address; columns: where it names none. Raises InputError for what the page does not do."""
-        query, size = asked.get("q", ""), asked.get("size", "10")
+
+        def last(name: str, default: str = "") -> str:
+            return [default, *asked.getlist(name)][-1]
+
+        query, size = last("q"), last("size", "10")
         if len(query) > LONGEST_QUERY:
             raise InputError(f"the query has {len(query):,} characters, and the page takes {LONGEST_QUERY:,}")
         if not size.isdecimal() or not 1 <= int(size) <= MOST_HITS:
@@ -93,11 +95,13 @@ class State:
             raise InputError(f"the page shows at most {MOST_COLUMNS} columns")
         return cls(
             query=query,
-            filters=tuple(line.strip() for text in asked.getlist("filter") for line in text.splitlines() if line.strip()),
+            filters=tuple(
+                line.strip() for text in asked.getlist("filter") for line in text.splitlines() if line.strip()
+            ),
             size=int(size),
             columns=tuple(chosen) or columns,
-            document=asked.get("document", "").strip(),
-            timed=asked.get("timed", "") == "yes",
+            document=last("document").strip(),
+            timed=last("timed") == "yes",
         )
 
     def clauses(self) -> list[Clause]:
@@ -125,14 +129,3 @@ def checked(column: Column, indexes: tuple[str, ...]) -> Column:
     if len(column.body) > LONGEST_BODY:
         raise InputError(f"the body has {len(column.body):,} characters, and the page takes {LONGEST_BODY:,}")
     return replace(column, index=index)
-
-
-def parts_of(hit: Mapping[str, Any]) -> dict[str, float]:
-    """{what a hit's score is made of: how much}, of an explained hit; the largest kinds have names of their own."""
-    from opensearch_neural.hits import GROUPS
-
-    parts: dict[str, float] = {}
-    for share in hit.get("tokens", ()):
-        name = GROUPS[share["source"], share.get("literal")]
-        parts[name] = parts.get(name, 0.0) + share["score"]
-    return parts

@@ -1,0 +1,95 @@
+"""`osn ui`: one query through several engines, beside each other in a browser."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.engine_options import engine_options
+from opensearch_neural.errors import InputError, MissingExtra
+from opensearch_neural.files import write_text
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@click.command()
+@click.argument("indexes", metavar="INDEX...", nargs=-1, required=True)
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Where to listen; beyond this machine with a token."
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=8484, show_default=True, help="Where to listen.")
+@click.option("--query", default="", help="The query that the page begins with.")
+@click.option(
+    "--engines", default=None, help="The engines that it begins with, up to 4.  [default: bm25 and the index's]"
+)
+@click.option(
+    "--snapshot", type=click.Path(path_type=Path), default=None, help="Write the page of --query here; no server."
+)
+@engine_options
+@connection_options
+def ui(
+    connection: ConnectionSettings,
+    indexes: tuple[str, ...],
+    host: str,
+    port: int,
+    query: str,
+    engines: str | None,
+    snapshot: Path | None,
+    how: dict[str, Any],
+) -> None:
+    """Compare engines in a browser: one query, two to four columns, why each hit is where it is.
+
+    The page searches the indexes named here and only reads. It listens on this machine alone; with --host it can be reached
+    from elsewhere by who has the token, which is part of the address that is printed.
+
+    \b
+    osn ui docs
+    osn ui docs products --query "what causes a rainbow" --engines bm25,bm25-sparse,high-idf-first
+    osn ui docs --query "what causes a rainbow" --snapshot page.html
+    """
+    from opensearch_neural.ui.application import application, default_columns
+    from opensearch_neural.ui.columns import SECONDS, Searcher
+    from opensearch_neural.ui.comparison import compared
+    from opensearch_neural.ui.pages import compare_page
+    from opensearch_neural.ui.state import Column, State, checked
+
+    client = connect(settings=replace(connection, timeout=min(connection.timeout, 2 * SECONDS)))
+    searcher = Searcher(client, indexes, how)
+    names = [name.strip() for name in (engines or "").split(",") if name.strip()]
+    columns = tuple(checked(Column(name), indexes) for name in names) or default_columns(searcher)
+    state = State(query=query, columns=columns)
+    if snapshot is not None:
+        if not query:
+            raise InputError("--snapshot shows the hits of a query", "name one with --query")
+        write_text(snapshot, compare_page(searcher, state, compared(searcher, state), alone=True))
+        click.echo(f"wrote {snapshot}", err=True)
+        return
+    token = None if host in LOOPBACK else secrets.token_urlsafe(18)
+    serve(application(searcher, token=token, hosts=LOOPBACK if token is None else ()), host, port, token, state)
+
+
+def serve(app: Any, host: str, port: int, token: str | None, state: Any) -> None:
+    """Until Ctrl-C; the address is printed when the page answers."""
+    try:
+        import uvicorn
+    except ModuleNotFoundError as error:
+        raise MissingExtra("the compare page", "ui") from error
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            if not self.started:
+                return
+            taken = self.servers[0].sockets[0].getsockname()[1]
+            shown = f"[{host}]" if ":" in host else host
+            asked = "&".join(filter(None, [f"token={token}" if token else "", state.address() if state.query else ""]))
+            click.echo(f"http://{shown}:{taken}/{'?' + asked if asked else ''}")
+
+    Server(uvicorn.Config(app, host=host, port=port, log_level="warning", server_header=False)).run()

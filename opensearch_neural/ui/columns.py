@@ -1,0 +1,151 @@
+"""One column of the page: what an engine, or a body of the user's own, finds; and how long that takes."""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from opensearch_neural.body_template import BodyTemplate
+from opensearch_neural.cluster.capabilities import quick_capabilities
+from opensearch_neural.engines import Engines, open_engines
+from opensearch_neural.engines.sparse import Windowed
+from opensearch_neural.errors import InputError
+from opensearch_neural.hits import GROUPS, Found, Request, find, hit_of, partial_answer
+from opensearch_neural.lint import lint
+from opensearch_neural.queries import Body
+from opensearch_neural.ui.state import OWN_BODY, Column, State
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+SECONDS = 10
+"""That one search may take."""
+WARMING, REPEATS = 2, 9
+
+
+@dataclass
+class Searcher:
+    """The indexes that the page may search, and nothing else of the cluster."""
+
+    client: OpenSearch
+    indexes: tuple[str, ...]
+    how: Mapping[str, Any] = field(default_factory=dict)
+    """As `open_engines` takes it."""
+    opened: dict[str, Engines] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    """An encoder need not be thread-safe."""
+
+    def engines(self, index: str) -> Engines:
+        """Raises ModelError for an index that `osn` did not write."""
+        if index not in self.opened:
+            self.opened[index] = open_engines(self.client, index, **self.how)
+        return self.opened[index]
+
+    def request(self, column: Column, state: State) -> Request | Body:
+        """What the column sends. Raises InputError for settings, filters and bodies that are none."""
+        if column.engine == OWN_BODY:
+            if state.clauses():
+                raise InputError("filters stand in the body itself, where it is your own")
+            body = own_template(column.body).body(state.query, state.size)
+            return {**body, "timeout": f"{SECONDS}s"}
+        with self.lock:
+            engines = self.engines(column.index).with_settings(**column.settings())
+            asked = Request.make(engines, column.engine, state.query, clauses=state.clauses(), size=state.size)
+        asked.body["timeout"] = f"{SECONDS}s"
+        return asked
+
+    def find(self, column: Column, state: State) -> Found:
+        """What the column shows, its hits explained."""
+        asked = self.request(column, state)
+        if isinstance(asked, Request):
+            return find(self.client, asked, explain=True)
+        findings = lint(asked, quick_capabilities(self.client))
+        answer = self.client.search(
+            index=column.index, body={**asked, "explain": "hybrid" not in asked.get("query", {})}
+        )
+        partial = partial_answer(answer)
+        hits = [hit_of(hit) for hit in answer["hits"]["hits"]]
+        return Found(asked, answer["took"], hits, {**partial}, findings, list(partial.values()))
+
+    def certain(self, column: Column, state: State) -> bool | None:
+        """Whether the page is certainly that of all documents; None of an engine that knows no such proof."""
+        asked = self.request(column, state)
+        if not isinstance(asked, Request) or not isinstance(asked.engine, Windowed) or not state.query.strip():
+            return None
+        largest: dict[str, float] = asked.engines.once("largest of the page", dict)
+        return asked.engine.certified(self.client, state.query, asked.page, dict(largest))
+
+    def body_text(self, column: Column, state: State) -> str:
+        asked = self.request(column, state)
+        return json.dumps(asked.body if isinstance(asked, Request) else asked, indent=1, ensure_ascii=False)
+
+
+def own_template(text: str) -> BodyTemplate:
+    """Raises InputError for what is no template."""
+    try:
+        return BodyTemplate.parse(text, where="the body")
+    except RecursionError:
+        raise InputError("the body is nested too deeply") from None
+
+
+@dataclass(frozen=True)
+class Times:
+    """Milliseconds of each repeat."""
+
+    encoding: list[float]
+    """Making the body."""
+    answered: list[float]
+    """From sending the request to having read the answer."""
+    server: list[float]
+    """Of that, what the cluster says that it took."""
+
+
+def measure_times(searcher: Searcher, columns: Sequence[Column], state: State, *, seed: int = 0) -> list[Times]:
+    """Times of each column: after some rounds of warming, all columns in another order each round, one request at a time."""
+    times = [Times([], [], []) for _ in columns]
+    drawn = random.Random(seed)
+    for turn in range(WARMING + REPEATS):
+        for at in drawn.sample(range(len(columns)), len(columns)):
+            start = time.perf_counter()
+            asked = searcher.request(columns[at], state)
+            made = time.perf_counter()
+            body = asked.body if isinstance(asked, Request) else asked
+            took = searcher.client.search(index=columns[at].index, body=body)["took"]
+            done = time.perf_counter()
+            if turn >= WARMING:
+                times[at].encoding.append((made - start) * 1000)
+                times[at].answered.append((done - made) * 1000)
+                times[at].server.append(float(took))
+    return times
+
+
+def spread(values: Sequence[float]) -> str:
+    """ "12.1 (11.8 to 14.0)": the median, and the least and the most."""
+    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one kind of share adds to a hit's score."""
+
+    name: str
+    score: float
+    tokens: list[tuple[str, float]]
+    """The largest first."""
+
+
+def parts_of(hit: Mapping[str, Any]) -> list[Part]:
+    """What the score of an explained hit is made of, in the order of `GROUPS`; none where it isn't explained."""
+    parts = []
+    for key, name in GROUPS.items():
+        shares = [each for each in hit.get("tokens", ()) if (each["source"], each.get("literal")) == key]
+        if shares:
+            total = sum(each["score"] for each in shares)
+            parts.append(Part(name, total, [(each["token"], each["score"]) for each in shares]))
+    return parts

@@ -1,0 +1,99 @@
+"""Several columns beside each other: what each found, how ranks shift against the first, which documents they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.errors import OsnError
+from opensearch_neural.hits import Found
+from opensearch_neural.ui.columns import Part, Searcher, Times, measure_times, parts_of
+from opensearch_neural.ui.state import Column, State
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class ShownHit:
+    """A hit as a column shows it."""
+
+    rank: int
+    hit: dict[str, Any]
+    shift: str
+    """Against the first column: "↑3", "↓1", "=", "new"; empty in the first column."""
+    parts: list[Part]
+
+
+@dataclass
+class Shown:
+    """A column with what it found, or the error instead."""
+
+    column: Column
+    found: Found | None = None
+    error: str = ""
+    hits: list[ShownHit] = field(default_factory=list)
+    gone: list[tuple[int, str, str]] = field(default_factory=list)
+    """(rank, id, title) of hits of the first column that this one lacks."""
+    shared: int | None = None
+    """Hits in common with the first column."""
+    certain: bool | None = None
+    """Whether the page is certainly that of all documents; None where that can't be proved."""
+    times: Times | None = None
+
+    @property
+    def top(self) -> float:
+        """The largest score, to which bars are drawn."""
+        return max((abs(each.hit["score"] or 0) for each in self.hits), default=0.0)
+
+
+def compared(searcher: Searcher, state: State) -> list[Shown]:
+    """All columns, searched at the same time; an engine that fails leaves the others as they are."""
+    shown = [Shown(column) for column in state.columns]
+    with ThreadPoolExecutor(2 * len(shown) or 1) as pool:
+        found = [pool.submit(translated, searcher.find, each.column, state) for each in shown]
+        certain = [pool.submit(translated, searcher.certain, each.column, state) for each in shown]
+    for each, finding, proof in zip(shown, found, certain, strict=True):
+        try:
+            each.found, each.certain = finding.result(), proof.result()
+        except OsnError as error:
+            each.error = str(error)
+    beside(shown)
+    if state.timed:
+        working = [each for each in shown if not each.error]
+        with translate_errors():
+            measured = measure_times(searcher, [each.column for each in working], state)
+        for each, times in zip(working, measured, strict=True):
+            each.times = times
+    return shown
+
+
+def translated(call: Callable[..., Result], *arguments: Any) -> Result:
+    with translate_errors():
+        return call(*arguments)
+
+
+def beside(shown: Sequence[Shown]) -> None:
+    """Fill in each column's hits and how they differ from the first column's."""
+    first: dict[str, int] = {}
+    titles: dict[str, str] = {}
+    for number, each in enumerate(shown):
+        hits = each.found.hits if each.found else []
+        ranks = {hit["id"]: rank for rank, hit in enumerate(hits, 1)}
+        if number == 0:
+            first, titles = ranks, {hit["id"]: hit["title"] or hit["id"] for hit in hits}
+        each.hits = [
+            ShownHit(rank, hit, shift(rank, first.get(hit["id"])) if number else "", parts_of(hit))
+            for rank, hit in enumerate(hits, 1)
+        ]
+        if number and each.found and first:
+            each.shared = len(first.keys() & ranks.keys())
+            each.gone = [(rank, id, titles[id]) for id, rank in first.items() if id not in ranks]
+
+
+def shift(rank: int, before: int | None) -> str:
+    if before is None:
+        return "new"
+    return "=" if rank == before else f"↑{before - rank}" if rank < before else f"↓{rank - before}"

@@ -1,0 +1,110 @@
+"""The page's text: templates that escape all that they show, and with `alone` one file that works offline."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+import shlex
+from base64 import b64encode
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+from opensearch_neural.engines import ENGINES
+from opensearch_neural.errors import MissingExtra, OsnError
+from opensearch_neural.ui.columns import Searcher, parts_of, spread
+from opensearch_neural.ui.comparison import Shown
+from opensearch_neural.ui.state import MOST_COLUMNS, MOST_HITS, OWN_BODY, Column, State
+
+try:
+    import jinja2
+    from markupsafe import Markup, escape
+except ModuleNotFoundError as error:
+    raise MissingExtra("the compare page", "ui") from error
+
+
+def file(name: str) -> str:
+    """A file of the page: "static/page.js"."""
+    return (resources.files("opensearch_neural.ui") / name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def templates() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("opensearch_neural.ui"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(marked=marked, spread=spread, number=lambda value: f"{value:.3f}")
+    made.tests["link"] = lambda url: bool(re.match(r"https?://", str(url)))
+    made.globals.update(parts_of=parts_of)
+    return made
+
+
+def marked(text: str) -> Markup:
+    """Escaped, but for the marks that OpenSearch's highlighter makes."""
+    escaped = str(escape(readable(text)))
+    return Markup(escaped.replace("&lt;em&gt;", "<mark>").replace("&lt;/em&gt;", "</mark>"))
+
+
+def readable(text: str) -> str:
+    """Without what no page can hold (half a character of UTF-16, control characters)."""
+    return re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]", "\ufffd", text)
+
+
+def compare_page(
+    searcher: Searcher, state: State, shown: Sequence[Shown], *, error: str = "", alone: bool = False
+) -> str:
+    """The whole page. alone: with its script and style in it, and no form that would need a server."""
+    columns = [*state.columns, *(Column("") for _ in range(MOST_COLUMNS - len(state.columns)))]
+    return render(
+        "page.html",
+        alone=alone,
+        state=state,
+        columns=columns,
+        shown=shown,
+        copies=[copies(searcher, each, state) for each in shown],
+        error=error,
+        engines={name: engine.finds for name, engine in ENGINES.items()},
+        own_body=OWN_BODY,
+        indexes=searcher.indexes,
+        most_hits=MOST_HITS,
+    )
+
+
+def render(name: str, *, alone: bool, **values: Any) -> str:
+    """A template's text, which UTF-8 can hold. alone: script and style stand in it, and only these may run."""
+    style, script = (file("static/page.css"), file("static/page.js")) if alone else ("", "")
+    policy = f"default-src 'none'; style-src {digest(style)}; script-src {digest(script)}; img-src data:"
+    text = (
+        templates()
+        .get_template(name)
+        .render(alone=alone, style=Markup(style), script=Markup(script), policy=policy, **values)
+    )
+    return text.encode("utf-8", "replace").decode()
+
+
+def digest(text: str) -> str:
+    """As a content security policy names what may run."""
+    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def copies(searcher: Searcher, shown: Shown, state: State) -> dict[str, str]:
+    """What a user copies of a column: the body as JSON, and the same search in Python and with curl."""
+    try:
+        body = searcher.body_text(shown.column, state)
+    except OsnError:
+        return {}
+    index = shown.column.index
+    one_line = json.dumps(json.loads(body), ensure_ascii=False)
+    python = (
+        "import json\n\nfrom opensearch_neural import connect\n\n"
+        f"body = json.loads({one_line!r})\nanswer = connect().search(index={index!r}, body=body)\n"
+        'for hit in answer["hits"]["hits"]:\n    print(hit["_score"], hit["_id"])'
+    )
+    curl = f'curl -s -H "content-type: application/json" "$OSN_URL"/{shlex.quote(index)}/_search -d {shlex.quote(one_line)}'
+    return {"JSON": body, "Python": python, "curl": curl}

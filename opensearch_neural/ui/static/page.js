@@ -1,0 +1,79 @@
+"use strict";
+// The page works without this script. With it: the same document is lit up in all columns, keys walk through the hits,
+// texts are copied, and sliders of weight and window search again at once.
+
+const every = (selector, within = document) => [...within.querySelectorAll(selector)];
+const say = (text) => { document.getElementById("said").textContent = text; };
+
+function light(id) {
+  for (const each of every("[data-document]")) each.classList.toggle("lit", id !== null && each.dataset.document === id);
+}
+for (const kind of ["mouseover", "focusin"]) {
+  document.addEventListener(kind, (event) => {
+    const hit = event.target.closest("[data-document]");
+    if (hit) light(hit.dataset.document);
+  });
+}
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  const text = button.nextElementSibling;
+  try {
+    await navigator.clipboard.writeText(text.textContent);
+    button.textContent = "Copied";
+  } catch {
+    getSelection().selectAllChildren(text);
+    button.textContent = "Selected: copy with your keyboard";
+  }
+  say(button.textContent);
+});
+
+function walk(step, across) {
+  const columns = every(".column").map((column) => every(".hit", column));
+  const at = columns.findIndex((hits) => hits.includes(document.activeElement));
+  const row = at < 0 ? -1 : columns[at].indexOf(document.activeElement);
+  const hits = columns[across && at >= 0 ? (at + step + columns.length) % columns.length : Math.max(at, 0)];
+  const next = hits && hits[Math.min(Math.max(across ? Math.max(row, 0) : row + step, 0), hits.length - 1)];
+  if (next) next.focus();
+}
+const KEYS = {
+  j: () => walk(1), k: () => walk(-1), l: () => walk(1, true), h: () => walk(-1, true),
+  "/": () => document.querySelector("[name=q]")?.focus(),
+};
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, textarea, select")) return;
+  const act = KEYS[event.key];
+  if (act) { event.preventDefault(); act(); }
+});
+
+const form = document.getElementById("asked");
+let searching = null;
+async function searchAgain() {
+  if (searching) searching.abort();
+  searching = new AbortController();
+  const address = "?" + new URLSearchParams(new FormData(form));
+  try {
+    const answer = await fetch(address, { signal: searching.signal });
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    document.getElementById("results").replaceWith(document.adoptNode(page.getElementById("results")));
+    history.replaceState(null, "", address);
+    say("results changed");
+  } catch (error) {
+    if (error.name !== "AbortError") say("the page's server does not answer");
+  }
+}
+if (form) {
+  for (const field of every("[data-slide]", form)) {
+    const [min, max, step] = field.dataset.slide.split(" ");
+    const slider = Object.assign(document.createElement("input"), { type: "range", min, max, step });
+    slider.value = field.value || (field.name === "weight" ? 0.45 : 50);
+    slider.setAttribute("aria-label", field.name + ", slider");
+    slider.addEventListener("input", () => { field.value = slider.value; searchAgain(); });
+    field.addEventListener("change", () => { slider.value = field.value; });
+    field.after(slider);
+  }
+  for (const choice of every("select[name=engine]", form)) {
+    choice.addEventListener("change", () => { choice.closest("fieldset").dataset.engine = choice.value; });
+  }
+}

@@ -1,0 +1,208 @@
+"""The compare page on a real node: what it shows, what it refuses, and what hostile documents do to it, which is nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from click.testing import CliRunner
+from hostile_documents import HOSTILE
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.testclient import TestClient
+
+from opensearch_neural.cli import osn
+from opensearch_neural.ui.application import application
+from opensearch_neural.ui.columns import Searcher
+from opensearch_neural.ui.comparison import shift
+
+pytestmark = pytest.mark.cluster
+
+OWN = json.dumps(
+    {"query": {"match": {"title": "{{query}}"}}, "rescore": {"window_size": 3, "query": {"rescore_query": {}}}}
+)
+
+
+class Elements(HTMLParser):
+    """The elements of a page with their attributes, and the text in it."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def of(self, tag: str, class_: str | None = None) -> list[dict[str, str | None]]:
+        return [
+            attributes
+            for name, attributes in self.elements
+            if name == tag and (class_ is None or class_ in (attributes.get("class") or "").split())
+        ]
+
+
+@pytest.fixture(scope="module")
+def searcher(client: Any, page_index: str) -> Searcher:
+    return Searcher(client, (page_index,))
+
+
+@pytest.fixture(scope="module")
+def page(searcher: Searcher) -> Iterator[TestClient]:
+    with TestClient(application(searcher)) as browser:
+        yield browser
+
+
+def test_a_query_shows_its_hits_in_two_columns(page: TestClient) -> None:
+    shown = Elements(page.get("/", params={"q": "what causes a rainbow"}).text)
+    assert shown.of("section", "column").__len__() == 2
+    assert {"rain", "trout"} <= {hit["data-document"] for hit in shown.of("li", "hit")}
+    assert "BM25" in (shown.of("svg", "bar")[0]["aria-label"] or "")
+
+
+def test_the_parts_of_a_bar_add_up_to_the_score(page: TestClient) -> None:
+    shown = Elements(page.get("/", params={"q": "rainbow light", "engine": "bm25-sparse"}).text)
+    bars = [line.get("aria-label") or "" for line in shown.of("svg", "bar")]
+    widths = [float(part["width"] or 0) for part in shown.of("rect")]
+    assert bars and 99 < sum(widths[: len(re.findall(r"[0-9.]+(?=,|$)", bars[0]))]) < 101
+
+
+def test_ranks_shift_against_the_first_column() -> None:
+    assert [shift(1, 4), shift(4, 1), shift(2, 2), shift(1, None)] == ["↑3", "↓3", "=", "new"]
+
+
+def test_the_same_link_shows_the_same_page(page: TestClient) -> None:
+    asked = {"q": "rainbow light", "filter": "lang=en", "size": "3", "engine": ["bm25", "bm25-sparse"]}
+    asked |= {"index": ["", ""], "weight": ["", "0.7"], "window": ["", "20"]}
+    first = Elements(page.get("/", params=asked).text)
+    assert "bm25-sparse, window 20, weight 0.7" in first.text
+    (link,) = [each["href"] for each in first.of("a") if (each.get("href") or "").startswith("?q")]
+    again = page.get("/", params=parse_qs(urlsplit(link or "").query, keep_blank_values=True)).text
+    assert Elements(again).of("li", "hit") == first.of("li", "hit")
+    assert len(first.of("li", "hit")) == 6
+
+
+def test_a_body_of_the_users_own_is_a_column_and_is_linted(page: TestClient) -> None:
+    asked = {"q": "rainbow", "engine": "own body", "body": OWN.replace("{}", '{"match": {"text": "light"}}')}
+    shown = Elements(page.get("/", params=asked).text)
+    assert "rain" in {hit["data-document"] for hit in shown.of("li", "hit")}
+    assert "rescore.window_size" in shown.text
+
+
+def test_times_are_medians_of_repeats(page: TestClient) -> None:
+    shown = Elements(page.get("/", params={"q": "rainbow", "timed": "yes"}).text)
+    assert len(shown.of("table", "times")) == 2
+    assert "of 9 repeats" in shown.text
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"engine": "nope"}, "there is no engine 'nope'"),
+        ({"engine": "bm25", "index": ".kibana"}, "does not search the index '.kibana'"),
+        ({"size": "51"}, "not a number from 1 to 50"),
+        ({"size": "x"}, "not a number from 1 to 50"),
+        ({"q": "x" * 2001}, "2,001 characters"),
+        ({"filter": "lang"}, "expected FIELD=VALUE"),
+        ({"filter": '{"nope": {}}'}, "nope"),
+        ({"engine": "bm25-sparse", "weight": "-1"}, "not above 0"),
+        ({"engine": "own body", "body": "{"}, "not valid JSON"),
+        ({"engine": "own body", "body": '{"a":' * 3000}, "nested too deeply"),
+        ({"engine": "own body", "body": '{"query": {"nope": "{{query}}"}}'}, "nope"),
+        ({"engine": "dense"}, "holds no dense vectors"),
+    ],
+)
+def test_what_cannot_be_done_is_said_on_the_page(page: TestClient, asked: dict[str, str], message: str) -> None:
+    answer = page.get("/", params={"q": "rainbow", **asked})
+    assert answer.status_code in (200, 400)
+    shown = Elements(answer.text)
+    assert any(each.get("role") == "alert" for each in shown.of("p", "error"))
+    assert message in shown.text
+
+
+def test_hostile_documents_are_text(page: TestClient, searcher: Searcher) -> None:
+    for address in ("/", "/snapshot"):
+        text = page.get(address, params={"q": "rainbow", "engine": ["bm25", "sparse"], "size": "20"}).text
+        shown = Elements(text)
+        assert HOSTILE[0] in shown.text and "window.hacked = 3" in shown.text
+        assert not [name for _, attributes in shown.elements for name in attributes if name.startswith("on")]
+        assert [
+            each for each in shown.of("a") if not (each["href"] or "").startswith(("?", "./", "snapshot", "#"))
+        ] == []
+        assert {"iframe", "img"}.isdisjoint(name for name, _ in shown.elements)
+        assert len(shown.of("script")) == 1
+        text.encode()
+
+
+def test_a_hostile_query_is_text(page: TestClient) -> None:
+    for query in [*HOSTILE, "\ud800"]:
+        answer = page.get("/", params={"q": query.encode("utf-8", "surrogatepass"), "filter": f"lang={HOSTILE[0]}"})
+        assert answer.status_code == 200
+        assert len(Elements(answer.text).of("script")) == 1
+
+
+def test_the_policy_allows_nothing_from_elsewhere(page: TestClient) -> None:
+    for path in ("/", "/static/page.js", "/nowhere"):
+        policy = page.get(path).headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'")
+        assert "unsafe" not in policy and "http" not in policy and "*" not in policy
+
+
+def test_it_only_answers_to_its_own_names(searcher: Searcher) -> None:
+    guarded = TestClient(application(searcher, hosts=("127.0.0.1", "::1")), base_url="http://127.0.0.1:8484")
+    assert guarded.get("/").status_code == 200
+    assert guarded.get("/", headers={"host": "[::1]:8484"}).status_code == 200
+    assert guarded.get("/", headers={"host": "rebound.example.org:8484"}).status_code == 421
+
+
+def test_a_token_is_asked_for_once(searcher: Searcher) -> None:
+    app = application(searcher, token="secret-token")
+    assert TestClient(app).get("/").status_code == 401
+    assert TestClient(app).get("/static/page.js").status_code == 401
+    assert TestClient(app).get("/", params={"token": "wrong"}).status_code == 401
+    assert TestClient(app).get("/", headers={"authorization": "Bearer secret-token"}).status_code == 200
+    browser = TestClient(app)
+    answer = browser.get("/", params={"token": "secret-token", "q": "rainbow"})
+    assert answer.status_code == 200 and "token" not in str(answer.url)
+    assert browser.get("/").status_code == 200
+
+
+def test_a_service_can_mount_it(searcher: Searcher) -> None:
+    browser = TestClient(Starlette(routes=[Mount("/compare", application(searcher, token="t"))]))
+    answer = browser.get("/compare/", params={"token": "t", "q": "rainbow"})
+    assert answer.status_code == 200 and answer.url.path == "/compare/"
+    assert browser.get("/compare/static/page.css").status_code == 200
+
+
+def test_a_page_is_one_file_that_works_offline(cluster_url: str, page_index: str, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    asked = [
+        "ui",
+        page_index,
+        "--url",
+        cluster_url,
+        "--query",
+        "rainbow",
+        "--engines",
+        "bm25,sparse",
+        "--snapshot",
+        str(out),
+    ]
+    done = CliRunner().invoke(osn, asked)
+    assert done.exit_code == 0, done.output
+    shown = Elements(out.read_text())
+    assert not shown.of("link") and not shown.of("form")
+    assert all("src" not in attributes for _, attributes in shown.elements)
+    assert len(shown.of("section", "column")) == 2
+    done = CliRunner().invoke(osn, [*asked, "--engines", "nope"])
+    assert "there is no engine 'nope'" in str(done.exception)
