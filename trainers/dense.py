@@ -29,6 +29,7 @@ from trainers.common.config import backbone_option, config_options, fingerprint
 from trainers.common.dev_measures import DevSet, dev_measures
 from trainers.common.loop import train
 from trainers.common.objective import ObjectiveSettings
+from trainers.common.own_loss import LOSS_OPTION, loss_hash
 from trainers.common.precision import computed_in, computing_in
 from trainers.common.processes import is_main_process
 from trainers.common.run_folder import Trained
@@ -178,7 +179,7 @@ def train_retriever(
         output=output,
         kind=model.kind,
         config=config,
-        data_hash=fingerprint(data.hash, hash_files(locate(config.start))),
+        data_hash=fingerprint(data.hash, hash_files(locate(config.start)), *loss_hash(config.objective.loss)),
         evaluate=measured if dev else None,
     )
 
@@ -214,7 +215,7 @@ def rehearse(config: DenseConfig, build: Build = build) -> Trained:
 
 
 @click.command("dense")
-@config_options(DenseConfig, shortcuts=backbone_option("start"))
+@config_options(DenseConfig, shortcuts=backbone_option("start") | LOSS_OPTION)
 def dense(config: DenseConfig, dry_run: bool) -> None:
     """Train a bi-encoder: one vector a text, from questions and the passages that answer them.
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from trainers.common import losses
+from trainers.common.own_loss import Targets, apply_loss, load_loss
 
 
 @dataclass(slots=True)
@@ -16,6 +17,8 @@ class ObjectiveSettings:
 
     info_nce: float = 1.0
     """contrastive, over all documents of the batch"""
+    loss: str | None = None
+    """package:function, a loss of your own in place of the contrastive one, weighted as that; null takes InfoNCE"""
     margin_mse: float = 0.0
     """distillation over the query's own candidates, from teachers or from scores that stand in the data"""
     kl: float = 0.0
@@ -34,6 +37,10 @@ class ObjectiveSettings:
             raise ValueError("info_nce, margin_mse and kl are weights: none below 0, one at least above")
         if self.temperature is not None and self.temperature <= 0:
             raise ValueError(f"temperature must be above 0, not {self.temperature}")
+        if self.loss is not None:
+            if not self.info_nce:
+                raise ValueError("loss takes the place and the weight of info_nce, which is 0: give it a weight")
+            load_loss(self.loss)
 
     @property
     def distils(self) -> bool:
@@ -48,6 +55,23 @@ class TeacherScores:
     """(queries, candidates) float32, 0 where they say nothing"""
     known: Tensor
     """(queries, candidates) bool, where all of them say something"""
+
+
+def contrast(
+    objective: ObjectiveSettings, scores: Tensor, targets: Targets, terms: dict[str, Tensor], *, temperature: float
+) -> None:
+    """Adds the term that compares each query's positive with all documents of the batch: InfoNCE, or the user's own loss.
+
+    scores: (queries, documents), which the user's loss gets as they are: a temperature is its own affair.
+    """
+    if not objective.info_nce:
+        return
+    if objective.loss is not None:
+        terms["loss"] = objective.info_nce * apply_loss(objective.loss, scores, targets)
+        return
+    terms["info_nce"] = objective.info_nce * losses.info_nce(
+        scores, targets.candidates[:, 0], temperature=temperature, excluded=targets.excluded
+    )
 
 
 def distillation(

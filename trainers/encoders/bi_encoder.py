@@ -12,11 +12,10 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.retrievers import Run
-from trainers.common import losses
 from trainers.common.batches import Part
 from trainers.common.dev_measures import DEPTH
 from trainers.common.grad_cache import CachedModel, Encoded, gather
-from trainers.common.objective import ObjectiveSettings, distillation, in_batch_accuracy
+from trainers.common.objective import ObjectiveSettings, contrast, distillation, in_batch_accuracy
 from trainers.common.training_model import Losses
 from trainers.data.retrieval_batches import RetrievalTargets
 from trainers.data.tokenized import TokenCache, padded_parts, padding_id
@@ -61,10 +60,7 @@ class BiEncoder(CachedModel):
         scores = self.scores(queries, documents, targets)
         candidates, excluded, objective = targets.candidates, targets.excluded, self.objective
         terms: dict[str, Tensor] = {}
-        if objective.info_nce:
-            terms["info_nce"] = objective.info_nce * losses.info_nce(
-                scores, candidates[:, 0], temperature=self.temperature, excluded=excluded
-            )
+        contrast(objective, scores, targets, terms, temperature=self.temperature)
         distillation(objective, scores.gather(1, candidates), targets.teacher, terms)
         return Losses(terms, {"in_batch_accuracy": in_batch_accuracy(scores, candidates, excluded)})
 

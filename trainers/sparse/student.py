@@ -25,7 +25,7 @@ from opensearch_neural.query_encoder import special_tokens, vocabulary_of
 from trainers.common import losses
 from trainers.common.batches import CachedBatch, Part
 from trainers.common.grad_cache import CachedModel, Encoded, gather
-from trainers.common.objective import TeacherScores, distillation, in_batch_accuracy
+from trainers.common.objective import TeacherScores, contrast, distillation, in_batch_accuracy
 from trainers.common.settings import TrainingSettings
 from trainers.common.training_model import Losses, decay_groups
 from trainers.data.tokenized import PART_OVERHEAD, TokenCache, padded_parts, padding_id
@@ -180,10 +180,7 @@ class SparseStudent(CachedModel):
         if targets.base is not None:
             scores = targets.base + objective.sparse_weight * scores
         terms: dict[str, Tensor] = {}
-        if objective.info_nce:
-            terms["info_nce"] = objective.info_nce * losses.info_nce(
-                scores, candidates[:, 0], temperature=objective.temperature or 1.0, excluded=targets.excluded
-            )
+        contrast(objective, scores, targets, terms, temperature=objective.temperature or 1.0)
         compared = scores if objective.all_pairs else scores.gather(1, candidates)
         distillation(objective, compared, targets.teacher, terms)
         factor = self.regularization.at(self.progress.step, self.progress.steps)

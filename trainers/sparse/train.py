@@ -29,6 +29,7 @@ from opensearch_neural.idf import load_idf
 from opensearch_neural.models.directory import hash_files, locate
 from trainers.common.config import backbone_option, config_options, fingerprint
 from trainers.common.loop import train
+from trainers.common.own_loss import LOSS_OPTION, loss_hash
 from trainers.common.processes import is_main_process
 from trainers.common.run_folder import Trained, check_output
 from trainers.common.schedules import FOLDER
@@ -118,7 +119,12 @@ def train_stage(
         kind=KIND,
         # What lies in the run's own folders is told by its content: a run may be moved, and go on.
         config=whole or replace(config, start=_within(config.start, config.folder, output)),
-        data_hash=fingerprint(data.hash, student.lexicon.encoder.info.hash, hash_files(locate(config.start))),
+        data_hash=fingerprint(
+            data.hash,
+            student.lexicon.encoder.info.hash,
+            hash_files(locate(config.start)),
+            *loss_hash(config.objective.loss),
+        ),
         evaluate=None if dev is None else measured,
         # Before λ has its whole weight, a state is better on dev and several times as large.
         best_from=config.regularization.whole_from,
@@ -200,7 +206,7 @@ def rehearse(config: SparseConfig) -> Trained:
 
 
 @click.command("sparse")
-@config_options(SparseConfig, shortcuts=backbone_option("start"))
+@config_options(SparseConfig, shortcuts=backbone_option("start") | LOSS_OPTION)
 def sparse_command(config: SparseConfig, dry_run: bool) -> None:
     """Train an inference-free sparse model: documents are encoded, queries only tokenized.
 

@@ -1,0 +1,64 @@
+"""A search service: FastAPI, an asynchronous client, one ordinary request a search, and why a hit is there.
+
+    pip install "opensearch-neural[async]" fastapi uvicorn
+    OSN_URL=http://localhost:9200 OSN_INDEX=docs uvicorn service:app --app-dir examples
+
+    curl "localhost:8000/search?q=what+causes+a+rainbow&size=3"
+    curl "localhost:8000/search?q=what+causes+a+rainbow&explain=true"
+
+The query side is read from the cluster once, when the service starts; there are no model files here. Encoding a query takes
+microseconds, so it may run in the event loop.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, HTTPException, Query
+from opensearchpy import OpenSearchException
+
+from opensearch_neural import connect, connect_async
+from opensearch_neural.engines import open_engines
+from opensearch_neural.explanation import shares
+
+INDEX = os.environ.get("OSN_INDEX", "docs")
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    app.state.engines = open_engines(connect(), INDEX)
+    app.state.engines.body_of("bm25-sparse")  # reads the query side now, not at the first search
+    app.state.client = await connect_async()
+    yield
+    await app.state.client.close()
+
+
+app = FastAPI(title=f"Search in {INDEX}", lifespan=lifespan)
+
+
+@app.get("/search")
+async def search(
+    q: str = Query(min_length=1),
+    size: int = Query(10, ge=1, le=100),
+    engine: str = "bm25-sparse",
+    explain: bool = False,
+) -> list[dict[str, Any]]:
+    """The best hits. explain: what each word adds to the score, as BM25 has it and as the model does."""
+    if engine not in ("bm25", "bm25-sparse"):
+        raise HTTPException(422, "engine is bm25 or bm25-sparse")
+    body = app.state.engines.body(engine, q, size=size, source=["title"]) | {"explain": explain}
+    try:
+        answer = await app.state.client.search(index=INDEX, body=body)
+    except OpenSearchException as error:
+        raise HTTPException(503, f"the search failed: {error}") from error
+    return [hit_of(hit) for hit in answer["hits"]["hits"]]
+
+
+def hit_of(hit: dict[str, Any]) -> dict[str, Any]:
+    shown = {"id": hit["_id"], "score": hit["_score"], **hit["_source"]}
+    if "_explanation" in hit:
+        shown["why"] = [{"from": s.source, "word": s.token, "adds": s.score} for s in shares(hit["_explanation"])]
+    return shown

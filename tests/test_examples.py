@@ -1,0 +1,130 @@
+"""What lies in `examples/`, each run as its own first lines say, on a real node."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from ingest.corpus import CorpusSource
+from ingest.job import Job, run_job
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+DOCUMENTS = {
+    "rainbow": ("Rainbows", "What causes a rainbow is light in drops of rain."),
+    "trout": ("Trout", "A fish of rivers and lakes."),
+    "heart": ("Infarction", "Blood flow to a part of the heart stops. Chest pain is common."),
+}
+
+
+@pytest.fixture(scope="module")
+def index(client: OpenSearch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("examples")
+    rows = [{"_id": id, "title": title, "text": text} for id, (title, text) in DOCUMENTS.items()]
+    (folder / "docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    name = f"osn-test-examples-{os.getpid()}"
+    job = Job(
+        CorpusSource(str(folder / "docs.jsonl")), name, sparse="lexical", replicas=0, dead_letters=folder / "letters"
+    )
+    run_job(client, job, show_progress=False)
+    yield name
+    client.indices.delete(index=name)
+
+
+@pytest.fixture
+def environment(cluster_url: str, index: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    for name, value in {"OSN_URL": cluster_url, "OSN_INDEX": index, "MPLBACKEND": "Agg"}.items():
+        monkeypatch.setenv(name, value)
+    return dict(os.environ)
+
+
+def run(*arguments: str | Path, environment: dict[str, str], cwd: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, cwd=cwd, env=environment, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_service_searches_explains_and_refuses(environment: dict[str, str]) -> None:
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        import service
+    finally:
+        sys.path.remove(str(EXAMPLES))
+    from fastapi.testclient import TestClient
+
+    assert environment["OSN_INDEX"] == service.INDEX
+    with TestClient(service.app) as http:
+        hits = http.get("/search", params={"q": "what causes a rainbow", "size": 2}).json()
+        assert (hits[0]["id"], hits[0]["title"]) == ("rainbow", "Rainbows")
+        assert "why" not in hits[0]
+        explained = http.get("/search", params={"q": "what causes a rainbow", "explain": True}).json()[0]
+        assert {why["from"] for why in explained["why"]} == {"bm25", "sparse"}
+        assert sum(why["adds"] for why in explained["why"]) == pytest.approx(explained["score"], rel=1e-4)
+        bm25 = http.get("/search", params={"q": "what causes a rainbow", "engine": "bm25", "explain": True}).json()[0]
+        assert {why["from"] for why in bm25["why"]} == {"bm25"}
+        for wrong in ({"q": ""}, {"q": "x", "size": 0}, {"q": "x", "engine": "dense"}):
+            assert http.get("/search", params=wrong).status_code == 422, wrong
+
+
+def test_the_batch_writes_a_line_a_query(environment: dict[str, str], index: str, tmp_path: Path) -> None:
+    queries = [{"_id": f"q{at}", "text": text} for at, text in enumerate(["fish in a river", "chest pain"] * 60)]
+    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(query) + "\n" for query in queries))
+    arguments = (EXAMPLES / "batch.py", "queries.jsonl", "--index", index, "--size", "1")
+    lines = [json.loads(line) for line in run(*arguments, environment=environment, cwd=tmp_path).splitlines()]
+    assert [line["_id"] for line in lines] == [query["_id"] for query in queries]
+    assert [[hit["id"] for hit in line["hits"]] for line in lines] == [["trout"], ["heart"]] * 60
+
+
+def test_the_notebook_runs_from_the_first_cell_to_the_plot(environment: dict[str, str], tmp_path: Path) -> None:
+    cells = json.loads((EXAMPLES / "search.ipynb").read_text())["cells"]
+    assert not any(cell.get("outputs") for cell in cells), "the notebook is kept without its outputs"
+    source = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    (tmp_path / "cells.py").write_text(source + "\nfigure.savefig('plot.png')\nprint(made_of)\n")
+    printed = run("cells.py", environment=environment | {"OSN_QUERY": "chest pain of the heart"}, cwd=tmp_path)
+    assert (tmp_path / "plot.png").stat().st_size > 5000
+    before, _, made_of = printed.rpartition("[{")
+    assert "Infarction" in before
+    assert "'model, word in the text'" in made_of
+
+
+def test_the_loss_is_the_hinge_that_it_says_and_trains(tmp_path: Path, environment: dict[str, str]) -> None:
+    torch = pytest.importorskip("torch")
+    from tiny import tiny_backbone, tiny_beir
+
+    from trainers.common.own_loss import load_loss
+    from trainers.data.retrieval_batches import RetrievalTargets
+
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        hinge = load_loss("own_loss:hinge")
+    finally:
+        sys.path.remove(str(EXAMPLES))
+    # By hand: negatives of the first query are columns 1 (1 − 2 + 1.5 = 0.5) and 2, which is excluded; of the second
+    # columns 0 (1 − 1 + 0 = 0) and 2 (1 − 1 + 3 = 3).
+    scores = torch.tensor([[2.0, 1.5, 9.0], [0.0, 1.0, 3.0]])
+    excluded = torch.tensor([[False, False, True], [False, False, False]])
+    targets = RetrievalTargets(torch.tensor([[0], [1]]), torch.ones(3, dtype=torch.long), excluded)
+    assert hinge(scores, targets).item() == pytest.approx(3.5 / 3)
+
+    backbone, beir = tiny_backbone(tmp_path / "tiny"), tiny_beir(tmp_path / "data")
+    code = "import sys; from opensearch_neural.cli import main; sys.argv[0] = 'osn'; main()"
+    settings = (f"train=[{{path: {beir}}}]", "training={steps: 2, batch_size: 4}", "candidates.mine=null")
+    settings += ("document_length=32", "student={document_length: 32, query_length: 16}")
+    run(
+        "-c", code, "train", "sparse", "--loss", "own_loss:hinge", "--backbone", backbone, "--output", tmp_path / "model",
+        *(part for setting in settings for part in ("--set", setting)),
+        environment=environment, cwd=EXAMPLES,
+    )  # fmt: skip
+    osn_json = json.loads((tmp_path / "model" / "osn.json").read_text())
+    assert osn_json["training"]["objective"]["loss"] == "own_loss:hinge"

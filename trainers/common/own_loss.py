@@ -1,0 +1,119 @@
+"""A loss of one's own: `osn train sparse --loss package:function`, a function that is named and not registered.
+
+    def loss(scores: Tensor, targets: Targets) -> Tensor: ...
+
+It takes the place of the contrastive term, and its weight (`objective.info_nce`). What is wrong with it is said by name: the
+module, the function, its parameters, what it returned, and where it failed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from opensearch_neural.errors import InputError
+
+EXPECTED = "expected package:function, such as my_losses:hinge for the function hinge in my_losses.py of this folder"
+SIGNATURE = "it is called with scores, (queries, documents), and targets, and returns a scalar tensor"
+
+LOSS_OPTION = {"loss": ("objective.loss", "package:function, a loss of your own in place of the contrastive one.")}
+"""The shortcut --loss of trainings with an objective."""
+
+
+class Targets(Protocol):
+    """What a loss may know of a batch beside the scores; "documents" are all of the batch, those of other queries too."""
+
+    candidates: Tensor
+    """(queries, 1 + negatives) int64: columns of `scores`, each query's positive first, then its hard negatives"""
+    excluded: Tensor
+    """(queries, documents) bool: documents that must not count as negatives, other positives of the query for instance"""
+    teacher: Any
+    """`objective.TeacherScores` if the objective distils: `scores` and `known`, both (queries, candidates); else None"""
+
+
+Loss = Callable[[Tensor, Targets], Tensor]
+
+
+@functools.cache
+def load_loss(name: str) -> Loss:
+    """The function that `name` ("package.module:function") means, looked for in the current folder too.
+
+    Raises InputError for a name, a module or a function that does not serve.
+    """
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute.isidentifier():
+        raise InputError(f"{name!r} names no function", EXPECTED)
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise InputError(f"{name}: there is no module {error.name!r}", f"looked in {folder}; {EXPECTED}") from None
+        raise InputError(f"{name}: {module_name} imports {error.name!r}, which is not installed") from None
+    except Exception as error:
+        raise InputError(f"{name}: {module_name} cannot be imported: {failure(error)}") from error
+    function = getattr(module, attribute, None)
+    if function is None:
+        own = [
+            key for key, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == module_name
+        ]
+        raise InputError(f"{name}: {module_name} has no {attribute!r}", f"functions there: {', '.join(own) or 'none'}")
+    if not callable(function):
+        raise InputError(f"{name} is no function but of type {type(function).__name__}", SIGNATURE)
+    try:
+        inspect.signature(function).bind("scores", "targets")
+    except TypeError as error:
+        raise InputError(f"{name}{inspect.signature(function)} cannot be called: {error}", SIGNATURE) from None
+    loss: Loss = function
+    return loss
+
+
+def loss_hash(name: str | None) -> list[bytes]:
+    """The text of the module that a loss is in, for the fingerprint of a training: with another text it is another one."""
+    path = None if name is None else inspect.getsourcefile(inspect.unwrap(load_loss(name)))
+    return [] if path is None else [Path(path).read_bytes()]
+
+
+def apply_loss(name: str, scores: Tensor, targets: Targets) -> Tensor:
+    """What the function says of a batch. Raises InputError where it fails or returns no scalar that can be trained on."""
+    try:
+        value = load_loss(name)(scores, targets)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        shapes = f"scores {tuple(scores.shape)}, candidates {tuple(targets.candidates.shape)}"
+        raise InputError(f"the loss {name} failed: {failure(error)}", f"it was called with {shapes}") from error
+    if not isinstance(value, Tensor):
+        raise InputError(f"the loss {name} returned {type(value).__name__}, not a tensor", SIGNATURE)
+    if value.ndim:
+        raise InputError(
+            f"the loss {name} returned a tensor of shape {tuple(value.shape)}", "take its mean(): one number"
+        )
+    if scores.requires_grad and not value.requires_grad:
+        raise InputError(
+            f"the loss {name} returned a number without a gradient",
+            "compute it from scores; item(), detach(), argmax and comparisons cut the gradient",
+        )
+    return value
+
+
+def failure(error: Exception) -> str:
+    """An exception in one line, with the place in the user's file."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    own = [frame for frame in frames if frame.filename != __file__ and "site-packages" not in frame.filename]
+    place = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+    if isinstance(error, SyntaxError):
+        place = f" ({error.filename}, line {error.lineno})"
+        return f"SyntaxError: {error.msg}{place}"
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}{place}"
