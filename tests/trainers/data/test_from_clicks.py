@@ -1,0 +1,183 @@
+"""Click logs become judgements: what users looked at is told from what they liked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from opensearch_neural.corpus.judgements import JudgedQueries
+from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.segments import read_frequencies
+from trainers.data.clicks.from_clicks import from_clicks, is_test, query_id
+from trainers.data.clicks.position_bias import connected, fit
+from trainers.data.loading import load_training
+
+PROPENSITIES = np.array([1.0, 0.65, 0.45, 0.3, 0.2])
+
+
+def test_known_propensities_and_attractions_are_recovered() -> None:
+    """400 queries of 8 documents, ranked by a noisy quality that changes: good documents stand high, as in a real log."""
+    generator = np.random.default_rng(0)
+    shown: dict[tuple[int, int], float] = {}
+    attraction = generator.beta(1, 4, size=3200)
+    for query in range(400):
+        documents = np.arange(query * 8, query * 8 + 8)
+        for _ in range(4):
+            ranking = documents[np.argsort(-(attraction[documents] + generator.normal(0, 0.15, 8)))][
+                : len(PROPENSITIES)
+            ]
+            for place, document in enumerate(ranking.tolist()):
+                shown[document, place] = shown.get((document, place), 0) + 100
+    used = {document: at for at, document in enumerate(dict.fromkeys(document for document, _ in shown))}
+    pairs = np.array([used[document] for document, _ in shown])
+    places, counts = np.array([place for _, place in shown]), np.array(list(shown.values()))
+    true = attraction[list(used)]
+    clicked = generator.binomial(counts.astype(int), PROPENSITIES[places] * true[pairs]).astype(float)
+    bias = fit(pairs, places, counts, clicked)
+    assert bias.propensity == pytest.approx(PROPENSITIES, rel=0.08)
+    assert np.abs(bias.attraction - true).mean() < 0.03
+    share = np.bincount(places, clicked) / np.bincount(places, counts)
+    naive = share / share[0]
+    assert np.abs(naive - PROPENSITIES).max() > 0.1, "clicks by place alone take good documents for eager users"
+    known = fit(pairs, places, counts, clicked, propensity=PROPENSITIES)
+    assert np.abs(known.attraction - true).mean() < 0.03 and known.propensity == pytest.approx(PROPENSITIES)
+
+
+def test_places_that_nothing_connects_with_the_first_are_not_guessed() -> None:
+    pairs, places = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([0, 1, 1, 2, 3, 4, 0])
+    assert connected(pairs, places).tolist() == [True, True, True, False, False]
+    bias = fit(pairs, places, np.full(7, 1e4), np.array([50.0, 25, 40, 20, 9, 3, 10]) * 100)
+    assert np.isnan(bias.propensity).tolist() == [False, False, False, True, True]
+    assert bias.propensity[:3] == pytest.approx([1, 0.5, 0.25], rel=0.06)
+
+
+DOCUMENTS = {"good": "a bow of seven colours", "bad": "how to boil rice", "new": "rain"}
+# "good" stood second and is clicked half as often there as first; "bad" is clicked because it stands first.
+ROWS = [("Rainbow", "bad", 1, 20, 200), ("rainbow ", "good", 2, 60, 200), ("rainbow", "good", 1, 60, 100)]
+ROWS += [("rainbow", "bad", 2, 5, 100), ("rainbow", "new", 3, 1, 4), ("sun", "good", 1, 0, 50)]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    lines = ["query,doc_id,position,clicked"]
+    for query, document, place, clicks, shown in ROWS:
+        lines += [f'"{query}",{document},{place},{int(at < clicks)}' for at in range(shown)]
+    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
+    corpus = [json.dumps({"_id": id, "text": text}) + "\n" for id, text in DOCUMENTS.items()]
+    (tmp_path / "corpus.jsonl").write_text("".join(corpus))
+    return tmp_path / "log.csv"
+
+
+def run(*arguments: object) -> Result:
+    result = CliRunner().invoke(from_clicks, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_a_log_becomes_judgements_and_pairs_that_the_trainers_read(log: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = run(log, "--output", out, "--corpus", tmp_path / "corpus.jsonl", "--test-share", 0)
+    judged = JudgedQueries.of_folder(out, "train")
+    assert list(judged.queries.values()) == ["rainbow"], "case and blanks make no other query; sun has no click"
+    grades = judged.qrels[query_id("rainbow")]
+    assert grades == pytest.approx({"good": 0.6, "bad": 0.1}, abs=0.01), "as often as at the first place"
+    assert read_frequencies(out / "queries.jsonl") == {query_id("rainbow"): 300}
+    places = (out / "propensities.tsv").read_text().splitlines()
+    assert places[1] == "1\t1.000000" and float(places[2].split("\t")[1]) == pytest.approx(0.5, abs=0.02)
+    assert (
+        "| 2     |      0.5" in result.stdout
+        and "1 documents of a query were shown fewer than 10 times" in result.stdout
+    )
+    (example,) = load_training(out / "pairs.jsonl").examples
+    assert example.query == "rainbow" and len(example.positives) == 1
+    (pair,) = map(json.loads, (out / "pairs.jsonl").read_text().splitlines())
+    assert pair == {"query": "rainbow", "positive": DOCUMENTS["good"], "negatives": []}
+    again = tmp_path / "again"
+    run(log, "--output", again, "--propensities", out / "propensities.tsv", "--test-share", 1)
+    held_back = JudgedQueries.of_folder(again, "test").qrels[query_id("rainbow")]
+    assert held_back == pytest.approx(grades, abs=0.005)
+    assert (again / "qrels" / "train.tsv").read_text() == "query-id\tcorpus-id\tscore\n"
+
+
+def ubi(folder: Path) -> tuple[Path, Path]:
+    """The same searches as UBI has them: impressions logged for some searches, ids of hits for all."""
+    queries, events = [], []
+    for at in range(60):
+        order = ["good", "bad"] if at % 3 == 0 else ["bad", "good"]
+        queries.append({"query_id": f"s{at}", "user_query": "rainbow", "query_response_hit_ids": order})
+        if at % 2:
+            attributes: dict[str, Any] = {"object": {"object_id": "good"}, "position": {"ordinal": 9}}
+            events.append({"action_name": "click", "query_id": f"s{at}", "event_attributes": attributes})
+            events.append({"action_name": "impression", "query_id": f"s{at}", "event_attributes": attributes})
+    events.append({"action_name": "click", "query_id": "unknown", "event_attributes": {"object": {"object_id": "x"}}})
+    events.append({"action_name": "page_exit"})
+    for name, records in (("queries", queries), ("events", events)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return folder / "queries.jsonl", folder / "events.jsonl"
+
+
+def test_ubi_is_read_from_files_and_from_the_cluster(
+    client: Any, cluster_url: str, index_name: str, tmp_path: Path
+) -> None:
+    queries, events = ubi(tmp_path)
+    result = run("--ubi-queries", queries, "--ubi-events", events, "--output", tmp_path / "files")
+    # 30 searches with an impression of "good" alone, 30 with both documents shown.
+    assert "60 searches, 90 impressions, 30 clicks" in result.stdout
+    assert "left out: 1 events of an unknown query_id" in result.stderr
+    for name, file in (("queries", queries), ("events", events)):
+        body = "".join(f'{{"index": {{}}}}\n{line}\n' for line in file.read_text().splitlines())
+        client.bulk(index=f"{index_name}-{name}", body=body, refresh=True)
+    from_cluster = [
+        "--ubi-queries",
+        f"opensearch:{index_name}-queries",
+        "--ubi-events",
+        f"opensearch:{index_name}-events",
+    ]
+    run(*from_cluster, "--url", cluster_url, "--output", tmp_path / "cluster")
+    for name in ("queries.jsonl", "qrels/train.tsv", "qrels/test.tsv", "propensities.tsv"):
+        assert (tmp_path / "cluster" / name).read_text() == (tmp_path / "files" / name).read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("query,doc\na,b\n", "line 1: no column position or rank or place"),
+        ("query,doc,rank,clicked\na,b,0,1\n", "line 2: the position must be a number from 1, found '0'"),
+        ("query,doc,rank,clicked\na,b,1,maybe\n", "line 2: clicked must be 0 or 1, found 'maybe'"),
+        ("query,doc,rank,clicked\na,b,1\n", "line 2: expected 4 columns, found 3"),
+        ("query,doc,rank,clicked\n,b,1,1\n", "line 2: the query or the document is empty"),
+        ("query,doc,rank,clicked\na,b,1,0\n", "the log has no clicks"),
+        ("query,doc,rank,clicked\na,b,1,1\na,c,2,0\n", "no document was shown at the first and at another place"),
+        ("query,doc,rank,clicked\na,b,1,1\n", "no query has a clicked document that was shown 10 times"),
+    ],
+)
+def test_what_is_no_log_is_named(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "log.csv").write_text(text)
+    with pytest.raises(InputError) as raised:
+        run(tmp_path / "log.csv", "--output", tmp_path / "out")
+    assert message in raised.value.message
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_no_ubi_is_named(tmp_path: Path) -> None:
+    queries, events = ubi(tmp_path)
+    events.write_text('{"query_id": "s1"}\n')
+    asked = ["--ubi-queries", queries, "--ubi-events", events, "--output", tmp_path / "out"]
+    with pytest.raises(InputError, match=r"events\.jsonl, line 1: expected action_name"):
+        run(*asked)
+    queries.write_text('{"query_id": "s1", "user_query": "x", "query_response_hit_ids": "a"}\n')
+    with pytest.raises(InputError, match=r"queries\.jsonl, line 1: query_response_hit_ids must be a list"):
+        run(*asked)
+    result = CliRunner().invoke(from_clicks, ["--output", str(tmp_path / "out")])
+    assert result.exit_code == 2 and "name one log" in result.output
+
+
+def test_a_query_stays_in_its_part_from_log_to_log() -> None:
+    parts = [is_test(f"query {at}", 0.3) for at in range(1000)]
+    assert 250 < sum(parts) < 350
+    assert all(is_test(f"query {at}", 0.5) for at, part in enumerate(parts) if part)

@@ -1,0 +1,279 @@
+"""`osn data from-clicks`: judgements and training pairs of a click log.
+
+osn data from-clicks log.csv --output clicks --corpus corpus.jsonl
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.tables import table
+from opensearch_neural.files import write_text
+from trainers.data.clicks.logs import ClickLog, Records, index_records, read_records, read_rows, read_ubi
+from trainers.data.clicks.position_bias import fit
+from trainers.data.loading import read_documents
+
+PREFIX = "opensearch:"
+POSITIVE, NEGATIVE = 0.5, 0.1
+"""Of the best grade of its query: what a positive of a training pair has at least, a negative at most."""
+DIGITS = 4
+FILE = click.Path(path_type=Path)
+
+
+@dataclass(frozen=True)
+class Judgements:
+    """What a log says of documents."""
+
+    grades: dict[str, dict[str, float]]
+    """{query: {document: grade}}, of queries with a clicked document"""
+    looks: dict[tuple[str, str], float]
+    """{(query, document): how often it was looked at, by the propensities}"""
+    places: list[dict[str, float | int | None]]
+    """For each place its propensity (None: nothing connects it with the first), impressions and clicks."""
+    frequencies: Mapping[str, int]
+    """{query: searches}"""
+    too_few: int
+    """Pairs of query and document with fewer impressions than asked for."""
+
+
+@click.command(name="from-clicks")
+@click.argument("log", required=False, type=FILE)
+@click.option("--ubi-queries", default=None, help="Queries in UBI's form: JSON lines, or opensearch:INDEX.")
+@click.option("--ubi-events", default=None, help="Events in UBI's form: JSON lines, or opensearch:INDEX.")
+@click.option("--click-action", default="click", show_default=True, help="UBI's action_name of a click.")
+@click.option(
+    "--impression-action", default="impression", show_default=True, help="UBI's action_name of an impression."
+)
+@click.option("--output", type=FILE, required=True, help="The folder to write.")
+@click.option("--corpus", type=FILE, default=None, help="The documents' texts, for training pairs.")
+@click.option("--depth", type=click.IntRange(1, 60), default=10, show_default=True, help="Places that count.")
+@click.option(
+    "--min-impressions",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Impressions that a document needs for a judgement.",
+)
+@click.option("--propensities", type=FILE, default=None, help="Known ones instead: a file of place and propensity.")
+@click.option(
+    "--test-share",
+    type=click.FloatRange(0, 1),
+    default=0.3,
+    show_default=True,
+    help="Of the queries: not for training.",
+)
+@connection_options
+def from_clicks(
+    connection: ConnectionSettings,
+    log: Path | None,
+    ubi_queries: str | None,
+    ubi_events: str | None,
+    click_action: str,
+    impression_action: str,
+    output: Path,
+    corpus: Path | None,
+    depth: int,
+    min_impressions: int,
+    propensities: Path | None,
+    test_share: float,
+) -> None:
+    """Make judgements and training pairs of a click log.
+
+    LOG is a csv or tsv of query, document, position (from 1), clicked (0 or 1), a row for each shown document. UBI's logs
+    are taken by --ubi-queries and --ubi-events.
+
+    Users click what stands high, so clicks are corrected by the position-based model: the chance of a click is the place's
+    propensity times the document's attraction. Both are estimated from the log alone (EM; Wang et al., 2018), from
+    documents that stood at several places for one query as rankings changed. A grade is the attraction, the chance of a
+    click at the first place, from 0 to 1 with four decimals, where two impressions of mean attraction stand before those of
+    the log, so that one lucky click proves nothing; a document that was never clicked has 0.
+
+    Written: queries.jsonl (with `frequency`), qrels/train.tsv and qrels/test.tsv, whose queries are apart, propensities.tsv;
+    with --corpus also pairs.jsonl, of train queries: positives have half of the best grade or more, negatives a tenth or
+    less though users looked at them.
+
+    \b
+    osn data from-clicks log.csv --output clicks --corpus corpus.jsonl
+    osn data from-clicks --ubi-queries opensearch:ubi_queries --ubi-events opensearch:ubi_events --output clicks
+    osn eval --index docs --data clicks --segments head,torso,tail
+    osn train sparse --set 'train=[{path: clicks/pairs.jsonl}]' --output models/clicks
+    """
+    if (log is None) == (ubi_queries is None) or (ubi_queries is None) != (ubi_events is None):
+        raise click.UsageError("name one log: a csv or tsv, or both --ubi-queries and --ubi-events")
+
+    def records(place: str) -> Records:
+        if place.startswith(PREFIX):
+            return index_records(lambda: connect(settings=connection), place.removeprefix(PREFIX))
+        return read_records(place)
+
+    known = None if propensities is None else read_propensities(propensities, depth)
+    depth = depth if known is None else len(known)
+    if log is not None:
+        read = read_rows(log, depth)
+    elif ubi_queries is not None and ubi_events is not None:
+        read = read_ubi(records(ubi_queries), records(ubi_events), depth, click_action, impression_action)
+    found = judgements(read, min_impressions, known)
+    write(output, found, test_share)
+    for reason, count in read.left_out.items():
+        click.echo(f"left out: {count:,} {reason}", err=True)
+    searches, impressions = sum(found.frequencies.values()), sum(read.shown.values())
+    print(f"{searches:,} searches, {impressions:,} impressions, {sum(read.clicked.values()):,} clicks\n")
+    print(table(["place", "propensity", "impressions", "clicks"], map(_cells, found.places)))
+    judged = sum(map(len, found.grades.values()))
+    print(
+        f"\n{judged:,} judgements of {len(found.grades):,} queries in {output}; {found.too_few:,} documents of a query were "
+        f"shown fewer than {min_impressions} times and have none"
+    )
+    if corpus is not None:
+        print(
+            f"{write_pairs(output, found, corpus, test_share, min_impressions):,} training pairs in {output}/pairs.jsonl"
+        )
+
+
+def _cells(place: Mapping[str, float | int | None]) -> list[str]:
+    known = place["propensity"]
+    return [
+        str(place["place"]),
+        "–" if known is None else f"{known:.3f}",
+        f"{place['shown']:,}",
+        f"{place['clicked']:,}",
+    ]
+
+
+def judgements(log: ClickLog, min_impressions: int, known: list[float] | None = None) -> Judgements:
+    """Grades by the position-based click model. known: propensities, else they are estimated.
+
+    Raises InputError for a log without clicks, one in which no document changed its place, and one too small.
+    """
+    if not log.clicked.total():
+        raise InputError("the log has no clicks")
+    numbers: dict[tuple[str, str], int] = {}
+    keys = list(log.shown)
+    pairs = np.array([numbers.setdefault((query, document), len(numbers)) for query, document, _ in keys])
+    places = np.array([place - 1 for _, _, place in keys])
+    shown = np.array([log.shown[key] for key in keys], float)
+    clicked = np.array([log.clicked[key] for key in keys], float)
+    bias = fit(pairs, places, shown, clicked, propensity=None if known is None else np.array(known))
+    if known is None and places.max() > 0 and np.isfinite(bias.propensity).sum() < 2:
+        raise InputError(
+            "no document was shown at the first and at another place for the same query, so that the place cannot be told "
+            "from the document",
+            "take a log over a change of the ranking, or give --propensities",
+        )
+    impressions = np.bincount(pairs, shown)
+    clicks = np.bincount(pairs, clicked)
+    looked = np.bincount(pairs, shown * np.nan_to_num(bias.propensity)[places])
+    grades: dict[str, dict[str, float]] = {}
+    looks = {}
+    too_few = 0
+    for (query, document), at in numbers.items():
+        if impressions[at] < min_impressions or looked[at] == 0:
+            too_few += 1
+            continue
+        grades.setdefault(query, {})[document] = (
+            max(10**-DIGITS, round(float(bias.attraction[at]), DIGITS)) if clicks[at] else 0.0
+        )
+        looks[query, document] = float(looked[at])
+    grades = {query: of for query, of in grades.items() if any(of.values())}
+    if not grades:
+        raise InputError(
+            f"no query has a clicked document that was shown {min_impressions} times",
+            "take a longer log, or --min-impressions",
+        )
+    told = [
+        {
+            "place": place + 1,
+            "propensity": float(of) if np.isfinite(of) else None,
+            "shown": int(shown[places == place].sum()),
+            "clicked": int(clicked[places == place].sum()),
+        }
+        for place, of in enumerate(bias.propensity)
+    ]
+    return Judgements(grades, looks, told, log.searches, too_few)
+
+
+def read_propensities(path: Path, depth: int) -> list[float]:
+    """Of each place from 1 on, as `propensities.tsv` has it. Raises InputError for what is no such file."""
+    from opensearch_neural.evaluation.segments import read_query_values
+
+    values = read_query_values(path, ["propensity"])
+    try:
+        known = [float(values[str(place)]) for place in range(1, min(depth, len(values)) + 1)]
+        if not all(0 < value <= 10 for value in known):
+            raise ValueError
+    except (KeyError, ValueError):
+        raise InputError(f"{path}: expected places from 1 on, each with a propensity above 0") from None
+    return [value / known[0] for value in known]
+
+
+def query_id(query: str) -> str:
+    """An id that stays the same from log to log, and that a TREC file can hold."""
+    return hashlib.sha256(query.encode()).hexdigest()[:12]
+
+
+def is_test(query: str, share: float) -> bool:
+    """Whether a query is one of the test part, which its words alone decide."""
+    return int(query_id(query), 16) % 10_000 < share * 10_000
+
+
+def write(folder: Path, found: Judgements, test_share: float) -> None:
+    queries = [
+        {"_id": query_id(query), "text": query, "frequency": found.frequencies[query]} for query in sorted(found.grades)
+    ]
+    write_text(folder / "queries.jsonl", _lines(queries))
+    for split, wanted in (("train", False), ("test", True)):
+        lines = [
+            f"{query_id(query)}\t{document}\t{grade:g}\n"
+            for query in sorted(found.grades)
+            if is_test(query, test_share) == wanted
+            for document, grade in sorted(found.grades[query].items(), key=lambda item: (-item[1], item[0]))
+        ]
+        write_text(folder / "qrels" / f"{split}.tsv", "query-id\tcorpus-id\tscore\n" + "".join(lines))
+    known = [
+        f"{place['place']}\t{place['propensity']:.6f}\n" for place in found.places if place["propensity"] is not None
+    ]
+    write_text(folder / "propensities.tsv", "place\tpropensity\n" + "".join(known))
+
+
+def write_pairs(folder: Path, found: Judgements, corpus: Path, test_share: float, min_looks: int) -> int:
+    """Write pairs.jsonl, a line a positive; how many. Raises InputError if the corpus has none of the documents."""
+    wanted = {document for of in found.grades.values() for document in of}
+    texts = {document.id: document.contents for document in read_documents(corpus) if document.id in wanted}
+    if not texts:
+        raise InputError(f"{corpus} has none of the {len(wanted):,} documents that were clicked or shown")
+    if missing := len(wanted) - len(texts):
+        click.echo(f"left out of pairs: {missing:,} documents that {corpus} does not have", err=True)
+    pairs = []
+    for query, of in sorted(found.grades.items()):
+        if is_test(query, test_share):
+            continue
+        best = max(of.values())
+        known = {document: grade for document, grade in of.items() if document in texts}
+        negatives = [
+            texts[document]
+            for document, grade in sorted(known.items())
+            if grade <= NEGATIVE * best and found.looks[query, document] >= min_looks
+        ]
+        pairs += [
+            {"query": query, "positive": texts[document], "negatives": negatives}
+            for document, grade in sorted(known.items(), key=lambda item: (-item[1], item[0]))
+            if grade >= POSITIVE * best
+        ]
+    write_text(folder / "pairs.jsonl", _lines(pairs))
+    return len(pairs)
+
+
+def _lines(records: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)

@@ -1,0 +1,187 @@
+"""Click logs, counted: how often a document was shown at a place for a query, and how often it was clicked there.
+
+    csv, tsv   a row a shown document: query, document, position (from 1), clicked (0 or 1)
+    UBI        User Behavior Insights 1.x: a file, or index, of queries and one of events
+
+Queries are told apart by their words: case and blanks make no other query.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from opensearch_neural.corpus.documents import Defect, fields_of
+from opensearch_neural.corpus.json_lines import parse_object
+from opensearch_neural.corpus.text_files import BadLine, open_binary, read_lines
+from opensearch_neural.errors import InputError
+
+COLUMNS = {
+    "query": ("query", "user_query", "query_text"),
+    "document": ("document", "doc", "doc_id", "document_id", "object_id"),
+    "position": ("position", "rank", "place"),
+    "clicked": ("clicked", "click", "clicks"),
+}
+"""{what a column holds: the names that it may have}"""
+YES_NO = {"1": 1, "true": 1, "0": 0, "false": 0}
+
+
+@dataclass
+class ClickLog:
+    """What a log says, counted."""
+
+    shown: Counter[tuple[str, str, int]] = field(default_factory=Counter)
+    """{(query, document, place from 1): impressions}"""
+    clicked: Counter[tuple[str, str, int]] = field(default_factory=Counter)
+    """{(query, document, place from 1): impressions that were clicked}"""
+    searches: Counter[str] = field(default_factory=Counter)
+    """{query: how often it was asked}: of rows, which name no searches, the impressions of its most shown place"""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """{reason: how many records}"""
+
+    def add(self, query: str, document: str, place: int, clicked: int, depth: int) -> None:
+        if place > depth:
+            self.left_out[f"impressions below place {depth}"] += 1
+            return
+        key = same_words(query), document, place
+        self.shown[key] += 1
+        self.clicked[key] += clicked
+
+
+def same_words(query: str) -> str:
+    return " ".join(query.split()).casefold()
+
+
+def read_rows(path: str | Path, depth: int) -> ClickLog:
+    """A csv or tsv with a header. Raises InputError with file and line at the first row that is no impression."""
+    stream, file = open_binary(str(path))
+    last = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal last
+        for last, line in read_lines(stream, file, blanks=True):
+            if isinstance(line, BadLine):
+                raise InputError(f"{file}, line {last}: {line.reason}")
+            try:
+                yield line.decode("utf-8") + "\n"
+            except UnicodeDecodeError:
+                raise InputError(f"{file}, line {last}: invalid UTF-8") from None
+
+    log = ClickLog()
+    rows = csv.reader(lines(), delimiter="\t" if ".tsv" in Path(path).suffixes else ",", strict=True)
+    header: list[str] = []
+    columns: dict[str, int] = {}
+    try:
+        for row in rows:
+            if not row:
+                continue
+            if not header:
+                header = [name.strip().lower() for name in row]
+                columns = _columns(header, f"{file}, line {last}")
+                continue
+            if len(row) != len(header):
+                raise InputError(f"{file}, line {last}: expected {len(header)} columns, found {len(row)}")
+            query, document = row[columns["query"]], row[columns["document"]].strip()
+            place, clicked = row[columns["position"]].strip(), row[columns["clicked"]].strip().lower()
+            if not query.strip() or not document:
+                raise InputError(f"{file}, line {last}: the query or the document is empty")
+            if not place.isdecimal() or int(place) < 1:
+                raise InputError(f"{file}, line {last}: the position must be a number from 1, found {place[:40]!r}")
+            if clicked not in YES_NO:
+                raise InputError(f"{file}, line {last}: clicked must be 0 or 1, found {clicked[:40]!r}")
+            log.add(query, document, int(place), YES_NO[clicked], depth)
+    except csv.Error as error:
+        raise InputError(f"{file}, line {last}: not a row of csv: {error}") from None
+    at_place: Counter[tuple[str, int]] = Counter()
+    for (query, _, at), count in log.shown.items():
+        at_place[query, at] += count
+    for (query, _), count in at_place.items():
+        log.searches[query] = max(log.searches[query], count)
+    return log
+
+
+def _columns(header: list[str], where: str) -> dict[str, int]:
+    at = {part: next((header.index(name) for name in names if name in header), -1) for part, names in COLUMNS.items()}
+    for part, column in at.items():
+        if column < 0:
+            raise InputError(f"{where}: no column {' or '.join(COLUMNS[part])}; its columns are {', '.join(header)}")
+    return at
+
+
+Records = Iterable[tuple[str, Mapping[str, Any]]]
+"""(where it stands, record)"""
+
+
+def read_records(path: str | Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """JSON lines, of records or of hits with a `_source`. Raises InputError with file and line for what is none."""
+    stream, file = open_binary(str(path))
+    for number, line in read_lines(stream, file):
+        where = f"{file}, line {number}"
+        try:
+            if isinstance(line, BadLine):
+                raise Defect(line.reason)
+            record = parse_object(line)
+        except Defect as defect:
+            raise InputError(f"{where}: {defect}") from None
+        source = record.get("_source")
+        yield where, source if isinstance(source, dict) else record
+
+
+def read_ubi(queries: Records, events: Records, depth: int, clicks: str, impressions: str) -> ClickLog:
+    """A log in the form of UBI.
+
+    clicks, impressions: the `action_name` of either. A search whose impressions were logged showed these; any other showed
+    `query_response_hit_ids`, down to `depth`. A document's place is that among these ids, else `position.ordinal`.
+    Raises InputError for a record without what UBI says it has.
+    """
+    searches: dict[str, tuple[str, list[str]]] = {}
+    log = ClickLog()
+    for where, record in queries:
+        ids = record.get("query_response_hit_ids") or []
+        if not isinstance(record.get("query_id"), str) or not isinstance(record.get("user_query"), str):
+            raise InputError(f"{where}: expected query_id and user_query as texts; {fields_of(record)}")
+        if not isinstance(ids, list):
+            raise InputError(f"{where}: query_response_hit_ids must be a list")
+        searches[record["query_id"]] = record["user_query"], [str(id) for id in ids]
+    seen: dict[str, dict[str, int]] = {}
+    clicked: dict[str, dict[str, int]] = {}
+    for where, record in events:
+        action, search = record.get("action_name"), record.get("query_id")
+        if not isinstance(action, str):
+            raise InputError(f"{where}: expected action_name as a text; {fields_of(record)}")
+        if action not in (clicks, impressions):
+            continue
+        attributes = record.get("event_attributes") or {}
+        document = (attributes.get("object") or {}).get("object_id")
+        if search not in searches or document is None:
+            log.left_out["events of an unknown query_id or without object.object_id"] += 1
+            continue
+        ids = searches[search][1]
+        ordinal = (attributes.get("position") or {}).get("ordinal")
+        place = ids.index(str(document)) + 1 if str(document) in ids else ordinal
+        if not isinstance(place, int) or place < 1:
+            log.left_out["events of a document whose place is not known"] += 1
+            continue
+        (clicked if action == clicks else seen).setdefault(search, {})[str(document)] = place
+    for search, (text, ids) in searches.items():
+        if not text.strip():
+            log.left_out["searches without words"] += 1
+            continue
+        log.searches[same_words(text)] += 1
+        listed = {document: place for place, document in enumerate(ids[:depth], start=1)}
+        places = (seen.get(search) or listed) | clicked.get(search, {})
+        for document, place in places.items():
+            log.add(text, document, place, document in clicked.get(search, {}), depth)
+    return log
+
+
+def index_records(connect: Callable[[], Any], index: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The records of an index of the cluster."""
+    from opensearchpy.helpers import scan
+
+    for hit in scan(connect(), index=index, query={"query": {"match_all": {}}}, size=5000):
+        yield f"{index}, {hit['_id']}", hit["_source"]
