@@ -101,8 +101,19 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
             registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")  # raises
     elif models := source(asked, held.sparse):
         sparse = models.sparse
-    if wanted.tokenizer is not None and sparse is not None and sparse.info.kind == "lexical":
-        _check_tokenizer(wanted.tokenizer, sparse)
+    if wanted.sparse == LEXICAL and sparse is not None and sparse.info.kind != LEXICAL:
+        raise ModelError(
+            f"the index {index!r} was written with the sparse model {sparse.info.name}, which is no lexical one",
+            "leave out --sparse, or give another --index",
+        )
+    if wanted.tokenizer is not None:
+        if sparse is not None and sparse.info.kind == LEXICAL:
+            _check_tokenizer(wanted.tokenizer, sparse)
+        elif passages is None or sparse or dense or pq:
+            raise InputError(
+                "--tokenizer is about --sparse lexical, or about passages that no model reads, and there are none here",
+                "leave the option out",
+            )
     for encoder in (sparse, dense, pq):
         if encoder is not None:
             registry.remember(encoder.info.hash, encoder.info.path)

@@ -239,10 +239,10 @@ class BulkWriter:
         return next((each for each in reversed(accepted) if self._shard(each.action.id) == shard), None)
 
     def _shard(self, id: str) -> int | None:
-        """The number of the shard that an id belongs to; None if there is no such index any more."""
+        """The number of the shard that an id belongs to; None if no node has it, or there is no such index any more."""
         answer = self.client.search_shards(index=self.index, params={"routing": id, "ignore": 404})
-        shards = answer.get("shards")
-        return int(shards[0][0]["shard"]) if shards else None
+        (copies,) = answer.get("shards", [[]])  # of a shard that is not assigned none are listed
+        return int(copies[0]["shard"]) if copies else None
 
     def _passes(self, neighbour: _Accepted) -> bool:
         """Whether a document that was accepted is accepted again, unless it was changed since."""

@@ -40,7 +40,7 @@ def read_json_lines(stream: BufferedReader, file: str, names: FieldNames, on_rej
                 raise InputError(
                     f"{file} is one JSON array, not lines of JSON", f"write one object per line: jq -c '.[]' {file}"
                 ) from None
-            if isinstance(line, Unterminated) and line.lstrip().startswith(b"{") and not line.rstrip().endswith(b"}"):
+            if isinstance(line, Unterminated) and line.lstrip().startswith(b"{") and isinstance(defect, NotJson):
                 raise cut_off(file, number) from None
             on_reject(Rejected(file, number, str(defect), printable(line)))
             continue
@@ -48,6 +48,10 @@ def read_json_lines(stream: BufferedReader, file: str, names: FieldNames, on_rej
             told = True
             log.warning("%s, line %d: no text, only a title (told once per file)", file, number)
         yield document
+
+
+class NotJson(Defect):
+    """A line that is not JSON: at the end of a file it may have been cut."""
 
 
 def _no_constant(name: str) -> Any:
@@ -71,11 +75,11 @@ def parse_object(line: bytes) -> dict[str, Any]:
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise Defect(f"invalid UTF-8 at byte {error.start + 1} of the line") from None
+        raise NotJson(f"invalid UTF-8 at byte {error.start + 1} of the line") from None
     try:
         record = _DECODER.decode(text)
     except json.JSONDecodeError as error:
-        raise Defect(f"not JSON: {error.msg} at column {error.pos + 1}") from None
+        raise NotJson(f"not JSON: {error.msg} at column {error.pos + 1}") from None
     except RecursionError:
         raise Defect(f"nested deeper than {MAX_DEPTH} levels") from None
     except ValueError:  # an integer of thousands of digits

@@ -1,5 +1,6 @@
 """Corpora in csv and tsv: a header, then a row a document.
 
+A file whose last row has no line end is refused: it may have been cut, and half a text looks like a whole one.
 A csv is quoted: a cell in quotation marks may hold commas and line ends. A tsv is not: a line is a row, and a quotation mark
 is a letter like any other. One whose header is in quotation marks is read as a csv with tabs, and so is any by the format
 "quoted-tsv".
@@ -24,7 +25,15 @@ from opensearch_neural.corpus.documents import (
     check_columns,
     plain,
 )
-from opensearch_neural.corpus.text_files import MAX_LINE_BYTES, BadLine, Unterminated, cut_off, printable, read_lines
+from opensearch_neural.corpus.text_files import (
+    MAX_LINE_BYTES,
+    BadLine,
+    Unterminated,
+    cut_off,
+    perhaps_cut_off,
+    printable,
+    read_lines,
+)
 from opensearch_neural.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -32,15 +41,14 @@ log = logging.getLogger(__name__)
 FIRST_LINES = 100
 """How many lines tell whether a tsv without a header has two columns."""
 
+ID_AND_TEXT = ["_id", "text"]
+"""The columns of a tsv without a header."""
+
 NumberedLines = Iterator[tuple[int, "bytes | BadLine"]]
 
 
 class _Misshapen(Exception):
     """A row that is no row, or has other columns than the header."""
-
-
-class _TooFewCells(_Misshapen):
-    """A row that has fewer: at the end of a file it may have been cut."""
 
 
 def read_csv(stream: BufferedReader, file: str, names: FieldNames, on_reject: OnReject) -> Iterator[Document]:
@@ -97,24 +105,28 @@ def _unquoted_rows(lines: NumberedLines, file: str, names: FieldNames, on_reject
                 file,
                 number,
             )
+        _check_end(isinstance(line, Unterminated), cells, header, file, number)
         try:
             yield _row(cells, header, names, file, number)
         except (Defect, _Misshapen) as defect:
-            if isinstance(line, Unterminated) and isinstance(defect, _TooFewCells):
-                raise cut_off(file, number) from None
             on_reject(Rejected(file, number, str(defect), printable(line)))
 
 
 def _ids_and_texts(lines: NumberedLines, file: str, on_reject: OnReject) -> Iterator[Document]:
     for number, line, cells in _split_lines(lines, file, on_reject):
+        _check_end(isinstance(line, Unterminated), cells, ID_AND_TEXT, file, number)
         try:
             if len(cells) < 2:
-                raise _TooFewCells("expected an id and a text, and a tab between them")
-            yield _row([cells[0], "\t".join(cells[1:])], ["_id", "text"], FieldNames(), file, number)
+                raise _Misshapen("expected an id and a text, and a tab between them")
+            yield _row([cells[0], "\t".join(cells[1:])], ID_AND_TEXT, FieldNames(), file, number)
         except (Defect, _Misshapen) as defect:
-            if isinstance(line, Unterminated) and isinstance(defect, _TooFewCells):
-                raise cut_off(file, number) from None
             on_reject(Rejected(file, number, str(defect), printable(line)))
+
+
+def _check_end(unterminated: bool, cells: list[str], header: list[str], file: str, number: int) -> None:
+    """Raise InputError for a last row that was cut, or may have been."""
+    if unterminated:
+        raise cut_off(file, number) if len(cells) < len(header) else perhaps_cut_off(file, number)
 
 
 def _split_lines(lines: NumberedLines, file: str, on_reject: OnReject) -> Iterator[tuple[int, bytes, list[str]]]:
@@ -180,6 +192,7 @@ def _quoted_rows(
             if not row:
                 continue
             if header:
+                _check_end(lines.unterminated, row, header, file, start)
                 yield _row(row, header, names, file, start)
             else:
                 header = [name.strip() for name in row]
@@ -190,7 +203,7 @@ def _quoted_rows(
                     f"{file}, line {start}: a quotation mark makes one row of the lines {start} to {lines.number}: {error}",
                     "close it, or double each quotation mark within a cell: how many rows it takes cannot be known",
                 ) from None
-            if isinstance(error, _OpenCell) or (lines.unterminated and isinstance(error, _TooFewCells)):
+            if isinstance(error, _OpenCell):
                 raise cut_off(file, start) from None
             if not header:
                 raise InputError(f"{file}, line {start}: the header cannot be read: {error}") from None
@@ -202,8 +215,7 @@ def _quoted_rows(
 def _row(cells: list[str], header: list[str], names: FieldNames, file: str, number: int) -> Document:
     """The cells of a row, decoded with surrogateescape, as a Document; raises Defect or _Misshapen."""
     if len(cells) != len(header):
-        kind = _TooFewCells if len(cells) < len(header) else _Misshapen
-        raise kind(f"expected {len(header)} columns as in the header, found {len(cells)}")
+        raise _Misshapen(f"expected {len(header)} columns as in the header, found {len(cells)}")
     known = {*names.id, *names.text, *names.title, *names.url}
     try:
         # There is no null: an empty cell is no value, not an empty one (a date or number would be refused).

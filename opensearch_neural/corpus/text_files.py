@@ -20,6 +20,9 @@ from opensearch_neural.errors import InputError, MissingExtra
 MAX_LINE_BYTES = 100 * 1024 * 1024  # OpenSearch takes no request above 100 MB (http.max_content_length)
 RAW_BYTES = 10_000  # what is kept of a line that is too long
 
+HOLE = bytes(16)
+"""Zeros that no text holds: a part of a file that was never written."""
+
 _READ = 256 * 1024
 _STEP = 32 * 1024  # compressed bytes handed over at once: what they become is held in memory
 
@@ -54,10 +57,18 @@ class Unterminated(bytes):
     """The last line of a file that does not end with a line end: it may have been cut."""
 
 
+AGAIN = "fetch or write the file again: how much is missing behind this place cannot be known"
+
+
 def cut_off(file: str, number: int) -> InputError:
+    return InputError(f"{file}, line {number}: the file ends within this record", AGAIN)
+
+
+def perhaps_cut_off(file: str, number: int) -> InputError:
+    """For a last row without a line end: half a text looks like a whole one."""
     return InputError(
-        f"{file}, line {number}: the file ends within this record",
-        "fetch or write the file again: how much is missing behind this place cannot be known",
+        f"{file}, line {number}: the last row has no line end, as if the file were cut within it",
+        f"{AGAIN}; if it is whole, end it with a line end (echo >> FILE)",
     )
 
 
@@ -113,8 +124,7 @@ def _members(stream: BufferedReader, data: bytes, codec: _Codec, name: str) -> I
     at = 0  # offset in the stream of data[0]
 
     def damaged(what: str) -> InputError:
-        remedy = "fetch or write the file again: how much is missing behind this place cannot be known"
-        return InputError(f"{name}: {what}", remedy)
+        return InputError(f"{name}: {what}", AGAIN)
 
     while True:
         while len(data) < 4 and (more := stream.read1(_READ)):
@@ -149,7 +159,7 @@ def read_lines(stream: BufferedReader, name: str, *, blanks: bool = False) -> It
 
     A last line without an end is `Unterminated`.
 
-    Raises InputError where the stream is damaged (see `decompressed`) and for UTF-16.
+    Raises InputError where the stream is damaged (see `decompressed`), for a hole in it, and for UTF-16.
     """
     number = 0
     pending: list[bytes] = []
@@ -161,6 +171,9 @@ def read_lines(stream: BufferedReader, name: str, *, blanks: bool = False) -> It
         if first and piece.startswith(b"\xef\xbb\xbf"):
             piece = piece[3:]
         first = False
+        if (hole := piece.find(HOLE)) >= 0:
+            at = number + 1 + piece.count(b"\n", 0, hole)
+            raise InputError(f"{name}, line {at}: a part of the file is zeros, as if it was never written", AGAIN)
         *complete, last = piece.split(b"\n")
         for line in complete:
             number += 1

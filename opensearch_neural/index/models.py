@@ -47,8 +47,8 @@ class IndexModels:
     client: of the cluster, which keeps what encodes sparse queries, for machines without the model's files
     trust_remote_code: whether code that a sparse model brings along is run
 
-    Each model raises ModelError when the index holds no vectors of its kind, when it is not on this machine, and when it is
-    another than the one that wrote the index.
+    Raises ModelError when a model is named of a kind of which the index holds no vectors. So does each model, and when it is
+    not on this machine, or another than the one that wrote the index.
     """
 
     def __init__(
@@ -77,6 +77,9 @@ class IndexModels:
         self.remedy = remedy
         self.client = client
         self.trust_remote_code = trust_remote_code
+        for kind, name in self.named.items():
+            if record is not None and name is not None and getattr(record, kind) is None:
+                raise self._holds_none(kind)
 
     @cached_property
     def query_encoder(self) -> QueryEncoder:

@@ -119,5 +119,5 @@ def test_a_column_without_a_name_is_refused_at_once(name: str, tmp_path: Path) -
 
 
 def test_texts_beyond_the_csv_modules_own_limit_are_read(tmp_path: Path) -> None:
-    (document,), rejected = read(written(tmp_path / "c.csv", b"id,text\n1," + b"x" * 500_000))
+    (document,), rejected = read(written(tmp_path / "c.csv", b"id,text\n1," + b"x" * 500_000 + b"\n"))
     assert (len(document.text), rejected) == (500_000, [])

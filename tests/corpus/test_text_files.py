@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from corpus_files import GOOD, RECORDS, ids, jsonl, numbered, read, written, zstd
+from corpus_files import GOOD, RECORDS, ids, jsonl, numbered, read, separated, written, zstd
 
 from opensearch_neural.corpus import text_files
+from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
 
@@ -126,3 +127,42 @@ def test_a_file_that_ends_within_a_record_is_damaged(name: str, data: bytes, tmp
     assert len(rejected) == 1, "a line that ends is a line"
     assert len(read(written(tmp_path / "c.jsonl", b'{"_id": "a", "text": "t"}'))[0]) == 1
     assert len(read(written(tmp_path / "c.jsonl", b'{"_id": "a", "text": "t"}\n{"_id": "b"}'))[1]) == 1
+
+
+CUT = [*RECORDS, {"_id": "last", "title": "Ä", "text": 'of "them" all', "url": "", "lang": 'said "so" αβ'}]
+FILES = {
+    "c.jsonl": jsonl(CUT),
+    "nested.jsonl": b'{"_id": "a", "text": "t", "x": {"y": {"z": 1}, "of": [{"a": 1}, {"b": 2}]}}\n' * 2,
+    "c.csv": separated(CUT, ","),
+    "quoted.tsv": separated(CUT, "\t", quoted=True),
+    "c.tsv": separated([record for record in CUT if "\n" not in record["text"]], "\t"),
+    "two-columns.tsv": "1\tlight and rain\n2\tdrops of\train αβ\n".encode(),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_of_a_file_cut_anywhere_no_document_is_read_that_it_did_not_hold(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    whole, _ = read(written(path, FILES[name]))
+    for end in range(len(FILES[name])):
+        cut = FILES[name][:end]
+        written(path, cut)
+        documents: list[Document] = []
+        rejected: list[Rejected] = []
+        try:
+            documents.extend(read_corpus(path, on_reject=rejected.append))
+        except InputError as error:
+            assert str(path) in error.message
+        else:  # nothing shows a cut between two lines
+            assert name.endswith("jsonl") or cut.endswith(b"\n") or b"\n" not in cut, f"cut at byte {end}"
+        assert documents == whole[: len(documents)], f"cut at byte {end}"
+        assert not rejected, f"cut at byte {end}"
+
+
+@pytest.mark.parametrize("name", ["c.jsonl", "c.jsonl.gz", "c.csv", "c.tsv.zst"])
+def test_a_part_of_a_file_that_was_never_written_ends_the_reading(name: str, tmp_path: Path) -> None:
+    data = numbered(0, 500) if "jsonl" in name else separated(CUT * 100, "\t" if "tsv" in name else ",")
+    data = data[:9000] + bytes(4096) + data[9000 + 4096 :]
+    compress = {"gz": gzip.compress, "zst": zstd}.get(name.rpartition(".")[2], bytes)
+    with pytest.raises(InputError, match="a part of the file is zeros"):
+        list(read_corpus(written(tmp_path / name, compress(data)), on_reject=lambda rejected: None))

@@ -55,10 +55,13 @@ def test_another_model_is_refused_with_both_names(record: IndexMeta, tmp_path: P
 
 
 def test_an_index_without_such_vectors_has_no_model_for_them(record: IndexMeta) -> None:
-    models = IndexModels("docs", record, dense="anything")
+    models = IndexModels("docs", record)
     for kind, message in (("dense", "dense"), ("quantized", "quantized"), ("reconstructed", "reconstructed")):
         with pytest.raises(ModelError, match=f"the index 'docs' holds no {message} vectors"):
             getattr(models, kind)
+    for kind, message in (("dense", "dense"), ("quantized", "quantized")):
+        with pytest.raises(ModelError, match=f"the index 'docs' holds no {message} vectors"):
+            IndexModels("docs", record, **{kind: "anything"})
 
 
 def test_an_index_that_is_not_there_yet_takes_any_model_that_is_named(saved: Path) -> None:

@@ -152,7 +152,15 @@ def as_json_lines(rows: list[dict[str, Any]]) -> bytes:
 
 def as_csv(rows: list[dict[str, Any]]) -> bytes:
     lines = ["_id,text,year", *(f"{row['_id']},{row['text']},{row['year']}" for row in rows)]
-    return "\n".join(lines).encode()
+    return "\n".join([*lines, ""]).encode()
+
+
+def text_last(separator: str) -> Callable[[list[dict[str, Any]]], bytes]:
+    def as_rows(rows: list[dict[str, Any]]) -> bytes:
+        lines = [separator.join(("_id", "text")), *(f"{row['_id']}{separator}{row['text']}" for row in rows)]
+        return "\n".join([*lines, ""]).encode()
+
+    return as_rows
 
 
 def as_parquet(rows: list[dict[str, Any]]) -> bytes:
@@ -165,6 +173,11 @@ def as_parquet(rows: list[dict[str, Any]]) -> bytes:
     return bytes(sink.getvalue())
 
 
+def cut_before_it_was_compressed(data: bytes) -> bytes:
+    lines = gzip.decompress(data)
+    return gzip.compress(lines[: lines.rindex(b" ")])
+
+
 @pytest.mark.parametrize(
     ("name", "written", "damage"),
     [
@@ -172,10 +185,25 @@ def as_parquet(rows: list[dict[str, Any]]) -> bytes:
         ("d.csv", as_csv, lambda data: data[: data.index(b",", len(data) * 19 // 20)]),
         ("d.csv", as_csv, lambda data: data.replace(b"doc-0-001500,", b'doc-0-001500,"')),
         ("d.tsv", lambda rows: as_csv(rows).replace(b",", b"\t"), lambda data: data[: data.rindex(b"\t")]),
+        ("d.csv", text_last(","), lambda data: data[: data.rindex(b" ")]),
+        ("d.csv.gz", lambda rows: gzip.compress(text_last(",")(rows)), cut_before_it_was_compressed),
+        ("d.tsv", text_last("\t"), lambda data: data[: data.rindex(b" ")]),
+        ("d.jsonl", as_json_lines, lambda data: data[:50_000] + bytes(4096) + data[54_096:]),
         ("d.parquet", as_parquet, lambda data: data[: len(data) * 9 // 10]),
         ("d.parquet", as_parquet, lambda data: data[:4000] + bytes(4000) + data[8000:]),
     ],
-    ids=["lines of JSON", "csv", "an unclosed cell", "tsv", "parquet", "a row group of parquet"],
+    ids=[
+        *(
+            "lines of JSON",
+            "csv",
+            "an unclosed cell",
+            "tsv",
+            "the last text of a csv",
+            "one in gzip",
+            "the last text of a tsv",
+        ),
+        *("a hole in lines of JSON", "parquet", "a row group of parquet"),
+    ],
 )
 def test_02_what_breaks_off_or_is_damaged_in_any_format_is_not_served(
     client: Any,

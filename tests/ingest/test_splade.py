@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="needs the extra [encode]")
 
 from ingest.job import run_job
 from opensearch_neural import queries
-from opensearch_neural.errors import ModelError
+from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.record import existing_record
 from opensearch_neural.models import registry
 from opensearch_neural.query_encoder import QueryEncoder
@@ -93,9 +93,18 @@ def test_another_corpus_makes_another_model_which_an_index_refuses(
         run_job(client, job(other, index_name, sparse=str(splade)), show_progress=False)
 
 
-def test_a_corpus_without_text_is_named(client: OpenSearch, index_name: str, tmp_path: Path, splade: Path) -> None:
-    from opensearch_neural.errors import InputError
+def test_an_index_of_another_model_takes_no_lexical_one(
+    client: OpenSearch, index_name: str, tmp_path: Path, splade: Path
+) -> None:
+    corpus = write_jsonl(tmp_path / "docs.jsonl", records(30))
+    run_job(client, job(corpus, index_name, sparse=str(splade)), show_progress=False)
+    with pytest.raises(ModelError, match="written with the sparse model my-splade, which is no lexical one"):
+        run_job(client, job(corpus, index_name, sparse="lexical", tokenizer=None), show_progress=False)
+    with pytest.raises(InputError, match="--tokenizer is about --sparse lexical"):
+        run_job(client, job(corpus, index_name, sparse=None, tokenizer=str(splade)), show_progress=False)
 
+
+def test_a_corpus_without_text_is_named(client: OpenSearch, index_name: str, tmp_path: Path, splade: Path) -> None:
     corpus = tmp_path / "docs.jsonl"
     corpus.write_text(json.dumps({"_id": "a", "text": "…"}) + "\n")
     with pytest.raises(InputError, match=r"no table can be made of"):

@@ -76,8 +76,9 @@ def job(corpus: Path | str, index: str, **settings: Any) -> Job:
         "retry": RetryPolicy(patience=60, base=0.05, cap=1.0),
         **settings.pop("writing", {}),
     }
-    sparse = None if "vectors" in settings else "lexical"
-    settings = {"replicas": 0, "store_vectors": True, "sparse": sparse, "tokenizer": small_tokenizer(), **settings}
+    sparse = settings.setdefault("sparse", None if "vectors" in settings else "lexical")
+    tokenizer = small_tokenizer() if sparse == "lexical" else None
+    settings = {"replicas": 0, "store_vectors": True, "tokenizer": tokenizer, **settings}
     return Job(CorpusSource(str(corpus)), index, writing=Writing(**writing), **settings)
 
 

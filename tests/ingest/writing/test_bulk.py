@@ -47,6 +47,19 @@ def test_the_size_of_an_action_is_what_is_sent(client, index_name: str, proxy: F
     assert len(proxy.bulks[0]) == sum(action.size() for action in made)
 
 
+def test_no_document_is_compared_with_those_of_a_shard_that_no_node_has(client, index_name: str) -> None:
+    client.indices.create(index=index_name, body={"settings": {"number_of_replicas": 0}})
+    writer = BulkWriter(client, index_name)
+    writer.write(actions(2))
+    assert writer._neighbour("d7") is not None
+    client.indices.close(index=index_name)
+    client.indices.put_settings(index=index_name, body={"index.routing.allocation.require._name": "nowhere"})
+    client.indices.open(index=index_name, params={"wait_for_active_shards": "0"})
+    while client.cat.shards(index=index_name, params={"format": "json"})[0]["state"] != "UNASSIGNED":
+        time.sleep(0.1)
+    assert writer._neighbour("d7") is None
+
+
 def test_backoff_grows_to_its_cap_and_is_jittered() -> None:
     policy = RetryPolicy(base=0.5, cap=30)
     for attempt, most in [(1, 1.0), (2, 2.0), (6, 30.0), (5000, 30.0)]:
