@@ -77,7 +77,7 @@ class CorpusSource:
                 check_first=True,
             )
 
-        return _named(read, self.name) if self.path == "-" or is_index(self.path) else read
+        return _named(read, place, self.name) if self.path == "-" or is_index(self.path) else read
 
 
 def corpus_options(*, required: bool) -> Callable[[Command], Command]:
@@ -119,13 +119,16 @@ def corpus_options(*, required: bool) -> Callable[[Command], Command]:
     return options_of(source, "corpus", *options)
 
 
-def _named(records: Records, name: str) -> Records:
-    """The records, said to come from `name` and not from the file that they lie in now."""
+def _named(records: Records, place: str, name: str) -> Records:
+    """The records, said to come from `name` and not from `place`, the file that they lie in now."""
 
     def read(on_reject: Callable[[Rejected], None]) -> Iterator[Document]:
-        for document in records(lambda rejected: on_reject(replace(rejected, file=name))):
-            document.file = name
-            yield document
+        try:
+            for document in records(lambda rejected: on_reject(replace(rejected, file=name))):
+                document.file = name
+                yield document
+        except InputError as error:
+            raise InputError(error.message.replace(place, name), error.remedy) from None
 
     return read
 

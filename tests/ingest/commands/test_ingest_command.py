@@ -76,6 +76,8 @@ def test_standard_input_is_a_corpus(osn: Osn, client: Any, index_name: str, tmp_
         assert len(snapshot(client, index_name)) == 30
     told = letters(tmp_path / f"{index_name}.dead-letters.jsonl")
     assert sorted((letter["file"], letter["line"]) for letter in told) == [("stdin", 31), ("stdin", 32)]
+    ran = osn(*small("-", index_name), input=lines + '{"_id": "cut')
+    assert ran.returncode == 1 and "stdin, line 32: the file ends within this record" in ran.stderr, ran.stderr
 
 
 @pytest.mark.parametrize(
