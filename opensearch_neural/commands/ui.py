@@ -29,6 +29,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 @click.option(
     "--engines", default=None, help="The engines that it begins with, up to 4.  [default: bm25 and the index's]"
 )
+@click.option("--queries", type=click.Path(path_type=Path), default=None, help="Queries to walk through: jsonl or tsv.")
+@click.option("--grades", type=click.Path(path_type=Path), default=None, help="Keep the grades that people give here.")
 @click.option(
     "--snapshot", type=click.Path(path_type=Path), default=None, help="Write the page of --query here; no server."
 )
@@ -41,6 +43,8 @@ def ui(
     port: int,
     query: str,
     engines: str | None,
+    queries: Path | None,
+    grades: Path | None,
     snapshot: Path | None,
     how: dict[str, Any],
 ) -> None:
@@ -52,14 +56,19 @@ def ui(
     \b
     osn ui docs
     osn ui docs products --query "what causes a rainbow" --engines bm25,bm25-sparse,high-idf-first
+    osn ui docs --queries queries.jsonl --grades grades.jsonl
     osn ui docs --query "what causes a rainbow" --snapshot page.html
     """
+    from opensearch_neural.corpus.judgements import read_queries
     from opensearch_neural.ui.application import application, default_columns
     from opensearch_neural.ui.columns import SECONDS, Searcher
     from opensearch_neural.ui.comparison import compared
+    from opensearch_neural.ui.grades import Grades
     from opensearch_neural.ui.pages import compare_page
     from opensearch_neural.ui.state import Column, State, checked
 
+    texts = read_queries(queries) if queries else {}
+    kept = Grades.read(grades) if grades else None
     client = connect(settings=replace(connection, timeout=min(connection.timeout, 2 * SECONDS)))
     searcher = Searcher(client, indexes, how)
     names = [name.strip() for name in (engines or "").split(",") if name.strip()]
@@ -72,7 +81,9 @@ def ui(
         click.echo(f"wrote {snapshot}", err=True)
         return
     token = None if host in LOOPBACK else secrets.token_urlsafe(18)
-    serve(application(searcher, token=token, hosts=LOOPBACK if token is None else ()), host, port, token, state)
+    hosts = LOOPBACK if token is None else ()
+    app = application(searcher, token=token, hosts=hosts, queries=texts, grades=kept)
+    serve(app, host, port, token, state)
 
 
 def serve(app: Any, host: str, port: int, token: str | None, state: Any) -> None:

@@ -8,24 +8,29 @@ that they show, and the page's policy lets a browser load this application's own
 
 from __future__ import annotations
 
+import random
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from http.cookies import SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from opensearch_neural.errors import ClusterError, MissingExtra, OsnError
+from opensearch_neural.errors import ClusterError, InputError, MissingExtra, OsnError
 from opensearch_neural.ui.columns import Searcher
 from opensearch_neural.ui.comparison import compared
-from opensearch_neural.ui.pages import compare_page
+from opensearch_neural.ui.grades import WHAT, Grade, Grades, scores
+from opensearch_neural.ui.pages import compare_page, render
 from opensearch_neural.ui.state import Column, State
+from opensearch_neural.ui.walk import Place, Walk
 
 try:
     from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
     from starlette.datastructures import Headers
     from starlette.middleware import Middleware
     from starlette.requests import Request
-    from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+    from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
     from starlette.routing import Mount, Route
     from starlette.staticfiles import StaticFiles
 except ModuleNotFoundError as error:
@@ -41,26 +46,45 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 COOKIE = "osn-token"
+NO_QUERIES = (
+    "the page was started without a file of queries",
+    "osn ui … --queries queries.jsonl --grades grades.jsonl",
+)
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
 
-def application(searcher: Searcher, *, token: str | None = None, hosts: Sequence[str] = ()) -> Starlette:
+def application(
+    searcher: Searcher,
+    *,
+    token: str | None = None,
+    hosts: Sequence[str] = (),
+    queries: Mapping[str, str] | None = None,
+    grades: Grades | None = None,
+) -> Starlette:
     """The page of a searcher's indexes; the first is the one that it searches where none is chosen.
 
     token: what a browser must know, once as ?token=…, or as a bearer; None where the service that mounts it sees to that
     hosts: names by which it may be called, so that no other site's name can be made to lead here; none: any
+    queries: {id: text}, to walk through and to judge
+    grades: where grades are kept
     """
     routes = [
         Route("/", page, name="page"),
         Route("/snapshot", snapshot),
+        Route("/queries", query_list),
+        Route("/judge", judge),
+        Route("/grade", add_grade, methods=["POST"]),
+        Route("/grades/{form}", export),
         Mount("/static", StaticFiles(packages=[("opensearch_neural.ui", "static")])),
     ]
     guard = Middleware(Guard, token=token, hosts=tuple(hosts))
     made = Starlette(routes=routes, middleware=[guard], exception_handlers={OsnError: refused})
     made.state.searcher = searcher
+    made.state.walk = Walk(queries or {})
+    made.state.grades = grades or Grades()
     return made
 
 
@@ -72,13 +96,16 @@ def default_columns(searcher: Searcher) -> tuple[Column, ...]:
 
 def asked_for(request: Request) -> tuple[Searcher, State]:
     searcher: Searcher = request.app.state.searcher
-    return searcher, State.of(request.query_params, default_columns(searcher), searcher.indexes)
+    state = State.of(request.query_params, default_columns(searcher), searcher.indexes)
+    text = request.app.state.walk.queries.get(state.id)
+    return searcher, state if text is None else replace(state, query=text)
 
 
 def page(request: Request) -> Response:
     """The page, with the answers to what its address asks."""
     searcher, state = asked_for(request)
-    return HTMLResponse(compare_page(searcher, state, compared(searcher, state) if state.query else []))
+    shown = compared(searcher, state) if state.query or state.id else []
+    return HTMLResponse(compare_page(searcher, state, shown, place=place_of(request, state)))
 
 
 def snapshot(request: Request) -> Response:
@@ -86,6 +113,92 @@ def snapshot(request: Request) -> Response:
     searcher, state = asked_for(request)
     text = compare_page(searcher, state, compared(searcher, state), alone=True)
     return HTMLResponse(text, headers={"content-disposition": 'attachment; filename="osn-compare.html"'})
+
+
+def place_of(request: Request, state: State) -> Place | None:
+    """Where the page's query stands among those of the file; None without a file."""
+    walk: Walk = request.app.state.walk
+    if not walk.queries:
+        return None
+    sorting = walk.sorting(request.app.state.searcher, state) if state.id else None
+    order = [query for query, _ in sorting.order] if sorting and sorting.order else list(walk.queries)
+    return Place.among(order, state)
+
+
+def query_list(request: Request) -> Response:
+    """The file's queries by disagreement; while they are searched, how far that is."""
+    searcher, state = asked_for(request)
+    walk, grades = request.app.state.walk, request.app.state.grades
+    if not walk.queries:
+        raise InputError(*NO_QUERIES)
+    sorting = walk.sorting(searcher, state)
+    first = request.query_params.get("from", "0")
+    score_list, why = [], ""
+    try:
+        score_list = scores(grades, sorting.runs, state.size)
+    except OsnError as error:
+        why = str(error)
+    return HTMLResponse(
+        render(
+            "queries.html",
+            state=replace(state, query=""),
+            sorting=sorting,
+            first=int(first) if first.isdecimal() and len(first) < 9 else 0,
+            queries=walk.queries,
+            judged=grades.qrels(),
+            scores=list(zip(state.columns[1:], score_list, strict=False)),
+            why=why,
+        )
+    )
+
+
+def judge(request: Request) -> Response:
+    """One query's pages without their names, in an order of chance, to be graded."""
+    searcher, state = asked_for(request)
+    place = place_of(request, state)
+    if place is None:
+        raise InputError(*NO_QUERIES)
+    grades: Grades = request.app.state.grades
+    shown = compared(searcher, state) if state.id and state.who else []
+    random.Random(f"{state.who} {state.id}").shuffle(shown)
+    return HTMLResponse(
+        render(
+            "judge.html",
+            state=state,
+            place=place,
+            shown=shown,
+            given=grades.of(state.id, state.who),
+            grades=WHAT,
+        )
+    )
+
+
+async def add_grade(request: Request) -> Response:
+    # A form of another site cannot send this type without asking first.
+    if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+        return PlainTextResponse("A grade is sent as JSON.", 415)
+    if int(request.headers.get("content-length", "0") or 0) > 10_000:
+        return PlainTextResponse("That is no grade.", 413)
+    try:
+        value = await request.json()
+    except (ValueError, RecursionError):
+        value = None
+    try:
+        await run_in_threadpool(request.app.state.grades.add, Grade.of(value, request.app.state.walk.queries))
+    except InputError as error:
+        return PlainTextResponse(str(error), 400)
+    return Response(status_code=204)
+
+
+def export(request: Request) -> Response:
+    """Grades as TREC qrels, or as the Search Relevance Workbench imports them."""
+    grades: Grades = request.app.state.grades
+    name = grades.path.stem if grades.path else "grades"
+    if request.path_params["form"] == "trec":
+        return PlainTextResponse(grades.trec(), headers={"content-disposition": 'attachment; filename="grades.qrels"'})
+    if request.path_params["form"] == "workbench":
+        return JSONResponse(grades.workbench(name))
+    return PlainTextResponse("Grades are given out as trec and as workbench.", 404)
 
 
 def refused(request: Request, error: Exception) -> Response:

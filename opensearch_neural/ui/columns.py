@@ -18,7 +18,7 @@ from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import InputError
 from opensearch_neural.hits import GROUPS, Found, Request, find, hit_of, partial_answer
 from opensearch_neural.lint import lint
-from opensearch_neural.queries import Body
+from opensearch_neural.queries import Body, Clause
 from opensearch_neural.ui.state import OWN_BODY, Column, State
 
 if TYPE_CHECKING:
@@ -47,8 +47,13 @@ class Searcher:
             self.opened[index] = open_engines(self.client, index, **self.how)
         return self.opened[index]
 
-    def request(self, column: Column, state: State) -> Request | Body:
-        """What the column sends. Raises InputError for settings, filters and bodies that are none."""
+    def request(
+        self, column: Column, state: State, clauses: Sequence[Clause] = (), *, highlight: bool = True
+    ) -> Request | Body:
+        """What the column sends. clauses: filters beside the state's, of an engine.
+
+        Raises InputError for settings, filters and bodies that are none.
+        """
         if column.engine == OWN_BODY:
             if state.clauses():
                 raise InputError("filters stand in the body itself, where it is your own")
@@ -56,7 +61,10 @@ class Searcher:
             return {**body, "timeout": f"{SECONDS}s"}
         with self.lock:
             engines = self.engines(column.index).with_settings(**column.settings())
-            asked = Request.make(engines, column.engine, state.query, clauses=state.clauses(), size=state.size)
+            clauses = [*state.clauses(), *clauses]
+            asked = Request.make(
+                engines, column.engine, state.query, clauses=clauses, size=state.size, highlight=highlight
+            )
         asked.body["timeout"] = f"{SECONDS}s"
         return asked
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import OsnError
 from opensearch_neural.hits import Found
+from opensearch_neural.ui.absence import why_absent
 from opensearch_neural.ui.columns import Part, Searcher, Times, measure_times, parts_of
 from opensearch_neural.ui.state import Column, State
 
@@ -42,6 +44,8 @@ class Shown:
     certain: bool | None = None
     """Whether the page is certainly that of all documents; None where that can't be proved."""
     times: Times | None = None
+    absence: str = ""
+    """Why the document asked for is not on the page."""
 
     @property
     def top(self) -> float:
@@ -52,12 +56,14 @@ class Shown:
 def compared(searcher: Searcher, state: State) -> list[Shown]:
     """All columns, searched at the same time; an engine that fails leaves the others as they are."""
     shown = [Shown(column) for column in state.columns]
-    with ThreadPoolExecutor(2 * len(shown) or 1) as pool:
+    with ThreadPoolExecutor(3 * len(shown) or 1) as pool:
         found = [pool.submit(translated, searcher.find, each.column, state) for each in shown]
         certain = [pool.submit(translated, searcher.certain, each.column, state) for each in shown]
-    for each, finding, proof in zip(shown, found, certain, strict=True):
+        absent = [pool.submit(translated, why_absent, searcher, each.column, state) for each in shown if state.document]
+    for each, finding, proof, why in zip_longest(shown, found, certain, absent):
         try:
             each.found, each.certain = finding.result(), proof.result()
+            each.absence = why.result() if why else ""
         except OsnError as error:
             each.error = str(error)
     beside(shown)

@@ -17,6 +17,7 @@ from opensearch_neural.errors import MissingExtra, OsnError
 from opensearch_neural.ui.columns import Searcher, parts_of, spread
 from opensearch_neural.ui.comparison import Shown
 from opensearch_neural.ui.state import MOST_COLUMNS, MOST_HITS, OWN_BODY, Column, State
+from opensearch_neural.ui.walk import Place
 
 try:
     import jinja2
@@ -57,7 +58,13 @@ def readable(text: str) -> str:
 
 
 def compare_page(
-    searcher: Searcher, state: State, shown: Sequence[Shown], *, error: str = "", alone: bool = False
+    searcher: Searcher,
+    state: State,
+    shown: Sequence[Shown],
+    *,
+    error: str = "",
+    place: Place | None = None,
+    alone: bool = False,
 ) -> str:
     """The whole page. alone: with its script and style in it, and no form that would need a server."""
     columns = [*state.columns, *(Column("") for _ in range(MOST_COLUMNS - len(state.columns)))]
@@ -69,6 +76,7 @@ def compare_page(
         shown=shown,
         copies=[copies(searcher, each, state) for each in shown],
         error=error,
+        place=place,
         engines={name: engine.finds for name, engine in ENGINES.items()},
         own_body=OWN_BODY,
         indexes=searcher.indexes,
@@ -76,7 +84,7 @@ def compare_page(
     )
 
 
-def render(name: str, *, alone: bool, **values: Any) -> str:
+def render(name: str, *, alone: bool = False, **values: Any) -> str:
     """A template's text, which UTF-8 can hold. alone: script and style stand in it, and only these may run."""
     style, script = (file("static/page.css"), file("static/page.js")) if alone else ("", "")
     policy = f"default-src 'none'; style-src {digest(style)}; script-src {digest(script)}; img-src data:"

@@ -71,6 +71,10 @@ class State:
     document: str = ""
     """Whose absence is to be explained."""
     timed: bool = False
+    id: str = ""
+    """Of a query of the file that is walked through."""
+    who: str = ""
+    """Judges."""
 
     @classmethod
     def of(cls, asked: Parameters, columns: tuple[Column, ...], indexes: tuple[str, ...]) -> State:
@@ -102,6 +106,8 @@ class State:
             columns=tuple(chosen) or columns,
             document=last("document").strip(),
             timed=last("timed") == "yes",
+            id=last("id"),
+            who=last("who").strip()[:100],
         )
 
     def clauses(self) -> list[Clause]:
@@ -116,6 +122,7 @@ class State:
             parts += [(each.name, getattr(column, each.name)) for each in fields(Column)]
         parts += [("document", state.document)] if state.document else []
         parts += [("timed", "yes")] if state.timed else []
+        parts += [(name, text) for name, text in (("id", state.id), ("who", state.who)) if text]
         return urlencode(parts)
 
 

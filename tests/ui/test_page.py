@@ -99,6 +99,22 @@ def test_a_body_of_the_users_own_is_a_column_and_is_linted(page: TestClient) -> 
     assert "rescore.window_size" in shown.text
 
 
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"document": "nowhere"}, "has no document nowhere"),
+        ({"document": "bogen", "filter": "lang=en"}, "Filtered out by lang=en."),
+        ({"document": "sun"}, "Not found"),
+        ({"document": "trout"}, "It is here, at rank"),
+        ({"document": "rain", "size": "1"}, "gives it rank"),
+        ({"document": "rain", "size": "1", "window": "1", "weight": "9"}, "Outside the window"),
+    ],
+)
+def test_why_a_document_is_not_there(page: TestClient, asked: dict[str, str], told: str) -> None:
+    answer = page.get("/", params={"q": "rainbow fish", "engine": "bm25-sparse", "size": "20", **asked})
+    assert told in Elements(answer.text).text
+
+
 def test_times_are_medians_of_repeats(page: TestClient) -> None:
     shown = Elements(page.get("/", params={"q": "rainbow", "timed": "yes"}).text)
     assert len(shown.of("table", "times")) == 2

@@ -39,12 +39,28 @@ function walk(step, across) {
 }
 const KEYS = {
   j: () => walk(1), k: () => walk(-1), l: () => walk(1, true), h: () => walk(-1, true),
+  n: () => document.querySelector("a[rel=next]")?.click(), p: () => document.querySelector("a[rel=prev]")?.click(),
   "/": () => document.querySelector("[name=q]")?.focus(),
 };
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, textarea, select")) return;
-  const act = KEYS[event.key];
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input:not([type=radio]), textarea, select")) return;
+  const choice = document.activeElement.querySelector?.(`.hit input[value="${event.key.match(/^[0-3]$/)}"]`);
+  const act = choice ? () => choice.click() : KEYS[event.key];
   if (act) { event.preventDefault(); act(); }
+});
+
+document.addEventListener("change", async (event) => {
+  const hit = event.target.closest(".grades")?.closest(".hit");
+  if (!hit) return;
+  const { query, who } = document.body.dataset;
+  const grade = Number(event.target.value);
+  const told = JSON.stringify({ query, who, grade, document: hit.dataset.document });
+  const answer = await fetch("grade", { method: "POST", headers: { "content-type": "application/json" }, body: told });
+  say(answer.ok ? `grade ${grade} is kept` : await answer.text());
+  for (const same of every(".hit").filter((each) => each.dataset.document === hit.dataset.document)) {
+    same.querySelector(`input[value="${grade}"]`).checked = answer.ok;
+    same.classList.toggle("refused", !answer.ok);
+  }
 });
 
 const form = document.getElementById("asked");

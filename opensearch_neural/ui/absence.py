@@ -1,0 +1,70 @@
+"""Why a document is not on a column's page: its rank and score, and what left it out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from opensearch_neural.hits import Request
+from opensearch_neural.queries import Body, Clause, best_passages
+from opensearch_neural.ui.columns import Searcher
+from opensearch_neural.ui.state import Column, State
+
+DEEP = 1_000
+"""Hits among which the document is looked for."""
+
+
+def why_absent(searcher: Searcher, column: Column, state: State) -> str:
+    """In words. Raises as `Searcher.request`, and opensearch-py's errors."""
+    client, index, document = searcher.client, column.index, state.document
+    asked = searcher.request(column, state)
+    own = itself(asked, document)
+    if not client.count(index=index, body={"query": own})["count"]:
+        return f"The index {index} has no document {document}."
+    for text, clause in zip(state.filters, state.clauses(), strict=True):
+        if not client.count(index=index, body={"query": {"bool": {"filter": [own, clause]}}})["count"]:
+            return f"Filtered out by {text}."
+    ranked = scores(searcher, column, replace(state, size=DEEP))
+    alone = scores(searcher, column, replace(state, size=1), own)
+    if document not in alone:
+        return "Not found: it holds nothing that this engine searches for first."
+    whole, page = alone[document], list(ranked.values())[: state.size]
+    rank = list(ranked).index(document) + 1 if document in ranked else None
+    if rank is not None and rank <= state.size:
+        return f"It is here, at rank {rank} with {whole:.3f}."
+    place = f"rank {rank}" if rank else f"no rank among the first {len(ranked):,}"
+    if rank and whole > ranked[document] * (1 + 1e-5):
+        better = sum(score > whole for score in page)
+        would = f"that would be rank {better + 1}" if better < len(page) else "no place on this page either"
+        window = rescored(asked.body if isinstance(asked, Request) else asked)
+        return (
+            f"Outside the window: the first stage puts it at {place}, and only {window} hits of each shard get their whole "
+            f"score. It has {ranked[document]:.3f}; its whole score is {whole:.3f}, {would}."
+        )
+    return f"Its score of {whole:.3f} gives it {place}; this page ends at {page[-1]:.3f}."
+
+
+def itself(asked: Request | Body, document: str) -> Clause:
+    """What finds the document, or its passages, alone."""
+    if isinstance(asked, Request) and asked.engines.meta.passages:
+        return {"term": {"parent": document}}
+    return {"ids": {"values": [document]}}
+
+
+def scores(searcher: Searcher, column: Column, state: State, only: Clause | None = None) -> dict[str, float]:
+    """{id: score} of the column's hits in their order. only: which documents may be among them."""
+    asked = searcher.request(column, state, clauses=[only] if only else [], highlight=False)
+    body = asked.body if isinstance(asked, Request) else asked
+    if isinstance(asked, dict) and only:
+        body = {**body, "query": {"bool": {"must": [body["query"]], "filter": [only]}}}
+    hits = searcher.client.search(index=column.index, body={**body, "_source": False})["hits"]["hits"]
+    if isinstance(asked, Request) and asked.engines.meta.passages:
+        return {id: hit["_score"] for id, hit in best_passages(body, hits, size=state.size)}
+    return {hit["_id"]: hit["_score"] or 0.0 for hit in hits}
+
+
+def rescored(body: Body) -> Any:
+    """The window of the body's rescoring, the first of several."""
+    stages = body.get("rescore", {})
+    first = stages[0] if isinstance(stages, list) else stages
+    return first.get("window_size", "some")

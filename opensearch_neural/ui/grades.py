@@ -1,0 +1,149 @@
+"""Grades that people give on the page: a line each in a file, with who and when, so that judging can be resumed."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from opensearch_neural.errors import InputError
+from opensearch_neural.retrievers import Run
+
+GRADES = (0, 1, 2, 3)
+WHAT = {0: "not relevant", 1: "related", 2: "relevant", 3: "the answer"}
+
+
+@dataclass(frozen=True)
+class Grade:
+    """One person's word on one document for one query."""
+
+    query: str
+    """Its id."""
+    text: str
+    document: str
+    grade: int
+    who: str
+    when: str
+
+    @classmethod
+    def of(cls, value: Any, queries: Mapping[str, str]) -> Grade:
+        """As the page sends it. Raises InputError for what is none."""
+        value = value if isinstance(value, dict) else {}
+        query, document, grade, who = (value.get(name) for name in ("query", "document", "grade", "who"))
+        if not isinstance(query, str) or query not in queries:
+            raise InputError(f"there is no query {query!r} in the file")
+        if not isinstance(document, str) or not 0 < len(document) <= 512:
+            raise InputError("a grade names the id of a document")
+        if type(grade) is not int or grade not in GRADES:
+            raise InputError(f"a grade is a whole number from 0 to 3, not {grade!r}")
+        if not isinstance(who, str) or not 0 < len(who.strip()) <= 100:
+            raise InputError("a grade says whose it is")
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        return cls(query, queries[query], document, grade, who.strip(), now)
+
+
+@dataclass
+class Grades:
+    """Those of one file; the last word of each person on a document counts."""
+
+    path: Path | None = None
+    given: dict[tuple[str, str, str], Grade] = field(default_factory=dict)
+    """{(query, document, who): grade}"""
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @classmethod
+    def read(cls, path: Path) -> Grades:
+        """Raises InputError, naming file and line, for a line that is none."""
+        grades = cls(path)
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        for number, line in enumerate(lines, 1):
+            try:
+                grade = Grade(**json.loads(line))
+            except (ValueError, TypeError):
+                raise InputError(f"{path}, line {number}: no grade", "`osn ui --grades` writes this file") from None
+            grades.given[grade.query, grade.document, grade.who] = grade
+        return grades
+
+    def add(self, grade: Grade) -> None:
+        """Kept on disk before the page says so."""
+        if self.path is None:
+            raise InputError("grades are not kept", "name a file: osn ui … --grades grades.jsonl")
+        line = json.dumps(asdict(grade), ensure_ascii=False) + "\n"
+        with self.lock, self.path.open("a", encoding="utf-8") as file:
+            file.write(line)
+            self.given[grade.query, grade.document, grade.who] = grade
+
+    def of(self, query: str, who: str) -> dict[str, int]:
+        """{document: grade} of one person."""
+        return {
+            each.document: each.grade for each in list(self.given.values()) if (each.query, each.who) == (query, who)
+        }
+
+    def qrels(self) -> dict[str, dict[str, int]]:
+        """{query: {document: grade}}: of several people the last one's word."""
+        qrels: dict[str, dict[str, int]] = {}
+        for each in sorted(self.given.values(), key=lambda each: each.when):
+            qrels.setdefault(each.query, {})[each.document] = each.grade
+        return qrels
+
+    def trec(self) -> str:
+        """TREC qrels. Raises InputError for an id that the format cannot hold."""
+        lines = []
+        for query, grades in self.qrels().items():
+            for document, grade in grades.items():
+                if len(query.split()) != 1 or len(document.split()) != 1:
+                    raise InputError(f"TREC qrels cannot hold an id with a blank: {query!r}, {document!r}")
+                lines.append(f"{query} 0 {document} {grade}\n")
+        return "".join(lines)
+
+    def workbench(self, name: str) -> dict[str, Any]:
+        """The request that imports them into OpenSearch's Search Relevance Workbench."""
+        texts = {each.query: each.text for each in list(self.given.values())}
+        ratings = [
+            {
+                "query": texts[query],
+                "ratings": [{"docId": id, "rating": f"{grade:.1f}"} for id, grade in grades.items()],
+            }
+            for query, grades in self.qrels().items()
+        ]
+        return {"name": name, "description": "", "type": "IMPORT_JUDGMENT", "judgmentRatings": ratings}
+
+
+@dataclass(frozen=True)
+class Score:
+    """How a column did against the first on the queries judged so far."""
+
+    queries: int
+    wins: int
+    losses: int
+    difference: float
+    low: float | None
+    high: float | None
+
+
+def scores(grades: Grades, runs: Sequence[Run], depth: int) -> list[Score]:
+    """Of each column but the first: nDCG of its page, over the queries with a relevant document.
+
+    Raises MissingExtra without the extra [eval].
+    """
+    from opensearch_neural.evaluation.comparison import compare
+    from opensearch_neural.evaluation.measures import measure
+
+    judged = {query: of for query, of in grades.qrels().items() if any(of.values())}
+    if not judged or len(runs) < 2:
+        return []
+    name = f"nDCG@{depth}"
+    first, *others = [
+        measure({query: run.get(query, {}) for query in judged}, judged, [name]).per_query[name] for run in runs
+    ]
+    found = []
+    for values in others:
+        differences = [values[query] - first[query] for query in values]
+        compared = compare(values, first)
+        wins, losses = sum(each > 0 for each in differences), sum(each < 0 for each in differences)
+        found.append(Score(len(values), wins, losses, compared.difference, compared.low, compared.high))
+    return found

@@ -1,0 +1,179 @@
+"""The compare page as a user has it: a real Chromium, clicking and typing, on a real node."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from opensearch_neural.ui.application import application
+from opensearch_neural.ui.columns import Searcher
+from opensearch_neural.ui.grades import Grades
+from opensearch_neural.ui.state import OWN_BODY
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is missing: pip install playwright")
+CHROMIUM = shutil.which("chromium")
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is missing: apt-get install chromium"),
+]
+
+
+@pytest.fixture(scope="module")
+def address(client: Any, page_index: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    queries = {"q1": "what causes a rainbow", "q2": "colours of light"}
+    grades = Grades.read(tmp_path_factory.mktemp("grades") / "grades.jsonl")
+    app = application(Searcher(client, (page_index,)), queries=queries, grades=grades)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.05)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
+    server.should_exit = True
+    thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Iterator[Any]:
+    """A page on which anything from elsewhere, any error and any script of a document fails the test."""
+    opened = browser.new_page(viewport={"width": 1280, "height": 900})
+    asked: list[str] = []
+    errors: list[str] = []
+    opened.on("request", lambda request: asked.append(request.url))
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    opened.goto(address)
+    yield opened
+    assert opened.evaluate("window.hacked") is None
+    assert errors == []
+    assert [url for url in asked if not url.startswith((address, "data:", "file:"))] == []
+    opened.close()
+
+
+def search(page: Any, text: str) -> None:
+    page.get_by_role("searchbox", name="Query").fill(text)
+    page.get_by_role("button", name="Search", exact=True).click()
+
+
+def test_a_user_types_a_query_and_compares_two_engines(page: Any) -> None:
+    search(page, "what causes a rainbow")
+    assert page.locator("section.column").count() == 2
+    page.locator("fieldset").nth(2).get_by_label("Engine").select_option("high-idf-first")
+    page.get_by_role("button", name="Search and measure times").click()
+    assert page.locator("section.column").count() == 3
+    assert page.locator("table.times").count() == 3
+    page.locator("[data-document=rain]").first.hover()
+    assert page.locator("[data-document=rain].lit").count() == page.locator("[data-document=rain]").count() > 1
+
+
+def test_keys_walk_through_the_hits(page: Any) -> None:
+    search(page, "rainbow light")
+    page.locator("h1").click()
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    focused = "document.activeElement.dataset.document"
+    assert page.evaluate(focused) == page.locator(".column").first.locator(".hit").nth(1).get_attribute("data-document")
+    page.keyboard.press("l")
+    assert page.evaluate(focused) == page.locator(".column").nth(1).locator(".hit").nth(1).get_attribute(
+        "data-document"
+    )
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.name") == "q"
+
+
+def test_a_slider_searches_again_at_once_and_the_address_keeps_it(page: Any) -> None:
+    search(page, "rainbow light")
+    scores = page.locator(".column").nth(1).locator(".score").all_inner_texts()
+    page.get_by_label("weight, slider").locator("visible=true").press("End")
+    page.wait_for_function(
+        "(before) => document.querySelectorAll('.column')[1].innerText.indexOf(before) < 0", arg=scores[0]
+    )
+    assert "weight=2" in page.url
+    assert page.locator(".column").nth(1).locator(".certain").count() == 1
+    page.reload()
+    assert page.locator(".column").nth(1).locator(".score").all_inner_texts() != scores
+
+
+def test_a_body_of_ones_own_takes_the_place_of_an_engine(page: Any) -> None:
+    first = page.locator("fieldset").first
+    first.get_by_label("Engine").select_option(OWN_BODY)
+    first.get_by_label("Body").fill('{"query": {"match": {"text": "{{query}}"}}}')
+    search(page, "rainbow")
+    assert page.locator(".column").first.locator(".hit").count() > 1
+
+
+def test_copies_and_the_missing_document(page: Any) -> None:
+    page.get_by_text("Filters, and a document").click()
+    page.get_by_label("Why isn").fill("sun")
+    search(page, "rainbow")
+    assert "Not found" in page.locator(".absence").first.inner_text()
+    page.get_by_text("curl", exact=True).first.click()
+    page.get_by_role("button", name="Copy").first.click()
+    page.get_by_role("button", name="Cop").or_(page.get_by_role("button", name="Selected")).first.wait_for()
+
+
+def test_the_saved_file_works_offline(page: Any, browser: Any, tmp_path: Path) -> None:
+    search(page, "rainbow")
+    with page.expect_download() as saved:
+        page.get_by_text("Save as a file").click()
+    saved.value.save_as(tmp_path / "page.html")
+    offline = browser.new_context(offline=True).new_page()
+    errors: list[str] = []
+    offline.on("console", lambda message: errors.append(message.text))
+    offline.goto((tmp_path / "page.html").as_uri())
+    offline.locator("[data-document=rain]").first.hover()
+    assert offline.locator("[data-document=rain].lit").count() > 1
+    assert offline.evaluate("window.hacked") is None and errors == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_narrow_screen_shows_everything_without_scrolling_sideways(page: Any, scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": 360, "height": 800})
+    search(page, "rainbow")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_every_field_and_picture_has_a_name(page: Any) -> None:
+    search(page, "rainbow")
+    for element in page.locator("input:visible, select:visible, textarea:visible, button:visible, svg").all():
+        name = element.evaluate("e => e.ariaLabel || e.innerText || [...(e.labels || [])].map(l => l.innerText).join()")
+        assert name, element.evaluate("e => e.outerHTML")
+
+
+def test_a_judge_grades_with_the_keyboard_and_finds_the_grades_again(page: Any) -> None:
+    page.get_by_role("link", name="All queries by disagreement").click()
+    page.locator("table.queries a").first.wait_for(timeout=30_000)
+    page.get_by_role("link", name="Judge without names").click()
+    page.get_by_label("Who judges?").fill("ann")
+    page.get_by_role("button", name="Begin").click()
+    page.get_by_role("link", name="Begin with the first query").click()
+    judged = page.url
+    page.locator("h1").click()
+    page.keyboard.press("j")
+    page.keyboard.press("3")
+    sync_api.expect(page.locator("#said")).to_have_text("grade 3 is kept")
+    page.keyboard.press("j")
+    assert page.evaluate("document.activeElement.className") == "hit"
+    page.keyboard.press("n")
+    page.wait_for_url(lambda url: url != judged)
+    page.keyboard.press("p")
+    page.wait_for_url(judged)
+    assert page.locator(".column").first.locator("input:checked").first.get_attribute("value") == "3"
+    page.get_by_role("link", name="Wins and losses so far").click()
+    assert "1 judged queries" in page.locator(".score-line").inner_text()

@@ -1,0 +1,141 @@
+"""A file of queries on the page: sorted by disagreement, walked through, judged without names."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from opensearch_neural.corpus.judgements import read_qrels
+from opensearch_neural.errors import InputError
+from opensearch_neural.ui.application import application
+from opensearch_neural.ui.columns import Searcher
+from opensearch_neural.ui.grades import Grade, Grades, scores
+from opensearch_neural.ui.walk import disagreement
+
+QUERIES = {"q1": "what causes a rainbow", "q2": "<b>fish</b> of rivers", "q3": "colours of light"}
+
+
+def grade(query: str, document: str, number: int, who: str = "ann", when: str = "2026-01-01T00:00:00+00:00") -> Grade:
+    return Grade(query, QUERIES[query], document, number, who, when)
+
+
+def test_disagreement_is_the_share_that_only_one_page_has() -> None:
+    assert disagreement([{"a": 1, "b": 1}, {"b": 1, "c": 1}]) == pytest.approx(2 / 3)
+    assert disagreement([{"a": 1}, {"a": 2}]) == 0
+    assert disagreement([{}, {}]) == disagreement([{"a": 1}]) == 0
+    assert disagreement([{"a": 1}, {"a": 1}, {"b": 1}]) == pytest.approx(2 / 3)
+
+
+def test_grades_are_kept_and_judging_goes_on(tmp_path: Path) -> None:
+    grades = Grades.read(tmp_path / "grades.jsonl")
+    for each in (
+        grade("q1", "rain", 1),
+        grade("q1", "rain", 3),
+        grade("q1", "rain", 2, "bob", "2026-01-02T00:00:00+00:00"),
+    ):
+        grades.add(each)
+    again = Grades.read(tmp_path / "grades.jsonl")
+    assert again.of("q1", "ann") == {"rain": 3}
+    assert again.qrels() == {"q1": {"rain": 2}}
+    (tmp_path / "judged.qrels").write_text(again.trec())
+    assert read_qrels(tmp_path / "judged.qrels") == {"q1": {"rain": 2}}
+    imported = again.workbench("mine")
+    assert imported["type"] == "IMPORT_JUDGMENT"
+    rating = {"query": QUERIES["q1"], "ratings": [{"docId": "rain", "rating": "2.0"}]}
+    assert imported["judgmentRatings"] == [rating]
+
+
+def test_a_file_that_holds_something_else_is_named(tmp_path: Path) -> None:
+    (tmp_path / "grades.jsonl").write_text('{"query": "q1"}\n')
+    with pytest.raises(InputError, match="line 1: no grade"):
+        Grades.read(tmp_path / "grades.jsonl")
+
+
+def test_an_id_with_a_blank_is_in_no_trec_file(tmp_path: Path) -> None:
+    grades = Grades(tmp_path / "g.jsonl")
+    grades.add(grade("q1", "two words", 1))
+    with pytest.raises(InputError, match="two words"):
+        grades.trec()
+
+
+def test_wins_and_losses_are_against_the_first_column(tmp_path: Path) -> None:
+    grades = Grades(tmp_path / "g.jsonl")
+    for query in QUERIES:
+        grades.add(grade(query, "rain", 3))
+    bad, good = {"x": 2.0, "rain": 1.0}, {"rain": 2.0, "x": 1.0}
+    (score,) = scores(grades, [dict.fromkeys(QUERIES, bad), {"q1": good, "q2": good, "q3": {}}], 10)
+    assert (score.queries, score.wins, score.losses) == (3, 2, 1)
+    lost = 1 / 1.584962500721156  # the gain of rank 2, by hand: 1 / log2(3)
+    assert score.difference == pytest.approx((2 * (1 - lost) - lost) / 3)
+    assert score.low is not None and score.high is not None and score.low < score.difference < score.high
+
+
+@pytest.fixture
+def page(client: Any, page_index: str, tmp_path: Path) -> Iterator[TestClient]:
+    grades = Grades.read(tmp_path / "grades.jsonl")
+    with TestClient(application(Searcher(client, (page_index,)), queries=QUERIES, grades=grades)) as browser:
+        yield browser
+
+
+@pytest.mark.cluster
+def test_the_list_shows_every_query_and_how_far_the_columns_are_apart(page: TestClient) -> None:
+    for _ in range(100):
+        text = page.get("/queries").text
+        if "<tbody>" in text:
+            break
+        time.sleep(0.1)
+    assert all(f"id={query}" in text for query in QUERIES)
+    assert "&lt;b&gt;fish&lt;/b&gt;" in text
+    shares = [int(part.partition("%")[0]) for part in text.split("<tr><td>")[1:]]
+    assert shares == sorted(shares, reverse=True)
+    assert "Query 2 of 3" in page.get("/", params={"id": text.split("&amp;id=")[2][:2]}).text
+
+
+@pytest.mark.cluster
+def test_the_judges_page_names_no_engine_and_no_score(page: TestClient) -> None:
+    text = page.get("/judge", params={"id": "q1", "who": "ann"}).text
+    assert text.count('class="hit"') > 4
+    shown = text[text.index("<h2 ") :]
+    assert "bm25" not in shown and "score" not in shown
+
+
+@pytest.mark.cluster
+def test_columns_change_places(page: TestClient) -> None:
+    asked = {"engine": ["bm25", "own body"], "body": ["", '{"query": {"match": {"lang": "de {{query}}"}}}']}
+    pages = [page.get("/judge", params={**asked, "id": "q1", "who": f"judge {at}"}).text for at in range(12)]
+    assert {text.index("no hits") < text.index('class="hit"') for text in pages} == {True, False}
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("sent", "type", "status"),
+    [
+        ({"query": "q1", "document": "rain", "grade": 3, "who": "ann"}, "application/json", 204),
+        ({"query": "q1", "document": "rain", "grade": 3, "who": "ann"}, "text/plain", 415),
+        ({"query": "q9", "document": "rain", "grade": 3, "who": "ann"}, "application/json", 400),
+        ({"query": "q1", "document": "rain", "grade": 4, "who": "ann"}, "application/json", 400),
+        ({"query": "q1", "document": "rain", "grade": True, "who": "ann"}, "application/json", 400),
+        ({"query": ["q1"], "document": "rain", "grade": 1, "who": "ann"}, "application/json", 400),
+        ({"query": "q1", "document": "rain", "grade": 1, "who": " "}, "application/json", 400),
+        ([], "application/json", 400),
+        ("x" * 20_000, "application/json", 413),
+    ],
+)
+def test_only_a_grade_is_taken(page: TestClient, tmp_path: Path, sent: Any, type: str, status: int) -> None:
+    answer = page.post("/grade", content=json.dumps(sent), headers={"content-type": type})
+    assert answer.status_code == status
+    assert (tmp_path / "grades.jsonl").exists() == (status == 204)
+    assert ("q1 0 rain 3" in page.get("/grades/trec").text) == (status == 204)
+
+
+@pytest.mark.cluster
+def test_without_a_file_nothing_is_judged(client: Any, page_index: str) -> None:
+    browser = TestClient(application(Searcher(client, (page_index,))))
+    assert browser.get("/judge").status_code == 400
+    assert browser.get("/queries").status_code == 400
