@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -77,6 +78,7 @@ def evaluate(
     osn eval --index articles-osn --template production=query.json --template-index articles --baseline production \\
         --queries queries.tsv --qrels judged.qrels --segments head,torso,tail --frequencies searches.tsv
     osn eval --index scifact --data data/scifact --engines bm25 --expect bm25:nDCG@10=0.66..0.70 --record results/scifact
+    osn eval --index scifact --data data/scifact --report report.html
     osn eval runs bm25.trec mine.trec --qrels judged.qrels
     """
     from opensearch_neural.evaluation import engine_comparison
@@ -105,7 +107,8 @@ def evaluate(
         results, lost = searched(client, opened, production, judged, chosen, evaluation.names, own, timed)
         rows = evaluation.rows(judged, results, against)
         summary = summarize(client, opened, index, evaluation, judged, rows, results, lost, expectations)
-    evaluation.tell(summary, results, judged.queries, against, lost)
+        titles = functools.partial(engine_comparison.titles, client, index) if opened is not None else None
+        evaluation.tell(summary, results, judged, against, lost, titles)
 
 
 evaluate.add_command(runs_command)

@@ -24,7 +24,7 @@ def runs_command(evaluation: Evaluation, files: tuple[Path, ...]) -> None:
     osn eval runs bm25.trec mine.trec --qrels judged.qrels
     osn eval runs a.trec b.trec c.trec --data data/scifact --baseline b --segments segments.tsv --json
     """
-    from opensearch_neural.evaluation.engine_comparison import EngineResult, unjudged_share
+    from opensearch_neural.evaluation.engine_comparison import PAGE, EngineResult, unjudged_share
     from opensearch_neural.evaluation.measures import measure
     from opensearch_neural.evaluation.results import Summary, data_facts
     from opensearch_neural.evaluation.run_files import read_run
@@ -42,7 +42,8 @@ def runs_command(evaluation: Evaluation, files: tuple[Path, ...]) -> None:
         measured = measure(run, judged.qrels, evaluation.names)
         if measured.unjudged:
             click.echo(f"warning: {file}: {measured.unjudged:,} queries have no judgement and are left out", err=True)
-        results.append(EngineResult(name, measured, {}, unjudged=unjudged_share(run, judged.qrels)))
+        shown = {PAGE: run} if evaluation.report else {}
+        results.append(EngineResult(name, measured, shown, unjudged=unjudged_share(run, judged.qrels)))
     names = [result.engine for result in results]
     against = chosen_baseline(evaluation.baseline, names, names[0])
     summary = Summary.of_this_run(
@@ -52,7 +53,7 @@ def runs_command(evaluation: Evaluation, files: tuple[Path, ...]) -> None:
         goals=[expectation.goal_of(results) for expectation in evaluation.expected(names)],
         title=f"{title_of(judged)}: {len(files):,} runs, {results[0].measured.queries:,} queries",
     )
-    evaluation.tell(summary, results, judged.queries, against)
+    evaluation.tell(summary, results, judged, against)
 
 
 def names_of(files: Sequence[Path]) -> list[str]:

@@ -47,6 +47,7 @@ class Evaluation:
     as_json: bool
     out: Path | None
     record: Path | None
+    report: Path | None
     names: list[str] = field(init=False)
     """The measures by the names of ir-measures."""
 
@@ -135,12 +136,22 @@ class Evaluation:
         self,
         summary: Summary,
         results: Sequence[EngineResult],
-        queries: Mapping[str, str],
+        judged: JudgedQueries,
         against: str | None,
         lost: CommonOnly | None = None,
+        titles: Callable[[list[str]], Mapping[str, str]] | None = None,
     ) -> None:
-        """Print and write as the options say; exit with 1 where a goal is missed."""
+        """Print and write as the options say; exit with 1 where a goal is missed. titles: {id: title} of documents."""
         from opensearch_neural.evaluation import engine_report
+        from opensearch_neural.files import write_text
+
+        queries = judged.queries
+        if self.report is not None:
+            from opensearch_neural.ui.report import documents_shown, report
+
+            known = titles(documents_shown(results)) if titles else {}
+            write_text(self.report, report(summary, results, queries, judged.qrels, against, known))
+            print(f"wrote {self.report}", file=sys.stderr)
 
         if self.record is not None:
             print(f"wrote {summary.write(self.record)}", file=sys.stderr)
@@ -215,6 +226,7 @@ def evaluation_options(command: Command) -> Command:
         click.option("--json", "as_json", is_flag=True, help="Print a result file instead of tables."),
         click.option("--out", type=FILE, default=None, help="Write run files and per-query values here."),
         click.option("--record", type=FILE, default=None, help="Write the result file summary.json here."),
+        click.option("--report", type=FILE, default=None, help="Write a page to hand on here; needs the extra [ui]."),
     ]
     own = [each.name for each in Evaluation.__dataclass_fields__.values() if each.init]
 

@@ -283,6 +283,12 @@ def own_documents(client: OpenSearch, index: str, queries: Mapping[str, str], qr
     return own
 
 
+def titles(client: OpenSearch, index: str, ids: Sequence[str]) -> dict[str, str]:
+    """{id: title} of the documents that have one."""
+    held = _documents(client, index, ids, source=["title"])
+    return {id: source["title"] for id, source in held if source.get("title")}
+
+
 def _documents(client: OpenSearch, index: str, ids: Sequence[str], source: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """(id, source) of those of the documents that the index holds; of one in passages the source of the first."""
     with translate_errors():

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from judged_page import write_report
 
 from opensearch_neural.ui.application import application
 from opensearch_neural.ui.columns import Searcher
@@ -112,7 +113,7 @@ def test_a_slider_searches_again_at_once_and_the_address_keeps_it(page: Any) -> 
 def test_a_body_of_ones_own_takes_the_place_of_an_engine(page: Any) -> None:
     first = page.locator("fieldset").first
     first.get_by_label("Engine").select_option(OWN_BODY)
-    first.get_by_label("Body").fill('{"query": {"match": {"text": "{{query}}"}}}')
+    first.get_by_role("textbox", name="Body, with").fill('{"query": {"match": {"text": "{{query}}"}}}')
     search(page, "rainbow")
     assert page.locator(".column").first.locator(".hit").count() > 1
 
@@ -169,7 +170,7 @@ def test_a_judge_grades_with_the_keyboard_and_finds_the_grades_again(page: Any) 
     page.keyboard.press("3")
     sync_api.expect(page.locator("#said")).to_have_text("grade 3 is kept")
     page.keyboard.press("j")
-    assert page.evaluate("document.activeElement.className") == "hit"
+    assert page.evaluate("document.activeElement.classList.contains('hit')")
     page.keyboard.press("n")
     page.wait_for_url(lambda url: url != judged)
     page.keyboard.press("p")
@@ -177,3 +178,15 @@ def test_a_judge_grades_with_the_keyboard_and_finds_the_grades_again(page: Any) 
     assert page.locator(".column").first.locator("input:checked").first.get_attribute("value") == "3"
     page.get_by_role("link", name="Wins and losses so far").click()
     assert "1 judged queries" in page.locator(".score-line").inner_text()
+
+
+def test_a_point_of_a_report_opens_the_hits_of_both(
+    page: Any, page_index: str, cluster_url: str, tmp_path: Path
+) -> None:
+    out = write_report(cluster_url, page_index, tmp_path)
+    page.goto(out.as_uri())
+    page.locator("svg.scatter a").first.focus()
+    page.keyboard.press("Enter")
+    opened = page.locator("article.opened:visible")
+    assert opened.count() == 1 and opened.locator("ol").count() == 2
+    assert "grade 2" in opened.inner_text()

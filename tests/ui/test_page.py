@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -13,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from click.testing import CliRunner
 from hostile_documents import HOSTILE
+from page_elements import Elements
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
@@ -27,29 +27,6 @@ pytestmark = pytest.mark.cluster
 OWN = json.dumps(
     {"query": {"match": {"title": "{{query}}"}}, "rescore": {"window_size": 3, "query": {"rescore_query": {}}}}
 )
-
-
-class Elements(HTMLParser):
-    """The elements of a page with their attributes, and the text in it."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-    def of(self, tag: str, class_: str | None = None) -> list[dict[str, str | None]]:
-        return [
-            attributes
-            for name, attributes in self.elements
-            if name == tag and (class_ is None or class_ in (attributes.get("class") or "").split())
-        ]
 
 
 @pytest.fixture(scope="module")

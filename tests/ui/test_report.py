@@ -1,0 +1,64 @@
+"""The page that `osn eval --report` writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from judged_page import write_judgements, write_report
+from page_elements import Elements
+
+from opensearch_neural.cli import osn
+from opensearch_neural.evaluation.results import Row, Summary
+from opensearch_neural.ui.report import forest, verdict
+
+
+def rows(low: float, high: float) -> list[Row]:
+    value = (low + high) / 2
+    row = Row("set", "mine", "nDCG@10", value, low, high, 40, baseline="bm25", kind="difference")
+    p = Row("set", "mine", "nDCG@10", 0.01, None, None, 40, baseline="bm25", kind="p-value")
+    return [Row("set", "mine", "nDCG@10", 0.5, None, None, 40), row, p]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [
+        (0.01, 0.03, "mine is better than bm25: nDCG@10 +0.020 [+0.010, +0.030] p=0.010, over 40 queries."),
+        (-0.01, 0.03, "No engine is shown to be better than bm25"),
+        (-0.03, -0.01, "Worse than it: mine."),
+    ],
+)
+def test_the_verdict_is_that_of_the_whole_interval(low: float, high: float, told: str) -> None:
+    summary = Summary("osn", "c0ffee", {}, [], [0], rows(low, high))
+    assert told in verdict(summary, "nDCG@10", "bm25")
+    assert "nothing to compare" in verdict(summary, "nDCG@10", None)
+
+
+def test_a_forest_lies_to_the_right_of_zero_if_all_gain() -> None:
+    drawn = forest(rows(0.01, 0.03), "nDCG@10")
+    (bar,) = drawn.bars
+    assert drawn.zero < bar.low < bar.x < bar.high
+    assert bar.x == pytest.approx((bar.low + bar.high) / 2, abs=0.1)
+
+
+@pytest.mark.cluster
+def test_the_report_is_one_page_with_all_that_was_measured(cluster_url: str, page_index: str, tmp_path: Path) -> None:
+    page = Elements(write_report(cluster_url, page_index, tmp_path).read_text())
+    assert len(page.of("svg", "forest")) == 4 and len(page.of("svg", "costs")) == len(page.of("svg", "scatter")) == 1
+    assert len(page.of("article", "opened")) == 3
+    assert "osn eval" in page.text or "--report" in page.text
+    assert "SHA-256" in page.text and "unjudged" in page.text
+    assert len(page.of("script")) == 1 and not page.of("link")
+    assert "window.hacked = 4" in page.text
+
+
+def test_two_runs_make_a_report_without_a_cluster(tmp_path: Path) -> None:
+    for name, lines in (("a", "q1 Q0 trout 1 2 a\nq1 Q0 rain 2 1 a\n"), ("b", "q1 Q0 rain 1 2 b\nq2 Q0 trout 1 1 b\n")):
+        (tmp_path / f"{name}.trec").write_text(lines)
+    runs = [str(tmp_path / f"{name}.trec") for name in "ab"]
+    out = tmp_path / "report.html"
+    done = CliRunner().invoke(osn, ["eval", "runs", *runs, *write_judgements(tmp_path), "--report", str(out)])
+    assert done.exit_code == 0, done.output
+    page = Elements(out.read_text())
+    assert {"rain", "trout"} == {item["data-document"] for item in page.of("li") if "data-document" in item}
