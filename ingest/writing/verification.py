@@ -74,6 +74,7 @@ class Verification:
             retries = self._write_missing(records, writer, vectorizer)
             if self.target.meta.passages and self.whole_documents:
                 self._remove_last_passages(records)
+            segments.refresh(self.client, index)  # what is over is counted next
             return retries
         if stored_documents.count(self.client, index) == written and self.empty_at_first:
             return 0
