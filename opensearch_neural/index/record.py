@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
 from opensearch_neural.errors import ClusterError, ModelError
 from opensearch_neural.multi_vector import FIELD
@@ -126,7 +126,8 @@ class IndexMeta:
     def from_mapping(cls, mapping: Mapping[str, Any], index: str) -> IndexMeta:
         """The record of an index whose mapping (`{"_meta": …, "properties": …}`) is given.
 
-        Raises ModelError when the index was not written by `osn`, or by a later format than this one.
+        Raises ModelError when the index was not written by `osn`, or by a later format than this one, or when the record is
+        damaged.
         """
         record = mapping.get("_meta", {}).get("osn")
         if not isinstance(record, dict):
@@ -134,6 +135,7 @@ class IndexMeta:
                 f"the index {index!r} was not written by osn: its mapping has no _meta.osn",
                 "write it with `osn ingest … --index …`",
             )
+        _check_types(index, record, _ENTRIES)
         if record.get("format", 0) > META_FORMAT:
             raise ModelError(
                 f"the index {index!r} was written by a later version of osn (format {record['format']})",
@@ -147,15 +149,61 @@ class IndexMeta:
             )
         known = {"format", "sparse", "dense", "passages", "quantized", "analyzer", "version"}
         return cls(
-            sparse=SparseMeta(**record["sparse"]) if record.get("sparse") else None,
-            dense=DenseMeta(**record["dense"]) if record.get("dense") else None,
-            passages=PassageMeta(**record["passages"]) if record.get("passages") else None,
-            quantized=QuantizedMeta(**record["quantized"]) if record.get("quantized") else None,
+            sparse=_part(index, record, "sparse", SparseMeta),
+            dense=_part(index, record, "dense", DenseMeta),
+            passages=_part(index, record, "passages", PassageMeta),
+            quantized=_part(index, record, "quantized", QuantizedMeta),
             analyzer=record.get("analyzer", "english"),
             version=record.get("version", ""),
             format=record.get("format", META_FORMAT),
             extra={key: value for key, value in record.items() if key not in known},
         )
+
+
+_ENTRIES: dict[str, type] = {
+    **dict.fromkeys(("sparse", "dense", "passages", "quantized", "loading", "build"), dict),
+    **{"analyzer": str, "version": str, "format": int, "adding": list, "sparse_scale": float, "largest_weights": str},
+}
+_INSIDE: dict[str, dict[str, type]] = {
+    "loading": {"restore": dict, "corpus": str},
+    "build": {"alias": str, "corpus": str, "replaced": str, "swapped": bool},
+}
+Part = TypeVar("Part")
+
+
+def _check_types(index: str, record: Mapping[str, Any], types: Mapping[str, type], within: str = "") -> None:
+    """Raise ModelError for an entry of another type. Whoever may write to a mapping may write anything into it."""
+    for name, kind in types.items():
+        value = record.get(name)
+        if value is not None and not isinstance(value, (float, int) if kind is float else kind):
+            raise _damaged(index, f"{within}{name} is {str(value)[:80]!r}")
+        if name in _INSIDE and not within and value is not None:
+            _check_types(index, value, _INSIDE[name], f"{name}.")
+    if any(not isinstance(name, str) for name in record.get("adding") or ()):
+        raise _damaged(index, "adding holds other things than names")
+    if isinstance(record.get("loading"), dict) and not isinstance(record["loading"].get("restore"), dict):
+        raise _damaged(index, "loading has no settings to restore")
+
+
+def _part(index: str, record: Mapping[str, Any], name: str, kind: type[Part]) -> Part | None:
+    if not record.get(name):
+        return None
+    try:
+        part = kind(**record[name])
+    except TypeError as error:
+        raise _damaged(index, f"{name}: {error}") from None
+    hints = {key: hint if isinstance(hint, type) else str for key, hint in get_type_hints(kind).items()}
+    _check_types(index, vars(part), hints, f"{name}.")
+    for key, value in vars(part).items():
+        if value is None or (hints[key] is int and value < 1):
+            raise _damaged(index, f"{name}.{key} is {value}")
+    if isinstance(part, PassageMeta) and part.stride > part.tokens:
+        raise _damaged(index, f"passages.stride is {part.stride}, of {part.tokens} tokens")
+    return part
+
+
+def _damaged(index: str, what: str) -> ModelError:
+    return ModelError(f"the record of the index {index!r} is damaged: {what}", "ingest again, into another --index")
 
 
 def read_record(client: OpenSearch, index: str) -> IndexMeta | None:

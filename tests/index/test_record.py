@@ -34,6 +34,37 @@ def test_an_index_of_someone_else_is_named() -> None:
         IndexMeta.from_mapping({"properties": {}}, "docs")
 
 
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"sparse": "a string"},
+        {"sparse": {"name": 5, "hash": 7, "query_hash": []}},
+        {"sparse": {"name": "m", "hash": None, "query_hash": "q"}},
+        {"dense": {"name": "a"}},
+        {"dense": {"name": "a", "hash": "b", "dimension": "x", "type": "float", "normalized": True}},
+        {"dense": {"name": "a", "hash": "b", "dimension": 3, "type": "float", "normalized": True, "else": 1}},
+        {"quantized": [1]},
+        {"passages": {"tokens": 0, "stride": -1}},
+        {"passages": {"tokens": 10, "stride": 11}},
+        {"analyzer": {"a": 1}},
+        {"format": "x"},
+        {"loading": "x"},
+        {"loading": {"corpus": "d"}},
+        {"loading": {"restore": {}, "corpus": 1}},
+        {"adding": "x"},
+        {"adding": [1]},
+        {"build": "y"},
+        {"sparse_scale": "x"},
+        {"largest_weights": {}},
+        {"build": {"alias": "docs", "replaced": ["a"]}},
+    ],
+    ids=str,
+)
+def test_29_a_record_that_holds_anything_else_is_named_as_damaged(record: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match="the record of the index 'docs' is damaged"):
+        IndexMeta.from_mapping({"_meta": {"osn": record}}, "docs")
+
+
 def test_a_later_format_is_refused() -> None:
     with pytest.raises(ModelError, match="later version"):
         IndexMeta.from_mapping({"_meta": {"osn": {"format": 99}}}, "docs")
