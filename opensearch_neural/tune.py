@@ -206,14 +206,13 @@ def body_of(engines: Engines, setting: Setting | None, text: str, size: int, ful
     """The body of this setting's engine; of the engine `full` without a setting."""
     if setting is None:
         return engines.body(full, text, size=size)
-    if isinstance(setting, WeightedSum):
-        return engines.with_settings(**setting.record).body("bm25-sparse", text, size=size)
     if isinstance(setting, Cascade):
         given = {name: getattr(setting, name) for name in ("rare", "window", "dense_window", "weight")}
         return engines.with_settings(**given).body("cascade", text, size=size)
     # As if it were stored, so that nothing of what is stored counts beside it.
-    meta = replace(engines.meta, extra={**engines.meta.extra, TUNED: setting.record})
-    return replace(engines, meta=meta).body("high-idf-first", text, size=size)
+    meta = replace(engines.meta, extra={**engines.meta.extra, KEYS[type(setting)]: setting.record})
+    engine = "bm25-sparse" if isinstance(setting, WeightedSum) else "high-idf-first"
+    return replace(engines, meta=meta).body(engine, text, size=size)
 
 
 def choose(

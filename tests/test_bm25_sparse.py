@@ -18,7 +18,7 @@ from ingest.job import CorpusSource, Job, run_job
 from opensearch_neural import queries
 from opensearch_neural.cli import osn
 from opensearch_neural.engines import open_engines
-from opensearch_neural.engines.settings import WeightedSum
+from opensearch_neural.engines.settings import TUNED_SUM, WeightedSum
 from opensearch_neural.engines.sparse import Bm25Sparse
 from opensearch_neural.explanation import predicted, shares
 from opensearch_neural.index.mapping import index_body, rank_features
@@ -296,6 +296,31 @@ def test_exact_hits_are_those_of_all_documents(client: Any, docs: str, cluster_u
     hits = client.search(index=docs, body=queries.bm25_sparse(text, tokens, weight=weight, window=None, size=2))
     expected = [(hit["_id"], pytest.approx(hit["_score"], rel=1e-5)) for hit in hits["hits"]["hits"]]
     assert [(hit["id"], hit["score"]) for hit in answer["hits"]] == expected
+
+
+@pytest.mark.cluster
+def test_the_eight_heaviest_tokens_of_a_long_query_are_added_and_all_by_the_exact_search(
+    client: Any, docs: str
+) -> None:
+    text = "the moon and the sun reflect light and rain on flour and sugar with eggs and air and fuel for a spark"
+    engines = open_engines(client, docs)
+    every = engines.models.query_encoder.encode(text)
+    assert len(every) > 12
+
+    def added(**settings: Any) -> dict[str, float]:
+        body = engines.with_settings(**settings).body("bm25-sparse", text)
+        query = body["rescore"]["query"]["rescore_query"] if "rescore" in body else body["query"]["bool"]["should"][1]
+        return queries.sparse_tokens(query)[1]
+
+    heaviest = added()
+    assert len(heaviest) == 8 and heaviest.items() <= every.items()
+    assert min(heaviest.values()) >= max(every[token] for token in every.keys() - heaviest.keys())
+    assert added(exact=True) == every == added(tokens=queries.Rare.parse("share:1"))
+    # A choice that was stored before there was this setting was made with all tokens.
+    engines.meta.extra[TUNED_SUM] = {"weight": 0.45, "window": 50}
+    assert added() == every
+    engines.meta.extra[TUNED_SUM] = WeightedSum().record
+    assert added() == heaviest
 
 
 @pytest.mark.cluster

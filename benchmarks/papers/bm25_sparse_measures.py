@@ -45,8 +45,8 @@ BM25, TUNED, SUM, SPARSE, HIGH_IDF_FIRST, HYBRID = (
 MEASURES = ("nDCG@10", "R@100")
 FACTS = "facts"
 DIFFERENCES = [(engine, BM25) for engine in (TUNED, SUM, SPARSE, HIGH_IDF_FIRST, HYBRID)] + [(SUM, TUNED)]
-NARROW = "bm25-sparse, window 20"
-LOADED = "bm25,bm25-sparse,window-20=bm25-sparse+window=20,sparse,high-idf-first"
+ALL_TOKENS = "bm25-sparse, all tokens"
+LOADED = "bm25,bm25-sparse,all-tokens=bm25-sparse+keep=share:1,sparse,high-idf-first"
 RESAMPLES = 2000
 MOST_QUERIES = 2000
 """Of a set, evenly taken from all that have judgements."""
@@ -272,7 +272,7 @@ def loaded(
             row,
             set=row.set.replace(index, documents),
             variant=model.name,
-            engine=NARROW if row.engine == "window-20" else row.engine,
+            engine=ALL_TOKENS if row.engine == "all-tokens" else row.engine,
         ).to_json()
         for row in rows
     ]

@@ -17,7 +17,12 @@ TUNED_CASCADE = "cascade"
 
 
 TUNED_SUM = "bm25_sparse"
-"""Likewise for bm25-sparse: {"weight": 0.45, "window": 50}."""
+"""Likewise for bm25-sparse: {"weight": 0.45, "window": 50, "tokens": "count:8"}."""
+
+
+def parse_tokens(stored: str | None) -> Rare | None:
+    """Which tokens a record has searched; None: all."""
+    return None if stored is None else Rare.parse(stored)
 
 
 @dataclass(frozen=True)
@@ -32,9 +37,11 @@ class WeightedSum:
     """What the model adds to a known item, as a share of what BM25 gives it (`index.sparse_scale`)."""
     window: int = 50
     """Hits of BM25, of each shard, that get it."""
+    tokens: Rare | None = field(default_factory=lambda: Rare("count", 8))
+    """Which tokens of a query are added; None: all. Each costs a look into the index for every hit of the window."""
 
     def __str__(self) -> str:
-        return f"weight {self.weight:g}, window {self.window}"
+        return f"weight {self.weight:g}, window {self.window}" + (f", of tokens {self.tokens}" if self.tokens else "")
 
     def __post_init__(self) -> None:
         if self.window < 1 or not self.weight > 0:
@@ -43,20 +50,33 @@ class WeightedSum:
     @property
     def record(self) -> dict[str, Any]:
         """As the index keeps it."""
-        return asdict(self)
+        return {**asdict(self), "tokens": str(self.tokens) if self.tokens else None}
+
+    @classmethod
+    def parse(cls, record: Mapping[str, Any]) -> WeightedSum:
+        """From `record`, perhaps with more or less in it. Raises TypeError or ValueError for what is none."""
+        plain = cls()
+        return cls(
+            float(record.get("weight", plain.weight)),
+            int(record.get("window", plain.window)),
+            # A record that is older than this setting was chosen with all tokens.
+            parse_tokens(record.get("tokens")),
+        )
 
     @classmethod
     def of(cls, opened: Opened) -> WeightedSum:
         """As the caller chose, else as the index stores it. Raises ModelError where it stores something else."""
-        stored = opened.meta.extra.get(TUNED_SUM, {})
+        stored = opened.meta.extra.get(TUNED_SUM)
         try:
-            how = cls(float(stored.get("weight", cls.weight)), int(stored.get("window", cls.window)))
+            how = cls() if stored is None else cls.parse(stored)
         except (AttributeError, TypeError, ValueError) as error:
             raise ModelError(
                 f"the index {opened.index!r} stores a setting of bm25-sparse that cannot be read: {error}",
                 "`osn tune` stores a new one",
             ) from None
-        return replace(how, **opened.given("weight", "window"))
+        how = replace(how, **opened.given("weight", "window", "tokens"))
+        # What asks for the exact page asks for that of all tokens.
+        return replace(how, tokens=None) if opened.settings.get("exact") else how
 
 
 @dataclass(frozen=True)
@@ -85,12 +105,11 @@ class TwoPhases:
     def parse(cls, record: Mapping[str, Any]) -> TwoPhases:
         """From `record`, perhaps with more or less in it. Raises TypeError or ValueError for what is none."""
         plain = cls()
-        tokens = record.get("tokens")
         return cls(
             Rare.parse(record["rare"]) if "rare" in record else plain.rare,
             int(record.get("window", plain.window)),
             bool(record.get("exact", plain.exact)),
-            None if tokens is None else Rare.parse(tokens),
+            parse_tokens(record.get("tokens")),
         )
 
     @classmethod

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from opensearch_neural import queries
 from opensearch_neural.engines.engine import Engine, Missing, Page, Searched
-from opensearch_neural.engines.options import RARE, Option, positive, whole_number
+from opensearch_neural.engines.options import RARE, Option, positive, tokens, whole_number
 from opensearch_neural.engines.settings import TwoPhases, WeightedSum
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.index.models import Part
@@ -120,6 +120,7 @@ class Bm25Sparse(Windowed):
         Option(
             "weight", positive, "what the model adds to a document's own words, beside BM25's 1.", "as tuned, else 0.45"
         ),
+        tokens("count:8"),
         EXACT,
     )
 
@@ -143,7 +144,8 @@ class Bm25Sparse(Windowed):
         return WeightedSum.of(self.opened).window
 
     def within(self, text: str, page: Page, window: int | None) -> Body:
-        tokens, weight = self.tokens(text), WeightedSum.of(self.opened).weight / self.scale
+        how = WeightedSum.of(self.opened)
+        tokens, weight = self.tokens(text, how.tokens), how.weight / self.scale
         return queries.bm25_sparse(text, tokens, weight=weight, window=window, plugin=self.opened.plugin, **page)
 
 
@@ -153,6 +155,7 @@ class HighIdfFirst(Windowed):
     options = (
         RARE,
         Option("window", whole_number, "hits of each shard rescored with all tokens.", "as tuned, else 30"),
+        tokens("all"),
         EXACT,
     )
 
