@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
 from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
+from trainers.data.clicks.from_clicks import from_clicks
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -128,3 +130,19 @@ def test_the_loss_is_the_hinge_that_it_says_and_trains(tmp_path: Path, environme
     )  # fmt: skip
     osn_json = json.loads((tmp_path / "model" / "osn.json").read_text())
     assert osn_json["training"]["objective"]["loss"] == "own_loss:hinge"
+
+
+def test_simulated_clicks_are_a_log_from_which_their_propensities_come_back(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    (data / "qrels").mkdir(parents=True)
+    (data / "queries.jsonl").write_text('{"_id": "q", "text": "fish rivers rainbows"}\n')
+    (data / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\trainbow\t1\nq\ttrout\t1\n")
+    asked = ["--index", environment["OSN_INDEX"], "--data", data, "--output", tmp_path / "log.csv"]
+    run(EXAMPLES / "simulate_clicks.py", *asked, "--searches", "20000", environment=environment, cwd=tmp_path)
+    result = CliRunner().invoke(from_clicks, [str(tmp_path / "log.csv"), "--output", str(tmp_path / "clicks")])
+    assert result.exit_code == 0, result.output
+    lines = (tmp_path / "clicks" / "propensities.tsv").read_text().splitlines()[1:]
+    found = [float(line.split("\t")[1]) for line in lines]
+    assert found[:2] == pytest.approx([1, 2**-0.8], rel=0.1)
