@@ -20,6 +20,7 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.evaluation.results import Goal, Row
 
 EXACT = "sparse"
@@ -94,7 +95,14 @@ def goals_of(set_: str, ndcg: Mapping[str, float], engines: list[str]) -> list[G
     "--engines", default="windows", show_default=True, help="As for `osn bench load`; preset processor: a rival."
 )
 @click.option("--index", "prefix", default="osn-score-kept", show_default=True, help="Indexes are called INDEX-SIZE.")
-@click.option("--keep", is_flag=True, help="Keep the indexes, so that the same command again draws none.")
+@click.option(
+    "--keep-indexes",
+    "--keep",
+    "keep",
+    cls=Renamed,
+    is_flag=True,
+    help="Keep the indexes, so that the same command again draws none.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the documents drawn and the bootstrap.")
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
 @connection_options

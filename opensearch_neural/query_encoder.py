@@ -125,7 +125,7 @@ class QueryEncoder:
             what = "the query side of this model is a neural network" if routes else "no idf.json"
             raise ModelError(
                 f"{folder}: {what}, and queries need a table of weights",
-                f"`osn model idf --corpus CORPUS --model {name} --out FOLDER` writes the model with one of your corpus",
+                f"`osn model idf --corpus CORPUS --model {name} --output FOLDER` writes the model with one of your corpus",
             )
         return cls(load_tokenizer(folder), load_idf(folder / "idf.json"), _max_length(folder), **how)
 

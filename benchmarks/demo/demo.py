@@ -25,6 +25,7 @@ from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.evaluate import available_engines
+from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.errors import InputError, MissingExtra, OsnError
@@ -57,8 +58,23 @@ TRAIN_STEPS = 60
     default=None,
     help=f"Train the sparse model on the corpus first.  [default: 0, or {TRAIN_STEPS} where there is none]",
 )
-@click.option("--keep", is_flag=True, help="Keep the index (and the corpus made) for trying `osn search` yourself.")
-@click.option("--json", "json_folder", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
+@click.option(
+    "--keep-index",
+    "--keep",
+    "keep",
+    cls=Renamed,
+    is_flag=True,
+    help="Keep the index (and the corpus made) for trying `osn search` yourself.",
+)
+@click.option(
+    "--record",
+    "--json",
+    "json_folder",
+    cls=Renamed,
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Write summary.json there.",
+)
 @connection_options
 def demo(
     connection: ConnectionSettings,
@@ -77,7 +93,7 @@ def demo(
     \b
     osn demo
     osn demo --corpus docs.jsonl.gz --documents 20000
-    osn demo --keep                                       then: osn search --index osn-demo "read a file"
+    osn demo --keep-index                                 then: osn search --index osn-demo "read a file"
     """
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="osn-demo-") as folder, ExitStack() as stack:

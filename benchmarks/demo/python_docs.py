@@ -1,7 +1,7 @@
 """The demo's corpus: the documentation strings of the standard library and of the installed Python packages.
 
-    osn data corpus python-docs --out python-docs --limit 8000        a subset for the demo
-    osn data corpus python-docs --out python-docs-all --all           all of it, to measure scale
+    osn data corpus python-docs --output python-docs --limit 8000        a subset for the demo
+    osn data corpus python-docs --output python-docs-all --all           all of it, to measure scale
 
 Sources are parsed and never imported. A document is a public class, function, method or module with a docstring of 20
 words or more: its qualified name (title), its signature and its docstring (text).
@@ -32,6 +32,7 @@ from typing import Any
 import click
 
 from benchmarks.demo.python_objects import MIN_WORDS, Counts, Documented, Source, installed_sources, read_objects
+from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError
 
@@ -301,7 +302,15 @@ def corpus() -> None:
 
 
 @corpus.command("python-docs")
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="The folder to write, in BEIR layout.")
+@click.option(
+    "--output",
+    "--out",
+    "out",
+    cls=Renamed,
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The folder to write, in BEIR layout.",
+)
 @click.option("--limit", type=click.IntRange(min=1), help="The most documents.  [default: 8000]")
 @click.option("--all", "everything", is_flag=True, help="All documents, and every query that can be held out.")
 @click.option("--seed", default=0, show_default=True, help="Another seed makes another choice of documents.")
@@ -311,8 +320,8 @@ def python_docs(out: Path, limit: int | None, everything: bool, seed: int) -> No
     Sources are parsed, never imported. Queries are first sentences, taken out of the documents they are to find.
 
     \b
-    osn data corpus python-docs --out python-docs
-    osn data corpus python-docs --out python-docs-all --all
+    osn data corpus python-docs --output python-docs
+    osn data corpus python-docs --output python-docs-all --all
     """
     if everything and limit is not None:
         raise click.UsageError("--all and --limit exclude each other")

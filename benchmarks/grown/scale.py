@@ -18,6 +18,7 @@ from benchmarks.local_cluster import reachable
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Goal, Row, Summary
 
@@ -53,8 +54,15 @@ def node_options(command: Any) -> Any:
     options = [
         click.option("--heap", default="2g", show_default=True, help="Of the local node, if no cluster is named."),
         click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there too."),
-        click.option("--restart", is_flag=True, help="Do not continue interrupted runs in --out."),
-        click.option("--keep", is_flag=True, help="Keep the indexes (and the local node's data)."),
+        click.option("--restart", is_flag=True, help="Do not continue interrupted runs in --output."),
+        click.option(
+            "--keep-indexes",
+            "--keep",
+            "keep",
+            cls=Renamed,
+            is_flag=True,
+            help="Keep the indexes (and the local node's data).",
+        ),
     ]
     for option in reversed(options):
         command = option(command)
@@ -151,7 +159,10 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
 @click.option("--engines", default="paper,two-phase", show_default=True, help="As for `osn bench load`.")
 @click.option("--index", "prefix", default="osn-scale", show_default=True, help="Indexes are called INDEX-DOCUMENTS.")
 @click.option(
+    "--output",
     "--out",
+    "out",
+    cls=Renamed,
     type=click.Path(path_type=Path),
     default=Path("load-scale"),
     show_default=True,

@@ -273,7 +273,7 @@ class BlockLog:
                 differs = sorted(key for key in {*known, *identity} if known.get(key) != identity.get(key))
                 raise InputError(
                     f"{path} holds the blocks of another run (differs in {', '.join(differs)})",
-                    "give another --out, or --restart to begin anew",
+                    "give another --output, or --restart to begin anew",
                 )
             blocks = whole_levels(blocks, engines)
         log = cls(path, identity, blocks)

@@ -1,6 +1,6 @@
 """The same workload for OpenSearch Benchmark (`opensearch-benchmark`, 2.x), so that anybody can check our numbers.
 
-    osn bench export-osb --index docs --queries queries.jsonl --engines bm25,sparse --out osb
+    osn bench export-osb --index docs --queries queries.jsonl --engines bm25,sparse --output osb
     opensearch-benchmark run --pipeline benchmark-only --target-hosts 127.0.0.1:9200 --workload-path osb
 
 Requests are written out as they are sent here: OpenSearch Benchmark does not encode queries. Its `latency` counts from the
@@ -26,6 +26,7 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.engine_options import models_options
+from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.files import write_text
 
 QUERIES = 1000
@@ -181,7 +182,9 @@ def workload_json(workload: Workload, title: str) -> str:
 @click.option(
     "--limit-queries", type=click.IntRange(min=1), default=QUERIES, show_default=True, help="Only the first N queries."
 )
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The folder to write.")
+@click.option(
+    "--output", "--out", "out", cls=Renamed, type=click.Path(path_type=Path), required=True, help="The folder to write."
+)
 @models_options
 @connection_options
 def export_osb(
@@ -200,7 +203,7 @@ def export_osb(
     Nothing is asked of the cluster but what the index is, and nothing is put under load.
 
     \b
-    osn bench export-osb --index docs --data data/docs --out osb
+    osn bench export-osb --index docs --data data/docs --output osb
     opensearch-benchmark run --pipeline benchmark-only --target-hosts 127.0.0.1:9200 --workload-path osb
     """
     from benchmarks.load.command import load_models, queries_of

@@ -13,11 +13,20 @@ from ingest.corpus import CorpusSource, corpus_options
 from ingest.settings import Models, model_options
 from ingest.vectors.shards import SHARD_RECORDS
 from ingest.writing.dead_letters import EXIT_WITH_LETTERS
+from opensearch_neural.commands.renamed import Renamed
 
 
 @click.command()
 @corpus_options(required=True)
-@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder for the vectors.")
+@click.option(
+    "--output",
+    "--out",
+    "out",
+    cls=Renamed,
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for the vectors.",
+)
 @model_options
 @click.option(
     "--faiss",
@@ -74,10 +83,10 @@ def encode(
     Interrupted or killed, the same command again encodes only what is missing.
 
     \b
-    osn encode docs.jsonl.gz --out vectors --dense sentence-transformers/all-MiniLM-L6-v2
+    osn encode docs.jsonl.gz --output vectors --dense sentence-transformers/all-MiniLM-L6-v2
     osn ingest --vectors vectors --index docs
-    osn encode docs.jsonl.gz --out vectors --sparse models/mine --dtype bf16 --ray
-    osn encode docs.jsonl.gz --out codes --sparse none --pq models/jpq --faiss jpq.faiss
+    osn encode docs.jsonl.gz --output vectors --sparse models/mine --dtype bf16 --ray
+    osn encode docs.jsonl.gz --output codes --sparse none --pq models/jpq --faiss jpq.faiss
     """
     from ingest.vectors.encode_corpus import EncodeJob, run_encode
 

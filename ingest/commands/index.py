@@ -11,6 +11,7 @@ import click
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.renamed import Renamed
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -131,7 +132,14 @@ def rollback(connection: ConnectionSettings, alias: str, to: str | None) -> None
 @index.command()
 @click.argument("alias")
 @click.option(
-    "--keep", type=click.IntRange(min=0), default=1, show_default=True, help="Builds kept beside the one in use."
+    "--keep-builds",
+    "--keep",
+    "keep",
+    cls=Renamed,
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Builds kept beside the one in use.",
 )
 @connection_options
 def prune(connection: ConnectionSettings, alias: str, keep: int) -> None:

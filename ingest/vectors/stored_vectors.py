@@ -124,7 +124,7 @@ def find_manifest(place: Path) -> tuple[Path, Manifest]:
         return place.parent, Manifest.read(place)
     paths = sorted(path for path in place.glob("*.json") if (place / path.stem).is_dir())
     if not paths:
-        raise InputError(f"{place} holds no vectors", "write some with `osn encode … --out DIR`")
+        raise InputError(f"{place} holds no vectors", "write some with `osn encode … --output DIR`")
     if len(paths) > 1:
         listed = "; ".join(f"{path} ({_described(Manifest.read(path))})" for path in paths)
         raise InputError(f"{place} holds {len(paths)} encodings: {listed}", "give --vectors one of these files")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Evaluation:
         from opensearch_neural.evaluation.measures import parse_measures
 
         if self.per_query and self.as_json:
-            raise click.UsageError("--per-query shows text; for programs, --out writes per-query.tsv")
+            raise click.UsageError("--per-query shows text; for programs, --output writes per-query.tsv")
         self.names = list(parse_measures(self.measures.split(",")))
 
     def judged(self, *, texts: bool = True) -> JudgedQueries:
@@ -224,7 +225,15 @@ def evaluation_options(command: Command) -> Command:
             help="ENGINE:MEASURE=LOW..HIGH: a goal; the exit status is 1 where one is missed.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print a result file instead of tables."),
-        click.option("--out", type=FILE, default=None, help="Write run files and per-query values here."),
+        click.option(
+            "--output",
+            "--out",
+            "out",
+            cls=Renamed,
+            type=FILE,
+            default=None,
+            help="Write run files and per-query values here.",
+        ),
         click.option("--record", type=FILE, default=None, help="Write the result file summary.json here."),
         click.option("--report", type=FILE, default=None, help="Write a page to hand on here; needs the extra [ui]."),
     ]

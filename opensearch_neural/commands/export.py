@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from opensearch_neural.commands.renamed import Renamed
+
 
 @click.group()
 def export() -> None:
@@ -16,7 +18,15 @@ def export() -> None:
 
 @export.command("ml-commons")
 @click.argument("model")
-@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder of the files.")
+@click.option(
+    "--output",
+    "--out",
+    "out",
+    cls=Renamed,
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the files.",
+)
 @click.option("--name", help="What the models are called in OpenSearch.  [default: the directory's name]")
 @click.option("--version", default="1.0.0", show_default=True, help="Version of the models in OpenSearch.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -24,7 +34,7 @@ def ml_commons(model: str, out: Path, name: str | None, version: str, as_json: b
     """Write a sparse MODEL for OpenSearch's own model framework: an encoder and a tokenizer, each with its configuration.
 
     \b
-    osn model export ml-commons models/sparse --out exported
+    osn model export ml-commons models/sparse --output exported
     Then serve the zip files where the cluster can read them, and for each
     POST /_plugins/_ml/models/_register?deploy=true with its .json and the "url" of its .zip.
     """
@@ -41,7 +51,15 @@ def ml_commons(model: str, out: Path, name: str | None, version: str, as_json: b
 
 @export.command("hub")
 @click.argument("model")
-@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to write.")
+@click.option(
+    "--output",
+    "--out",
+    "out",
+    cls=Renamed,
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder to write.",
+)
 @click.option("--licence", required=True, help="The model's licence, as the hub writes it: apache-2.0, cc-by-4.0, …")
 @click.option("--name", help="What the model is called in its card.  [default: the directory's name]")
 @click.option("--language", help="Its language, as the hub writes it: en, multilingual, …")
@@ -67,7 +85,7 @@ def hub(
     result files that are given.
 
     \b
-    osn model export hub models/sparse --out upload --licence apache-2.0 --results benchmarks/results/mine/summary.json
+    osn model export hub models/sparse --output upload --licence apache-2.0 --results benchmarks/results/mine/summary.json
     huggingface-cli upload my-name/my-model upload
     """
     from opensearch_neural.models.hub_export import export_for_hub

@@ -7,16 +7,24 @@ from pathlib import Path
 
 import click
 
+from opensearch_neural.commands.renamed import Renamed
+
 
 @click.command("idf")
 @click.option("--corpus", help="Folder, file or data set of any kind that `osn ingest` reads; streamed.")
 @click.option("--merge", multiple=True, type=click.Path(path_type=Path), help="Counts of a shard; repeatable.")
 @click.option("--tokenizer", help="Hub id, model directory or tokenizer.json; default: BERT's word pieces.")
 @click.option(
-    "--model", help="A sparse model, a SPLADE too: write it to --out with this corpus's table, its weights unchanged."
+    "--model",
+    help="A sparse model, a SPLADE too: write it to --output with this corpus's table, its weights unchanged.",
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="The table to write, {token: weight}; a folder with --model."
+    "--output",
+    "--out",
+    "out",
+    cls=Renamed,
+    type=click.Path(path_type=Path),
+    help="The table to write, {token: weight}; a folder with --model.",
 )
 @click.option("--counts", type=click.Path(dir_okay=False, path_type=Path), help="Write the counts, to be merged.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -32,11 +40,11 @@ def idf(
     """Write the IDF table of a corpus, in one pass over it; or of a corpus in shards, counted apart and merged.
 
     \b
-    osn model idf --corpus docs.jsonl.gz --out idf.json
+    osn model idf --corpus docs.jsonl.gz --output idf.json
     osn model idf --corpus shard-1.jsonl.gz --counts counts-1.json
-    osn model idf --merge counts-1.json --merge counts-2.json --out idf.json
-    osn model idf --corpus docs.jsonl.gz --model models/sparse --out models/sparse-docs
-    osn model idf --corpus docs.jsonl.gz --model my-splade --out models/splade-docs
+    osn model idf --merge counts-1.json --merge counts-2.json --output idf.json
+    osn model idf --corpus docs.jsonl.gz --model models/sparse --output models/sparse-docs
+    osn model idf --corpus docs.jsonl.gz --model my-splade --output models/splade-docs
 
     idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5)); a token that no document holds weighs 1, special tokens 0.
     """
@@ -54,9 +62,9 @@ def idf(
     if len({path.resolve() for path in merge}) < len(merge):
         raise InputError("a file of counts is named twice", "each shard counts once")
     if out is None and counts is None:
-        raise InputError("nothing to write", "give --out for the table, --counts for counts to be merged")
+        raise InputError("nothing to write", "give --output for the table, --counts for counts to be merged")
     if model is not None and (tokenizer is not None or out is None):
-        raise InputError("--model brings its own tokenizer, and is written to --out", "give --model and --out")
+        raise InputError("--model brings its own tokenizer, and is written to --output", "give --model and --output")
     if out is not None and (out.is_dir() if model is None else out.exists()):
         raise InputError(f"{out} is there already", "name a file, or with --model a folder, to be written")
     source = model or tokenizer or minilm_directory()

@@ -7,11 +7,19 @@ from pathlib import Path
 
 import click
 
+from opensearch_neural.commands.renamed import Renamed
+
 
 @click.command()
 @click.option("--corpus", required=True, help="Folder, file or data set of any kind that `osn ingest` reads.")
 @click.option(
-    "--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Model directory to write."
+    "--output",
+    "--out",
+    "out",
+    cls=Renamed,
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Model directory to write.",
 )
 @click.option("--tokenizer", help="Hub id or path; default: BERT's word pieces, or trained on the corpus without them.")
 @click.option("--k1", default=1.2, show_default=True, help="How fast repeats of a token saturate.")
@@ -21,7 +29,7 @@ def lexical(corpus: str, out: Path, tokenizer: str | None, k1: float, b: float, 
     """Write a sparse model of a corpus: BM25 as impact weights, no torch, no download.
 
     \b
-    osn model lexical --corpus docs.jsonl.gz --out models/lexical
+    osn model lexical --corpus docs.jsonl.gz --output models/lexical
     osn ingest docs.jsonl.gz --index docs --sparse models/lexical
     """
     from opensearch_neural.commands.reading import reading

@@ -13,7 +13,7 @@ def model() -> None:
 
     \b
     osn model list                                                    published ones, and those on this machine
-    osn model idf --corpus docs.jsonl.gz --out idf                    the weights of a query's words
-    osn model idf --corpus docs.jsonl.gz --model models/sparse --out models/sparse-docs
-    osn model export ml-commons models/sparse --out ml-commons        for OpenSearch's own model framework
+    osn model idf --corpus docs.jsonl.gz --output idf                    the weights of a query's words
+    osn model idf --corpus docs.jsonl.gz --model models/sparse --output models/sparse-docs
+    osn model export ml-commons models/sparse --output ml-commons        for OpenSearch's own model framework
     """

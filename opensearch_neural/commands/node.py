@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from opensearch_neural import node as local_node
+from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.node.clusters import DEFAULT_NAME
 from opensearch_neural.node.parts import PROFILES
@@ -40,12 +41,28 @@ def node() -> None:
               "or later. core: 3.5.0 without plugins, Java 21 or later.  [default: full]")  # fmt: skip
 @click.option("--nodes", type=int, help="Nodes, each a process of its own, in one cluster.  [default: 1]")
 @click.option("--port", type=int, help="HTTP port of the first node; 0 takes any free one.  [default: 9200]")
-@click.option("--data", type=click.Path(file_okay=False), help="Where the nodes store.  [default: under $OSN_HOME]")
+@click.option(
+    "--store",
+    "--data",
+    "data",
+    cls=Renamed,
+    type=click.Path(file_okay=False),
+    help="Where the nodes store.  [default: under $OSN_HOME]",
+)
 @click.option("--heap", help="Java heap of each node.  [default: 1g]")
 @click.option(
     "--setting", "settings", multiple=True, metavar="KEY=VALUE", help="A line for opensearch.yml; repeatable."
 )
-@click.option("--timeout", type=float, default=180.0, show_default=True, help="Seconds to wait for health.")
+@click.option(
+    "--wait",
+    "--timeout",
+    "timeout",
+    cls=Renamed,
+    type=float,
+    default=180.0,
+    show_default=True,
+    help="Seconds to wait for health.",
+)
 @NAME
 def start(
     profile: str | None,

@@ -7,15 +7,25 @@ from pathlib import Path
 
 import click
 
+from opensearch_neural.commands.renamed import Renamed
+
 
 @click.command()
 @click.option("--corpus", required=True, help="Folder, file or data set of any kind that `osn ingest` reads.")
 @click.option("--model", required=True, help="A model of `osn train tome`: directory or hub id.")
-@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder to write.")
+@click.option(
+    "--output",
+    "--out",
+    "out",
+    cls=Renamed,
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder to write.",
+)
 @click.option(
     "--extend",
     type=click.Path(file_okay=False, path_type=Path),
-    help="URLs that this command wrote, to which the corpus's are added; the same folder as --out will do.",
+    help="URLs that this command wrote, to which the corpus's are added; the same folder as --output will do.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def urls(corpus: str, model: str, out: Path, extend: Path | None, as_json: bool) -> None:
@@ -26,8 +36,8 @@ def urls(corpus: str, model: str, out: Path, extend: Path | None, as_json: bool)
     their passages and URLs resemble what it knows.
 
     \b
-    osn model urls --corpus tldr --model models/tome --out urls/tldr
-    osn model urls --corpus new.jsonl --model models/tome --extend urls/tldr --out urls/tldr
+    osn model urls --corpus tldr --model models/tome --output urls/tldr
+    osn model urls --corpus new.jsonl --model models/tome --extend urls/tldr --output urls/tldr
     osn search --index tldr --engine tome --urls urls/tldr "list files by size"
     """
     from opensearch_neural.commands.reading import reading

@@ -49,7 +49,7 @@ def export_for_hub(
     if not any(module.type == "SpladePooling" for module in modules):
         raise ModelError(
             f"{folder} is not in the layout of sentence-transformers, which the hub's users load",
-            f"`osn model idf --corpus CORPUS --model {model} --out FOLDER` writes a SPLADE so, with a corpus's table",
+            f"`osn model idf --corpus CORPUS --model {model} --output FOLDER` writes a SPLADE so, with a corpus's table",
         )
     refuse_unsafe(folder)
     query = QueryEncoder.load(folder)

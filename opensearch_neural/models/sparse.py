@@ -239,7 +239,7 @@ def refuse_residual(folder: Path) -> None:
         raise ModelError(
             f"{folder} is a residual model: models of this kind are no longer read",
             "engine bm25-sparse adds a model to the index's own BM25. Train one anew (osn train sparse), or take the part "
-            f"that was learned: osn model idf --corpus CORPUS --model {folder / 'document'} --out NEW",
+            f"that was learned: osn model idf --corpus CORPUS --model {folder / 'document'} --output NEW",
         )
 
 

@@ -27,7 +27,7 @@ DATA_NOTE = "osn-node.json"
 
 FIXED_SETTINGS = {
     "http.port": "--port",
-    "path.data": "--data",
+    "path.data": "--store",
     "path.logs": "osn node logs",
     "cluster.name": "--name",
     "node.name": "--name",
@@ -90,7 +90,7 @@ class StartRequest:
             ("--profile", self.profile, cluster.profile),
             ("--nodes", self.nodes, len(cluster.nodes)),
             ("--port", self.port or None, cluster.nodes[0].http_port),
-            ("--data", str(self.data) if self.data else None, cluster.data),
+            ("--store", str(self.data) if self.data else None, cluster.data),
             ("--heap", self.heap.lower() if self.heap else None, cluster.heap),
             ("--setting", dict(self.settings) if self.settings else None, cluster.settings),
         ]

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 import opensearch_neural
 from opensearch_neural.cli import SECTIONS, osn
+from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -175,3 +176,24 @@ def test_the_corpus_is_an_argument_and_its_former_option_still_works() -> None:
         failed = runner.invoke(osn, ["encode", *words, "--sparse", "lexical", "--out", "vectors"])
         assert isinstance(failed.exception, InputError) and "a.jsonl" in str(failed.exception), failed.output
     assert "--corpus" not in runner.invoke(osn, ["ingest", "--help"]).output
+
+
+def test_one_name_means_one_thing_and_former_names_still_work(tmp_path: Path) -> None:
+    """--json prints JSON, --keep is a share of quality, --timeout is that of a request. Former names are not lost."""
+    kinds: dict[str, set[str]] = {}
+    for _, command in every_command(osn, click.Context(osn), "osn"):
+        for option in command.params:
+            if isinstance(option, click.Option):
+                for flag in option.opts:
+                    kinds.setdefault(flag, set()).add("flag" if option.is_flag else option.type.name)
+    assert kinds["--json"] == {"flag"} and kinds["--keep"] == {"float range"} and kinds["--timeout"] == {"float"}
+    assert "--out" not in kinds and "--store" in kinds and "--wait" in kinds
+
+    @click.command()
+    @click.option("--output", "--out", "out", cls=Renamed, help="Where to write.")
+    def write(out: str) -> None:
+        click.echo(out)
+
+    for flag in ("--out", "--output"):
+        assert CliRunner().invoke(write, [flag, "there"]).output == "there\n"
+    assert "--out " not in CliRunner().invoke(write, ["--help"]).output.replace("--output ", "")

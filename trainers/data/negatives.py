@@ -1,7 +1,7 @@
 """Hard negatives: what a retriever finds for a training query and is not known to be relevant.
 
     osn data mine squad-mix --retriever bm25 --depth 100 --output negatives.jsonl
-    osn data mine squad-mix --retriever dense:models/retriever-1 --depth 200 --keep 15 --output negatives.jsonl
+    osn data mine squad-mix --retriever dense:models/retriever-1 --depth 200 --keep-negatives 15 --output negatives.jsonl
     osn data mine squad-mix --retriever sparse:models/student --depth 100 --consistency 10 --output negatives.jsonl
 
 The consistency filter leaves out a query none of whose positives the retriever finds in its top n: the pair is noise, or
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import rank
 from opensearch_neural.evaluation.run_files import read_run
@@ -346,7 +347,14 @@ class RunRetriever:
 @click.option("--corpus", type=click.Path(path_type=Path), help="The documents of triples by id, or generated queries.")
 @click.option("--queries", type=click.Path(path_type=Path), help="The queries of triples by id.")
 @click.option("--depth", default=DEPTH, show_default=True, help="Documents retrieved for a query.")
-@click.option("--keep", type=int, help="Negatives kept of these, the hardest first.  [default: all]")
+@click.option(
+    "--keep-negatives",
+    "--keep",
+    "keep",
+    cls=Renamed,
+    type=int,
+    help="Negatives kept of these, the hardest first.  [default: all]",
+)
 @click.option("--skip-top", default=0, show_default=True, help="Ranks left out at the top.")
 @click.option("--consistency", type=int, metavar="N", help="Leave out queries without a positive in the top N.")
 @click.option("--device", help="cpu, cuda, …  [default: a GPU where there is one]")
@@ -372,7 +380,7 @@ def mine_command(
 
     \b
     osn data mine squad-mix --retriever bm25 --depth 100 --output negatives.jsonl
-    osn data mine squad-mix --retriever dense:models/retriever-1 --keep 15 --output negatives.jsonl
+    osn data mine squad-mix --retriever dense:models/retriever-1 --keep-negatives 15 --output negatives.jsonl
     """
     training = load_training(data, split=split, corpus=corpus, queries=queries)
     cache = output.with_name(f"{output.name}.vectors")

@@ -102,7 +102,7 @@ def jpq_command(config: JpqConfig, dry_run: bool) -> None:
     \b
     osn train jpq --set 'train=[{path: scifact}]' --set selection.hold_back=0.1 --output models/jpq
     osn train jpq --config jpq --set quantizer.subvectors=24 --output models/jpq
-    osn encode docs.jsonl.gz --pq models/jpq --out codes
+    osn encode docs.jsonl.gz --pq models/jpq --output codes
 
     Prints the dev measures before (of OPQ) and after. Stopped at any point, the same command goes on.
     """

@@ -5,7 +5,8 @@
 A user looks at a place or not, whatever stands there, and clicks what they look at if it attracts them (Richardson et al.,
 WWW 2007; Craswell et al., WSDM 2008). Both factors come from logs alone, without an experiment, by expectation
 maximization (Chuklin et al., Click Models for Web Search, 2015, section 4.2; for search logs Wang et al., WSDM 2018). They
-can be told apart only where some documents were shown for the same query at several places.
+can be told apart only where some documents were shown for the same query at several places, and places are estimated from
+these documents alone.
 """
 
 from __future__ import annotations
@@ -39,31 +40,55 @@ def fit(pairs: Ints, places: Ints, shown: Floats, clicked: Floats, *, propensity
     """The model of counted impressions: row i says that pair `pairs[i]` was shown `shown[i]` times at `places[i]` (from 0)
     and clicked `clicked[i]` times. propensity: where it is known, attraction alone is estimated.
     """
+    if propensity is None:
+        reached = connected(pairs, places)
+        several = np.bincount(pairs, minlength=int(pairs.max()) + 1) > 1
+        # Only documents that moved tell of places. Those that did not would, by the prior, lend places their quality.
+        moved = reached[places] & several[pairs]
+        theta = np.full(len(reached), np.nan)
+        theta[0] = 1.0
+        if moved.any():
+            found, _ = _em(pairs[moved], places[moved], shown[moved], clicked[moved], None, 0.0)
+            theta[: len(found)] = found / found[0]
+            theta[~reached] = np.nan
+    else:
+        theta = propensity.astype(np.float64)
+    kept = np.isfinite(theta[places])
+    scale = 1 / max(1.0, float(np.nanmax(theta)))  # probabilities, also where a lower place is looked at more
+    _, gamma = _em(pairs[kept], places[kept], shown[kept], clicked[kept], theta * scale, PRIOR)
+    attraction = np.full(int(pairs.max()) + 1, np.nan)
+    attraction[: len(gamma)] = gamma * scale
+    return PositionBias(theta, attraction)
+
+
+def _em(
+    pairs: Ints, places: Ints, shown: Floats, clicked: Floats, known: Floats | None, prior: float
+) -> tuple[Floats, Floats]:
+    """(propensities, attractions) of greatest likelihood; known: propensities that stay as they are."""
+    theta: Floats = (1.0 / (1.0 + np.arange(int(places.max()) + 1))).astype(np.float64) if known is None else known
     count = int(pairs.max()) + 1
-    known = propensity
-    theta = 1.0 / (1.0 + np.arange(int(places.max()) + 1)) if known is None else known.astype(np.float64)
-    reached = connected(pairs, places) if known is None else np.full(len(theta), True)
-    kept = reached[places]
-    pairs, places, shown, clicked = pairs[kept], places[kept], shown[kept], clicked[kept]
     impressions = np.bincount(pairs, shown, count)
-    at_place = np.maximum(np.bincount(places, shown, len(theta)), 1e-9)
-    gamma = np.full(count, clicked.sum() / max(1e-9, (shown * theta[places]).sum())).clip(1e-6, 0.999)
+    at_place = np.bincount(places, shown, len(theta))
+    gamma: Floats = np.full(count, 0.5)
     for _ in range(ROUNDS):
         looked, attracted = theta[places], gamma[pairs]
         missed = np.maximum(1.0 - looked * attracted, 1e-12)
         # What an impression without a click was: looked at and not attractive, or attractive and not looked at.
         attractions = clicked + (shown - clicked) * attracted * (1.0 - looked) / missed
         looks = clicked + (shown - clicked) * looked * (1.0 - attracted) / missed
-        gamma = (np.bincount(pairs, attractions, count) + PRIOR * gamma.mean()) / (impressions + PRIOR)
+        mean = gamma[impressions > 0].mean()
+        weighted = np.bincount(pairs, attractions, count) + prior * mean
+        gamma = (weighted / np.maximum(impressions + prior, 1e-9)).astype(np.float64)
         if known is not None:
-            moved = float(np.abs(gamma[pairs] - attracted).max())
+            step = float(np.abs(gamma[pairs] - attracted).max())
         else:
-            before = theta / theta[0]
-            theta = np.where(reached, np.bincount(places, looks, len(theta)) / at_place, theta)
-            moved = float(np.abs(theta / theta[0] - before)[reached].max())
-        if moved < TOLERANCE:
+            before = theta
+            seen = np.bincount(places, looks, len(theta)) / np.maximum(at_place, 1e-9)
+            theta = np.where(at_place > 0, seen, theta).astype(np.float64)
+            step = float(np.abs(theta / theta[0] - before / before[0]).max())
+        if step < TOLERANCE:
             break
-    return PositionBias(np.where(reached, theta / theta[0], np.nan), np.minimum(1.0, gamma * theta[0]))
+    return theta, gamma
 
 
 def connected(pairs: Ints, places: Ints) -> npt.NDArray[np.bool_]:
