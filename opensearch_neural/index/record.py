@@ -177,7 +177,7 @@ def _check_types(index: str, record: Mapping[str, Any], types: Mapping[str, type
         value = record.get(name)
         if value is not None and not isinstance(value, (float, int) if kind is float else kind):
             raise _damaged(index, f"{within}{name} is {str(value)[:80]!r}")
-        if name in _INSIDE and not within and value is not None:
+        if name in _INSIDE and not within and isinstance(value, dict):
             _check_types(index, value, _INSIDE[name], f"{name}.")
     if any(not isinstance(name, str) for name in record.get("adding") or ()):
         raise _damaged(index, "adding holds other things than names")
