@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
 ITEMS: dict[int, tuple[str, tuple[str, ...]]] = {
     1: ("a gate before every swap", ()),
-    2: ("loss of unknown extent ends the run", ("test_a_stream_that_breaks_off_ends_the_reading",)),
+    2: (
+        "loss of unknown extent ends the run",
+        (
+            "test_a_stream_that_breaks_off_ends_the_reading",
+            "test_of_a_file_cut_anywhere_no_document",
+            "test_a_part_of_a_file_that_was_never_written",
+        ),
+    ),
     3: ("what was removed is gone", ()),
     4: ("a rollback looks at its target alone", ()),
     5: ("a prune during a build", ()),
@@ -79,7 +86,8 @@ ITEMS: dict[int, tuple[str, tuple[str, ...]]] = {
         (
             "test_an_index_cannot_make_a_search",
             "test_no_path_is_made_of_an_index_name",
-            "test_a_client_certificate_is_named",
+            "test_a_client_certificate",
+            "test_a_user_or_password_that_is_not_utf_8",
             "test_maven_gets_no_credential",
             "test_a_value_that_cannot_be_used_is_named",
         ),
