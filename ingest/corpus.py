@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from ingest.writing.duplicate_ids import FirstRecords
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.corpus.passages import Passage, split
 from opensearch_neural.corpus.reader import read_corpus
+from opensearch_neural.corpus.text_files import open_binary
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import PassageMeta
 
@@ -52,7 +54,7 @@ class CorpusSource:
     def name(self) -> str:
         if self.path == "-":
             return "stdin"
-        return self.path if self.path.startswith("hf:") or is_index(self.path) else str(Path(self.path).resolve())
+        return self.path if self.path.startswith("hf:") or is_read_once(self.path) else str(Path(self.path).resolve())
 
     @property
     def reading(self) -> str:
@@ -77,7 +79,7 @@ class CorpusSource:
                 check_first=True,
             )
 
-        return _named(read, place, self.name) if self.path == "-" or is_index(self.path) else read
+        return _named(read, place, self.name) if is_read_once(self.path) else read
 
 
 def corpus_options(*, required: bool) -> Callable[[Command], Command]:
@@ -119,6 +121,17 @@ def corpus_options(*, required: bool) -> Callable[[Command], Command]:
     return options_of(source, "corpus", *options)
 
 
+def is_read_once(corpus: str) -> bool:
+    """Whether a corpus is not there a second time, or not as it was: standard input, a pipe, an index."""
+    if corpus == "-" or is_index(corpus):
+        return True
+    try:
+        mode = Path(corpus).stat().st_mode
+    except (OSError, ValueError):  # not there, which its reader says
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
 def _named(records: Records, place: str, name: str) -> Records:
     """The records, said to come from `name` and not from `place`, the file that they lie in now."""
 
@@ -137,15 +150,20 @@ def _named(records: Records, place: str, name: str) -> Records:
 def spooled(corpus: str, client: OpenSearch | None = None) -> Iterator[str]:
     """The corpus as something that can be read more than once.
 
-    Standard input, and an index of the cluster that `client` asks, are copied to a temporary file. Raises InputError for
-    an index without a client.
+    Standard input, a pipe, and an index of the cluster that `client` asks, are copied to a temporary file. Raises
+    InputError for an index without a client.
     """
-    if corpus != "-" and not is_index(corpus):
+    if not is_read_once(corpus):
         yield corpus
         return
-    with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
+    is_pipe = corpus != "-" and not is_index(corpus)
+    with tempfile.NamedTemporaryFile(suffix="".join(Path(corpus).suffixes) if is_pipe else ".jsonl") as file:
         if corpus == "-":
             shutil.copyfileobj(sys.stdin.buffer, file)
+        elif is_pipe:
+            stream, _ = open_binary(corpus)
+            with stream:
+                shutil.copyfileobj(stream, file)
         elif client is None:
             raise InputError(f"only `osn ingest` reads an index ({corpus})", "name a file, or ingest it")
         else:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +24,8 @@ Osn = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def small(corpus: Path | str, index: str, *more: str) -> list[str]:
-    lexical = ["--sparse", "lexical", "--tokenizer", small_tokenizer(), "--replicas", "0"]
-    return ["ingest", "--corpus", str(corpus), "--index", index, "--batch-docs", "50", *lexical, *more]
+    model = [] if "--sparse" in more else ["--sparse", "lexical", "--tokenizer", small_tokenizer()]
+    return ["ingest", "--corpus", str(corpus), "--index", index, "--batch-docs", "50", "--replicas", "0", *model, *more]
 
 
 def begin(url: str, home: Path, arguments: list[str]) -> subprocess.Popen[str]:
@@ -78,6 +79,20 @@ def test_standard_input_is_a_corpus(osn: Osn, client: Any, index_name: str, tmp_
     assert sorted((letter["file"], letter["line"]) for letter in told) == [("stdin", 31), ("stdin", 32)]
     ran = osn(*small("-", index_name), input=lines + '{"_id": "cut')
     assert ran.returncode == 1 and "stdin, line 32: the file ends within this record" in ran.stderr, ran.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_02_a_pipe_is_read_once_and_whole(osn: Osn, client: Any, index_name: str, tmp_path: Path) -> None:
+    pipe = tmp_path / "docs.csv"
+    os.mkfifo(pipe)
+    rows = "id,text\n" + "".join(f"d{n},rain and a bow {n}\n" for n in range(20_000))
+    for _ in range(2):
+        feeder = threading.Thread(target=pipe.write_text, args=(rows,), daemon=True)
+        feeder.start()
+        ran = osn(*small(pipe, index_name, "--sparse", "none"))
+        feeder.join(timeout=10)
+        assert ran.returncode == 0, ran.stderr
+        assert client.count(index=index_name)["count"] == 20_000
 
 
 @pytest.mark.parametrize(
