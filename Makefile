@@ -8,7 +8,7 @@ DATA ?=
 RECORD ?=
 MODEL ?=
 
-.PHONY: demo test docs test-pythons test-faults lock install lint format bench bench-scale bench-encode clean
+.PHONY: demo test docs release-check test-pythons test-faults lock install lint format bench bench-scale bench-encode clean
 
 ## The main job on real input: set up, start the local node, ingest, search, evaluate, print a table, stop the node.
 demo: check-java install
@@ -26,6 +26,10 @@ PYTHONS ?= python3.10 python3.11 python3.12 python3.13
 test-pythons: check-java install
 	@for python in $(PYTHONS); do $$python -c '' 2>/dev/null || echo "$$python is not installed, and not tested"; done
 	OSN_PYTHONS="$(PYTHONS)" $(BIN)/python -m pytest -q tests/test_plain_install.py
+
+## The sdist and the wheel, each built, installed alone in an empty environment, and used as the README says, on a real node.
+release-check: check-java install
+	OSN_ARCHIVES="sdist wheel" OSN_PYTHONS="$(BIN)/python" $(BIN)/python -m pytest -q tests/test_plain_install.py
 
 ## The documentation site, in docs/_build/html. A warning is an error.
 docs: $(VENV)/docs-installed

@@ -1,9 +1,13 @@
-"""The plain package, alone in a virtual environment of its own, builds and sends a sparse query."""
+"""The plain package, alone in a virtual environment of its own, builds and sends a sparse query.
+
+`make release-check` installs the sdist and the wheel that would be published instead, each in an environment of its own.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -47,26 +51,50 @@ PYTHONS = [
 """`make test-pythons` names several."""
 
 
-@pytest.fixture(scope="module", params=PYTHONS)
-def plain_python(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
-    """The interpreter of a new virtual environment that holds the package with its own requirements and no extra."""
-    root = Path(__file__).parent.parent
-    # A copy, since building in the tree would leave build/ and *.egg-info in it.
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("opensearch_neural", "trainers", "ingest", "benchmarks")
+ARCHIVES = os.environ.get("OSN_ARCHIVES", "").split() or ["source"]
+"""What is installed: the source as it stands, or with `make release-check` "sdist" and "wheel"."""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project, since building in the tree would leave build/ and *.egg-info in it."""
     source = tmp_path_factory.mktemp("source") / "project"
     source.mkdir()
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
-        if (root / name).exists():
-            shutil.copy(root / name, source)
-    for name in ("opensearch_neural", "trainers", "ingest", "benchmarks"):
-        shutil.copytree(root / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
+        shutil.copy(ROOT / name, source)
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
+    return source
+
+
+@pytest.fixture(scope="module", params=ARCHIVES)
+def installable(source: Path, request: pytest.FixtureRequest) -> Path:
+    """What pip is given: the folder, or the archive that `build` makes of it, the wheel out of the sdist."""
+    if request.param == "source":
+        return source
+    dist = source.parent / "dist"
+    if not dist.exists():
+        done = subprocess.run([sys.executable, "-m", "build", "--outdir", dist, source], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    (archive,) = dist.glob({"sdist": "*.tar.gz", "wheel": "*.whl"}[request.param])
+    return archive
+
+
+@pytest.fixture(scope="module", params=PYTHONS)
+def plain_python(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, source: Path, installable: Path
+) -> Path:
+    """The interpreter of a new virtual environment that holds the package with its own requirements and no extra."""
     folder = tmp_path_factory.mktemp("plain")
     subprocess.run([request.param, "-m", "venv", folder], check=True)
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-    command = [python, "-m", "pip", "install", "--quiet", "-c", root / "constraints.txt", source]
+    command = [python, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", installable]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     # Modules that need extras too: this Python's compiler reads them.
-    packages = [source / name for name in ("opensearch_neural", "trainers", "ingest", "benchmarks")]
+    packages = [source / name for name in PACKAGES]
     done = subprocess.run([python, "-m", "compileall", "-q", *packages], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     return python
@@ -132,6 +160,34 @@ def test_the_plain_package_ingests_with_the_lexical_model_and_searches(
         assert done.returncode == 1
         assert "Traceback" not in done.stderr
         assert 'pip install "opensearch-neural[' in done.stderr
+
+
+def test_the_readmes_application_runs_on_the_plain_package(
+    plain_python: Path, cluster_url: str, index_name: str, tmp_path: Path
+) -> None:
+    (application,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    corpus = tmp_path / "docs.jsonl"
+    rows = [{"_id": f"d{at}", "title": f"Title {at}", "text": text} for at, text in enumerate(TEXTS)]
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    here = {**os.environ, "OSN_URL": cluster_url, "OSN_HOME": str(tmp_path / "home"), "PYTHONPATH": ""}
+    for shown, meant in (
+        ("http://localhost:9200", cluster_url),
+        ('"docs"', f'"{index_name}"'),
+        ("is obesity determined by environmental factors", "what causes a rainbow"),
+    ):
+        assert shown in application
+        application = application.replace(shown, meant)
+    osn = plain_python.with_name("osn")
+    for command in (
+        [osn, "--version"],
+        [osn, "ingest", corpus, "--index", index_name, "--sparse", "lexical", "--replicas", "0"],
+        [osn, "search", "--index", index_name, "--explain", "what causes a rainbow"],
+        [plain_python, "-c", application],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=here)
+        assert done.returncode == 0, done.stderr
+    first = done.stdout.splitlines()[0]
+    assert re.fullmatch(r"\d+\.\d  Title 0", first), done.stdout
 
 
 def test_the_plain_package_names_the_extra_that_documents_need(plain_python: Path, tmp_path: Path) -> None:

@@ -125,12 +125,17 @@ def format_of(path: str | Path, format: str | None) -> tuple[str, str]:
     return format, name
 
 
+def how_to_get(place: Path, otherwise: str) -> str:
+    """A hint for a path that is not there: a name of ir_datasets is fetched first."""
+    return f"osn data fetch {place} --out FOLDER, then name the folder" if str(place).startswith("ir:") else otherwise
+
+
 def is_folder(place: Path) -> bool:
     """Whether a path is a folder. Raises InputError if nothing is there."""
     try:
         place.stat()
     except FileNotFoundError:
-        raise InputError(f"{place} does not exist", "check the path of the corpus") from None
+        raise InputError(f"{place} does not exist", how_to_get(place, "check the path of the corpus")) from None
     except (OSError, ValueError) as error:
         raise InputError(f"{place}: {reason_of(error)}") from None
     return place.is_dir()

@@ -9,9 +9,10 @@ from opensearch_neural.cli import EntryPointGroup
 
 @click.group(cls=EntryPointGroup, group="osn.data")
 def data() -> None:
-    """Prepare data: judgements and pairs from clicks, hard negatives, teachers, generated queries, a check for leaks.
+    """Prepare data: public sets, judgements and pairs from clicks, hard negatives, teachers, queries, a check for leaks.
 
     \b
+    osn data fetch ir:msmarco-passage/dev/small --out msmarco
     osn data from-clicks log.csv --output clicks --corpus corpus.jsonl
     osn data mine squad-mix --retriever bm25 --depth 100 --output negatives.jsonl
     osn data teach models/large squad-mix --output teachers/large

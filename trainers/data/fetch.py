@@ -1,0 +1,157 @@
+"""`osn data fetch`: a public data set by its name in ir_datasets, as a folder in BEIR layout that every command takes.
+
+    osn data fetch ir:beir/scifact/train ir:beir/scifact/test --out scifact
+    osn data fetch ir:msmarco-passage/train/judged ir:msmarco-passage/dev/small --out msmarco
+    osn data fetch ir:beir/nq --out nq
+
+ir_datasets downloads what may be downloaded, once, and says where the rest is to be had.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from opensearch_neural.corpus.documents import first_line
+from opensearch_neural.errors import InputError, MissingExtra
+
+PREFIX = "ir:"
+SPLITS = ("train", "dev", "test")
+
+
+def fetch(names: Iterable[str], out: Path) -> dict[str, int]:
+    """Write the documents, queries and judgements of data sets over one corpus into the folder `out`.
+
+    names: "ir:NAME", or "ir:NAME=SPLIT" for a split that the name does not say. Returns how many of each were written, the
+    judgements by split. Raises InputError for names that do not serve, and MissingExtra without ir_datasets.
+    """
+    splits: dict[str, Any] = {}
+    corpora: dict[str, str] = {}
+    for given in names:
+        name, split = split_of(given)
+        if split in splits:
+            raise InputError(
+                f"{given} would be the split {split!r}, as another is", f"name it otherwise: {PREFIX}{name}=SPLIT"
+            )
+        splits[split] = opened(name)
+        corpora[corpus_of(name)] = given
+    if len(corpora) > 1:
+        raise InputError(
+            f"{' and '.join(corpora.values())} have different corpora: {', '.join(corpora)}", "one folder each"
+        )
+    first = next(iter(splits.values()))
+    written = {"documents": 0, "queries": 0}
+    out.mkdir(parents=True, exist_ok=True)
+    queries: dict[str, str] = {}
+    for split, dataset in splits.items():
+        if not (dataset.has_queries() and dataset.has_qrels()):
+            continue
+        queries.update((query.query_id, query.default_text()) for query in downloaded(dataset.queries_iter()))
+        with beside(out / "qrels" / f"{split}.tsv") as file:
+            file.write("query-id\tcorpus-id\tscore\n")
+            written[split] = 0
+            for judged in downloaded(dataset.qrels_iter()):
+                file.write(f"{judged.query_id}\t{judged.doc_id}\t{judged.relevance}\n")
+                written[split] += 1
+    with beside(out / "queries.jsonl") as file:
+        written["queries"] = len(queries)
+        file.writelines(
+            json.dumps({"_id": id, "text": text}, ensure_ascii=False) + "\n" for id, text in queries.items()
+        )
+    # Last, so that a folder with a corpus is whole.
+    with beside(out / "corpus.jsonl") as file:
+        for document in counted(downloaded(first.docs_iter()), first.docs_count()):
+            file.write(json.dumps(record_of(document), ensure_ascii=False) + "\n")
+            written["documents"] += 1
+    return written
+
+
+def split_of(given: str) -> tuple[str, str]:
+    """(name, split) of "ir:NAME" or "ir:NAME=SPLIT"; the split is the last of train, dev, test in the name, else test."""
+    name, _, split = given.removeprefix(PREFIX).partition("=")
+    if not given.startswith(PREFIX) or not name or "/" in split:
+        raise InputError(
+            f"{given!r} names no data set", f"expected {PREFIX}NAME or {PREFIX}NAME=SPLIT, such as {PREFIX}beir/nq"
+        )
+    return name, split or next((part for part in reversed(name.split("/")) if part in SPLITS), "test")
+
+
+def opened(name: str) -> Any:
+    try:
+        import ir_datasets
+    except ImportError:
+        raise MissingExtra(f"{PREFIX}{name}", "ir") from None
+    try:
+        dataset = ir_datasets.load(name)
+    except KeyError:
+        raise InputError(f"ir_datasets has no data set {name!r}", "`ir_datasets list` shows its names") from None
+    if not dataset.has_docs():
+        raise InputError(f"{PREFIX}{name} has no documents")
+    return dataset
+
+
+def corpus_of(name: str) -> str:
+    import ir_datasets
+
+    return str(ir_datasets.docs_parent_id(name))
+
+
+def record_of(document: Any) -> dict[str, str]:
+    """A document of ir_datasets as a line of corpus.jsonl: its own fields, or all its text where it has none named so."""
+    fields = {name: str(getattr(document, name, None) or "") for name in ("title", "text", "url")}
+    text = fields["text"] or document.default_text()
+    return {"_id": document.doc_id, **{name: value for name, value in fields.items() if value}, "text": text}
+
+
+def downloaded(rows: Iterable[Any]) -> Iterator[Any]:
+    """Rows that ir_datasets may have to download first. Raises InputError for what stops it, in its own words."""
+    try:
+        yield from rows
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(
+            f"ir_datasets could not get the data: {first_line(error)}", "the same command again continues"
+        ) from None
+
+
+def counted(rows: Iterable[Any], total: int | None) -> Iterator[Any]:
+    from tqdm import tqdm
+
+    yield from tqdm(rows, total=total, unit="document", desc="fetch", mininterval=0.5 if sys.stderr.isatty() else 10)
+
+
+@contextmanager
+def beside(path: Path) -> Iterator[IO[str]]:
+    """A file that is renamed to `path` when it is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    with part.open("w", encoding="utf-8") as file:
+        yield file
+    part.rename(path)
+
+
+@click.command("fetch")
+@click.argument("names", nargs=-1, required=True, metavar="ir:NAME[=SPLIT]…")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="The folder to write.")
+def fetch_command(names: tuple[str, ...], out: Path) -> None:
+    """Write a public data set of ir_datasets as a folder in BEIR layout, which every command takes.
+
+    \b
+    osn data fetch ir:beir/scifact/train ir:beir/scifact/test --out scifact
+    osn data fetch ir:msmarco-passage/train/judged ir:msmarco-passage/dev/small --out msmarco
+
+    Several names are splits of one corpus: train, dev or test as the name says, or ir:NAME=SPLIT. What needs an agreement
+    has to be requested first; ir_datasets says where.
+    """
+    written = fetch(names, out)
+    splits = ", ".join(
+        f"{count:,} judgements of {split}" for split, count in written.items() if split not in ("documents", "queries")
+    )
+    click.echo(
+        f"{out}: {written['documents']:,} documents, {written['queries']:,} queries{', ' if splits else ''}{splits}"
+    )
