@@ -1,0 +1,83 @@
+"""OpenSearch request bodies, as plain dicts from pure functions.
+
+Every function returns the whole body of a `_search` request: print it, paste it into Dashboards, send it with any client.
+Nothing in a body depends on this library at run time.
+
+    encoder = QueryEncoder.load("models/my-model")
+    client.search(index="docs", body=queries.high_idf_first(encoder.encode("what causes a rainbow")))
+
+A sparse query is a mapping {token: weight}; with the project's encoders a weight is the token's idf, since queries are
+binary (`inference-free-sparse`, eq. 5). All functions take `filter`: an OpenSearch query clause, or a list of them, that
+hits must match and that adds nothing to their score. `highlight` is the text whose words are to be marked in `title` and
+`text`. `collapse` is the field by which hits are one: of several with the same value only the best is returned. For an
+index of passages it is "parent"; `best_passages` reads the answer.
+"""
+
+from opensearch_neural.queries.certificate import certified, heaviest, window_end
+from opensearch_neural.queries.clauses import (
+    DEFAULT_SOURCE,
+    DOT_ALIAS,
+    Body,
+    Clause,
+    Filter,
+    nearest_clauses,
+    sparse_tokens,
+)
+from opensearch_neural.queries.dense import (
+    COLLAPSED_PASSAGES,
+    MOST_HITS,
+    cascade,
+    hybrid,
+    knn,
+    quantized,
+    quantized_offset,
+    quantized_rescore,
+)
+from opensearch_neural.queries.passages import best_passages
+from opensearch_neural.queries.rare import Rare, rare_tokens
+from opensearch_neural.queries.sparse import (
+    HELD,
+    REPLACED,
+    bm25,
+    bm25_sparse,
+    high_idf_first,
+    neural_sparse,
+    searched_first,
+)
+from opensearch_neural.queries.urls import MOST_LISTED, listed, listed_count, listed_urls, unfound_urls
+
+__all__ = [
+    "COLLAPSED_PASSAGES",
+    "DEFAULT_SOURCE",
+    "DOT_ALIAS",
+    "HELD",
+    "MOST_HITS",
+    "MOST_LISTED",
+    "REPLACED",
+    "Body",
+    "Clause",
+    "Filter",
+    "Rare",
+    "best_passages",
+    "bm25",
+    "bm25_sparse",
+    "cascade",
+    "certified",
+    "heaviest",
+    "high_idf_first",
+    "hybrid",
+    "knn",
+    "listed",
+    "listed_count",
+    "listed_urls",
+    "nearest_clauses",
+    "neural_sparse",
+    "quantized",
+    "quantized_offset",
+    "quantized_rescore",
+    "rare_tokens",
+    "searched_first",
+    "sparse_tokens",
+    "unfound_urls",
+    "window_end",
+]

@@ -1,0 +1,70 @@
+"""Whether the page of a window is that of all documents, told from the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from opensearch_neural.queries.clauses import Body, sparse_clause, sparse_tokens
+from opensearch_neural.queries.sparse import REPLACED, held_scores
+
+
+def window_end(body: Body) -> Body:
+    """The request for the last hit of the window of a `bm25_sparse` or `high_idf_first` body, by its first phase alone:
+    what `certified` compares with.
+
+    Raises ValueError for a body without such a window.
+    """
+    stage, _, _ = _second_phase(body)
+    last = {"size": 1, "from": stage["window_size"] - 1, "_source": False, "track_total_hits": False}
+    return {"query": body["query"], **last}
+
+
+def heaviest(body: Body) -> dict[str, Body]:
+    """{token: the request for the document in which the token weighs most} of the tokens of a body's second phase.
+
+    The hit's score is that weight, as the index stores it. Raises ValueError for a body without a window.
+    """
+    _, field, tokens = _second_phase(body)
+    best = {"size": 1, "_source": False, "track_total_hits": False}
+    return {token: {"query": sparse_clause({token: 1.0}, field, plugin=False), **best} for token in tokens}
+
+
+def certified(body: Body, answer: Mapping[str, Any], end: Mapping[str, Any], largest: Mapping[str, float]) -> bool:
+    """Whether the page that a body got is exactly that of all documents, without searching so: for `bm25_sparse` that of
+    `window=None`, for `high_idf_first` that of `neural_sparse`.
+
+    No document outside the windows has more in the first phase than a window's last hit, and no more can be added to that
+    than what the tokens of the second phase add at their largest weights (the bound of MaxScore): for `bm25_sparse` weight ·
+    Σ_t tokens[t] · largest[t], for `high_idf_first` as much of each common token as is above what it has added already. If
+    the page's last hit has more than that, nothing outside belongs on the page or before it. On several shards the last
+    hit's score is that of the whole index, which is no less than any shard's.
+
+    answer: to the body. end: the answer to `window_end(body)`. largest: {token: its largest weight in the index}, or more;
+    a token that is not in it is in no document. Raises ValueError for a body without a window.
+    """
+    stage, _, tokens = _second_phase(body)
+    hits, last = answer["hits"]["hits"], end["hits"]["hits"]
+    held = held_scores(body["query"])
+    if held and not last:
+        return True  # all that match lie within the windows
+    # Of a sum every document is scored, also what its first phase does not match.
+    weight = 1.0 if held else stage["query"].get("rescore_query_weight", 1.0)
+    most = {token: weight * value * largest.get(token, 0.0) for token, value in tokens.items()}
+    if not held and not any(most.values()):
+        return True  # the sum is BM25's
+    added = sum(max(0.0, most[token] - held.get(token, 0.0)) for token in (held or tokens))
+    bound = (last[0]["_score"] if last else 0.0) + added
+    # A full page, and more than the bound by what adding up in float32 may cost.
+    return len(hits) == body["size"] and hits[-1]["_score"] > bound * (1 + 1e-6)
+
+
+def _second_phase(body: Body) -> tuple[dict[str, Any], str, dict[str, float]]:
+    """(the rescoring stage, its field, its tokens) of a `bm25_sparse` or `high_idf_first` body."""
+    stage = body.get("rescore")
+    if isinstance(stage, dict) and stage["query"].get("query_weight", 1.0) in (1.0, REPLACED):
+        try:
+            return stage, *sparse_tokens(stage["query"]["rescore_query"])
+        except ValueError:
+            pass
+    raise ValueError("the body is none of bm25_sparse or high_idf_first with a window and no stage after it")

@@ -1,0 +1,139 @@
+"""What the bodies are made of: clauses, filters, and the page around them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+Body = dict[str, Any]
+
+Clause = dict[str, Any]
+
+Filter = Clause | Sequence[Clause] | None
+
+DEFAULT_SOURCE = ("title", "url")
+
+HIGHLIGHTED_CHARACTERS = 1_000_000
+
+# `rank_feature` splits its field name at the last dot, so a token that holds one cannot be named there. Ingest writes such
+# a token a second time under this look-alike, which word-piece tokenizers fold to "." and so never produce themselves.
+DOT_ALIAS = "\u2024"
+
+
+def match_clause(text: str, fields: Sequence[str]) -> Clause:
+    if not fields:
+        raise ValueError("bm25 needs at least one field")
+    if len(fields) == 1:
+        return {"match": {fields[0]: {"query": text}}}
+    return {"multi_match": {"query": text, "fields": list(fields), "type": "most_fields"}}
+
+
+def sparse_clause(tokens: Mapping[str, float], field: str, plugin: bool, boost: float = 1.0) -> Clause:
+    boosted = {} if boost == 1 else {"boost": float(boost)}
+    weights = {token: float(weight) for token, weight in tokens.items()}
+    if not weights:
+        # Of a query whose every token is unknown to the table nothing can match; an empty clause would be a 400.
+        return {"match_none": {}}
+    if plugin:
+        return {"neural_sparse": {field: {"query_tokens": weights, **boosted}}}
+    each = [feature_clause(token, field, boost=weight) for token, weight in weights.items()]
+    return {"bool": {"should": each, **boosted}}
+
+
+def feature_clause(token: str, field: str, **boost: float) -> Clause:
+    return {"rank_feature": {"field": f"{field}.{token.replace('.', DOT_ALIAS)}", "linear": {}, **boost}}
+
+
+def held_clause(token: str, score: float, field: str) -> Clause:
+    """The same score for every document that holds the token."""
+    return {"constant_score": {"filter": feature_clause(token, field), "boost": float(score)}}
+
+
+def sparse_tokens(clause: Clause) -> tuple[str, dict[str, float]]:
+    """(field, {token: weight}) of a sparse clause of this module, in either form. Raises ValueError for any other."""
+    if "neural_sparse" in clause:
+        ((field, options),) = clause["neural_sparse"].items()
+        return field, dict(options["query_tokens"])
+    each = [part.get("rank_feature", {}) for part in clause.get("bool", {}).get("should", [])]
+    if not each or not all("linear" in feature for feature in each):
+        raise ValueError("the clause is not sparse")
+    field = each[0]["field"].rpartition(".")[0]
+    return field, {token_of(feature): feature["boost"] for feature in each}
+
+
+def token_of(feature: Clause) -> str:
+    return feature["field"].rpartition(".")[2].replace(DOT_ALIAS, ".")
+
+
+def filter_clauses(filter: Filter) -> list[Clause]:
+    if not filter:
+        return []
+    return [dict(filter)] if isinstance(filter, Mapping) else [dict(clause) for clause in filter]
+
+
+def filtered(query: Clause, filter: Filter) -> Clause:
+    return {"bool": {"must": [query], "filter": filter_clauses(filter)}} if filter else query
+
+
+def nearest_clauses(query: Clause) -> list[dict[str, Any]]:
+    """What nearest neighbours are asked for ({"vector", "k", …}) in a query of `knn`, of several vectors a document
+    (`multi_vector.nearest`), or of several fields (a dis_max of such); none in any other."""
+    if "dis_max" in query:
+        parts = [nearest_clauses(part) for part in query["dis_max"]["queries"]]
+        return [clause for clauses in parts for clause in clauses] if all(parts) else []
+    inner = query["nested"]["query"] if "nested" in query else query
+    return list(inner.get("knn", {}).values())
+
+
+def narrowed(query: Clause, filter: Filter) -> Clause:
+    """A whole query with one more filter; nearest neighbours take it inside, or it would be applied to those found."""
+    if not filter or not nearest_clauses(query):
+        return filtered(query, filter)
+    if "dis_max" in query:
+        parts = [narrowed(part, filter) for part in query["dis_max"]["queries"]]
+        return {"dis_max": {**query["dis_max"], "queries": parts}}
+    if "nested" in query:
+        return {"nested": {**query["nested"], "query": narrowed(query["nested"]["query"], filter)}}
+    ((field, clause),) = query["knn"].items()
+    own = [clause["filter"]] if "filter" in clause else []
+    return {"knn": {field: {**clause, "filter": {"bool": {"filter": [*own, *filter_clauses(filter)]}}}}}
+
+
+def numbers(vector: Sequence[float] | NDArray[Any]) -> list[float]:
+    """Numbers that the JSON serializer of any client takes (a numpy array's scalars are not)."""
+    tolist = getattr(vector, "tolist", None)
+    return tolist() if tolist else list(vector)
+
+
+def page_body(
+    query: Clause,
+    size: int,
+    from_: int,
+    source: Sequence[str] | bool,
+    track_total_hits: bool,
+    highlight: str | None,
+    collapse: str | None = None,
+) -> Body:
+    body: Body = {
+        "size": size,
+        "query": query,
+        "_source": source if isinstance(source, bool) else list(source),
+        "track_total_hits": track_total_hits,
+    }
+    if from_:
+        body["from"] = from_
+    if collapse:
+        body["collapse"] = {"field": collapse}
+    if highlight:
+        # Named apart from the query, because a sparse or dense query holds no words that could be marked.
+        body["highlight"] = {
+            "fields": {"title": {"number_of_fragments": 0}, "text": {"number_of_fragments": 2}},
+            "highlight_query": {"multi_match": {"query": highlight, "fields": ["title", "text"]}},
+            # A longer text would fail its whole shard: index.highlight.max_analyzer_offset has this default.
+            "max_analyzer_offset": HIGHLIGHTED_CHARACTERS,
+        }
+    return body

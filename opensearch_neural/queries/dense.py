@@ -1,0 +1,256 @@
+"""Bodies by vectors: nearest neighbours, quantized codes, and these beside other searches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from opensearch_neural.look_up_table import SCRIPT, WEIGHTED_SCRIPT, PackedTable
+from opensearch_neural.queries.clauses import (
+    DEFAULT_SOURCE,
+    Body,
+    Clause,
+    Filter,
+    filter_clauses,
+    filtered,
+    narrowed,
+    numbers,
+    page_body,
+)
+from opensearch_neural.queries.rare import Rare
+from opensearch_neural.queries.sparse import REPLACED, high_idf_first
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+
+# Collapsing happens after nearest neighbours were found, and for hybrid queries not at all on the cluster: so many times as
+# many are asked for. A document with more passages than this among the best leaves fewer documents than `size`.
+COLLAPSED_PASSAGES = 5
+
+MOST_HITS = 10_000
+
+
+def knn(
+    vector: Sequence[float] | NDArray[Any],
+    *,
+    size: int = 10,
+    from_: int = 0,
+    k: int = 100,
+    field: str = "dense",
+    filter: Filter = None,
+    source: Sequence[str] | bool = DEFAULT_SOURCE,
+    track_total_hits: bool = False,
+    highlight: str | None = None,
+    collapse: str | None = None,
+) -> Body:
+    """Approximate nearest neighbours of `vector` (length = the field's dimension) over the HNSW graph.
+
+    `k` is how many neighbours each segment is asked for, and with the Lucene engine also how wide its search is: asked for
+    no more than the page shows, it misses some of the nearest. It is at least `from_ + size`, and `COLLAPSED_PASSAGES`
+    times that with `collapse`. A filter is applied during the graph search, so it does not cost hits.
+    """
+    least = min(MOST_HITS, (from_ + size) * COLLAPSED_PASSAGES) if collapse else from_ + size
+    clause: dict[str, Any] = {"vector": numbers(vector), "k": max(k, least)}
+    if filter:
+        clause["filter"] = {"bool": {"filter": filter_clauses(filter)}}
+    return page_body({"knn": {field: clause}}, size, from_, source, track_total_hits, highlight, collapse)
+
+
+def quantized(
+    table: ArrayLike,
+    *,
+    size: int = 10,
+    from_: int = 0,
+    field: str = "pq",
+    filter: Filter = None,
+    source: Sequence[str] | bool = DEFAULT_SOURCE,
+    track_total_hits: bool = False,
+    highlight: str | None = None,
+    collapse: str | None = None,
+) -> Body:
+    """Every document that passes the filter, by the exact inner product of the query with its reconstructed vector.
+
+    table: (M, 256), of `Quantizer.table`. Time grows with the documents that pass. A hit's score is above the inner
+    product by `quantized_offset` of the body. Raises ValueError as `PackedTable.of` does.
+    """
+    query = _quantized(table, field, filtered({"exists": {"field": field}}, filter))
+    return page_body(query, size, from_, source, track_total_hits, highlight, collapse)
+
+
+def quantized_rescore(
+    body: Body,
+    table: ArrayLike,
+    *,
+    window: int = 100,
+    weight: float = 1.0,
+    first_weight: float = 0.0,
+    field: str = "pq",
+) -> Body:
+    """A body of this module with one stage more: the inner product of the query with each hit's reconstructed vector,
+    exactly, from the M bytes in `field` (JPQ, section 2.4), for the `window` best hits of each shard.
+
+    table: (M, 256), of `Quantizer.table`. A hit's score becomes
+
+        first_weight · (score so far) + weight · (inner product + offset)
+
+    where the offset is the least constant that keeps every score from being negative, which OpenSearch would refuse. It
+    is the same for all hits of a query, so that it changes no ranking; `quantized_offset` of the body says what to
+    subtract. Hits without a code are ranked as by the least inner product there can be. The window is the same for every
+    page, and hits beyond it come behind, in the order that they had: pages put together are one ranking without repeats.
+
+    A body with `collapse` gets no stage, because OpenSearch collapses nothing that it rescores: everything that its query
+    matches is scored so, window or not.
+
+    Raises ValueError for a hybrid body, weights that put the best last, and as `PackedTable.of` does.
+    """
+    if "search_pipeline" in body:
+        raise ValueError("a hybrid query is rescored before its parts are fused: rescore a body without one")
+    if not weight > 0 or not first_weight >= 0:
+        raise ValueError(f"weight must be above 0 and first_weight not below, not {weight} and {first_weight}")
+    if "collapse" in body:
+        script = _quantized(table, field, body["query"])
+        script["script_score"]["script"] = {
+            "source": WEIGHTED_SCRIPT,
+            "params": {
+                **script["script_score"]["script"]["params"],
+                "weight": float(weight),
+                "first_weight": float(first_weight),
+            },
+        }
+        return {**body, "query": script}
+    stage = {
+        "window_size": window,
+        "query": {
+            "rescore_query": _quantized(table, field, {"match_all": {}}),
+            "query_weight": float(first_weight) or REPLACED,
+            "rescore_query_weight": float(weight),
+        },
+    }
+    before = body.get("rescore", [])
+    return {**body, "rescore": [*(before if isinstance(before, list) else [before]), stage]}
+
+
+def quantized_offset(body: Body) -> float:
+    """By how much the scores of a body's hits lie above what the inner products alone make of them.
+
+    Of `quantized_rescore` and `cascade` it holds for hits that were rescored, which are those of the page. Raises ValueError
+    for a body without quantized scores.
+    """
+    for stage in reversed(body.get("rescore", [])) if isinstance(body.get("rescore"), list) else []:
+        if "script_score" in stage["query"]["rescore_query"]:
+            script = stage["query"]["rescore_query"]["script_score"]["script"]
+            return script["params"]["offset"] * stage["query"]["rescore_query_weight"]
+    if "script_score" in body["query"]:
+        params = body["query"]["script_score"]["script"]["params"]
+        return params["offset"] * params.get("weight", 1.0)
+    raise ValueError("the body has no quantized scores")
+
+
+def cascade(
+    tokens: Mapping[str, float],
+    table: ArrayLike,
+    *,
+    rare: Rare = Rare(),
+    window: int = 100,
+    dense_window: int = 50,
+    weight: float = 1.0,
+    plugin: bool = True,
+    size: int = 10,
+    from_: int = 0,
+    field: str = "sparse",
+    filter: Filter = None,
+    source: Sequence[str] | bool = DEFAULT_SOURCE,
+    track_total_hits: bool = False,
+    highlight: str | None = None,
+    collapse: str | None = None,
+) -> Body:
+    """Rare tokens first, all tokens for the `window` best of these, and the inner product with the reconstructed vectors for
+    the `dense_window` best of those: three stages in one request, windows counted in each shard.
+
+    The score of a hit is `high_idf_first`'s + weight · (inner product + offset), see `quantized_rescore`. table: (M, 256).
+    The second stage's window is no narrower than the third's. Windows are the same for every page.
+    """
+    first = high_idf_first(
+        tokens,
+        rare=rare,
+        window=max(window, dense_window),
+        plugin=plugin,
+        size=size,
+        from_=from_,
+        field=field,
+        filter=filter,
+        source=source,
+        track_total_hits=track_total_hits,
+        highlight=highlight,
+        collapse=collapse,
+    )
+    return quantized_rescore(first, table, window=dense_window, weight=weight, first_weight=1.0)
+
+
+def hybrid(
+    *bodies: Body,
+    method: Literal["min_max", "l2", "rrf"] = "min_max",
+    weights: Sequence[float] | None = None,
+    depth: int | None = 100,
+    size: int = 10,
+    from_: int = 0,
+    filter: Filter = None,
+    source: Sequence[str] | bool = DEFAULT_SOURCE,
+    track_total_hits: bool = False,
+    highlight: str | None = None,
+    collapse: str | None = None,
+) -> Body:
+    """Several bodies of this module in one request, their scores normalized and averaged, or their ranks fused (RRF).
+
+    Needs the neural-search plugin. The normalization travels with the request as a temporary search pipeline, so nothing
+    has to be set up on the cluster. `weights`: one per body, none negative, summing to 1; equal ones when left out (RRF
+    knows none). `filter` is put into each of the bodies, beside what they filter by already. `depth` is how many hits of
+    each body in each shard are fused, before the page is cut out of them (OpenSearch 2.19 and later; None before, which
+    fuses `size` hits).
+
+    With `collapse` the body asks for the first `COLLAPSED_PASSAGES * (from_ + size)` hits with their values of that field,
+    because OpenSearch 2.19 takes a hybrid query with `collapse` and does not collapse it: `best_passages` then cuts out
+    the page.
+
+    Raises ValueError for fewer than two bodies, a body that needs a second phase (`rescore`), or weights that
+    OpenSearch would refuse.
+    """
+    if len(bodies) < 2:
+        raise ValueError("hybrid needs at least two bodies")
+    if any("rescore" in body or "search_pipeline" in body for body in bodies):
+        raise ValueError("a body with a rescore phase or a pipeline of its own cannot be part of a hybrid query")
+    if weights is not None:
+        if method == "rrf":
+            raise ValueError("rank fusion takes no weights; give them to min_max or l2")
+        if len(weights) != len(bodies):
+            raise ValueError(f"hybrid got {len(weights)} weights for {len(bodies)} bodies")
+        if any(weight < 0 for weight in weights) or abs(sum(weights) - 1) > 1e-3:
+            raise ValueError(f"the weights of hybrid must not be negative and must sum to 1, not {list(weights)}")
+    combination: dict[str, Any] = {}
+    if weights is not None:
+        combination["parameters"] = {"weights": [float(weight) for weight in weights]}  # an int is a 500
+    if method == "rrf":
+        processor = {"score-ranker-processor": {"combination": {"technique": "rrf"}}}
+    else:
+        processor = {
+            "normalization-processor": {
+                "normalization": {"technique": method},
+                "combination": {"technique": "arithmetic_mean", **combination},
+            }
+        }
+    query: Clause = {"hybrid": {"queries": [narrowed(body["query"], filter) for body in bodies]}}
+    if collapse:
+        size, from_ = min(MOST_HITS, COLLAPSED_PASSAGES * (from_ + size)), 0
+    if depth is not None:
+        query["hybrid"]["pagination_depth"] = max(depth, from_ + size)
+    body = page_body(query, size, from_, source, track_total_hits, highlight)
+    if collapse:
+        body["docvalue_fields"] = [collapse]
+    body["search_pipeline"] = {"phase_results_processors": [processor]}
+    return body
+
+
+def _quantized(table: ArrayLike, field: str, over: Clause) -> Clause:
+    script = {"source": SCRIPT, "params": PackedTable.of(table).params(field)}
+    return {"script_score": {"query": over, "script": script}}

@@ -1,0 +1,67 @@
+"""Bodies that look URLs up: those that a generative model named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from opensearch_neural.queries.clauses import DEFAULT_SOURCE, Body, Clause, Filter, filtered, page_body
+
+MOST_LISTED = 1_000
+
+
+def listed(
+    scores: Mapping[str, float],
+    *,
+    size: int = 10,
+    from_: int = 0,
+    filter: Filter = None,
+    source: Sequence[str] | bool = DEFAULT_SOURCE,
+    track_total_hits: bool = False,
+    highlight: str | None = None,
+    collapse: str | None = None,
+    field: str = "_id",
+) -> Body:
+    """Documents that were found elsewhere, {id: score}, in the order of their scores; those that the index does not hold
+    (any more), or that do not pass the filter, are left out. With another `field` they are known by its value instead.
+
+    Scores are as given, or all raised by the same constant where one is not above 0. Raises ValueError for more than
+    `MOST_LISTED`.
+    """
+    if len(scores) > MOST_LISTED:
+        raise ValueError(f"{len(scores):,} documents are more than a request can list, {MOST_LISTED:,}")
+    least = min(scores.values(), default=1.0)
+    raised = 0.0 if least > 0 else 1.0 - least
+    each = [
+        {
+            "constant_score": {
+                "filter": {"ids": {"values": [id]}} if field == "_id" else {"term": {field: id}},
+                "boost": float(score) + raised,
+            }
+        }
+        for id, score in scores.items()
+    ]
+    query: Clause = {"bool": {"should": each}} if each else {"match_none": {}}
+    return page_body(filtered(query, filter), size, from_, source, track_total_hits, highlight, collapse)
+
+
+def listed_count(body: Body) -> int:
+    """How many documents a body of `listed` asks for. Where fewer are counted, the index does not hold the others."""
+    query = body["query"]["bool"]["must"][0] if "must" in body["query"].get("bool", {}) else body["query"]
+    return len(query.get("bool", {}).get("should", []))
+
+
+def listed_urls(body: Body) -> list[str]:
+    """The URLs that a body of `listed(field="url")` asks for, best first, or one of `hybrid` with such a body in it."""
+    parts = body["query"].get("hybrid", {}).get("queries", [body["query"]])
+    clauses = [clause for part in parts for clause in part.get("bool", {}).get("should", [])]
+    terms = [clause.get("constant_score", {}).get("filter", {}).get("term", {}) for clause in clauses]
+    return [term["url"] for term in terms if "url" in term]
+
+
+def unfound_urls(body: Body, urls: Sequence[str | None]) -> list[str]:
+    """Which URLs that a body of `listed(field="url")` asks for the index does not hold, as far as the answer's first page,
+    `urls` of its hits, tells: all of them where it is not full, else those that would rank above its last hit."""
+    asked = listed_urls(body)
+    if len(urls) >= body.get("size", 10):
+        asked = asked[: max((asked.index(url) for url in urls if url in asked), default=0)]
+    return [url for url in asked if url not in urls]
