@@ -8,7 +8,7 @@ DATA ?=
 RECORD ?=
 MODEL ?=
 
-.PHONY: demo test docs release-check test-pythons test-faults lock install lint format bench bench-scale bench-encode clean
+.PHONY: demo test docs release-check test-pythons test-faults lock install lint format bench bench-scale bench-encode screenshot clean
 
 ## The main job on real input: set up, start the local node, ingest, search, evaluate, print a table, stop the node.
 demo: check-java install
@@ -101,6 +101,10 @@ bench-encode: install
 ## What docs/ingest.md counts, each on a real node, with a line on each at the end; and a hundred kills.
 test-faults: check-java install
 	OSN_KILLS=100 OSN_FUZZ_FILES=1000 $(BIN)/python -m pytest -v -m "faults or drill"
+
+## docs/compare-page.png anew, of an index that is there (make demo, or osn demo --keep): needs Chromium.
+screenshot: install
+	$(BIN)/python docs/screenshot.py "$(or $(INDEX),osn-demo)" "$(or $(QUERY),measure how long code takes)" bm25,bm25-sparse
 
 clean:
 	rm -rf build dist docs/_build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -103,4 +103,5 @@ def serve(app: Any, host: str, port: int, token: str | None, state: Any) -> None
             asked = "&".join(filter(None, [f"token={token}" if token else "", state.address() if state.query else ""]))
             click.echo(f"http://{shown}:{taken}/{'?' + asked if asked else ''}")
 
-    Server(uvicorn.Config(app, host=host, port=port, log_level="warning", server_header=False)).run()
+    config = uvicorn.Config(app, host=host, port=port, log_level="warning", server_header=False, limit_concurrency=64)
+    Server(config).run()

@@ -67,7 +67,7 @@ def compare_page(
     alone: bool = False,
 ) -> str:
     """The whole page. alone: with its script and style in it, and no form that would need a server."""
-    columns = [*state.columns, *(Column("") for _ in range(MOST_COLUMNS - len(state.columns)))]
+    columns = [*state.columns, *([Column("")] if len(state.columns) < MOST_COLUMNS else [])]
     return render(
         "page.html",
         alone=alone,

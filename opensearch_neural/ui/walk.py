@@ -44,6 +44,9 @@ class Sorting:
         except OsnError as error:
             self.error = str(error)
             return
+        except Exception as error:  # else the page would say for ever that it works on it
+            self.error = f"{type(error).__name__}: {error}"
+            raise
         disagreeing = {query: disagreement([run.get(query, {}) for run in runs]) for query in self.queries}
         self.order = sorted(disagreeing.items(), key=lambda pair: -pair[1])
         self.runs = runs
