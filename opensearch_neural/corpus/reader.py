@@ -127,7 +127,9 @@ def format_of(path: str | Path, format: str | None) -> tuple[str, str]:
 
 def how_to_get(place: Path, otherwise: str) -> str:
     """A hint for a path that is not there: a name of ir_datasets is fetched first."""
-    return f"osn data fetch {place} --out FOLDER, then name the folder" if str(place).startswith("ir:") else otherwise
+    return (
+        f"osn data fetch {place} --output FOLDER, then name the folder" if str(place).startswith("ir:") else otherwise
+    )
 
 
 def is_folder(place: Path) -> bool:

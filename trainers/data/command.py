@@ -12,7 +12,7 @@ def data() -> None:
     """Prepare data: public sets, judgements and pairs from clicks, hard negatives, teachers, queries, a check for leaks.
 
     \b
-    osn data fetch ir:msmarco-passage/dev/small --out msmarco
+    osn data fetch ir:msmarco-passage/dev/small --output msmarco
     osn data from-clicks log.csv --output clicks --corpus corpus.jsonl
     osn data mine squad-mix --retriever bm25 --depth 100 --output negatives.jsonl
     osn data teach models/large squad-mix --output teachers/large

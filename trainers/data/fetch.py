@@ -1,8 +1,8 @@
 """`osn data fetch`: a public data set by its name in ir_datasets, as a folder in BEIR layout that every command takes.
 
-    osn data fetch ir:beir/scifact/train ir:beir/scifact/test --out scifact
-    osn data fetch ir:msmarco-passage/train/judged ir:msmarco-passage/dev/small --out msmarco
-    osn data fetch ir:beir/nq --out nq
+    osn data fetch ir:beir/scifact/train ir:beir/scifact/test --output scifact
+    osn data fetch ir:msmarco-passage/train/judged ir:msmarco-passage/dev/small --output msmarco
+    osn data fetch ir:beir/nq --output nq
 
 ir_datasets downloads what may be downloaded, once, and says where the rest is to be had.
 """
@@ -137,13 +137,15 @@ def beside(path: Path) -> Iterator[IO[str]]:
 
 @click.command("fetch")
 @click.argument("names", nargs=-1, required=True, metavar="ir:NAME[=SPLIT]…")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="The folder to write.")
+@click.option(
+    "--output", "out", type=click.Path(path_type=Path, file_okay=False), required=True, help="The folder to write."
+)
 def fetch_command(names: tuple[str, ...], out: Path) -> None:
     """Write a public data set of ir_datasets as a folder in BEIR layout, which every command takes.
 
     \b
-    osn data fetch ir:beir/scifact/train ir:beir/scifact/test --out scifact
-    osn data fetch ir:msmarco-passage/train/judged ir:msmarco-passage/dev/small --out msmarco
+    osn data fetch ir:beir/scifact/train ir:beir/scifact/test --output scifact
+    osn data fetch ir:msmarco-passage/train/judged ir:msmarco-passage/dev/small --output msmarco
 
     Several names are splits of one corpus: train, dev or test as the name says, or ir:NAME=SPLIT. What needs an agreement
     has to be requested first; ir_datasets says where.

@@ -75,7 +75,7 @@ def test_an_index_from_files_is_that_from_models(
 
 def test_dense_vectors_too_in_every_type(client: Any, index_name: str, tmp_path: Path) -> None:
     corpus = write_jsonl(tmp_path / "d.jsonl", records(20))
-    run_encode(encoding(corpus, tmp_path / "v", dense=MINILM, sparse="none"), show_progress=False)
+    run_encode(encoding(corpus, tmp_path / "v", dense=MINILM, sparse="none", tokenizer=None), show_progress=False)
     for type in ("float", "byte"):
         plain: dict[str, Any] = {"tokenizer": None, "dense_type": type}
         run_job(client, job(corpus, f"{index_name}-m{type}", dense=MINILM, sparse="none", **plain), show_progress=False)

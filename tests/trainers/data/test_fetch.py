@@ -48,7 +48,7 @@ def test_splits_of_one_corpus_become_a_folder_that_training_and_evaluation_read(
 
     out = tmp_path / "tiny"
     names = [f"ir:{registered}/train/small", f"ir:{registered}/dev/small"]
-    result = CliRunner().invoke(osn, ["data", "fetch", *names, "--out", str(out)], catch_exceptions=False)
+    result = CliRunner().invoke(osn, ["data", "fetch", *names, "--output", str(out)], catch_exceptions=False)
     assert "3 documents, 3 queries, 1 judgements of train, 3 judgements of dev" in result.output
     assert [document.text for document in read_corpus(out)] == ["light in drops of rain", "a fish", "the heart"]
     assert BeirData.load(out, "dev").qrels == {"q2": {"d2": 2}, "q3": {"d3": 1, "d1": 0}}

@@ -87,7 +87,7 @@ def test_a_residual_model_of_earlier_versions_is_refused_and_what_it_learned_can
     backbones.save(model.model, model.tokenizers["document"], old / "document")
     (old / "residual.json").write_text(json.dumps({"k1": 0.9, "b": 0.4, "average_length": 8.0, "documents": 9}))
     corpus, new = beir / "corpus.jsonl", tmp_path / "new"
-    advice = f"osn model idf --corpus CORPUS --model {old / 'document'} --out NEW"
+    advice = f"osn model idf --corpus CORPUS --model {old / 'document'} --output NEW"
     for read in (
         lambda: load_sparse(old),
         lambda: load_start(old, config.student),
