@@ -299,7 +299,7 @@ def test_exact_hits_are_those_of_all_documents(client: Any, docs: str, cluster_u
 
 
 @pytest.mark.cluster
-def test_the_eight_heaviest_tokens_of_a_long_query_are_added_and_all_by_the_exact_search(
+def test_the_heaviest_tokens_of_a_query_are_added_if_asked_for_and_all_by_the_exact_search(
     client: Any, docs: str
 ) -> None:
     text = "the moon and the sun reflect light and rain on flour and sugar with eggs and air and fuel for a spark"
@@ -312,15 +312,17 @@ def test_the_eight_heaviest_tokens_of_a_long_query_are_added_and_all_by_the_exac
         query = body["rescore"]["query"]["rescore_query"] if "rescore" in body else body["query"]["bool"]["should"][1]
         return queries.sparse_tokens(query)[1]
 
-    heaviest = added()
+    assert added() == every
+    eight = queries.Rare("count", 8)
+    heaviest = added(tokens=eight)
     assert len(heaviest) == 8 and heaviest.items() <= every.items()
     assert min(heaviest.values()) >= max(every[token] for token in every.keys() - heaviest.keys())
-    assert added(exact=True) == every == added(tokens=queries.Rare.parse("share:1"))
-    # A choice that was stored before there was this setting was made with all tokens.
+    assert added(exact=True, tokens=eight) == every
+    engines.meta.extra[TUNED_SUM] = WeightedSum(tokens=eight).record
+    assert added() == heaviest and added(exact=True) == every
+    # As it was stored before there was this setting.
     engines.meta.extra[TUNED_SUM] = {"weight": 0.45, "window": 50}
     assert added() == every
-    engines.meta.extra[TUNED_SUM] = WeightedSum().record
-    assert added() == heaviest
 
 
 @pytest.mark.cluster

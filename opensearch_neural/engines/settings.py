@@ -17,7 +17,7 @@ TUNED_CASCADE = "cascade"
 
 
 TUNED_SUM = "bm25_sparse"
-"""Likewise for bm25-sparse: {"weight": 0.45, "window": 50, "tokens": "count:8"}."""
+"""Likewise for bm25-sparse: {"weight": 0.45, "window": 50, "tokens": null}."""
 
 
 def parse_tokens(stored: str | None) -> Rare | None:
@@ -37,7 +37,7 @@ class WeightedSum:
     """What the model adds to a known item, as a share of what BM25 gives it (`index.sparse_scale`)."""
     window: int = 50
     """Hits of BM25, of each shard, that get it."""
-    tokens: Rare | None = field(default_factory=lambda: Rare("count", 8))
+    tokens: Rare | None = None
     """Which tokens of a query are added; None: all. Each costs a look into the index for every hit of the window."""
 
     def __str__(self) -> str:
@@ -59,24 +59,20 @@ class WeightedSum:
         return cls(
             float(record.get("weight", plain.weight)),
             int(record.get("window", plain.window)),
-            # A record that is older than this setting was chosen with all tokens.
             parse_tokens(record.get("tokens")),
         )
 
     @classmethod
     def of(cls, opened: Opened) -> WeightedSum:
         """As the caller chose, else as the index stores it. Raises ModelError where it stores something else."""
-        stored = opened.meta.extra.get(TUNED_SUM)
         try:
-            how = cls() if stored is None else cls.parse(stored)
+            how = cls.parse(opened.meta.extra.get(TUNED_SUM, {}))
         except (AttributeError, TypeError, ValueError) as error:
             raise ModelError(
                 f"the index {opened.index!r} stores a setting of bm25-sparse that cannot be read: {error}",
                 "`osn tune` stores a new one",
             ) from None
-        how = replace(how, **opened.given("weight", "window", "tokens"))
-        # What asks for the exact page asks for that of all tokens.
-        return replace(how, tokens=None) if opened.settings.get("exact") else how
+        return replace(how, **opened.given("weight", "window", "tokens"))
 
 
 @dataclass(frozen=True)

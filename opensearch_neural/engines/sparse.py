@@ -43,10 +43,11 @@ class Sparse(Engine):
         return ("sparse",)
 
     def tokens(self, text: str, kept: Rare | None = None) -> dict[str, float]:
-        """The query's tokens; kept: which of them are searched at all, None: as the setting `tokens` says."""
+        """The query's tokens; kept: which of them are searched at all, None: as the setting `tokens` says. The exact page
+        is that of all."""
         encoded = self.opened.models.query_encoder.encode(text)
         kept = kept or self.opened.settings.get("tokens")
-        return encoded if kept is None else queries.rare_tokens(encoded, kept)
+        return encoded if kept is None or self.opened.settings.get("exact") else queries.rare_tokens(encoded, kept)
 
     def body(self, text: str, page: Page) -> Body:
         return queries.neural_sparse(self.tokens(text), plugin=self.opened.plugin, **page)
@@ -120,7 +121,7 @@ class Bm25Sparse(Windowed):
         Option(
             "weight", positive, "what the model adds to a document's own words, beside BM25's 1.", "as tuned, else 0.45"
         ),
-        tokens("count:8"),
+        tokens("all"),
         EXACT,
     )
 

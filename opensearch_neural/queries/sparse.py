@@ -73,8 +73,7 @@ def bm25_sparse(
     BM25 score, and follows: the window is the same for every page, so that pages put together are one ranking without
     repeats. A window of the deepest page that is asked for, or more, gives every hit its whole score.
 
-    What the rescoring costs grows with the window and with the tokens. Of a long query the eight heaviest do:
-    `rare_tokens(tokens, Rare("count", 8))`.
+    What the rescoring costs grows with the window and with the tokens: `rare_tokens` leaves light ones out.
 
     With window=None both parts search: the exact sum over all documents, those included that hold no word of the query. It
     takes longer. `certified` tells whether a page of the window is the exact one.
