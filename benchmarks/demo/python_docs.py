@@ -32,7 +32,7 @@ from typing import Any
 import click
 
 from benchmarks.demo.python_objects import MIN_WORDS, Counts, Documented, Source, installed_sources, read_objects
-from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError
 
@@ -302,15 +302,7 @@ def corpus() -> None:
 
 
 @corpus.command("python-docs")
-@click.option(
-    "--output",
-    "--out",
-    "out",
-    cls=Renamed,
-    required=True,
-    type=click.Path(path_type=Path),
-    help="The folder to write, in BEIR layout.",
-)
+@output_option("The folder to write, in BEIR layout.", required=True)
 @click.option("--limit", type=click.IntRange(min=1), help="The most documents.  [default: 8000]")
 @click.option("--all", "everything", is_flag=True, help="All documents, and every query that can be held out.")
 @click.option("--seed", default=0, show_default=True, help="Another seed makes another choice of documents.")

@@ -18,7 +18,7 @@ from benchmarks.local_cluster import reachable
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
-from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.commands.renamed import Renamed, output_option
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Goal, Row, Summary
 
@@ -158,16 +158,7 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
 )
 @click.option("--engines", default="paper,two-phase", show_default=True, help="As for `osn bench load`.")
 @click.option("--index", "prefix", default="osn-scale", show_default=True, help="Indexes are called INDEX-DOCUMENTS.")
-@click.option(
-    "--output",
-    "--out",
-    "out",
-    cls=Renamed,
-    type=click.Path(path_type=Path),
-    default=Path("load-scale"),
-    show_default=True,
-    help="Where measurements, report and plots go.",
-)
+@output_option("Where measurements, report and plots go.", default=Path("load-scale"), show_default=True)
 @click.option("--goals", default=None, metavar="ENGINE", help="Record the goals of high-IDF-first for this engine.")
 @node_options
 @growing_options

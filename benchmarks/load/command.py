@@ -17,7 +17,7 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.engine_options import models_options
-from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.errors import InputError
 
 if TYPE_CHECKING:
@@ -147,9 +147,7 @@ def queries_of(
 @click.option("--split", default="test", show_default=True, help="Which judgements.")
 @click.option("--queries", type=click.Path(path_type=Path), default=None, help="Queries without judgements.")
 @click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N.")
-@click.option(
-    "--output", "--out", "out", cls=Renamed, type=click.Path(path_type=Path), default=None, help="[default: load-INDEX]"
-)
+@output_option("[default: load-INDEX]")
 @click.option("--restart", is_flag=True, help="Do not continue an interrupted run in --output.")
 @click.option("--goals", default=None, metavar="ENGINE", help="Record the goals of high-IDF-first for this engine.")
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there too.")

@@ -26,7 +26,7 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.engine_options import models_options
-from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.files import write_text
 
 QUERIES = 1000
@@ -182,9 +182,7 @@ def workload_json(workload: Workload, title: str) -> str:
 @click.option(
     "--limit-queries", type=click.IntRange(min=1), default=QUERIES, show_default=True, help="Only the first N queries."
 )
-@click.option(
-    "--output", "--out", "out", cls=Renamed, type=click.Path(path_type=Path), required=True, help="The folder to write."
-)
+@output_option("The folder to write.", required=True)
 @models_options
 @connection_options
 def export_osb(

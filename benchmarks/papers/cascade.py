@@ -33,7 +33,7 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
-from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.settings import TUNED_CASCADE, Cascade
 from opensearch_neural.errors import InputError
@@ -69,16 +69,7 @@ MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 @click.option("--tune-split", default="train", show_default=True, help="Its judgements.")
 @click.option("--keep", type=click.FloatRange(0, 1), default=0.99, show_default=True, help="As for `osn tune`.")
 @click.option("--engines", default="quantized", show_default=True, help="As for `osn bench load`.")
-@click.option(
-    "--output",
-    "--out",
-    "out",
-    cls=Renamed,
-    type=click.Path(path_type=Path),
-    default=Path("cascade"),
-    show_default=True,
-    help="Working folder.",
-)
+@output_option("Working folder.", default=Path("cascade"), show_default=True)
 @click.option("--restart", is_flag=True, help="Begin anew, indexes too; vectors in --output stay.")
 @click.option("--heap", default="2g", show_default=True, help="Of the local node, if no cluster is named.")
 @click.option("--keep-indexes", is_flag=True, help="Leave osn-cascade-SET there.")

@@ -40,7 +40,7 @@ from benchmarks.local_cluster import reachable
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
-from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.evaluation.results import Goal, Row, Summary, data_facts
 from opensearch_neural.index.mapping import index_body, rank_features
@@ -107,16 +107,7 @@ class Memory:
     "--memory-docs", type=click.IntRange(min=0), default=None, help="Documents of the memory part; 0: skip it."
 )
 @click.option("--quick", is_flag=True, help="A look, on few documents; records nothing.")
-@click.option(
-    "--output",
-    "--out",
-    "out",
-    cls=Renamed,
-    type=click.Path(path_type=Path),
-    default=RESULTS,
-    show_default=False,
-    help="Where summary.json is written.",
-)
+@output_option("Where summary.json is written.", default=RESULTS)
 @connection_options
 def ingest_speed(
     connection: ConnectionSettings, data: Path, rounds: int | None, memory_docs: int | None, quick: bool, out: Path

@@ -13,20 +13,12 @@ from ingest.corpus import CorpusSource, corpus_options
 from ingest.settings import Models, model_options
 from ingest.vectors.shards import SHARD_RECORDS
 from ingest.writing.dead_letters import EXIT_WITH_LETTERS
-from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.commands.renamed import output_option
 
 
 @click.command()
 @corpus_options(required=True)
-@click.option(
-    "--output",
-    "--out",
-    "out",
-    cls=Renamed,
-    required=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder for the vectors.",
-)
+@output_option("Folder for the vectors.", required=True, file_okay=False)
 @model_options
 @click.option(
     "--faiss",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.errors import InputError
 
 if TYPE_CHECKING:
@@ -225,15 +225,7 @@ def evaluation_options(command: Command) -> Command:
             help="ENGINE:MEASURE=LOW..HIGH: a goal; the exit status is 1 where one is missed.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print a result file instead of tables."),
-        click.option(
-            "--output",
-            "--out",
-            "out",
-            cls=Renamed,
-            type=FILE,
-            default=None,
-            help="Write run files and per-query values here.",
-        ),
+        output_option("Write run files and per-query values here."),
         click.option("--record", type=FILE, default=None, help="Write the result file summary.json here."),
         click.option("--report", type=FILE, default=None, help="Write a page to hand on here; needs the extra [ui]."),
     ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.commands.renamed import output_option
 
 
 @click.group()
@@ -18,15 +18,7 @@ def export() -> None:
 
 @export.command("ml-commons")
 @click.argument("model")
-@click.option(
-    "--output",
-    "--out",
-    "out",
-    cls=Renamed,
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of the files.",
-)
+@output_option("Folder of the files.", required=True, file_okay=False)
 @click.option("--name", help="What the models are called in OpenSearch.  [default: the directory's name]")
 @click.option("--version", default="1.0.0", show_default=True, help="Version of the models in OpenSearch.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -51,15 +43,7 @@ def ml_commons(model: str, out: Path, name: str | None, version: str, as_json: b
 
 @export.command("hub")
 @click.argument("model")
-@click.option(
-    "--output",
-    "--out",
-    "out",
-    cls=Renamed,
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder to write.",
-)
+@output_option("Folder to write.", required=True, file_okay=False)
 @click.option("--licence", required=True, help="The model's licence, as the hub writes it: apache-2.0, cc-by-4.0, …")
 @click.option("--name", help="What the model is called in its card.  [default: the directory's name]")
 @click.option("--language", help="Its language, as the hub writes it: en, multilingual, …")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.commands.renamed import output_option
 
 
 @click.command("idf")
@@ -18,14 +18,7 @@ from opensearch_neural.commands.renamed import Renamed
     "--model",
     help="A sparse model, a SPLADE too: write it to --output with this corpus's table, its weights unchanged.",
 )
-@click.option(
-    "--output",
-    "--out",
-    "out",
-    cls=Renamed,
-    type=click.Path(path_type=Path),
-    help="The table to write, {token: weight}; a folder with --model.",
-)
+@output_option("The table to write, {token: weight}; a folder with --model.")
 @click.option("--counts", type=click.Path(dir_okay=False, path_type=Path), help="Write the counts, to be merged.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def idf(

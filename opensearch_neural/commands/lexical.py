@@ -7,20 +7,12 @@ from pathlib import Path
 
 import click
 
-from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.commands.renamed import output_option
 
 
 @click.command()
 @click.option("--corpus", required=True, help="Folder, file or data set of any kind that `osn ingest` reads.")
-@click.option(
-    "--output",
-    "--out",
-    "out",
-    cls=Renamed,
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Model directory to write.",
-)
+@output_option("Model directory to write.", required=True, file_okay=False)
 @click.option("--tokenizer", help="Hub id or path; default: BERT's word pieces, or trained on the corpus without them.")
 @click.option("--k1", default=1.2, show_default=True, help="How fast repeats of a token saturate.")
 @click.option("--b", default=0.75, show_default=True, help="How much long documents are discounted, 0 to 1.")

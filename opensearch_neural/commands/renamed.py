@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -23,3 +24,9 @@ class Renamed(click.Option):
         self.opts = [*shown, *self.former]
         super().add_to_parser(parser, ctx)
         self.opts = shown
+
+
+def output_option(help: str, *, file_okay: bool = True, **attributes: Any) -> Callable[[Any], Any]:
+    """`--output`, once `--out`: where a command writes, which it gets as `out`. attributes: as of click.option."""
+    kind = click.Path(path_type=Path, file_okay=file_okay)
+    return click.option("--output", "--out", "out", cls=Renamed, type=kind, help=help, **attributes)

@@ -7,21 +7,13 @@ from pathlib import Path
 
 import click
 
-from opensearch_neural.commands.renamed import Renamed
+from opensearch_neural.commands.renamed import output_option
 
 
 @click.command()
 @click.option("--corpus", required=True, help="Folder, file or data set of any kind that `osn ingest` reads.")
 @click.option("--model", required=True, help="A model of `osn train tome`: directory or hub id.")
-@click.option(
-    "--output",
-    "--out",
-    "out",
-    cls=Renamed,
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder to write.",
-)
+@output_option("Folder to write.", required=True, file_okay=False)
 @click.option(
     "--extend",
     type=click.Path(file_okay=False, path_type=Path),

@@ -39,9 +39,9 @@ def positive(text: str) -> float:
 
 
 RARE = Option("rare", Rare.parse, "which tokens are rare: ratio:R, share:S or count:N.", "as tuned, else ratio:0.5")
-
-
-def tokens(default: str) -> Option:
-    """Which tokens of a query an engine searches with, the others being left out."""
-    words = "which tokens of a query are searched at all: ratio:R, share:S or count:N; share:1 is all."
-    return Option("tokens", Rare.parse, words, f"as tuned, else {default}")
+TOKENS = Option(
+    "tokens",
+    Rare.parse,
+    "which tokens of a query are searched at all: ratio:R, share:S or count:N; share:1 is all.",
+    "as tuned, else all",
+)

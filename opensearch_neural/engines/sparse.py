@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from opensearch_neural import queries
 from opensearch_neural.engines.engine import Engine, Missing, Page, Searched
-from opensearch_neural.engines.options import RARE, Option, positive, tokens, whole_number
+from opensearch_neural.engines.options import RARE, TOKENS, Option, positive, whole_number
 from opensearch_neural.engines.settings import TwoPhases, WeightedSum
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.index.models import Part
@@ -121,7 +121,7 @@ class Bm25Sparse(Windowed):
         Option(
             "weight", positive, "what the model adds to a document's own words, beside BM25's 1.", "as tuned, else 0.45"
         ),
-        tokens("all"),
+        TOKENS,
         EXACT,
     )
 
@@ -156,7 +156,7 @@ class HighIdfFirst(Windowed):
     options = (
         RARE,
         Option("window", whole_number, "hits of each shard rescored with all tokens.", "as tuned, else 30"),
-        tokens("all"),
+        TOKENS,
         EXACT,
     )
 
