@@ -7,7 +7,7 @@ from typing import Any
 
 from opensearch_neural.hits import Request
 from opensearch_neural.queries import Body, Clause, best_passages
-from opensearch_neural.ui.columns import Searcher
+from opensearch_neural.ui.columns import Searcher, body_of
 from opensearch_neural.ui.state import Column, State
 
 DEEP = 1_000
@@ -36,7 +36,7 @@ def why_absent(searcher: Searcher, column: Column, state: State) -> str:
     if rank and whole > ranked[document] * (1 + 1e-5):
         better = sum(score > whole for score in page)
         would = f"that would be rank {better + 1}" if better < len(page) else "no place on this page either"
-        window = rescored(asked.body if isinstance(asked, Request) else asked)
+        window = rescored(body_of(asked))
         return (
             f"Outside the window: the first stage puts it at {place}, and only {window} hits of each shard get their whole "
             f"score. It has {ranked[document]:.3f}; its whole score is {whole:.3f}, {would}."
@@ -54,7 +54,7 @@ def itself(asked: Request | Body, document: str) -> Clause:
 def scores(searcher: Searcher, column: Column, state: State, only: Clause | None = None) -> dict[str, float]:
     """{id: score} of the column's hits in their order. only: which documents may be among them."""
     asked = searcher.request(column, state, clauses=[only] if only else [], highlight=False)
-    body = asked.body if isinstance(asked, Request) else asked
+    body = body_of(asked)
     if isinstance(asked, dict) and only:
         body = {**body, "query": {"bool": {"must": [body["query"]], "filter": [only]}}}
     hits = searcher.client.search(index=column.index, body={**body, "_source": False})["hits"]["hits"]

@@ -90,8 +90,12 @@ class Searcher:
         return asked.engine.certified(self.client, state.query, asked.page, dict(largest))
 
     def body_text(self, column: Column, state: State) -> str:
-        asked = self.request(column, state)
-        return json.dumps(asked.body if isinstance(asked, Request) else asked, indent=1, ensure_ascii=False)
+        return json.dumps(body_of(self.request(column, state)), indent=1, ensure_ascii=False)
+
+
+def body_of(asked: Request | Body) -> Body:
+    """What is sent, of an engine's request or as a body of the user's own."""
+    return asked.body if isinstance(asked, Request) else asked
 
 
 def own_template(text: str) -> BodyTemplate:
@@ -121,9 +125,8 @@ def measure_times(searcher: Searcher, columns: Sequence[Column], state: State, *
     for turn in range(WARMING + REPEATS):
         for at in drawn.sample(range(len(columns)), len(columns)):
             start = time.perf_counter()
-            asked = searcher.request(columns[at], state)
+            body = body_of(searcher.request(columns[at], state))
             made = time.perf_counter()
-            body = asked.body if isinstance(asked, Request) else asked
             took = searcher.client.search(index=columns[at].index, body=body)["took"]
             done = time.perf_counter()
             if turn >= WARMING:

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from opensearch_neural.errors import OsnError
-from opensearch_neural.hits import Request
 from opensearch_neural.queries import Body
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
-from opensearch_neural.ui.columns import Searcher
+from opensearch_neural.ui.columns import Searcher, body_of
 from opensearch_neural.ui.state import Column, State
 
 
@@ -53,8 +52,7 @@ class Sorting:
 
     def _run(self, column: Column) -> Run:
         def body(text: str, size: int) -> Body:
-            asked = self.searcher.request(column, replace(self.state, query=text, size=size), highlight=False)
-            return asked.body if isinstance(asked, Request) else asked
+            return body_of(self.searcher.request(column, replace(self.state, query=text, size=size), highlight=False))
 
         def count(done: int) -> None:
             self.done += done
