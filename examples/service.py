@@ -23,6 +23,7 @@ from opensearchpy import OpenSearchException
 from opensearch_neural import connect, connect_async
 from opensearch_neural.engines import open_engines
 from opensearch_neural.explanation import shares
+from opensearch_neural.queries import explained
 
 INDEX = os.environ.get("OSN_INDEX", "docs")
 
@@ -49,7 +50,9 @@ async def search(
     """The best hits. explain: what each word adds to the score, as BM25 has it and as the model does."""
     if engine not in ("bm25", "bm25-sparse"):
         raise HTTPException(422, "engine is bm25 or bm25-sparse")
-    body = app.state.engines.body(engine, q, size=size, source=["title"]) | {"explain": explain}
+    body = app.state.engines.body(engine, q, size=size, source=["title"])
+    if explain:
+        body = explained(body)
     try:
         answer = await app.state.client.search(index=INDEX, body=body)
     except OpenSearchException as error:

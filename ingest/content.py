@@ -70,7 +70,7 @@ def content_by_models(
         log.info(WITHOUT_SPARSE)
     sparse = sparse_meta(chosen.sparse) if chosen.sparse else None
     quantized = quantized_meta(chosen.pq) if chosen.pq else None
-    meta = IndexMeta(sparse, dense, chosen.passages, quantized, settings.analyzer or ANALYZER)
+    meta = IndexMeta(sparse, dense, chosen.passages, quantized, analyzer=settings.analyzer or ANALYZER)
     encoders = Encoders(chosen.sparse, chosen.dense, settings.encode_batch, chosen.pq, chosen.reconstructed)
     query = chosen.sparse.query if chosen.sparse else None
     return Content(meta, chosen.records, encoders, chosen.total, query, encoders.pads)
@@ -119,7 +119,7 @@ def content_of_files(settings: IndexSettings, stored: StoredVectors, records: Re
         dense = stored_dense_meta(codes.name, codes.hash, quantizer.dimension, settings.dense_type, False, sample)
         dense = replace(dense, reconstructed=True)
         vectorizer = Reconstructing(stored, quantizer)
-    meta = IndexMeta(manifest.sparse, dense, manifest.passages, codes, settings.analyzer or ANALYZER)
+    meta = IndexMeta(manifest.sparse, dense, manifest.passages, codes, analyzer=settings.analyzer or ANALYZER)
     query = QueryEncoder.load(model) if manifest.sparse else None
     return Content(meta, records, vectorizer, manifest.records, query)
 

@@ -28,7 +28,7 @@ from ingest.writing.bulk import BulkWriter
 from ingest.writing.bulk_actions import prepare
 from opensearch_neural.cluster.errors import reason_of, translate_errors
 from opensearch_neural.cluster.patience import RetryPolicy
-from opensearch_neural.corpus.documents import Document, document_of
+from opensearch_neural.corpus.documents import INDEX_FIELDS, Document, document_of
 from opensearch_neural.corpus.passages import Passage, joined, split
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index import segments
@@ -162,7 +162,7 @@ class Documents:
                 written.refused.append(Refused(document.id, error.message))
         counts = Counter(_document_id(part) for part in parts)
         there = self._there(target, counts)
-        prepared = prepare(parts, self._vectorizer, self.meta.dense)
+        prepared = prepare(parts, self._vectorizer, self.meta)
         # By its own name: an alias that is swapped in between must not lead these vectors into another index.
         outcome = BulkWriter(self.client, target, policy=self._policy).write(prepared.actions)
         reasons = {_document_id(parts[unfit.position]): unfit.reason for unfit in prepared.unfit}
@@ -226,7 +226,7 @@ class Documents:
         """Whether the document was written; False when another write came in between."""
         from opensearchpy.exceptions import ConflictError, RequestError
 
-        prepared = prepare([document], self._vectorizer, self.meta.dense)
+        prepared = prepare([document], self._vectorizer, self.meta)
         if prepared.unfit:
             raise InputError(f"{document.id}: {prepared.unfit[0].reason}")
         params = {**condition, "refresh": "true" if refresh else "false"}
@@ -301,8 +301,7 @@ def _encoders(models: IndexModels, meta: IndexMeta) -> Encoders:
 
 
 def _document(id: str, source: Mapping[str, Any]) -> Document:
-    own = {"title", "text", "url", "sparse", "dense", "pq", "parent", "passage"}
-    fields = {key: value for key, value in source.items() if key not in own}
+    fields = {key: value for key, value in source.items() if key not in INDEX_FIELDS}
     return Document(id, source.get("text", ""), source.get("title", ""), source.get("url"), fields)
 
 

@@ -120,6 +120,7 @@ def _write(
                 replicas=job.replicas,
                 keep_replicas=job.keep_replicas,
                 store_vectors=job.store_vectors,
+                forward_index=job.forward_index,
                 fields=fields,
                 field_limit=job.field_limit,
                 flat_objects=flat_objects,

@@ -167,6 +167,8 @@ class NewIndex:
     """Whether the replicas are there while it is loaded too."""
     store_vectors: bool = False
     """Whether vectors are kept in `_source` too."""
+    forward_index: bool = True
+    """Whether a new index with sparse vectors keeps them as a row beside each document too."""
     mapping: Path | None = None
     """A JSON file with the mappings of the caller's own fields. An index that is there gets those that it lacks."""
     field_limit: int | None = None
@@ -201,6 +203,14 @@ new_index_options = options_of(
         "--store-vectors",
         is_flag=True,
         help="Keep vectors in _source too: more bytes, reindexing inside OpenSearch works.",
+    ),
+    click.option(
+        "--no-forward-index",
+        "forward_index",
+        is_flag=True,
+        flag_value=False,
+        default=True,
+        help="Keep no row of sparse weights beside each document: 6 bytes a token less, and slower rescoring.",
     ),
 )
 

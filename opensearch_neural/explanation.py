@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from opensearch_neural import forward_index
 from opensearch_neural.errors import InputError
 from opensearch_neural.queries import DOT_ALIAS, Body, Clause
 
@@ -27,6 +28,8 @@ LOST = 2.0**-24
 """Which share of a sum is lost in float32's rounding: what a score counts that a later one replaced (`queries.REPLACED`)."""
 CODES = "[codes]"
 """The name of what a document's codes add, the query's constant offset included."""
+ROWS = "[all tokens]"
+"""The name of what a row of the forward index adds (`queries.explained` has its tokens told apart)."""
 
 _FEATURE = re.compile(r"^Linear function on the \S+ field for the (?P<token>.+) feature, computed as", re.DOTALL)
 _HELD = re.compile(r"^ConstantScore\(FeatureQuery\(field=\S+, feature=(?P<token>.+), function=", re.DOTALL)
@@ -84,7 +87,8 @@ def shares(explanation: Mapping[str, Any]) -> list[Share]:
         elif match := _TERM.match(description):
             add(Share("bm25", _word(match["term"]), score))
         elif description.startswith("script score function"):
-            add(Share("codes", CODES, score))
+            rows = forward_index.SCRIPT.splitlines()[0] in description and "hashes" in description
+            add(Share("sparse", ROWS, score) if rows else Share("codes", CODES, score))
         elif match := _MAX.match(description):
             best, *others = sorted(details, key=lambda each: -each["value"])
             visit(best, factor)

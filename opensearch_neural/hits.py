@@ -14,7 +14,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.explanation import doubt, shares, told_apart
 from opensearch_neural.lint import lint
 from opensearch_neural.lint.findings import Finding
-from opensearch_neural.queries import Body, Clause, best_passages
+from opensearch_neural.queries import Body, Clause, best_passages, explained
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -84,7 +84,7 @@ def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> Found:
     if not asked.text.strip() and not findings:
         warnings.append("the query is empty, and a model's vector or URLs for it say nothing")
     if explain and not engine.fused:
-        body = {**body, "explain": True}
+        body = explained(body)
     searched = engine.search(client, body if clauses else engine.counted(body), asked.text, asked.page)
     body, answer = searched.body, searched.answer
     missing, partial = engine.missing(body, answer, filtered=bool(clauses)), partial_answer(answer)

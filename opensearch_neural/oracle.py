@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from opensearch_neural import forward_index
 from opensearch_neural.errors import InputError
 from opensearch_neural.look_up_table import SCRIPT, PackedTable
 from opensearch_neural.queries import DOT_ALIAS, Clause
@@ -145,6 +146,10 @@ def _score(
     if kind == "rank_feature" and "linear" in inner:
         tokens = {_token(inner["field"]): inner.get("boost", 1.0)}
         return documents.matches(tokens), documents.scores(tokens, boosts=boosts)
+    if kind == "script_score" and inner["script"].get("source") == forward_index.SCRIPT:
+        matched, _ = _score(inner["query"], documents, boosts, known)
+        weights = forward_index.tokens_of(inner["script"]["params"])
+        return matched, np.where(matched, documents.scores(weights, boosts=boosts), 0).astype(np.float32)
     if kind == "script_score" and inner["script"].get("source") == SCRIPT and documents.codes is not None:
         table = PackedTable.from_params(inner["script"]["params"])
         matched, _ = _score(inner["query"], documents, boosts, known)

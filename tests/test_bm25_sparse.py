@@ -251,7 +251,9 @@ def test_the_weight_does_not_depend_on_the_models_scale(client: Any, docs: str, 
     assert one.meta.sparse is not None
     model = LexicalEncoder.load(link_of(one.meta.sparse.hash))
     extra = {key: value for key, value in one.meta.extra.items() if key != SCALE}
-    client.indices.create(index=index_name, body=index_body(replace(one.meta, extra=extra), replicas=0))
+    client.indices.create(
+        index=index_name, body=index_body(replace(one.meta, extra=extra, forward_index=False), replicas=0)
+    )
     for id, row in zip(TEXTS, model.encode_documents(list(TEXTS.values())).rows(), strict=True):
         larger = rank_features({token: 8 * weight for token, weight in row.items()})
         client.index(index=index_name, id=id, body={"text": TEXTS[id], "sparse": larger})

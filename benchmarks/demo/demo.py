@@ -21,6 +21,7 @@ import click
 from tqdm import tqdm
 
 from benchmarks.local_cluster import cluster_or_node
+from opensearch_neural import queries
 from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -264,8 +265,7 @@ def examples(client: OpenSearch, engines: Engines, data: BeirData) -> None:
         text = data.queries[id]
         click.secho(f"\n{text}", fg="cyan")
         body = engines.body("bm25-sparse", text, size=2, highlight=text, source=["title", "text", "url"])
-        body["explain"] = True
-        answer = client.search(index=engines.index, body=body)
+        answer = client.search(index=engines.index, body=queries.explained(body))
         hits = [hit_of(hit, encoder=engines.models.query_encoder) for hit in answer["hits"]["hits"]]
         print_hits(hits, "bm25-sparse", answer["took"])
 

@@ -13,6 +13,7 @@ from benchmarks.grown.index import BATCH
 from benchmarks.load.server import index_facts
 from ingest.vectorizers import Vectorizer
 from ingest.writing.bulk_actions import prepare
+from opensearch_neural import forward_index
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import ClusterError
@@ -47,7 +48,8 @@ def bytes_by_field(
     `contents` stands for what BM25 searches. What every index has (ids, sequence numbers) is subtracted. others: by the name
     that each has in the result, fields that are written otherwise. Raises ClusterError if the cluster refuses.
     """
-    held = {"sparse": meta.sparse, "dense": meta.dense, "pq": meta.quantized}
+    rows = meta.forward_index or None
+    held = {"sparse": meta.sparse, forward_index.FIELD: rows, "dense": meta.dense, "pq": meta.quantized}
     fields = [None, "contents", *(name for name, part in held.items() if part is not None), STORED]
     parts = {field: Alone(field, meta, vectorizer) for field in fields} | dict(others or {})
     made: dict[str | None, str] = {}
@@ -92,7 +94,7 @@ def _write(client: OpenSearch, documents: Sequence[Document], parts: Mapping[str
     for index, (field, meta, vectorizer) in parts.items():
         made_by = (id(vectorizer), meta.dense)
         if made_by not in encoded:
-            actions = prepare(documents, vectorizer, meta.dense).actions
+            actions = prepare(documents, vectorizer, meta).actions
             encoded[made_by] = [(action.id, orjson.loads(action.source)) for action in actions]
         lines: list[bytes] = []
         for id_, source in encoded[made_by]:

@@ -238,7 +238,7 @@ def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:
     if variant.engine == TWO_PHASE and not engines.plugin:
         raise ClusterError(f"{variant.name!r} needs the neural-search plugin, which this cluster lacks")
     engines.body_of(engine)  # before it is copied, so that all variants share one encoder
-    chosen = replace(with_options(variant, engines), plugin=plugin)
+    chosen = replace(with_options(variant, engines), plugin=plugin, forward=None if variant.form is None else False)
     page = page_of(variant)
 
     def build(text: str) -> Body:

@@ -45,8 +45,9 @@ BM25, TUNED, SUM, SPARSE, HIGH_IDF_FIRST, HYBRID = (
 MEASURES = ("nDCG@10", "R@100")
 FACTS = "facts"
 DIFFERENCES = [(engine, BM25) for engine in (TUNED, SUM, SPARSE, HIGH_IDF_FIRST, HYBRID)] + [(SUM, TUNED)]
-ALL_TOKENS = "bm25-sparse, all tokens"
-LOADED = "bm25,bm25-sparse,all-tokens=bm25-sparse+keep=share:1,sparse,high-idf-first"
+LOADED = "bm25,bm25-sparse,clauses=bm25-sparse+form=plugin,narrow=bm25-sparse+window=20,sparse,high-idf-first"
+NAMED = {"clauses": "bm25-sparse, by clauses", "narrow": "bm25-sparse, window 20"}
+"""{variant under load: its name in the table}"""
 RESAMPLES = 2000
 MOST_QUERIES = 2000
 """Of a set, evenly taken from all that have judgements."""
@@ -272,7 +273,7 @@ def loaded(
             row,
             set=row.set.replace(index, documents),
             variant=model.name,
-            engine=ALL_TOKENS if row.engine == "all-tokens" else row.engine,
+            engine=NAMED.get(row.engine, row.engine),
         ).to_json()
         for row in rows
     ]

@@ -145,7 +145,7 @@ def prepared(corpus: Path) -> tuple[Documents, Documents]:
     documents = list(read_corpus(corpus))
     model = build_lexical(document.contents for document in documents)
     say(f"{len(documents)} documents")
-    actions = prepare(documents, Encoders(model), None).actions
+    actions = prepare(documents, Encoders(model), IndexMeta()).actions
     short = [(action.id, orjson.loads(action.source)) for action in actions]
     vectors = model.encode_documents([document.contents for document in documents])
     full = [

@@ -13,10 +13,11 @@ import orjson
 from ingest.vectorizers import Vectorizer, Vectors, encode_in_parts
 from ingest.writing.bulk import Action
 from ingest.writing.short_weights import SMALLEST, shortest
+from opensearch_neural import forward_index
 from opensearch_neural.corpus.documents import MAX_ID_BYTES
 from opensearch_neural.corpus.passages import Passage
 from opensearch_neural.index.mapping import NO_TOKEN, rank_features, to_bytes
-from opensearch_neural.index.record import DenseMeta
+from opensearch_neural.index.record import DenseMeta, IndexMeta
 from opensearch_neural.multi_vector import stored
 
 if TYPE_CHECKING:
@@ -45,11 +46,9 @@ class Prepared:
     unfit: list[Unfit] = field(default_factory=list)
 
 
-def prepare_batches(
-    batches: Sequence[Sequence[Document]], vectorizer: Vectorizer, dense_meta: DenseMeta | None
-) -> list[Prepared]:
+def prepare_batches(batches: Sequence[Sequence[Document]], vectorizer: Vectorizer, meta: IndexMeta) -> list[Prepared]:
     """The bulk actions of each batch, all batches encoded at once."""
-    together = prepare([document for batch in batches for document in batch], vectorizer, dense_meta)
+    together = prepare([document for batch in batches for document in batch], vectorizer, meta)
     prepared = []
     first = 0
     for batch in batches:
@@ -66,7 +65,7 @@ def prepare_batches(
     return prepared
 
 
-def prepare(documents: Sequence[Document], vectorizer: Vectorizer, dense_meta: DenseMeta | None) -> Prepared:
+def prepare(documents: Sequence[Document], vectorizer: Vectorizer, meta: IndexMeta) -> Prepared:
     """The bulk actions of a batch of documents.
 
     A document is unfit if a model cannot encode it, or gives it vectors that OpenSearch would refuse (with a reason that
@@ -77,10 +76,11 @@ def prepare(documents: Sequence[Document], vectorizer: Vectorizer, dense_meta: D
         if part.vectors is None:
             prepared.unfit.append(Unfit(part.start, f"cannot be encoded: {part.error}"))
             continue
-        features = _Features(part.vectors.sparse) if part.vectors.sparse is not None else None
+        sparse = part.vectors.sparse
+        features = None if sparse is None else _Features(sparse, rows=meta.forward_index)
         for row in range(part.length):
             position = part.start + row
-            action = _action(documents[position], part.vectors, row, features, dense_meta)
+            action = _action(documents[position], part.vectors, row, features, meta)
             if isinstance(action, str):
                 prepared.unfit.append(Unfit(position, action))
             else:
@@ -90,7 +90,7 @@ def prepare(documents: Sequence[Document], vectorizer: Vectorizer, dense_meta: D
 
 
 def _action(
-    document: Document, vectors: Vectors, row: int, features: _Features | None, meta: DenseMeta | None
+    document: Document, vectors: Vectors, row: int, features: _Features | None, meta: IndexMeta
 ) -> Action | str:
     """The document with its row of the vectors, or why OpenSearch would refuse it."""
     if reason := unfit_id(document.id):
@@ -99,12 +99,14 @@ def _action(
     if features is not None:
         if reason := features.defect(row):
             return reason
-        source["sparse"] = features.row(row) or {NO_TOKEN: 1.0}
+        source["sparse"] = features.of(row) or {NO_TOKEN: 1.0}
+        if packed := features.packed(row):
+            source[forward_index.FIELD] = b64encode(packed).decode()
     if vectors.dense is not None:
-        assert meta is not None
-        if reason := unfit_vector(vectors.dense[row], meta):
+        assert meta.dense is not None
+        if reason := unfit_vector(vectors.dense[row], meta.dense):
             return reason
-        source["dense"] = stored_vector(vectors.dense[row], meta)
+        source["dense"] = stored_vector(vectors.dense[row], meta.dense)
     if vectors.pq is not None:
         source["pq"] = b64encode(vectors.pq[row]).decode()
     try:
@@ -154,9 +156,9 @@ def _with_value(tree: dict[str, Any], path: list[str], value: Any) -> dict[str, 
 
 
 class _Features:
-    """The `sparse` fields of a batch, checked at once."""
+    """The `sparse` fields of a batch, checked at once, and with `rows` those of the forward index."""
 
-    def __init__(self, vectors: SparseVectors) -> None:
+    def __init__(self, vectors: SparseVectors, *, rows: bool) -> None:
         self.vectors = vectors
         weights = vectors.weights
         with np.errstate(invalid="ignore"):
@@ -167,6 +169,10 @@ class _Features:
         self.short = np.zeros(len(weights))
         usable = self.kept & ~self.wrong
         self.short[usable] = shortest(weights[usable])
+        self.hashes: NDArray[np.int32] | None = None
+        if rows:
+            each, places = np.unique(vectors.token_ids, return_inverse=True)
+            self.hashes = forward_index.hashes_of(vectors.vocabulary[id] for id in each.tolist())[places]
 
     def defect(self, row: int) -> str | None:
         """Why OpenSearch would refuse these rank features, or None."""
@@ -178,12 +184,20 @@ class _Features:
             return f"the sparse model gave the token {token!r} the weight {weight}; weights must be finite and positive"
         return None
 
-    def row(self, row: int) -> dict[str, float]:
+    def of(self, row: int) -> dict[str, float]:
         start, end = self.vectors.indptr[row], self.vectors.indptr[row + 1]
         kept = self.kept[start:end]
         vocabulary = self.vectors.vocabulary
         ids, weights = self.vectors.token_ids[start:end][kept].tolist(), self.short[start:end][kept].tolist()
         return rank_features({vocabulary[id]: weight for id, weight in zip(ids, weights, strict=True)})
+
+    def packed(self, row: int) -> bytes:
+        """The row of the forward index; empty without one, and of a document without tokens."""
+        if self.hashes is None:
+            return b""
+        start, end = self.vectors.indptr[row], self.vectors.indptr[row + 1]
+        kept = self.kept[start:end]
+        return forward_index.packed(self.hashes[start:end][kept], self.vectors.weights[start:end][kept])
 
 
 def unfit_id(id: str) -> str | None:

@@ -332,9 +332,7 @@ class _Run:
 
     def _encode(self, taken: list[_Taken]) -> Iterator[_Encoded]:
         batches = [batch.documents for batch in taken]
-        for batch, prepared in zip(
-            taken, prepare_batches(batches, self.vectorizer, self.target.meta.dense), strict=True
-        ):
+        for batch, prepared in zip(taken, prepare_batches(batches, self.vectorizer, self.target.meta), strict=True):
             unfit = [(batch.documents[each.position], each.reason) for each in prepared.unfit]
             batch.set_aside.extend(unfit)
             self.verification.refuse([document.id for document, _ in unfit])

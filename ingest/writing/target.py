@@ -16,6 +16,7 @@ from opensearch_neural.index.health import all_shards_answer, index_health
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.record import IndexMeta, check_unchanged_models, existing_record, read_record, write_record
 from opensearch_neural.index.segments import merge_segments
+from opensearch_neural.queries.clauses import forward_clause
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -55,6 +56,7 @@ def open_target(
     replicas: int | None = None,
     keep_replicas: bool = False,
     store_vectors: bool = False,
+    forward_index: bool = True,
     fields: Mapping[str, Any] | None = None,
     field_limit: int | None = None,
     flat_objects: bool = False,
@@ -83,7 +85,8 @@ def open_target(
     limit = {} if field_limit is None else {"mapping.total_fields.limit": field_limit}
     if wrote is None:
         restore: dict[str, Any] = {"refresh_interval": None}
-        meta = replace(wanted, version=__version__).with_extra(
+        rows = wanted.sparse is not None and forward_index
+        meta = replace(wanted, version=__version__, forward_index=rows).with_extra(
             **{LOADING: {"restore": restore, "corpus": corpus_name}, **(extra or {})}
         )
 
@@ -104,10 +107,16 @@ def open_target(
         _create(client, index, body, wanted_replicas, wanted_replicas if keep_replicas else 0)
         wrote = existing_record(client, index)
         check_unchanged_models(index, wrote, wanted)
+        created = True
     else:
+        created = False
         check_unchanged_models(index, wrote, wanted)
         asked = {"analyzer": analyzer, "shards": shards, "replicas": replicas}
         _check_existing(client, index, wrote, asked, keep_replicas=keep_replicas, store_vectors=store_vectors)
+        if wrote.forward_index and not forward_index:
+            raise InputError(
+                f"the index {index!r} is there already, with a forward index", "leave out --no-forward-index"
+            )
         if replicas is not None and LOADING in wrote.extra:
             wrote = _with_replicas(client, index, wrote, replicas)
         if limit:
@@ -116,6 +125,14 @@ def open_target(
             _add_fields(client, index, fields)
     name, settings = _settings(client, index)
     wait_for_primaries(client, name, patience)
+    if (
+        created
+        and wrote.forward_index
+        and (refused := _scripts_refused(client, name, int(settings["number_of_shards"])))
+    ):
+        log.warning("%r gets no forward index, because this cluster refuses scripts: %s", index, refused)
+        wrote = replace(wrote, forward_index=False)
+        write_record(client, index, wrote)
     target = Target(name, settings["uuid"], wrote, wrote.loading, f"{WRITE_ALIAS}{settings['uuid']}")
     try:
         client.indices.put_alias(index=name, name=target.write_alias, body={"is_hidden": True})
@@ -163,6 +180,24 @@ def _check_existing(
     if different:
         remedy = "leave it out, or write another index" + (" (--restart)" if loading is not None else "")
         raise InputError(f"the index {index!r} is there already, without {', '.join(different)}", remedy)
+
+
+def _scripts_refused(client: OpenSearch, index: str, shards: int) -> str | None:
+    """Why the cluster does not run the script that reads a forward index; None where it does, or may not be asked."""
+    from opensearchpy.exceptions import RequestError, TransportError
+
+    # The primaries of a new index are yellow before they are there.
+    index_health(client, index, wait_for_active_shards=str(shards), timeout="20s", request_timeout=50, ignore=408)
+    script = forward_clause({"-": 1.0}, "sparse")["script_score"]["script"]
+    on_nothing = {"index": index, "document": {}}
+    try:
+        client.scripts_painless_execute(body={"script": script, "context": "score", "context_setup": on_nothing})
+    except RequestError as error:
+        return reason_of(error)[1]
+    except TransportError as error:
+        if error.status_code not in (403, 404, 405):
+            raise
+    return None
 
 
 def _add_fields(client: OpenSearch, index: str, fields: Mapping[str, Any]) -> None:

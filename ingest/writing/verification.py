@@ -138,7 +138,7 @@ class Verification:
         if not lacking:
             return 0, 0
         again = list({document.id: document for document in reversed(documents) if document.id in lacking}.values())
-        prepared = prepare(again, vectorizer, self.target.meta.dense)
+        prepared = prepare(again, vectorizer, self.target.meta)
         outcome = writer.write(prepared.actions)
         positions = [each.position for each in prepared.unfit]
         positions += [prepared.positions[failure.position] for failure in outcome.failures]

@@ -15,7 +15,9 @@ from typing import Any
 from opensearch_neural.errors import InputError
 
 # Fields of the index that this project writes; a record that brings its own of that name would overwrite them.
-INDEX_FIELDS = frozenset({"title", "text", "url", "contents", "sparse", "dense", "pq", "parent", "passage"})
+INDEX_FIELDS = frozenset(
+    {"title", "text", "url", "contents", "sparse", "sparse_forward", "dense", "pq", "parent", "passage"}
+)
 # OpenSearch refuses a document that has one of its metadata fields among its own.
 METADATA_FIELDS = frozenset(
     {"_id", "_index", "_source", "_routing", "_field_names", "_ignored", "_nested_path", "_seq_no", "_primary_term"}

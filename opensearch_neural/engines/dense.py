@@ -131,6 +131,7 @@ class CascadeEngine(Sparse):
             dense_window=how.dense_window,
             weight=how.weight * (sum(tokens.values()) or 1.0) / (spread(table) or 1.0),
             plugin=self.opened.plugin,
+            forward=self.opened.rows,
             **page,
         )
 

@@ -77,7 +77,9 @@ class Windowed(Sparse):
         asked: dict[str, float] = {}
         while window <= WIDEST:
             stage = {**windowed["rescore"], "window_size": window}
-            windowed = {**windowed, "rescore": stage, "explain": body.get("explain", False)}
+            windowed = {**windowed, "rescore": stage}
+            if body.get("explain"):
+                windowed = queries.explained(windowed)
             answer, end = answers(client, self.opened.index, (windowed, queries.window_end(windowed)))
             if queries.certified(windowed, answer, end, self._largest(client, windowed, answer, asked)):
                 return Searched(windowed, answer, {"window": window})
@@ -147,7 +149,15 @@ class Bm25Sparse(Windowed):
     def within(self, text: str, page: Page, window: int | None) -> Body:
         how = WeightedSum.of(self.opened)
         tokens, weight = self.tokens(text, how.tokens), how.weight / self.scale
-        return queries.bm25_sparse(text, tokens, weight=weight, window=window, plugin=self.opened.plugin, **page)
+        return queries.bm25_sparse(
+            text,
+            tokens,
+            weight=weight,
+            window=window,
+            plugin=self.opened.plugin,
+            forward=self.opened.rows,
+            **page,
+        )
 
 
 class HighIdfFirst(Windowed):
@@ -169,7 +179,13 @@ class HighIdfFirst(Windowed):
         if window is None:
             return queries.neural_sparse(tokens, plugin=self.opened.plugin, **page)
         return queries.high_idf_first(
-            tokens, rare=how.rare, window=window, exact=how.exact, plugin=self.opened.plugin, **page
+            tokens,
+            rare=how.rare,
+            window=window,
+            exact=how.exact,
+            plugin=self.opened.plugin,
+            forward=self.opened.rows,
+            **page,
         )
 
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:

@@ -6,6 +6,7 @@ One index holds everything about a document, so that one request can combine it:
     contents      title and text together                    (text: what BM25 searches; not stored)
     url           the document's address                     (keyword)
     sparse        {token: weight} of the sparse encoder      (rank_features)
+    sparse_forward  the same as bytes, for rescoring        (binary doc values; `forward_index`)
     dense         the vector of the dense encoder            (knn_vector: float, byte or scalar-quantized;
                                                               of several vectors nested documents, one in each)
     pq            the M code bytes of a quantized vector     (binary doc values)
@@ -25,6 +26,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from opensearch_neural import forward_index
 from opensearch_neural.corpus.documents import RESERVED_FIELDS
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.record import DenseMeta, IndexMeta
@@ -91,6 +93,8 @@ def index_body(
     }
     if meta.sparse is not None:
         properties["sparse"] = {"type": "rank_features"}
+    if meta.forward_index:
+        properties[forward_index.FIELD] = {"type": "binary", "doc_values": True}
     if meta.dense is not None:
         mapped = knn_vector(meta.dense)
         properties["dense"] = several_vectors(mapped) if meta.dense.vectors > 1 else mapped
@@ -112,7 +116,7 @@ def index_body(
         "properties": {**(fields or {}), **properties},
     }
     if not store_vectors:
-        mappings["_source"] = {"excludes": ["sparse", "dense", "pq"]}
+        mappings["_source"] = {"excludes": ["sparse", forward_index.FIELD, "dense", "pq"]}
     return {"settings": {"index": {**index_settings, **(settings or {})}}, "mappings": mappings}
 
 

@@ -18,7 +18,8 @@ from opensearch_neural.multi_vector import FIELD
 if TYPE_CHECKING:
     from opensearchpy import AsyncOpenSearch, OpenSearch
 
-META_FORMAT = 1
+META_FORMAT = 2
+"""1 knew no forward index, and would add documents without rows to one that has it."""
 DenseType = Literal["float", "byte", "sq"]
 
 MODEL_OPTIONS = {"sparse": "--sparse", "dense": "--dense", "quantized": "--pq", "generative": "--tome"}
@@ -87,6 +88,8 @@ class IndexMeta:
     dense: DenseMeta | None = None
     passages: PassageMeta | None = None
     quantized: QuantizedMeta | None = None
+    forward_index: bool = False
+    """Whether each document's sparse weights lie beside it as a row too (`forward_index`)."""
     analyzer: str = "english"
     version: str = ""
     format: int = META_FORMAT
@@ -147,12 +150,13 @@ class IndexMeta:
                 f"the index {index!r} was written by an older version of osn, with a field for each of several vectors",
                 "ingest again, into another --index",
             )
-        known = {"format", "sparse", "dense", "passages", "quantized", "analyzer", "version"}
+        known = {"format", "sparse", "dense", "passages", "quantized", "forward_index", "analyzer", "version"}
         return cls(
             sparse=_part(index, record, "sparse", SparseMeta),
             dense=_part(index, record, "dense", DenseMeta),
             passages=_part(index, record, "passages", PassageMeta),
             quantized=_part(index, record, "quantized", QuantizedMeta),
+            forward_index=record.get("forward_index", False),
             analyzer=record.get("analyzer", "english"),
             version=record.get("version", ""),
             format=record.get("format", META_FORMAT),
@@ -163,6 +167,7 @@ class IndexMeta:
 _ENTRIES: dict[str, type] = {
     **dict.fromkeys(("sparse", "dense", "passages", "quantized", "loading", "build"), dict),
     **{"analyzer": str, "version": str, "format": int, "adding": list, "sparse_scale": float, "largest_weights": str},
+    "forward_index": bool,
 }
 _INSIDE: dict[str, dict[str, type]] = {
     "loading": {"restore": dict, "corpus": str},

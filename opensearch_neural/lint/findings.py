@@ -47,6 +47,7 @@ RULES: dict[str, str] = {
     "nested-field": "fields of nested documents are asked for within a nested query of their path, other fields outside",
     "knn-vector": "the vector has the field's dimension and type",
     "knn-filter": "a filter on neighbours belongs into the knn query, as one object",
+    "forward-index": "a script that reads rows of sparse weights is given tokens, their hashes in order, and weights",
     "quantized-table": "a look-up table has 256 numbers for each byte of a code",
     "seismic-token": "tokens of a sparse_vector field are ids of vocabulary entries",
     "seismic-collision": "ids are folded modulo 32768",

@@ -1,18 +1,41 @@
-"""The scripts that score codes: `queries.quantized_rescore` writes them."""
+"""The scripts of `queries`: those that score codes, and the one that reads rows of sparse weights."""
 
 from __future__ import annotations
 
+from opensearch_neural import forward_index
 from opensearch_neural.lint.findings import Path, Verdict
 from opensearch_neural.lint.request import Body, Request
 from opensearch_neural.lint.values import (
     as_object,
 )
+from opensearch_neural.lint.weights import check_weight
 from opensearch_neural.look_up_table import SCRIPT, WEIGHTED_SCRIPT, PackedTable
 
 
+def forward(request: Request, params: Body, path: Path) -> None:
+    """What `queries.bm25_sparse(…, forward=True)` rescores by."""
+    if request.capabilities and request.capabilities.painless is False:
+        request.report_missing_plugin(path, "painless scripts", "forward=False rescores by clauses")
+    where = (*path, "script", "params")
+    name = str(params.get("field"))
+    if (type_ := request.type_of(name)) not in (None, "binary"):
+        request.report_wrong_field((*where, "field"), name, "binary", "rejected", type_)
+    try:
+        tokens = forward_index.tokens_of(params)
+    except ValueError as error:
+        remedy = "queries.bm25_sparse(…, forward=True) makes them of tokens"
+        request.report("forward-index", "bends", where, str(error), remedy)
+        return
+    for at, weight in enumerate(tokens.values()):
+        check_weight(request, weight, (*where, "weights", at))
+
+
 def script_score(request: Request, inner: Body, path: Path) -> None:
-    """The scripts of `queries.quantized_rescore`; others are not looked into."""
+    """The scripts of `queries`; others are not looked into."""
     script = as_object(inner.get("script"))
+    if script.get("source") == forward_index.SCRIPT:
+        forward(request, as_object(script.get("params")), path)
+        return
     if script.get("source") not in (SCRIPT, WEIGHTED_SCRIPT):
         return
     if request.capabilities and request.capabilities.painless is False:

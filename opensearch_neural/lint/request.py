@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from opensearch_neural import multi_vector
+from opensearch_neural import forward_index, multi_vector
 from opensearch_neural.lint.findings import RULES, Finding, Path, Verdict, path_text
 from opensearch_neural.lint.index_description import IndexDescription
 from opensearch_neural.lint.values import as_object, number_or, whole
@@ -71,6 +71,8 @@ class Request:
             return "nested"
         if name.partition(".")[0] == multi_vector.PATH:
             return ""
+        if name == forward_index.FIELD:
+            return "binary" if self.meta.forward_index else ""
         return "binary" if name == "pq" else None
 
     @property

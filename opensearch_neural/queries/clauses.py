@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from opensearch_neural import forward_index
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -44,6 +46,18 @@ def sparse_clause(tokens: Mapping[str, float], field: str, plugin: bool, boost: 
     return {"bool": {"should": each, **boosted}}
 
 
+def forward_clause(tokens: Mapping[str, float], field: str) -> Clause:
+    """What documents score by the rows beside `field` (`forward_index`); those without any of the tokens score 0."""
+    params = forward_index.params(tokens, field + forward_index.SUFFIX)
+    script = {"source": forward_index.SCRIPT, "params": params}
+    return {"script_score": {"query": {"match_all": {}}, "script": script}}
+
+
+def rescoring_clause(tokens: Mapping[str, float], field: str, *, plugin: bool, forward: bool) -> Clause:
+    """What rescores hits with tokens: by their rows, or by clauses."""
+    return forward_clause(tokens, field) if forward and tokens else sparse_clause(tokens, field, plugin)
+
+
 def feature_clause(token: str, field: str, **boost: float) -> Clause:
     return {"rank_feature": {"field": f"{field}.{token.replace('.', DOT_ALIAS)}", "linear": {}, **boost}}
 
@@ -54,7 +68,10 @@ def held_clause(token: str, score: float, field: str) -> Clause:
 
 
 def sparse_tokens(clause: Clause) -> tuple[str, dict[str, float]]:
-    """(field, {token: weight}) of a sparse clause of this module, in either form. Raises ValueError for any other."""
+    """(field, {token: weight}) of a sparse clause of this module, in any form. Raises ValueError for any other."""
+    script = clause.get("script_score", {}).get("script", {})
+    if script.get("source") == forward_index.SCRIPT:
+        return script["params"]["field"].removesuffix(forward_index.SUFFIX), forward_index.tokens_of(script["params"])
     if "neural_sparse" in clause:
         ((field, options),) = clause["neural_sparse"].items()
         return field, dict(options["query_tokens"])

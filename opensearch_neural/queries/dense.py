@@ -156,6 +156,7 @@ def cascade(
     dense_window: int = 50,
     weight: float = 1.0,
     plugin: bool = True,
+    forward: bool = False,
     size: int = 10,
     from_: int = 0,
     field: str = "sparse",
@@ -169,13 +170,15 @@ def cascade(
     the `dense_window` best of those: three stages in one request, windows counted in each shard.
 
     The score of a hit is `high_idf_first`'s + weight · (inner product + offset), see `quantized_rescore`. table: (M, 256).
-    The second stage's window is no narrower than the third's. Windows are the same for every page.
+    The second stage's window is no narrower than the third's. Windows are the same for every page. forward: as in
+    `high_idf_first`.
     """
     first = high_idf_first(
         tokens,
         rare=rare,
         window=max(window, dense_window),
         plugin=plugin,
+        forward=forward,
         size=size,
         from_=from_,
         field=field,

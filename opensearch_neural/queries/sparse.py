@@ -14,6 +14,7 @@ from opensearch_neural.queries.clauses import (
     held_clause,
     match_clause,
     page_body,
+    rescoring_clause,
     sparse_clause,
     sparse_tokens,
     token_of,
@@ -58,6 +59,7 @@ def bm25_sparse(
     base: Clause | None = None,
     fields: Sequence[str] = ("contents",),
     plugin: bool = True,
+    forward: bool = False,
     size: int = 10,
     from_: int = 0,
     field: str = "sparse",
@@ -73,7 +75,10 @@ def bm25_sparse(
     BM25 score, and follows: the window is the same for every page, so that pages put together are one ranking without
     repeats. A window of the deepest page that is asked for, or more, gives every hit its whole score.
 
-    What the rescoring costs grows with the window and with the tokens: `rare_tokens` leaves light ones out.
+    forward: rescore by the documents' rows (`forward_index`), which costs less than clauses do. The scores are the same but
+    for the rounding of sums; an explanation does not tell the tokens apart (`explained`).
+
+    What the rescoring costs grows with the window, and by clauses with the tokens: `rare_tokens` leaves light ones out.
 
     With window=None both parts search: the exact sum over all documents, those included that hold no word of the query. It
     takes longer. `certified` tells whether a page of the window is the exact one.
@@ -82,8 +87,9 @@ def bm25_sparse(
     documents that BM25 finds get the whole score.
 
     base: a query clause that stands where BM25 stands (boosts, phrases, a user's own query); its scores must not be
-    negative, and `text` and `fields` are not used. Raises ValueError for a weight that is not above 0, a window below 1, and
-    as `bm25`.
+    negative, and `text` and `fields` are not used.
+
+    Raises ValueError for a weight that is not above 0, a window below 1, and as `bm25`.
     """
     if not 0 < weight < math.inf:
         raise ValueError(f"weight must be a number above 0, not {weight}")
@@ -97,8 +103,9 @@ def bm25_sparse(
         query = {"bool": {"must": [first], "should": [sparse_clause(tokens, field, plugin, boost=weight)]}}
     body = page_body(filtered(query, filter), size, from_, source, track_total_hits, highlight, collapse)
     if tokens and window is not None and not collapse:
-        added = {"rescore_query": sparse_clause(tokens, field, plugin), "rescore_query_weight": float(weight)}
-        body["rescore"] = {"window_size": window, "query": added}
+        added = rescoring_clause(tokens, field, plugin=plugin, forward=forward)
+        stage = {"rescore_query": added, "rescore_query_weight": float(weight)}
+        body["rescore"] = {"window_size": window, "query": stage}
     return body
 
 
@@ -131,6 +138,7 @@ def high_idf_first(
     window: int = 30,
     exact: bool = True,
     plugin: bool = True,
+    forward: bool = False,
     size: int = 10,
     from_: int = 0,
     field: str = "sparse",
@@ -151,6 +159,8 @@ def high_idf_first(
     shard. The window is the same for every page, so that pages put together are one ranking without repeats. Hits beyond it
     come behind, in the order of phase one, and their scores are not the query's; a window of the deepest page that is asked
     for, or more, gives every hit its score.
+
+    forward: phase two reads the documents' rows (`forward_index`), as in `bm25_sparse`.
 
     With `exact` the second phase scores with all tokens anew. Without, it adds the common tokens' scores to what the first
     has found and reads no rare token twice: the same sum but for the last bits of a float32, to which each phase rounds.
@@ -174,12 +184,32 @@ def high_idf_first(
     body = page_body(query, size, from_, source, track_total_hits, highlight, collapse)
     if exact:
         replaced = {"query_weight": REPLACED, "rescore_query_weight": 1.0}
-        second = {"rescore_query": sparse_clause(tokens, field, plugin), **replaced}
+        second = {"rescore_query": rescoring_clause(tokens, field, plugin=plugin, forward=forward), **replaced}
     else:
         # The sum of both phases counts, which is what OpenSearch does unless told otherwise.
-        second = {"rescore_query": sparse_clause(common, field, plugin)}
+        second = {"rescore_query": rescoring_clause(common, field, plugin=plugin, forward=forward)}
     body["rescore"] = {"window_size": window, "query": second}
     return body
+
+
+def explained(body: Body) -> Body:
+    """The body asking for explanations. What it rescores by rows it rescores by clauses then, to the same scores, because
+    OpenSearch explains of a script no more than its result."""
+    body = {**body, "explain": True}
+    if isinstance(body.get("rescore"), list):
+        return {**body, "rescore": [_by_clauses(stage) for stage in body["rescore"]]}
+    return {**body, "rescore": _by_clauses(body["rescore"])} if "rescore" in body else body
+
+
+def _by_clauses(stage: Body) -> Body:
+    clause = stage["query"]["rescore_query"]
+    if "script_score" not in clause:
+        return stage
+    try:
+        field, tokens = sparse_tokens(clause)
+    except ValueError:  # another script
+        return stage
+    return {**stage, "query": {**stage["query"], "rescore_query": sparse_clause(tokens, field, plugin=False)}}
 
 
 def searched_first(body: Body) -> tuple[str, dict[str, float]]:

@@ -19,7 +19,7 @@ META = IndexMeta(sparse=SPARSE, dense=DenseMeta("my-dense", "cccc", 4, "byte", T
 
 
 def test_vectors_stay_out_of_the_source_unless_asked_for() -> None:
-    assert index_body(META)["mappings"]["_source"] == {"excludes": ["sparse", "dense", "pq"]}
+    assert index_body(META)["mappings"]["_source"] == {"excludes": ["sparse", "sparse_forward", "dense", "pq"]}
     assert "_source" not in index_body(META, store_vectors=True)["mappings"]
 
 

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from opensearch_neural import queries
+from opensearch_neural import forward_index, queries
 from opensearch_neural.cluster.capabilities import Capabilities, quick_capabilities
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import DenseMeta, IndexMeta, QuantizedMeta, SparseMeta
@@ -30,7 +30,10 @@ from opensearch_neural.multi_vector import several_vectors, stored
 from opensearch_neural.queries import Body, Rare
 
 META = IndexMeta(
-    sparse=SparseMeta("m", "h", "q"), dense=DenseMeta("m", "h", 3, "float", True), quantized=QuantizedMeta("m", "h", 2)
+    sparse=SparseMeta("m", "h", "q"),
+    dense=DenseMeta("m", "h", 3, "float", True),
+    quantized=QuantizedMeta("m", "h", 2),
+    forward_index=True,
 )
 DOCUMENTS = 120
 TOKENS = [f"t{number}" for number in range(12)] + ["u.s", "."]
@@ -98,6 +101,13 @@ def table(parts: int) -> np.ndarray:
 def quantized(parts: int = 2, **changed: Any) -> dict[str, Any]:
     body = queries.quantized(table(parts))
     body["query"]["script_score"]["script"]["params"].update(changed)
+    return body
+
+
+def by_rows(**changed: Any) -> dict[str, Any]:
+    """A sum whose second phase reads the forward index."""
+    body = queries.bm25_sparse("rainbow", Q, window=200, forward=True, size=200)
+    body["rescore"]["query"]["rescore_query"]["script_score"]["script"]["params"].update(changed)
     return body
 
 
@@ -283,6 +293,8 @@ BENDS = [
         {"query": sparse(), "size": 20, "rescore": rescore(20)},
     ),
     Case("quantized-table", quantized(parts=3), quantized()),
+    Case("forward-index", by_rows(hashes=[3, 2, 1]), by_rows()),
+    Case("forward-index", by_rows(hashes=[1, 2, 3]), by_rows()),
     Case(
         "rescore-order",
         {"query": sparse(), "rescore": [rescore(20), rescore(60, query_weight=1.0)], "size": 20},
@@ -433,6 +445,9 @@ def written(client, *, several: bool = False) -> Iterator[str]:
         vectors: dict[str, Any] = {"dense": [1, number, 1], "bytes": [1, number, 1]}
         if several:
             vectors["several"] = stored([[1, number, 1], [number, 1, 1]])
+        hashes = forward_index.hashes_of(row)
+        packed = forward_index.packed(hashes, np.array(list(row.values()), np.float32))
+        vectors[forward_index.FIELD] = base64.b64encode(packed).decode()
         codes = {"pq": base64.b64encode(bytes([number, 255 - number])).decode()}
         lines += [{"index": {"_id": f"d{number:03}"}}, source | vectors | codes]
     answer = client.bulk(index=name, body=lines, refresh=True)

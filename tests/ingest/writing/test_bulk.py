@@ -52,11 +52,11 @@ def test_no_document_is_compared_with_those_of_a_shard_that_no_node_has(client, 
     writer = BulkWriter(client, index_name)
     writer.write(actions(2))
     assert writer._neighbour("d7") is not None
-    client.indices.close(index=index_name)
-    client.indices.put_settings(index=index_name, body={"index.routing.allocation.require._name": "nowhere"})
-    client.indices.open(index=index_name, params={"wait_for_active_shards": "0"})
-    while client.cat.shards(index=index_name, params={"format": "json"})[0]["state"] != "UNASSIGNED":
-        time.sleep(0.1)
+    client.indices.delete(index=index_name)
+    nowhere = {"number_of_replicas": 0, "index.routing.allocation.require._name": "nowhere"}
+    client.indices.create(index=index_name, body={"settings": nowhere}, params={"wait_for_active_shards": "0"})
+    (shard,) = client.cat.shards(index=index_name, params={"format": "json"})
+    assert shard["state"] == "UNASSIGNED"
     assert writer._neighbour("d7") is None
 
 

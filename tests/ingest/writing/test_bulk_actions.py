@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,12 @@ from opensearch_neural import queries
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.passages import Passage
 from opensearch_neural.errors import ModelError
+from opensearch_neural.forward_index import FIELD, token_hash, unpacked
 from opensearch_neural.index.mapping import NO_TOKEN
 from opensearch_neural.index.record import DenseMeta, IndexMeta, SparseMeta
 from opensearch_neural.models.vectors import SparseVectors
+from opensearch_neural.oracle import stored as kept
+from opensearch_neural.queries import DOT_ALIAS
 
 VOCABULARY = ["rain", "sun", "", "x" * 33_000, ".", "u.s", " ", "é"]
 TINY = float(np.finfo(np.float32).tiny)
@@ -91,6 +95,13 @@ def test_every_kind_of_weight_has_its_outcome_and_costs_no_other_document(
     found = snapshot(client, index_name)
     assert list(ODD)[:TAKEN] == sorted(found, key=list(ODD).index)
     assert report.documents == TAKEN and report.letters == len(ODD) - TAKEN
+    assert target.meta.forward_index
+    for text, source in found.items():
+        # The row beside a document holds its weights, each token once.
+        rows = {token: weight for token, weight in source["sparse"].items() if DOT_ALIAS not in token}
+        rows.pop(NO_TOKEN, None)
+        held = {token_hash(token): float(kept([weight])[0]) for token, weight in rows.items()}
+        assert unpacked(b64decode(source.get(FIELD, ""))) == held, text
     # A weight of nothing is left out, the rest of the document is as it was.
     for text in ("zero", "negative zero", "subnormal"):
         assert found[text]["sparse"] == {"sun": 0.5}
@@ -113,7 +124,7 @@ def test_short_weights_score_as_the_full_ones_do(client, index_name: str, tmp_pa
     client.indices.create(index=index_name, body={"mappings": {"properties": {"sparse": {"type": "rank_features"}}}})
     lines = bytearray()
     documents = [Document(str(n), str(n)) for n in range(len(weights))]
-    short = prepare(documents, Given({str(n): {"rain": float(weights[n])} for n in range(len(weights))}), None)
+    short = prepare(documents, Given({str(n): {"rain": float(weights[n])} for n in range(len(weights))}), IndexMeta())
     for number, action in enumerate(short.actions):
         full = orjson.dumps({"sparse": {"rain": float(weights[number])}})
         assert len(orjson.dumps(orjson.loads(action.source)["sparse"])) < len(full)
@@ -138,7 +149,7 @@ def test_short_weights_score_as_the_full_ones_do(client, index_name: str, tmp_pa
 def test_dense_vectors_that_cannot_be_indexed(vector: list[float], normalized: bool, reason: str | None) -> None:
     meta = DenseMeta("m", "h", 2, "float", normalized)
     given = Given({"a": {}, "b": {}}, {"a": [0.6, 0.8], "b": vector})
-    prepared = prepare([Document("1", "a"), Document("2", "b"), Document("3", "a")], given, meta)
+    prepared = prepare([Document("1", "a"), Document("2", "b"), Document("3", "a")], given, IndexMeta(dense=meta))
     if reason is None:
         assert prepared.positions == [0, 1, 2] and not prepared.unfit
     else:
@@ -149,14 +160,14 @@ def test_dense_vectors_that_cannot_be_indexed(vector: list[float], normalized: b
 def test_what_json_cannot_hold_is_set_aside() -> None:
     documents = [Document("1", "a", fields={"n": 2**64}), Document("2", "a\ud800"), Document("3", "a")]
     given = Given({"a": {"rain": 1.0}, "a\ud800": {"rain": 1.0}})
-    prepared = prepare(documents, given, None)
+    prepared = prepare(documents, given, IndexMeta())
     assert prepared.positions == [2]
     assert all("cannot be written as JSON" in unfit.reason for unfit in prepared.unfit)
 
 
 def test_a_passage_names_its_document() -> None:
     passage = Passage("p#0002", "a", "title", parent="p", number=2, start=7, end=8)
-    (action,) = prepare([passage], Given({"a": {}}), None).actions
+    (action,) = prepare([passage], Given({"a": {}}), IndexMeta()).actions
     assert orjson.loads(action.source) == {
         "title": "title",
         "text": "a",

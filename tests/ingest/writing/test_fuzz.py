@@ -24,6 +24,7 @@ from ingest.job import run_job
 from ingest.writing.bulk_actions import prepare
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import OsnError
+from opensearch_neural.index.record import IndexMeta
 
 FILES = int(os.environ.get("OSN_FUZZ_FILES", "1000"))
 
@@ -144,7 +145,7 @@ def test_no_damage_ends_in_a_traceback(good: dict[str, bytes], tmp_path: Path) -
             continue
         except Exception as error:
             raise AssertionError(f"file {number}, {name}, is kept at {path}") from error
-        prepared = prepare(documents, AnyText(), None)
+        prepared = prepare(documents, AnyText(), IndexMeta())
         assert len(prepared.actions) + len(prepared.unfit) == len(documents)
         assert all(each.reason for each in rejected)
         outcomes["documents"] += len(prepared.actions)
