@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 WEIGHTS = (0.1, 0.2, 0.3, WeightedSum.weight, 0.6, 0.8, 1.1, 1.5)
 """In units of the index's sparse scale."""
-WINDOWS = (20, WeightedSum.window, 100, 200)
+WINDOWS = (20, WeightedSum.window, 50, 100, 200)
 FOLDS = 5
 RESAMPLES = 2000
 SHARE_OF_WORDS = 0.5

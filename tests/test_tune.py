@@ -172,7 +172,7 @@ def test_the_smallest_window_that_surely_keeps_the_share_is_chosen() -> None:
         {"w0_45x50": [0.0] * 40},
         {"w0_45x50": [0.2, -0.2] * 20},
         # Each is best on a part of the queries and worth nothing elsewhere: what is chosen is no surer than the default.
-        {"w0_45x50": [0.02] * 40, "w0_2x50": [0.3] * 4 + [-0.01] * 36, "w0_8x50": [-0.01] * 36 + [0.3] * 4},
+        {"w0_45x30": [0.02] * 40, "w0_2x50": [0.3] * 4 + [-0.01] * 36, "w0_8x50": [-0.01] * 36 + [0.3] * 4},
     ],
 )
 def test_a_gain_that_may_be_none_is_not_chosen(gains: dict[str, list[float]]) -> None:

@@ -54,7 +54,7 @@ PRESETS: dict[str, tuple[str, ...]] = {
     "windows": (
         "bm25",
         *(f"high-idf-first+window={window}" for window in (10, 20, 30, 50, 100, 200)),
-        *(f"bm25-sparse+window={window}" for window in (20, 50, 100, 200, 400)),
+        *(f"bm25-sparse+window={window}" for window in (20, 30, 50, 100, 200, 400)),
     ),
     "processor": (
         "bm25",

@@ -45,8 +45,8 @@ BM25, TUNED, SUM, SPARSE, HIGH_IDF_FIRST, HYBRID = (
 MEASURES = ("nDCG@10", "R@100")
 FACTS = "facts"
 DIFFERENCES = [(engine, BM25) for engine in (TUNED, SUM, SPARSE, HIGH_IDF_FIRST, HYBRID)] + [(SUM, TUNED)]
-LOADED = "bm25,bm25-sparse,clauses=bm25-sparse+form=plugin,narrow=bm25-sparse+window=20,sparse,high-idf-first"
-NAMED = {"clauses": "bm25-sparse, by clauses", "narrow": "bm25-sparse, window 20"}
+LOADED = "bm25,bm25-sparse,clauses=bm25-sparse+form=plugin,wide=bm25-sparse+window=50,sparse,high-idf-first"
+NAMED = {"clauses": "bm25-sparse, by clauses", "wide": "bm25-sparse, window 50"}
 """{variant under load: its name in the table}"""
 RESAMPLES = 2000
 MOST_QUERIES = 2000

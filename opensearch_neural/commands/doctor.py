@@ -35,7 +35,7 @@ FEATURES = (
     Feature("neural_sparse", "a sparse query in one clause", "rank_feature clauses, with the same scores"),
     Feature("two_phase", "OpenSearch's own two-phase sparse search", "high-idf-first, which needs no plugin"),
     Feature("rescore", "high-idf-first: rare tokens first, all tokens for the best", "all tokens in one phase"),
-    Feature("painless", "quantized rescoring from bytes in the document", "dense rescoring by k-NN only"),
+    Feature("painless", "rescoring by the forward index and by codes", "rescoring by clauses, dense by k-NN only"),
     Feature("knn_lucene", "dense vectors: float, byte, scalar-quantized", "sparse and BM25 retrieval only"),
     Feature("knn_faiss", "dense vectors in faiss indexes", "the Lucene engine"),
     Feature("hybrid", "BM25 and vectors in one query, scores normalized", "fusion on the client"),

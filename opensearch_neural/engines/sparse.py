@@ -118,7 +118,7 @@ class Bm25Sparse(Windowed):
     finds = "the best of bm25, with what the sparse model adds"
     options = (
         Option(
-            "window", whole_number, "hits of BM25, of each shard, that get what the model adds.", "as tuned, else 50"
+            "window", whole_number, "hits of BM25, of each shard, that get what the model adds.", "as tuned, else 30"
         ),
         Option(
             "weight", positive, "what the model adds to a document's own words, beside BM25's 1.", "as tuned, else 0.45"

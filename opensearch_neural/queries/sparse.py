@@ -55,7 +55,7 @@ def bm25_sparse(
     tokens: Mapping[str, float],
     *,
     weight: float = 1.0,
-    window: int | None = 50,
+    window: int | None = 30,
     base: Clause | None = None,
     fields: Sequence[str] = ("contents",),
     plugin: bool = True,
