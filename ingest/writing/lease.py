@@ -1,8 +1,8 @@
 """A lease on the cluster: two ingests of one index do not interleave, whichever machine or $OSN_HOME they run from.
 
 A lease is a document of the index `osn-leases`, taken and renewed by one scripted update each, so that the cluster decides
-by its own clock. Who was killed leaves a lease that ends by itself; on the same machine it is seen at once that the process
-is gone.
+by its own clock. Who was killed leaves a lease that ends by itself; on the same machine (Linux) it is seen at once that the
+process is gone.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ class Lease:
                 return True
             if _is_gone(other) and self._take(gone=other["owner"]):
                 return True
-            if other.get("machine") != self._holder["machine"] and self._wait_for(other):
+            here = self._holder["machine"]  # unknown where there is no /proc: then this machine is as any other
+            if (not here or other.get("machine") != here) and self._wait_for(other):
                 return True
         except (AuthorizationException, RequestError) as error:
             log.warning("no lease on %s, so nothing guards against a second ingest: %s", self.name, error.error)
@@ -239,8 +240,13 @@ def _machine() -> str:
 
 
 def _process_start(pid: int) -> str | None:
-    """When a process began, in the kernel's own measure; None where there is none of this id."""
+    """When a process began, in the kernel's own measure; None if there is none of this id, or it only waits to be reaped.
+
+    A process whose first thread has ended is a zombie too, and goes on as long as another thread of it does.
+    """
     try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        ended = fields[0] in "ZX" and all(task.name == str(pid) for task in Path(f"/proc/{pid}/task").iterdir())
+        return None if ended else fields[19]
     except (OSError, IndexError):
         return None

@@ -430,6 +430,56 @@ def test_06_a_lease_on_another_machine_ends_by_itself_and_its_owner_stops(
     assert not lease.held(client, index_name)
 
 
+def holder_of(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """What a lease says of a process that holds it."""
+    return {
+        "owner": "another",
+        "machine": lease._machine(),
+        "pid": process.pid,
+        "process_start": lease._process_start(process.pid),
+    }
+
+
+@pytest.mark.skipif(not lease._machine(), reason="processes are looked up in /proc")
+def test_06_a_killed_process_that_nobody_reaped_is_gone() -> None:
+    """A container whose first process does not reap, or a supervisor that waits for another child, leaves such ones."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    holder = holder_of(process)
+    assert not lease._is_gone(holder)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert Path(f"/proc/{process.pid}").exists()
+    assert lease._is_gone(holder)
+    process.communicate()
+
+
+@pytest.mark.skipif(not lease._machine(), reason="processes are looked up in /proc")
+def test_06_a_process_whose_first_thread_has_ended_lives_on() -> None:
+    script = "import ctypes, sys, threading; threading.Thread(target=sys.stdin.read).start()"
+    script += "; ctypes.CDLL(None).pthread_exit(None)"
+    process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE)
+    holder = holder_of(process)
+    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+    assert not lease._is_gone(holder)
+    process.kill()
+    process.communicate()
+    assert lease._is_gone(holder)
+
+
+def test_06_where_processes_cannot_be_looked_up_a_lease_ends_by_itself(
+    client: Any, index_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "_machine", lambda: "")
+    first = lease.Lease(client, index_name, seconds=2)
+    with first:
+        with pytest.raises(ClusterError, match="is writing"), lease.Lease(client, index_name, seconds=2):
+            pass
+        first._ended.set()  # it renews no more, as one that was killed
+        with lease.Lease(client, index_name, seconds=2) as second:
+            second.check()
+
+
 # ---------------------------------------------------------------- 7: the index is deleted under way
 
 
