@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.cluster.capabilities import quick_capabilities
+from opensearch_neural.corpus.documents import FieldNames
 from opensearch_neural.engines import Engines
 from opensearch_neural.engines.engine import Engine, Page
 from opensearch_neural.errors import InputError
@@ -110,6 +111,24 @@ def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> Found:
     return Found(body, answer["took"], shown, {**searched.facts, **missing.facts, **partial}, findings, warnings)
 
 
+def find_by_body(client: OpenSearch, index: str, body: Body, *, explain: bool = False) -> Found:
+    """Search with a body of the user's own, in any index, alias or pattern.
+
+    explain: as in `find`; OpenSearch explains no hybrid query. Raises opensearch-py's errors.
+    """
+    findings = lint(body, quick_capabilities(client))
+    if explain and "hybrid" not in body.get("query", {}):
+        body = {**body, "explain": True}
+    answer = client.search(index=index, body=body)
+    partial = partial_answer(answer)
+    warnings = list(partial.values())
+    for hit in answer["hits"]["hits"]:
+        scored = "_explanation" in hit and hit["_score"] is not None
+        if scored and (told := doubt(body, shares(hit["_explanation"]), hit["_score"])):
+            warnings.append(f"{hit['_id']}: {told}")
+    return Found(body, answer["took"], [hit_of(hit) for hit in answer["hits"]["hits"]], {**partial}, findings, warnings)
+
+
 def partial_answer(answer: Mapping[str, Any]) -> dict[str, str]:
     """What an answer lacks because a shard failed or the time was over: {"shards_failed", "timed_out": in words}."""
     lacking = {}
@@ -158,9 +177,12 @@ def hit_of(
     """
     source = hit.get("_source", {})
     marked = hit.get("highlight", {})
-    excerpt = " … ".join(marked.get("text", [])) or " ".join(str(source.get("text", "")).split())[:200]
+    names = FieldNames()  # an index that `osn` did not write may have other names
+    title, text = (_text_in(source, names.find(source, part)) for part in ("title", "text"))
+    fragments = [fragment for name, of_field in marked.items() if name != "title" for fragment in of_field]
+    excerpt = " … ".join(fragments) or " ".join((text or "").split())[:200]
     shown: dict[str, Any] = {"id": document or hit["_id"], "score": hit["_score"]}
-    shown["title"] = "".join(marked.get("title", [])) or source.get("title")
+    shown["title"] = "".join(marked.get("title", [])) or title
     if document and "passage" in source:
         shown["passage"] = source["passage"]
     if source.get("url"):
@@ -174,6 +196,11 @@ def hit_of(
         shown["tokens"] = [share.to_json() for share in explained]
         shown["sum"] = sum(share.score for share in explained)
     return shown
+
+
+def _text_in(source: Mapping[str, Any], name: str | None) -> str | None:
+    value = None if name is None else source[name]
+    return value if isinstance(value, str) else None
 
 
 GROUPS = {

@@ -18,6 +18,7 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.engine_options import engine_options
 from opensearch_neural.commands.evaluate_runs import runs_command
 from opensearch_neural.commands.evaluation_options import Evaluation, chosen_baseline, evaluation_options, title_of
+from opensearch_neural.commands.templates import read_templates
 from opensearch_neural.engines import ENGINES, Engines, open_engines
 from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import InputError, ModelError
@@ -135,21 +136,6 @@ class Production:
                 f"judgements name documents like {relevant[0]!r}; --id-field names the field that holds such a name",
             )
         warn_of_absent(absent, len(relevant), self.index)
-
-
-def read_templates(named: Sequence[str]) -> dict[str, BodyTemplate]:
-    """{name: template} of NAME=FILE. Raises InputError for a name that is an engine's, and for what is no template."""
-    from opensearch_neural.body_template import BodyTemplate
-
-    templates: dict[str, BodyTemplate] = {}
-    for text in named:
-        name, equals, file = text.partition("=")
-        if not (equals and file) or name.split() != [name] or "/" in name:
-            raise InputError(f"--template {text}: expected NAME=FILE", "for instance production=query.json")
-        if name in ENGINES or name in templates:
-            raise InputError(f"--template {text}: {name!r} is an engine already", "give it another name")
-        templates[name] = BodyTemplate.read(file)
-    return templates
 
 
 def opened_index(client: OpenSearch, index: str, how: Mapping[str, Any], *, optional: bool) -> Engines | None:

@@ -11,9 +11,11 @@ import click
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
-from opensearch_neural.commands.engine_options import engine_options
+from opensearch_neural.commands.engine_options import PREFIX, engine_options
+from opensearch_neural.commands.templates import read_templates
 from opensearch_neural.engines import ENGINES, open_engines
-from opensearch_neural.hits import GROUPS, Request, find, parse_filter
+from opensearch_neural.hits import GROUPS, Found, Request, find, find_by_body, parse_filter
+from opensearch_neural.queries import Body
 
 
 @click.command()
@@ -21,6 +23,12 @@ from opensearch_neural.hits import GROUPS, Request, find, parse_filter
 @click.option("--index", required=True, help="The index, or alias, to search.")
 @click.option("--engine", default=None, help=f"One of {', '.join(ENGINES)}.  [default: bm25-sparse; "
               "bm25 where the index has no sparse vectors]")  # fmt: skip
+@click.option(
+    "--template",
+    metavar="NAME=FILE",
+    default=None,
+    help="Search with a query of your own instead: a body in JSON with {{query}} in it, for any index.",
+)
 @click.option("--size", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Hits to show.")
 @click.option("--from", "from_", type=click.IntRange(min=0), default=0, show_default=True, help="Hits to pass over.")
 @click.option(
@@ -37,6 +45,7 @@ def search(
     query: str,
     index: str,
     engine: str | None,
+    template: str | None,
     size: int,
     from_: int,
     filters: tuple[str, ...],
@@ -53,24 +62,53 @@ def search(
     osn search --index docs --engine hybrid --filter lang=en --explain "what causes a rainbow"
     osn search --index docs --engine cascade --backend onnx "what causes a rainbow"
     osn search --index docs --engine tome --urls urls/docs "what causes a rainbow"
+    osn search --index articles --template production=production.json "what causes a rainbow"
     """
+    if template is not None:
+        refuse_options_of_engines()
+        ((name, own),) = read_templates([template]).items()
+        body = own.body(query, size, from_)
+        if body_only:
+            print_body(body)
+        else:
+            show(find_by_body(connect(settings=connection), index, body, explain=explain), name, as_json, from_)
+        return
     clauses = [parse_filter(text) for text in filters]
     client = connect(settings=connection)
     engines = open_engines(client, index, **how)
     name = engine or engines.default
     asked = Request.make(engines, name, query, clauses=clauses, size=size, from_=from_, highlight=highlight)
     if body_only:
-        print(json.dumps(asked.body, indent=2, ensure_ascii=False))
+        print_body(asked.body)
         return
-    found = find(client, asked, explain=explain)
+    show(find(client, asked, explain=explain), name, as_json, from_)
+    if explain and not as_json and asked.engine.fused:
+        print(f"(scores of {name} are made after the search and are not explained by the cluster)")
+
+
+def refuse_options_of_engines() -> None:
+    """Raise UsageError for an option that says how an engine searches: a query of the user's own stands as it is."""
+    ctx = click.get_current_context()
+    of_engines = {"engine", "filters", "highlight", "sparse", "dense", "pq", "backend"}
+    for each in ctx.command.params:
+        name = each.name or ""
+        given = ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
+        if given and (name in of_engines or name.startswith(PREFIX)):
+            raise click.UsageError(f"{each.opts[0]} is about engines; what a template asks stands in its file")
+
+
+def print_body(body: Body) -> None:
+    print(json.dumps(body, indent=2, ensure_ascii=False))
+
+
+def show(found: Found, engine: str, as_json: bool, from_: int) -> None:
+    """Print what was found, for people or as JSON; warnings to stderr."""
     warn([*map(str, found.findings), *found.warnings])
     if as_json:
-        result = {"engine": name, "took_ms": found.took, **found.facts, "hits": found.hits}
+        result = {"engine": engine, "took_ms": found.took, **found.facts, "hits": found.hits}
         print(json.dumps(result, ensure_ascii=False, indent=2))
-        return
-    print_hits(found.hits, name, found.took, from_)
-    if explain and asked.engine.fused:
-        print(f"(scores of {name} are made after the search and are not explained by the cluster)")
+    else:
+        print_hits(found.hits, engine, found.took, from_)
 
 
 def warn(messages: Iterable[str]) -> None:
@@ -85,7 +123,8 @@ def print_hits(hits: list[dict[str, Any]], engine: str, took: int, from_: int = 
         return
     print(f"{engine}, {took} ms")
     for rank, hit in enumerate(hits, from_ + 1):
-        click.echo(f"\n{rank:>3}. {hit['score']:.4f}  {click.style(_marks(hit['title'] or hit['id']), bold=True)}")
+        score = "no score" if hit["score"] is None else f"{hit['score']:.4f}"  # sorted by something else
+        click.echo(f"\n{rank:>3}. {score}  {click.style(_marks(hit['title'] or hit['id']), bold=True)}")
         passage = f", passage {hit['passage']['number']}" if "passage" in hit else ""
         click.echo(f"     {hit['id']}{passage}" + (f"  {hit['url']}" if hit.get("url") else ""))
         if hit["excerpt"]:

@@ -242,3 +242,71 @@ def test_an_argument_of_any_command_that_is_not_utf_8_is_named(arguments: list[s
     done = subprocess.run([str(Path(sys.executable).with_name("osn")), *arguments], capture_output=True, timeout=60)
     assert done.returncode == 1
     assert b"is not UTF-8 at character" in done.stderr and b"Traceback" not in done.stderr
+
+
+@pytest.fixture
+def articles(client, index_name: str, tmp_path: Path) -> tuple[str, str]:
+    """An index that `osn` did not write, and the query of the application that searches it, as NAME=FILE."""
+    lines = []
+    for number, body in enumerate(["the rainbow and the rain", "rain", "a rainbow", "a fish"]):
+        lines += [{"index": {"_id": f"d{number}"}}, {"title": f"Number {number}", "body": body, "views": number}]
+    client.indices.create(index=index_name, body={"settings": {"number_of_replicas": 0}})
+    client.bulk(index=index_name, body=lines, refresh=True)
+    query = {"match": {"body": "{{query}}"}}
+    body = {"query": query, "highlight": {"fields": {"body": {}}}, "aggs": {"v": {"max": {"field": "views"}}}}
+    (tmp_path / "production.json").write_text(json.dumps(body))
+    (tmp_path / "newest.json").write_text(json.dumps({"query": query, "sort": [{"views": "desc"}]}))
+    return index_name, f"production={tmp_path / 'production.json'}"
+
+
+@pytest.mark.cluster
+def test_productions_own_query_is_searched_with_in_an_index_that_osn_did_not_write(
+    client, articles: tuple[str, str], cluster_url: str
+) -> None:
+    index, template = articles
+    asked = ["--index", index, "--template", template, "the rainbow"]
+    answer = json.loads(osn(cluster_url, *asked, "--json", "--explain").stdout)
+    assert answer["engine"] == "production"
+    expected = client.search(index=index, body={"query": {"match": {"body": "the rainbow"}}})["hits"]["hits"]
+    assert [(hit["id"], hit["score"]) for hit in answer["hits"]] == [(hit["_id"], hit["_score"]) for hit in expected]
+    assert answer["hits"][0]["excerpt"] == "<em>the</em> <em>rainbow</em> and <em>the</em> rain"
+    for hit in answer["hits"]:
+        assert {token["token"] for token in hit["tokens"]} <= {"the", "rainbow"}
+        assert hit["sum"] == pytest.approx(hit["score"], rel=1e-5)
+    assert [hit["id"] for hit in json.loads(osn(cluster_url, *asked, "--json", "--from", "1").stdout)["hits"]] == ["d2"]
+    shown = osn(cluster_url, *asked)
+    assert shown.stdout.startswith("production, ") and "Number 0" in shown.stdout and not shown.stderr
+    body = json.loads(osn(cluster_url, *asked, "--body", "--size", "3").stdout)
+    assert body["query"] == {"match": {"body": "the rainbow"}} and body["size"] == 3
+
+
+@pytest.mark.cluster
+def test_hits_that_a_query_of_ones_own_sorts_have_no_score(articles: tuple[str, str], cluster_url: str) -> None:
+    index, template = articles
+    newest = template.replace("production", "newest")
+    shown = osn(cluster_url, "--index", index, "--template", newest, "--explain", "rainbow")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.index("1. no score  Number 2") < shown.stdout.index("2. no score  Number 0")
+    assert "a rainbow" in shown.stdout  # the text is found by its usual names
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--engine", "bm25"], "--engine is about engines"),
+        (["--filter", "views=1"], "--filter is about engines"),
+        (["--rare", "count:3"], "--rare is about engines"),
+        (["--template", "bm25=x.json"], "'bm25' is an engine already"),
+        (["--template", "production.json"], "expected NAME=FILE"),
+        (["--template", "production=absent.json"], "the template absent.json cannot be read"),
+    ],
+)
+def test_what_a_query_of_ones_own_leaves_no_room_for(
+    articles: tuple[str, str], cluster_url: str, arguments: list[str], message: str
+) -> None:
+    index, template = articles
+    named = [] if "--template" in arguments else ["--template", template]
+    done = osn(cluster_url, "--index", index, *named, *arguments, "rainbow")
+    assert done.returncode != 0
+    assert message in done.stderr and "Traceback" not in done.stderr
