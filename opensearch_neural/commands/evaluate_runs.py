@@ -24,7 +24,7 @@ def runs_command(evaluation: Evaluation, files: tuple[Path, ...]) -> None:
     osn eval runs bm25.trec mine.trec --qrels judged.qrels
     osn eval runs a.trec b.trec c.trec --data data/scifact --baseline b --segments segments.tsv --json
     """
-    from opensearch_neural.evaluation.engine_comparison import PAGE, EngineResult, unjudged_share
+    from opensearch_neural.evaluation.engine_comparison import PAGE, EngineResult, unjudged_hits
     from opensearch_neural.evaluation.measures import measure
     from opensearch_neural.evaluation.results import Summary, data_facts
     from opensearch_neural.evaluation.run_files import read_run
@@ -43,7 +43,7 @@ def runs_command(evaluation: Evaluation, files: tuple[Path, ...]) -> None:
         if measured.unjudged:
             click.echo(f"warning: {file}: {measured.unjudged:,} queries have no judgement and are left out", err=True)
         shown = {PAGE: run} if evaluation.report else {}
-        results.append(EngineResult(name, measured, shown, unjudged=unjudged_share(run, judged.qrels)))
+        results.append(EngineResult(name, measured, shown, unjudged=unjudged_hits(run, judged.qrels)))
     names = [result.engine for result in results]
     against = chosen_baseline(evaluation.baseline, names, names[0])
     summary = Summary.of_this_run(

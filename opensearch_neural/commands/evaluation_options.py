@@ -120,8 +120,7 @@ class Evaluation:
         from opensearch_neural.evaluation.engine_comparison import engine_rows
         from opensearch_neural.evaluation.segments import segment_rows
 
-        measured = {result.engine: result.measured for result in results}
-        segments = segment_rows(judged.name, measured, self.segment_of(judged), baseline=against, seed=self.seed)
+        segments = segment_rows(judged.name, results, self.segment_of(judged), baseline=against, seed=self.seed)
         return [*engine_rows(judged.name, results, baseline=against, seed=self.seed), *segments]
 
     def facts(self, judged: JudgedQueries) -> list[Data]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.cluster.errors import translate_errors
@@ -17,9 +17,9 @@ from opensearch_neural.corpus.passages import joined
 from opensearch_neural.engines import BodyOf, Engines
 from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.comparison import detectable, holm
+from opensearch_neural.evaluation.comparison import detectable
 from opensearch_neural.evaluation.measures import Measured, Qrels, cutoff, label, measure, parse_measures, rank
-from opensearch_neural.evaluation.result_rows import rows
+from opensearch_neural.evaluation.result_rows import holm_rows, rows
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.index.record import existing_record
 from opensearch_neural.queries import Body, neural_sparse, searched_first
@@ -57,8 +57,14 @@ class EngineResult:
     """How long making each of these bodies took; for dense engines mostly the model's time."""
     certified: Sequence[bool] | None = None
     """Of each query, whether its page is certainly that of all documents; None where that can't be proved."""
-    unjudged: float | None = None
-    """The share of the first ten hits that nobody judged; None where there are no hits."""
+    unjudged: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """{query: (hits that nobody judged, hits)} of the first ten."""
+
+    def unjudged_share(self, queries: Collection[str] | None = None) -> float | None:
+        """The share of the first ten hits that nobody judged, of all queries or of some; None where there are no hits."""
+        pages = [page for query, page in self.unjudged.items() if queries is None or query in queries]
+        hits = sum(of_query for _, of_query in pages)
+        return sum(unjudged for unjudged, _ in pages) / hits if hits else None
 
 
 @dataclass(frozen=True)
@@ -130,13 +136,13 @@ def run_retriever(
     measured = replace(
         parts[0], per_query={name: per_query[name] for name in names}, mean={name: mean[name] for name in names}
     )
-    return EngineResult(retriever.name, measured, runs, unjudged=unjudged_share(next(iter(runs.values())), qrels))
+    return EngineResult(retriever.name, measured, runs, unjudged=unjudged_hits(next(iter(runs.values())), qrels))
 
 
-def unjudged_share(run: Run, qrels: Qrels) -> float | None:
-    """The share of the first ten hits of judged queries that have no judgement; None where there are no hits."""
-    hits = [(query, document) for query in qrels for document, _ in rank(run.get(query, {}))[:PAGE]]
-    return sum(document not in qrels[query] for query, document in hits) / len(hits) if hits else None
+def unjudged_hits(run: Run, qrels: Qrels) -> dict[str, tuple[int, int]]:
+    """{judged query: (hits without judgement, hits)} of the first ten."""
+    pages = {query: [document for document, _ in rank(run.get(query, {}))[:PAGE]] for query in qrels}
+    return {query: (sum(hit not in qrels[query] for hit in hits), len(hits)) for query, hits in pages.items()}
 
 
 def without_own_documents(run: Run, own_documents: Collection[str], size: int) -> Run:
@@ -318,8 +324,8 @@ def engine_rows(
     made = rows(data, measured, baseline=baseline, seed=seed)
     made += holm_rows(made) + detectable_rows(made, measured)
     for result in results:
-        if result.unjudged is not None:
-            made.append(Row(data, result.engine, UNJUDGED, result.unjudged, None, None, result.measured.queries))
+        if (share := result.unjudged_share()) is not None:
+            made.append(Row(data, result.engine, UNJUDGED, share, None, None, result.measured.queries))
         for what, times in (("", result.latency), ("encode ", result.encode_ms)):
             if times is not None:
                 for name, value in (("P50 ms", times.p50), ("P99 ms", times.p99)):
@@ -328,19 +334,6 @@ def engine_rows(
             share = sum(result.certified) / max(1, len(result.certified))
             made.append(Row(data, result.engine, CERTIFIED, share, None, None, len(result.certified)))
     return made
-
-
-def holm_rows(made: Sequence[Row]) -> list[Row]:
-    """The p-values of each measure, corrected for the number of engines that are compared with the baseline."""
-    family: dict[str, list[Row]] = {}
-    for row in made:
-        if row.kind == "p-value":
-            family.setdefault(row.measure, []).append(row)
-    return [
-        replace(row, kind="holm", value=value)
-        for of_measure in family.values()
-        for row, value in zip(of_measure, holm([row.value for row in of_measure]), strict=True)
-    ]
 
 
 def detectable_rows(made: Sequence[Row], measured: Mapping[str, Measured]) -> list[Row]:

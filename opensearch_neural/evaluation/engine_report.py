@@ -93,11 +93,13 @@ def print_differences(whole: Sequence[Row], others: Sequence[str], measures: Seq
 def print_segments(rows: Sequence[Row], measures: Sequence[str], baseline: str | None) -> None:
     """A line for each segment and engine: means with intervals, and the first measure's difference to the baseline."""
     if rows:
-        print("\nsegments [95% interval]\n")
+        compared = [row for row in rows if row.kind == "holm" and row.measure == measures[0]]
+        holm = f", p corrected for {len(compared)} comparisons (Holm)" if len(compared) > 1 else ""
+        print(f"\nsegments [95% interval]{holm}\n")
         queries = {row.set: row.n for row in rows}
         named = [replace(row, set=f"{row.set} ({queries[row.set]:,} queries)") for row in rows]
-        columns = [*measures, *([f"{measures[0]} - {baseline}"] if baseline else [])]
-        print(result_table(named, columns, intervals=True))
+        against = [f"{measures[0]} - {baseline}", *dict.fromkeys(row.column for row in compared)] if baseline else []
+        print(result_table(named, [*measures, UNJUDGED, *against], intervals=True))
 
 
 def difference(row: Row, p: Row) -> str:

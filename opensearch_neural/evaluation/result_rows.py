@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from opensearch_neural.evaluation.comparison import Comparison, compare, interval
+from opensearch_neural.evaluation.comparison import Comparison, compare, holm, interval
 from opensearch_neural.evaluation.measures import Measured, label
 from opensearch_neural.evaluation.results import Engine, Row
 
@@ -66,6 +66,19 @@ def _compared(row: Row, baseline: Engine, comparison: Comparison) -> list[Row]:
         baseline_label=str(baseline) if baseline.seed != seed else "",
     )
     return [compared, replace(compared, value=comparison.p, low=None, high=None, kind="p-value")]
+
+
+def holm_rows(made: Sequence[Row]) -> list[Row]:
+    """The p-values of each measure, corrected for their number: a comparison for each engine, or engine and segment."""
+    family: dict[str, list[Row]] = {}
+    for row in made:
+        if row.kind == "p-value":
+            family.setdefault(row.measure, []).append(row)
+    return [
+        replace(row, kind="holm", value=value)
+        for of_measure in family.values()
+        for row, value in zip(of_measure, holm([row.value for row in of_measure]), strict=True)
+    ]
 
 
 def _engine(name: str | Engine) -> Engine:

@@ -16,8 +16,9 @@ from opensearch_neural.corpus.json_lines import parse_object
 from opensearch_neural.corpus.judgements import QUERY_NAMES
 from opensearch_neural.corpus.text_files import BadLine, open_binary, read_lines
 from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.engine_comparison import UNJUDGED, EngineResult
 from opensearch_neural.evaluation.measures import Measured
-from opensearch_neural.evaluation.result_rows import rows
+from opensearch_neural.evaluation.result_rows import holm_rows, rows
 from opensearch_neural.evaluation.results import Row
 
 SEGMENT = ("segment",)
@@ -89,21 +90,21 @@ def by_frequency(frequencies: Mapping[str, float], names: Sequence[str]) -> dict
 
 
 def segment_rows(
-    data: str,
-    measured: Mapping[str, Measured],
-    segments: Mapping[str, str],
-    *,
-    baseline: str | None,
-    seed: int = 0,
+    data: str, results: Sequence[EngineResult], segments: Mapping[str, str], *, baseline: str | None, seed: int = 0
 ) -> list[Row]:
-    """The rows of each segment, as a set of its own: "docs: head"."""
+    """The rows of each segment, as a set of its own: "docs: head". p-values are corrected for all segments together."""
     made: list[Row] = []
     for segment in dict.fromkeys(segments.values()):
         queries = {query for query, of in segments.items() if of == segment}
-        parts = {engine: restricted(each, queries) for engine, each in measured.items()}
-        if next(iter(parts.values())).queries:
-            made += rows(f"{data}: {segment}", parts, baseline=baseline, seed=seed)
-    return made
+        parts = {result.engine: restricted(result.measured, queries) for result in results}
+        if not (count := next(iter(parts.values())).queries):
+            continue
+        name = f"{data}: {segment}"
+        made += rows(name, parts, baseline=baseline, seed=seed)
+        for result in results:
+            if (share := result.unjudged_share(queries)) is not None:
+                made.append(Row(name, result.engine, UNJUDGED, share, None, None, count))
+    return made + holm_rows(made)
 
 
 def restricted(measured: Measured, queries: set[str]) -> Measured:

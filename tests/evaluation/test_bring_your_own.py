@@ -70,10 +70,19 @@ def test_segments_have_rows_of_their_own(folder: Path) -> None:
     assert rows["judged: brand", "base", "MRR@10"].value == 0.75 and rows["judged: brand", "base", "MRR@10"].n == 2
     assert rows["judged: other", "better", "MRR@10 - base"].value == 1.0
     assert "1 judged queries are in no segment" in result.stderr
+    # brand: of base's b, a, and c none is unjudged; other: base has no hit, better's d is judged.
+    assert rows["judged: brand", "base", "unjudged@10"].value == 0
+    assert ("judged: other", "base", "unjudged@10") not in rows
+    p = "p(MRR@10 - base)"
+    raw = {name: rows[f"judged: {name}", "better", p].value for name in ("brand", "other")}
+    corrected = {name: rows[f"judged: {name}", "better", f"Holm's {p}"].value for name in raw}
+    assert corrected[min(raw, key=raw.__getitem__)] == pytest.approx(min(1, 2 * min(raw.values())))
     (folder / "searches.csv").write_text("q1,90\nq2,5\nq3,4\nq4,1\n")
     by_count = ["--segments", "head,tail", "--frequencies", str(folder / "searches.csv")]
     text = runs(folder, "--measures", "RR@10", *by_count).stdout
     assert "judged: head (1 queries)" in text and "judged: tail (3 queries)" in text
+    assert "segments [95% interval], p corrected for 2 comparisons (Holm)" in text
+    assert "Holm's p(MRR@10 - base)" in text[text.index("segments") :]
 
 
 def test_head_torso_and_tail_have_about_as_many_searches_each() -> None:
