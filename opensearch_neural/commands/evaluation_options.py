@@ -197,9 +197,9 @@ def evaluation_options(command: Command) -> Command:
         click.option("--data", type=FILE, default=None, help="A folder in BEIR layout: queries and qrels/SPLIT.tsv."),
         click.option("--split", default="test", show_default=True, help="Which judgements of --data."),
         click.option(
-            "--queries", type=FILE, default=None, help="Instead of --data: the queries, as jsonl, tsv or csv."
+            "--queries", type=FILE, default=None, help="Instead of --data: the queries: jsonl, tsv, csv or TREC topics."
         ),
-        click.option("--qrels", type=FILE, default=None, help="Instead of --data: the judgements, as TREC or BEIR."),
+        click.option("--qrels", type=FILE, default=None, help="Instead of --data: the judgements, TREC's or BEIR's."),
         click.option(
             "--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N judged queries."
         ),

@@ -18,6 +18,7 @@ from opensearch_neural.corpus.json_lines import parse_object
 from opensearch_neural.corpus.reader import COMPRESSIONS, format_of, is_folder
 from opensearch_neural.corpus.separated_values import read_csv, read_tsv
 from opensearch_neural.corpus.text_files import BadLine, open_binary, read_lines
+from opensearch_neural.corpus.topics import is_topics, read_topics
 from opensearch_neural.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,8 @@ def _judged(query_file: Path, qrels_file: Path) -> tuple[dict[str, str], dict[st
         if not judged:
             raise InputError(
                 f"{qrels_file} judges {without_text:,} queries, and {query_file} has the text of none of "
-                f"them, {first!r} first"
+                f"them, {first!r} first",
+                f"the queries have ids like {next(iter(texts))!r}" if texts else "it holds no query",
             )
         log.warning(
             "%s: %s judged queries are left out, %r first: %s has no text of them",
@@ -102,19 +104,23 @@ def _judged(query_file: Path, qrels_file: Path) -> tuple[dict[str, str], dict[st
 
 
 def read_queries(path: str | Path) -> dict[str, str]:
-    """{query id: text} of jsonl (BEIR's `_id` and `text`) or tsv (id and text, header or not), also compressed.
+    """{query id: text} of jsonl (`_id` and `text`), tsv (id and text, header or not) or TREC topics, also compressed.
 
     Raises InputError with file and line at the first line that is not a query, or repeats an id with another text.
     """
     place = Path(path)
     if is_folder(place):
         place = _query_file(place)
-    stream, file = open_binary(str(place))
     queries: dict[str, str] = {}
-    if place.name.removesuffix(".gz").removesuffix(".zst").endswith((".tsv", ".txt", ".csv")):
+    stream, file = open_binary(str(place))
+    entries: Iterable[tuple[int, str, str]]
+    if is_topics(place):
+        stream.close()
+        entries = read_topics(place)
+    elif place.name.removesuffix(".gz").removesuffix(".zst").endswith((".tsv", ".txt", ".csv")):
         read_rows = read_csv if ".csv" in place.suffixes else read_tsv
         rows = read_rows(stream, file, QUERY_NAMES, raise_rejected)
-        entries: Iterable[tuple[int, str, str]] = ((query.line or 0, query.id, query.text) for query in rows)
+        entries = ((query.line or 0, query.id, query.text) for query in rows)
     else:
         entries = _json_queries(stream, file)
     for line, id, text in entries:
