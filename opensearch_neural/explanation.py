@@ -110,8 +110,8 @@ def told_apart(explained: Iterable[Share], words: Collection[str]) -> list[Share
     return [replace(share, literal=share.token in words) if share.source == "sparse" else share for share in explained]
 
 
-def predicted(body: Body, explained: Iterable[Share]) -> float:
-    """The score that the oracle works out for the body and a document with these sparse weights.
+def predicted(body: Body, hits: Sequence[Iterable[Share]]) -> list[float]:
+    """The score that the oracle works out for the body and each hit, a document with the sparse weights of its shares.
 
     Of the query that is not sparse, which is BM25 as a rule, it takes the shares. Raises InputError for a body with several
     such queries, or with codes.
@@ -120,35 +120,46 @@ def predicted(body: Body, explained: Iterable[Share]) -> float:
 
     from opensearch_neural.oracle import StoredWeights, predict
 
-    weights: dict[str, float] = {}
-    base = 0.0
-    for share in explained:
-        if share.document_weight is not None:
-            weights[share.token] = share.document_weight
-        else:
-            base += share.score
+    weights: list[dict[str, float]] = [{} for _ in hits]
+    bases = np.zeros(len(hits))
+    for number, explained in enumerate(hits):
+        for share in explained:
+            if share.document_weight is not None:
+                weights[number][share.token] = share.document_weight
+            else:
+                bases[number] += share.score
     asked: list[Clause] = []
 
     def known(clause: Clause) -> Floats:
         asked.append(clause)
         if len(asked) > 1 or "script_score" in clause:
             raise InputError("the score of a body with several queries that are not sparse is not predicted")
-        return np.array([base], np.float32)
+        return bases.astype(np.float32)
 
-    return predict(body, StoredWeights.of([weights]), known=known).get(0, 0.0)
+    scores = predict(body, StoredWeights.of(weights), known=known)
+    return [scores.get(number, 0.0) for number in range(len(hits))]
 
 
-def doubt(body: Body, explained: Sequence[Share], score: float) -> str | None:
-    """What speaks against the shares of a hit with this score, in words; None where they add up and the oracle agrees."""
-    total = sum(share.score for share in explained)
+def doubts(body: Body, hits: Sequence[tuple[Sequence[Share], float]]) -> list[str | None]:
+    """What speaks against the shares of each hit, in words; None where they add up and the oracle agrees.
+
+    hits: (shares, score) of each
+    """
+    try:
+        expected: Sequence[float | None] = predicted(body, [explained for explained, _ in hits])
+    except InputError:  # a body that the oracle does not know
+        expected = [None] * len(hits)
+    return [
+        _doubt(sum(share.score for share in explained), score, by_oracle)
+        for (explained, score), by_oracle in zip(hits, expected, strict=True)
+    ]
+
+
+def _doubt(total: float, score: float, expected: float | None) -> str | None:
     if abs(total - score) > TOLERANCE * abs(score):
         return f"the shares add up to {total:.4f}, and the score is {score:.4f}"
-    try:
-        expected = predicted(body, explained)
-    except InputError:
-        return None  # a body that the oracle does not know
-    if abs(score) < LOST * abs(expected):
-        return None  # a hit beyond the window
+    if expected is None or abs(score) < LOST * abs(expected):  # the latter of a hit beyond the window
+        return None
     if abs(expected - score) > TOLERANCE * abs(score):
         return f"by its tokens' weights the score would be {expected:.4f}, and it is {score:.4f}"
     return None

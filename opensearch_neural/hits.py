@@ -12,7 +12,7 @@ from opensearch_neural.corpus.documents import FieldNames
 from opensearch_neural.engines import Engines
 from opensearch_neural.engines.engine import Engine, Page
 from opensearch_neural.errors import InputError
-from opensearch_neural.explanation import doubt, shares, told_apart
+from opensearch_neural.explanation import Share, doubts, shares, told_apart
 from opensearch_neural.lint import lint
 from opensearch_neural.lint.findings import Finding
 from opensearch_neural.queries import Body, Clause, best_passages, explained
@@ -99,15 +99,22 @@ def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> Found:
     if not hits:
         unknown = unknown_fields(client, index, clauses)
         warnings += [f"{index!r} has no field {field!r} to filter by" for field in unknown]
-    for hit in hits:
-        if "_explanation" in hit and (told := doubt(body, shares(hit["_explanation"]), hit["_score"])):
-            warnings.append(f"{hit['_id']}: {told}")
     encoder = engines.models.query_encoder if explain and "sparse" in engine.needs() else None
     if engines.meta.passages:
         best = best_passages(body, hits, size=asked.page["size"], from_=asked.page["from_"])
-        shown = [hit_of(hit, document=id, encoder=encoder) for id, hit in best]
     else:
-        shown = [hit_of(hit, encoder=encoder) for hit in hits]
+        best = [(hit["_id"], hit) for hit in hits]
+    adding = [shares(hit["_explanation"]) if "_explanation" in hit else None for _, hit in best]
+    explained_hits = [
+        (id, each, hit["_score"]) for (id, hit), each in zip(best, adding, strict=True) if each is not None
+    ]
+    for (id, *_), doubt in zip(explained_hits, doubts(body, [each[1:] for each in explained_hits]), strict=True):
+        if doubt:
+            warnings.append(f"{id}: {doubt}")
+    shown = [
+        hit_of(hit, document=id if engines.meta.passages else None, encoder=encoder, adding=each)
+        for (id, hit), each in zip(best, adding, strict=True)
+    ]
     return Found(body, answer["took"], shown, {**searched.facts, **missing.facts, **partial}, findings, warnings)
 
 
@@ -168,12 +175,17 @@ def unknown_fields(client: OpenSearch, index: str, clauses: Sequence[Mapping[str
 
 
 def hit_of(
-    hit: Mapping[str, Any], *, document: str | None = None, encoder: QueryEncoder | None = None
+    hit: Mapping[str, Any],
+    *,
+    document: str | None = None,
+    encoder: QueryEncoder | None = None,
+    adding: Sequence[Share] | None = None,
 ) -> dict[str, Any]:
     """A hit as `osn search` shows it: id, score, title, url, an excerpt, and what adds to its score when explained.
 
     document: the id of the document whose passage the hit is; the passage is shown too then
     encoder: tells which tokens of a sparse model stand in the text
+    adding: what adds to its score; None: it is read from the hit's explanation, if it has one
     """
     source = hit.get("_source", {})
     marked = hit.get("highlight", {})
@@ -188,13 +200,13 @@ def hit_of(
     if source.get("url"):
         shown["url"] = source["url"]
     shown["excerpt"] = " ".join(excerpt.split())
-    if "_explanation" in hit:
-        explained = shares(hit["_explanation"])
+    if adding is None and "_explanation" in hit:
+        adding = shares(hit["_explanation"])
+    if adding is not None:
         if encoder is not None:
-            text = f"{source.get('title') or ''} {source.get('text') or ''}"
-            explained = told_apart(explained, set(encoder.tokenizer.encode(text, add_special_tokens=False).tokens))
-        shown["tokens"] = [share.to_json() for share in explained]
-        shown["sum"] = sum(share.score for share in explained)
+            adding = told_apart(adding, encoder.tokens_in(f"{source.get('title') or ''} {source.get('text') or ''}"))
+        shown["tokens"] = [share.to_json() for share in adding]
+        shown["sum"] = sum(share.score for share in adding)
     return shown
 
 

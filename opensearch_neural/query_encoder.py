@@ -217,20 +217,26 @@ class QueryEncoder:
 
     def encode(self, text: str) -> dict[str, float]:
         """{token: weight} in the order of first appearance: distinct tokens, weights above 0, no special tokens."""
-        text = encodable(self.prompt + text)
-        if not self._word_by_word:
-            return self._weigh(self._ids(text))
-        ids: list[int] = []
-        for word in text.split(" "):
-            known = self._ids_of_word.get(word)
-            ids += self._remembered(word) if known is None else known
-        return self._weigh(ids)
+        return self._weigh(self._ids_word_by_word(encodable(self.prompt + text)))
+
+    def tokens_in(self, text: str) -> set[str]:
+        """All tokens that a document's text holds, whatever they weigh and however long it is."""
+        return {self._tokens[id_] for id_ in self._ids_word_by_word(encodable(text))}
 
     def encode_batch(self, texts: Iterable[str]) -> list[dict[str, float]]:
         """`encode` of every text, on all cores."""
         prompted = [encodable(self.prompt + text) for text in texts]
         encodings = self.tokenizer.encode_batch_fast(prompted, add_special_tokens=False)
         return [self._weigh(encoding.ids) for encoding in encodings]
+
+    def _ids_word_by_word(self, text: str) -> list[int]:
+        if not self._word_by_word:
+            return self._ids(text)
+        ids: list[int] = []
+        for word in text.split(" "):
+            known = self._ids_of_word.get(word)
+            ids += self._remembered(word) if known is None else known
+        return ids
 
     def _ids(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False).ids

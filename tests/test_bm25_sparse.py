@@ -192,7 +192,7 @@ def test_the_shares_of_bm25_and_of_each_token_add_up_and_the_oracle_agrees(
     for hit in hits:
         explained = shares(hit["_explanation"])
         assert sum(share.score for share in explained) == pytest.approx(hit["_score"], rel=1e-5)
-        assert predicted(body, explained) == pytest.approx(hit["_score"], rel=1e-5)
+        assert predicted(body, [explained]) == [pytest.approx(hit["_score"], rel=1e-5)]
         for share in explained:
             if share.source == "sparse":
                 assert share.query_weight == pytest.approx(0.3 * asked[share.token], rel=1e-5)

@@ -79,4 +79,4 @@ def test_the_shares_add_up_to_the_score_and_the_oracle_agrees(
             explained = shares(hit["_explanation"])
             assert not [share for share in explained if share.source == "other"]
             assert sum(share.score for share in explained) == pytest.approx(hit["_score"], rel=1e-5)
-            assert predicted(body, explained) == pytest.approx(hit["_score"], rel=1e-5)
+            assert predicted(body, [explained]) == [pytest.approx(hit["_score"], rel=1e-5)]

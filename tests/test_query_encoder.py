@@ -40,6 +40,12 @@ def test_a_query_is_its_distinct_tokens_in_order_of_appearance(encoder: QueryEnc
     assert list(weights.items()) == [("the", 0.25), ("rainbow", 7.5), ("in", 1.0)]
 
 
+@pytest.mark.parametrize("text", [SENTENCE, "[MASK] a\nrainbow", "sky " * 2000 + "café", "\ud800 sun", ""])
+def test_the_tokens_in_a_text_are_all_that_the_tokenizer_finds(encoder: QueryEncoder, text: str) -> None:
+    tokens = encoder.tokenizer.encode(text.replace("\ud800", "\ufffd"), add_special_tokens=False).tokens
+    assert encoder.tokens_in(text) == encoder.tokens_in(text) == set(tokens)
+
+
 def test_a_token_that_the_table_does_not_list_weighs_one(encoder: QueryEncoder) -> None:
     assert encoder.encode("sky") == {"sky": 1.0}
 

@@ -202,12 +202,12 @@ def explained(body: Body) -> Body:
 
 
 def _by_clauses(stage: Body) -> Body:
-    clause = stage["query"]["rescore_query"]
-    if "script_score" not in clause:
-        return stage
     try:
-        field, tokens = sparse_tokens(clause)
-    except ValueError:  # another script
+        clause = stage["query"]["rescore_query"]
+        field, tokens = sparse_tokens(clause) if "script_score" in clause else ("", {})
+    except (AttributeError, KeyError, TypeError, ValueError):  # another script, or no stage that OpenSearch takes
+        return stage
+    if not field:
         return stage
     return {**stage, "query": {**stage["query"], "rescore_query": sparse_clause(tokens, field, plugin=False)}}
 

@@ -19,8 +19,9 @@ from starlette.testclient import TestClient
 
 from opensearch_neural.cli import osn
 from opensearch_neural.ui.application import application
-from opensearch_neural.ui.columns import Searcher
+from opensearch_neural.ui.columns import REPEATS, WARMING, Searcher, measure_times
 from opensearch_neural.ui.comparison import shift
+from opensearch_neural.ui.state import Column, State
 
 pytestmark = pytest.mark.cluster
 
@@ -76,6 +77,27 @@ def test_a_body_of_the_users_own_is_a_column_and_is_linted(page: TestClient) -> 
     assert "rescore.window_size" in shown.text
 
 
+def test_a_body_that_rescores_by_rows_is_explained_by_its_tokens(page: TestClient, searcher: Searcher) -> None:
+    column = Column("bm25-sparse", searcher.indexes[0])
+    body = searcher.body_text(column, State(query="rainbow light", columns=(column,)))
+    assert "script_score" in body
+    asked = {"q": "rainbow light", "engine": "own body", "body": body.replace("rainbow light", "{{query}}")}
+    shown = Elements(page.get("/", params=asked).text)
+    assert "sparse" in (shown.of("svg", "bar")[0]["aria-label"] or "")
+    assert "[all tokens]" not in shown.text
+
+
+def test_times_are_those_of_what_an_application_sends(searcher: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[dict[str, Any]] = []
+    search = searcher.client.search
+    monkeypatch.setattr(searcher.client, "search", lambda **asked: sent.append(asked["body"]) or search(**asked))
+    column = Column("bm25-sparse", searcher.indexes[0])
+    state = State(query="rainbow light", columns=(column,))
+    measure_times(searcher, [column], state)
+    assert len(sent) == WARMING + REPEATS
+    assert all(body == json.loads(searcher.body_text(column, state)) for body in sent)
+
+
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
@@ -112,6 +134,15 @@ def test_times_are_medians_of_repeats(page: TestClient) -> None:
         ({"engine": "own body", "body": "{"}, "not valid JSON"),
         ({"engine": "own body", "body": '{"a":' * 3000}, "nested too deeply"),
         ({"engine": "own body", "body": '{"query": {"nope": "{{query}}"}}'}, "nope"),
+        ({"engine": "own body", "body": '{"query": null, "_source": "{{query}}"}'}, ""),
+        ({"engine": "own body", "body": '{"query": "hybrid {{query}}", "rescore": 1}'}, ""),
+        (
+            {
+                "engine": "own body",
+                "body": '{"query": {}, "rescore": [{"query": {"rescore_query": "script_score {{query}}"}}]}',
+            },
+            "",
+        ),
         ({"engine": "dense"}, "holds no dense vectors"),
     ],
 )
