@@ -104,13 +104,8 @@ def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> Found:
         best = best_passages(body, hits, size=asked.page["size"], from_=asked.page["from_"])
     else:
         best = [(hit["_id"], hit) for hit in hits]
-    adding = [shares(hit["_explanation"]) if "_explanation" in hit else None for _, hit in best]
-    explained_hits = [
-        (id, each, hit["_score"]) for (id, hit), each in zip(best, adding, strict=True) if each is not None
-    ]
-    for (id, *_), doubt in zip(explained_hits, doubts(body, [each[1:] for each in explained_hits]), strict=True):
-        if doubt:
-            warnings.append(f"{id}: {doubt}")
+    adding, doubtful = read_explanations(body, best)
+    warnings += doubtful
     shown = [
         hit_of(hit, document=id if engines.meta.passages else None, encoder=encoder, adding=each)
         for (id, hit), each in zip(best, adding, strict=True)
@@ -124,16 +119,32 @@ def find_by_body(client: OpenSearch, index: str, body: Body, *, explain: bool = 
     explain: as in `find`; OpenSearch explains no hybrid query. Raises opensearch-py's errors.
     """
     findings = lint(body, quick_capabilities(client))
-    if explain and "hybrid" not in body.get("query", {}):
-        body = {**body, "explain": True}
+    query = body.get("query")
+    if explain and not (isinstance(query, dict) and "hybrid" in query):
+        body = explained(body)
     answer = client.search(index=index, body=body)
     partial = partial_answer(answer)
-    warnings = list(partial.values())
-    for hit in answer["hits"]["hits"]:
-        scored = "_explanation" in hit and hit["_score"] is not None
-        if scored and (told := doubt(body, shares(hit["_explanation"]), hit["_score"])):
-            warnings.append(f"{hit['_id']}: {told}")
-    return Found(body, answer["took"], [hit_of(hit) for hit in answer["hits"]["hits"]], {**partial}, findings, warnings)
+    hits = answer["hits"]["hits"]
+    adding, doubtful = read_explanations(body, [(hit["_id"], hit) for hit in hits])
+    shown = [hit_of(hit, adding=each) for hit, each in zip(hits, adding, strict=True)]
+    return Found(body, answer["took"], shown, {**partial}, findings, [*partial.values(), *doubtful])
+
+
+def read_explanations(
+    body: Body, hits: Sequence[tuple[str, Mapping[str, Any]]]
+) -> tuple[list[list[Share] | None], list[str]]:
+    """(what adds to each hit's score, None where it isn't explained; warnings where that may be wrong).
+
+    hits: (what a warning calls it, the hit)
+    """
+    adding = [shares(hit["_explanation"]) if "_explanation" in hit else None for _, hit in hits]
+    scored = [  # what is sorted by a field has no score
+        (name, each, hit["_score"])
+        for (name, hit), each in zip(hits, adding, strict=True)
+        if each is not None and hit["_score"] is not None
+    ]
+    told = doubts(body, [(each, score) for _, each, score in scored])
+    return adding, [f"{name}: {doubt}" for (name, *_), doubt in zip(scored, told, strict=True) if doubt]
 
 
 def partial_answer(answer: Mapping[str, Any]) -> dict[str, str]:

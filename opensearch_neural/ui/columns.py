@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.body_template import BodyTemplate
-from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import InputError
-from opensearch_neural.hits import GROUPS, Found, Request, find, hit_of, partial_answer
-from opensearch_neural.lint import lint
-from opensearch_neural.queries import Body, Clause, explained
+from opensearch_neural.hits import GROUPS, Found, Request, find, find_by_body
+from opensearch_neural.queries import Body, Clause
 from opensearch_neural.ui.state import OWN_BODY, Column, State
 
 if TYPE_CHECKING:
@@ -73,13 +71,7 @@ class Searcher:
         asked = self.request(column, state)
         if isinstance(asked, Request):
             return find(self.client, asked, explain=True)
-        findings = lint(asked, quick_capabilities(self.client))
-        query = asked.get("query")
-        body = asked if isinstance(query, dict) and "hybrid" in query else explained(asked)
-        answer = self.client.search(index=column.index, body=body)
-        partial = partial_answer(answer)
-        hits = [hit_of(hit) for hit in answer["hits"]["hits"]]
-        return Found(asked, answer["took"], hits, {**partial}, findings, list(partial.values()))
+        return find_by_body(self.client, column.index, asked, explain=True)
 
     def send(self, column: Column, asked: Request | Body) -> Mapping[str, Any]:
         """The answer to a request as an application sends it: no hit is explained."""
