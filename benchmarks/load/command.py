@@ -17,6 +17,7 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.engine_options import models_options
+from opensearch_neural.commands.headings import Headed
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.errors import InputError
 
@@ -140,7 +141,7 @@ def queries_of(
     return None, list(islice(read_queries(queries).values(), limit))
 
 
-@click.command()
+@click.command(cls=Headed, first="index engines data queries output restart clients rates slo i-own-this-cluster json")
 @click.option("--index", required=True, help="The index to search.")
 @click.option("--engines", default="paper", show_default=True, help="Engines with options, or presets; see above.")
 @click.option("--data", type=click.Path(path_type=Path), default=None, help="Judged queries: a folder in BEIR layout.")

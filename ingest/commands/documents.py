@@ -11,6 +11,7 @@ import click
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.headings import HeadedGroup
 from opensearch_neural.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _pq = click.option("--pq", default=None, help="The quantized model that wrote th
 _trust = click.option("--trust-remote-code", is_flag=True, help="Run code that the sparse model brings along.")
 
 
-@click.group()
+@click.group(cls=HeadedGroup)
 def documents() -> None:
     """Add, show, update and delete single documents of an index that `osn ingest` wrote.
 

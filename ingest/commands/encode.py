@@ -13,10 +13,11 @@ from ingest.corpus import CorpusSource, corpus_options
 from ingest.settings import Models, model_options
 from ingest.vectors.shards import SHARD_RECORDS
 from ingest.writing.dead_letters import EXIT_WITH_LETTERS
+from opensearch_neural.commands.headings import Headed
 from opensearch_neural.commands.renamed import output_option
 
 
-@click.command()
+@click.command(cls=Headed, first="output sparse dense passages text-field title-field limit dtype json")
 @corpus_options(required=True)
 @output_option("Folder for the vectors.", required=True, file_okay=False)
 @model_options

@@ -11,13 +11,14 @@ import click
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.headings import HeadedGroup
 from opensearch_neural.commands.renamed import Renamed
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 
-@click.group()
+@click.group(cls=HeadedGroup)
 def index() -> None:
     """Look into an index that `osn ingest` wrote, plan a larger one, go back to the one before.
 

@@ -17,13 +17,14 @@ from ingest.writing.dead_letters import EXIT_WITH_LETTERS
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.headings import Headed
 from opensearch_neural.errors import InputError
 
 if TYPE_CHECKING:
     from ingest.writing.pipeline import Report
 
 
-@click.command()
+@click.command(cls=Headed, first="index alias sparse dense passages text-field title-field limit restart json")
 @corpus_options(required=False)
 @click.option(
     "--vectors", type=click.Path(path_type=Path), default=None, help="What `osn encode` wrote, instead of models."

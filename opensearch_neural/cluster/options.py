@@ -20,6 +20,8 @@ def connection_options(command: Command) -> Command:
     """
     import click
 
+    from opensearch_neural.commands.headings import under
+
     options = [
         click.option(
             "--url", "osn_urls", multiple=True, metavar="URL", help="Address of a node (OSN_URL); repeatable."
@@ -82,5 +84,5 @@ def connection_options(command: Command) -> Command:
 
     decorated: Any = with_connection
     for option in reversed(options):
-        decorated = option(decorated)
+        decorated = under("Connection", option)(decorated)
     return decorated

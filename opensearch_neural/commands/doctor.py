@@ -13,6 +13,7 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.cluster.watermarks import Watermarks, in_words, is_reached, read_watermarks
+from opensearch_neural.commands.headings import Headed
 from opensearch_neural.errors import OsnError
 
 DEFAULT_WATERMARKS = Watermarks()
@@ -44,7 +45,7 @@ FEATURES = (
 )
 
 
-@click.command()
+@click.command(cls=Headed)
 @connection_options
 @click.option("--json", "as_json", is_flag=True, help="The findings as JSON.")
 @click.option("--no-write", is_flag=True, help="Create no index: only what version and plugins let one expect.")

@@ -18,6 +18,7 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.engine_options import engine_options
 from opensearch_neural.commands.evaluate_runs import runs_command
 from opensearch_neural.commands.evaluation_options import Evaluation, chosen_baseline, evaluation_options, title_of
+from opensearch_neural.commands.headings import HeadedGroup
 from opensearch_neural.commands.templates import read_templates
 from opensearch_neural.engines import ENGINES, Engines, open_engines
 from opensearch_neural.engines.sparse import Windowed
@@ -35,7 +36,12 @@ if TYPE_CHECKING:
 BASELINE = "bm25"
 
 
-@click.group(name="eval", invoke_without_command=True)
+@click.group(
+    name="eval",
+    invoke_without_command=True,
+    cls=HeadedGroup,
+    first="index data split queries qrels engines template baseline measures segments per-query output report json",
+)
 @click.option("--index", default=None, help="The index to search.")
 @click.option(
     "--engines", default=None, help=f"Some of {','.join(ENGINES)}.  [default: all that the index has the data for]"

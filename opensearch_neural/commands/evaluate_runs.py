@@ -8,10 +8,13 @@ from pathlib import Path
 import click
 
 from opensearch_neural.commands.evaluation_options import Evaluation, chosen_baseline, evaluation_options, title_of
+from opensearch_neural.commands.headings import Headed
 from opensearch_neural.errors import InputError
 
 
-@click.command(name="runs")
+@click.command(
+    name="runs", cls=Headed, first="data split queries qrels baseline measures segments per-query output report json"
+)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @evaluation_options
 def runs_command(evaluation: Evaluation, files: tuple[Path, ...]) -> None:

@@ -13,6 +13,7 @@ from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.headings import Headed
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.record import IndexMeta
 from opensearch_neural.lint import lint
@@ -20,7 +21,7 @@ from opensearch_neural.lint.findings import Finding
 from opensearch_neural.lint.index_description import IndexDescription
 
 
-@click.command("lint")
+@click.command("lint", cls=Headed)
 @click.argument("file", type=click.File(encoding="utf-8"), default="-")
 @click.option("--index", default=None, help="Ask the cluster for its limits and for this index's fields.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")

@@ -12,13 +12,14 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.engine_options import PREFIX, engine_options
+from opensearch_neural.commands.headings import Headed
 from opensearch_neural.commands.templates import read_templates
 from opensearch_neural.engines import ENGINES, open_engines
 from opensearch_neural.hits import GROUPS, Found, Request, find, find_by_body, parse_filter
 from opensearch_neural.queries import Body
 
 
-@click.command()
+@click.command(cls=Headed, first="index engine template size filter explain json body")
 @click.argument("query")
 @click.option("--index", required=True, help="The index, or alias, to search.")
 @click.option("--engine", default=None, help=f"One of {', '.join(ENGINES)}.  [default: bm25-sparse; "

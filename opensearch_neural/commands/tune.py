@@ -14,6 +14,7 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.engine_options import models_options
+from opensearch_neural.commands.headings import Headed
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.tables import table
 
@@ -34,7 +35,7 @@ NOTHING_CHOSEN = {
 """{engine: what is said where no setting is chosen}"""
 
 
-@click.command()
+@click.command(cls=Headed, first="index engine data queries keep dry-run json")
 @click.option("--index", required=True, help="The index to tune; it must hold sparse vectors.")
 @click.option(
     "--engine",

@@ -13,13 +13,14 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.engine_options import engine_options
+from opensearch_neural.commands.headings import Headed
 from opensearch_neural.errors import InputError, MissingExtra
 from opensearch_neural.files import write_text
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-@click.command()
+@click.command(cls=Headed, first="query engines queries grades snapshot port host")
 @click.argument("indexes", metavar="INDEX...", nargs=-1, required=True)
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Where to listen; beyond this machine with a token."
