@@ -157,7 +157,7 @@ def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:
     """
     if stored is None:
         if job.corpus is None:
-            raise InputError("no corpus is named", "give --corpus, or --vectors")
+            raise InputError("no corpus is named", "osn ingest CORPUS …, or give --vectors")
         return job.corpus
     # The model that made the codes may be named: it encodes queries, and this machine may not know it.
     models = job.sparse or job.dense
@@ -172,5 +172,5 @@ def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:
     if job.corpus is not None:
         return replace(encoded, path=job.corpus.path)
     if encoded.path == "stdin":
-        raise InputError("the corpus was read from standard input when it was encoded", "give --corpus")
+        raise InputError("the corpus was read from standard input when it was encoded", "osn ingest CORPUS --vectors …")
     return encoded

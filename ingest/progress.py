@@ -25,9 +25,19 @@ class Progress:
         self._bar = tqdm(total=total, unit=unit, desc=title, dynamic_ncols=True, disable=not (show and terminal))
         self._lines = show and not terminal
         self._skipped = 0
+        self._ahead = 0
+
+    def ahead(self, count: int) -> None:
+        """Done, of what the next `update` counts whole."""
+        self._ahead += count
+        self._count(count)
 
     def update(self, count: int, *, skipped: bool = False) -> None:
         """`skipped`: done by an earlier run, so that it says nothing about the rate."""
+        count, self._ahead = count - self._ahead, 0
+        self._count(count, skipped=skipped)
+
+    def _count(self, count: int, *, skipped: bool = False) -> None:
         self.count += count
         if skipped:
             self._skipped += count

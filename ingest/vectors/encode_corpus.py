@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +32,9 @@ from opensearch_neural.files import write_json, write_text
 if TYPE_CHECKING:
     from ingest.vectors.ray_encode import RayOptions
     from opensearch_neural.models.quantized import Codes, Quantizer
+
+BATCHES = 8
+"""How many batches of a network are encoded between two looks at how far it is."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> Encoded:
         encoders = Encoders(chosen.sparse, chosen.dense, job.encode_batch, chosen.pq)
         rejected = shards = reused = records = documents = unfit = 0
         with Progress("encode", total=chosen.total, show=show_progress) as progress:
-            for done in _shards(job, chosen.records, folder, encoders):
+            for done in _shards(job, chosen.records, folder, encoders, progress.ahead):
                 shard = LoadedShard.read(shard_path(folder, done.start), [])
                 shards += 1
                 reused += done.reused
@@ -157,11 +160,12 @@ def write_index(
     beside.replace(file)
 
 
-def _shards(job: EncodeJob, records: Records, folder: Path, encoders: Encoders) -> Iterator[ShardDone]:
-    # A whole shard is sorted by length at once: its batches then pad 1 %, those of 256 documents 7 to 20.
-    batch = job.shard_records
+def _shards(
+    job: EncodeJob, records: Records, folder: Path, encoders: Encoders, encoded: Callable[[int], None]
+) -> Iterator[ShardDone]:
+    batch = BATCHES * job.encode_batch
     if job.ray is None:
-        return shards_here(records, folder, job.shard_records, encoders, batch)
+        return shards_here(records, folder, job.shard_records, encoders, batch, encoded)
     from ingest.vectors.ray_encode import PackedModels, shards_on_ray
 
     models = PackedModels.of(encoders, job.device, job.dtype)
@@ -169,14 +173,22 @@ def _shards(job: EncodeJob, records: Records, folder: Path, encoders: Encoders) 
 
 
 def shards_here(
-    records: Records, folder: Path, shard_records: int, encoders: Encoders, batch: int
+    records: Records,
+    folder: Path,
+    shard_records: int,
+    encoders: Encoders,
+    batch: int,
+    encoded: Callable[[int], object] = lambda documents: None,
 ) -> Iterator[ShardDone]:
-    """Encode the shards that `folder` lacks, in this process and in the corpus's order."""
+    """Encode the shards that `folder` lacks, in this process and in the corpus's order.
+
+    batch, encoded: as in `encode_shard`.
+    """
     for start, part in shards_of(everything(records), shard_records):
         path = shard_path(folder, start)
         reused = shard_written_before(path, start, part) is not None
         if not reused:
-            write_shard(path, encode_shard(start, part, encoders, batch))
+            write_shard(path, encode_shard(start, part, encoders, batch, encoded))
         yield ShardDone(start, len(part), sum(isinstance(record, Rejected) for record in part), reused)
 
 

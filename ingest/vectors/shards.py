@@ -18,7 +18,7 @@ import json
 import os
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,23 +92,33 @@ def shard_path(folder: Path, start: int) -> Path:
     return folder / f"{start:012}.safetensors"
 
 
-def encode_shard(start: int, records: Sequence[Document | Rejected], vectorizer: Vectorizer, batch: int) -> bytes:
-    """The content of a shard's file: a function of its arguments alone.
+def encode_shard(
+    start: int,
+    records: Sequence[Document | Rejected],
+    vectorizer: Vectorizer,
+    batch: int,
+    encoded: Callable[[int], object] = lambda documents: None,
+) -> bytes:
+    """The content of a shard's file: a function of its other arguments alone.
 
+    batch: documents that the vectorizer gets at once, of like length. encoded: called after each with their number.
     A document that the model cannot encode is listed in `info`; it costs no other.
     """
     numbered = [(start + n, record) for n, record in enumerate(records) if isinstance(record, Document)]
     parts: list[Vectors] = []
     taken: list[tuple[int, Document]] = []
-    unfit: list[tuple[str, str]] = []
-    for first in range(0, len(numbered), batch):
-        some = numbered[first : first + batch]
+    refused: list[tuple[int, Document, str]] = []
+    for some in _alike(numbered, batch):
         for part in encode_in_parts([document for _, document in some], vectorizer):
             if part.vectors is None:
-                unfit.append((record_digest(some[part.start][1]).hex(), part.error))
+                refused.append((*some[part.start], part.error))
             else:
                 parts.append(part.vectors)
                 taken.extend(some[part.start : part.start + part.length])
+        encoded(len(some))
+    order = np.argsort([number for number, _ in taken])
+    taken = [taken[row] for row in order]
+    unfit = [(record_digest(document).hex(), error) for _, document, error in sorted(refused, key=lambda of: of[0])]
     info = {"start": start, "end": start + len(records), "digest": digest(records), "unfit": unfit}
     ids = [document.id.encode("utf-8", "surrogatepass") for _, document in taken]
     tensors: dict[str, NDArray[Any]] = {
@@ -119,17 +129,31 @@ def encode_shard(start: int, records: Sequence[Document | Rejected], vectorizer:
         "info": _bytes(json.dumps(info).encode()),
     }
     if sparse := [part.sparse for part in parts if part.sparse is not None]:
-        joined = SparseVectors.concat(sparse)
+        joined = SparseVectors.concat(sparse).take(order)
         tensors["sparse.indptr"] = joined.indptr
         tensors["sparse.token_ids"] = joined.token_ids
         tensors["sparse.weights"] = joined.weights
     if dense := [part.dense for part in parts if part.dense is not None]:
-        tensors["dense"] = np.ascontiguousarray(np.concatenate(dense), dtype=np.float32)
+        tensors["dense"] = np.ascontiguousarray(np.concatenate(dense)[order], dtype=np.float32)
     if codes := [part.pq for part in parts if part.pq is not None]:
-        tensors["pq"] = np.ascontiguousarray(np.concatenate(codes))
+        tensors["pq"] = np.ascontiguousarray(np.concatenate(codes)[order])
     from safetensors.numpy import save
 
     return save(tensors)
+
+
+def _alike(numbered: list[tuple[int, Document]], batch: int) -> Iterator[list[tuple[int, Document]]]:
+    """Batches of documents of like length, in turns one of the longest left and one of the shortest.
+
+    The longest come first, so that memory that suffices once suffices throughout. In turns, so that the rate of the first
+    ones is about that of all.
+    """
+    longest_first = sorted(numbered, key=lambda each: -len(each[1].contents))
+    batches = deque(longest_first[first : first + batch] for first in range(0, len(longest_first), batch))
+    while batches:
+        yield batches.popleft()
+        if batches:
+            yield batches.pop()
 
 
 def _bytes(content: bytes) -> NDArray[np.uint8]:

@@ -253,4 +253,4 @@ def test_the_commands(
     assert ran.returncode == 0, ran.stderr
     assert f"60 documents in {index_name}, verified" in ran.stdout
     ran = osn("ingest", "--index", index_name)
-    assert ran.returncode == 1 and "give --corpus, or --vectors" in ran.stderr
+    assert ran.returncode == 1 and "osn ingest CORPUS …, or give --vectors" in ran.stderr
