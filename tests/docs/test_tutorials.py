@@ -1,0 +1,101 @@
+"""The tutorials, command by command as they stand there, in an empty folder and on a real cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+pytestmark = pytest.mark.cluster
+
+TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
+BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def commands(page: str) -> list[str]:
+    """The shell blocks of a page."""
+    return BLOCK.findall((TUTORIALS / page).read_text(encoding="utf-8"))
+
+
+def outputs(page: str) -> list[str]:
+    """What a page shows as output: paragraphs that are indented by four."""
+    text = BLOCK.sub("", (TUTORIALS / page).read_text(encoding="utf-8"))
+    return ["\n".join(line[4:] for line in part.splitlines()) for part in text.split("\n\n") if part.startswith("    ")]
+
+
+def shell(script: str, folder: Path, cluster_url: str, **variables: str) -> str:
+    """What a script prints. Its `osn` and `python` are those of the tests."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "OSN_URL": cluster_url, "OSN_HOME": str(folder / "home"), **variables}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, f"{script}\n{done.stderr}"
+    return done.stdout
+
+
+def judged(folder: Path, documents: dict[str, str], questions: dict[str, tuple[str, str]]) -> None:
+    """`my-beir-folder`: {id: text} and {id: (question, the document that answers it)}."""
+    (folder / "qrels").mkdir(parents=True)
+    corpus = "".join(json.dumps({"_id": id, "text": text}) + "\n" for id, text in documents.items())
+    (folder / "corpus.jsonl").write_text(corpus)
+    queries = "".join(json.dumps({"_id": id, "text": text}) + "\n" for id, (text, _) in questions.items())
+    (folder / "queries.jsonl").write_text(queries)
+    rows = "".join(f"{id}\t{document}\t1\n" for id, (_, document) in questions.items())
+    (folder / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{rows}")
+
+
+@pytest.mark.skipif(find_spec("cognition") is None, reason="the model of the page needs Python 3.11")
+def test_a_first_search_finds_and_explains_what_the_page_shows(
+    cluster_url: str, client: OpenSearch, index_name: str, tmp_path: Path
+) -> None:
+    install, write, search, measure = commands("first-search.md")
+    assert "pip install" in install and "osn node start" in install
+    judged(tmp_path / "my-beir-folder", {}, {"q1": ("heart attack", "attack"), "q2": ("money back", "refund")})
+    named = [part.replace("--index docs", f"--index {index_name}") for part in (write, search, measure)]
+    written, found = outputs("first-search.md")
+    printed = shell(named[0], tmp_path, cluster_url)
+    assert printed.split(", verified")[0] == written.split(", verified")[0].replace("in docs", f"in {index_name}")
+    printed = shell(named[1], tmp_path, cluster_url)
+    assert found.strip() in printed
+    filtered = re.search(r"`(osn search [^`]*--filter[^`]*)`", (TUTORIALS / "first-search.md").read_text())
+    assert filtered is not None
+    assert "Trout" in shell(filtered[1].replace("--index docs", f"--index {index_name}"), tmp_path, cluster_url)
+    assert "bm25-sparse" in shell(named[2], tmp_path, cluster_url)
+
+
+def test_documents_out_of_an_index_that_is_there(
+    cluster_url: str, client: OpenSearch, index_name: str, tmp_path: Path
+) -> None:
+    texts = {f"d{n}": f"the rainbow number {n} has colours" for n in range(50)} | {"trout": "a fish of rivers"}
+    lines = []
+    for id, text in texts.items():
+        lines += [{"index": {"_id": id}}, {"title": id, "body": text, "lang": "en"}]
+    client.bulk(index=f"{index_name}-articles", body=lines, refresh=True)
+    judged(tmp_path / "my-beir-folder", texts, {"q1": ("fish in a river", "trout")})
+    first, whole = commands("existing-index.md")
+    connect, *rest = first.splitlines()
+    assert connect.startswith("export OSN_URL=")
+    script = "\n".join([*rest, "osn index plan articles-osn --docs 300000", whole]).replace(
+        "articles", f"{index_name}-articles"
+    )
+    printed = shell(script.replace("MODEL", "lexical"), tmp_path, cluster_url)
+    assert f"51 documents in {index_name}-articles-osn, verified" in printed
+    assert f"{index_name}-articles-pilot now names" in printed
+    assert "bm25-sparse" in printed.split("now names")[1]
+    assert client.count(index=f"{index_name}-articles")["count"] == 51
