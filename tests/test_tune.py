@@ -8,11 +8,13 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from docstring_corpus import write_docstring_corpus
 from loaded_index import write
+from page_elements import Elements
 
 from opensearch_neural import tune
 from opensearch_neural.cli import osn
@@ -21,6 +23,7 @@ from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.settings import TUNED, Cascade, TwoPhases, WeightedSum
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.evaluation.results import Summary
 from opensearch_neural.index.sparse_scale import SCALE
 from opensearch_neural.queries import Rare
 from opensearch_neural.tune import (
@@ -39,6 +42,7 @@ from opensearch_neural.tune import (
     try_all,
 )
 from opensearch_neural.tune_weighted_sum import choose_weighted_sum, weighted_sums
+from opensearch_neural.ui.tune_report import tune_report
 
 QUERIES = [f"q{at}" for at in range(40)]
 ALL = Tried(None, 10.0, 0.8, 1.0, dict.fromkeys(QUERIES, 0.8))
@@ -228,7 +232,7 @@ def test_a_stored_setting_that_cannot_be_read_is_named(client, index: str) -> No
 
 
 @pytest.mark.cluster
-def test_the_command_tunes_shows_and_stores(client, cluster_url: str, index: str, corpus: Path) -> None:
+def test_the_command_tunes_shows_and_stores(client, cluster_url: str, index: str, corpus: Path, tmp_path: Path) -> None:
     command = [
         *(sys.executable, "-m", "opensearch_neural.cli", "tune", "--url", cluster_url, "--index", index),
         *("--data", str(corpus), "--split", "test", "--most", "8", "--passes", "1", "--keep", "0.9"),
@@ -238,10 +242,40 @@ def test_the_command_tunes_shows_and_stores(client, cluster_url: str, index: str
     assert f"{len(settings())} settings on 8 queries, by nDCG@10" in done.stdout and "all tokens" in done.stdout
     if "stored in" in done.stdout:
         assert open_engines(client, index).meta.extra[TUNED]["keep"] == 0.9
+    page = tmp_path / "report.html"
+    command += ["--report", str(page)]
     shown = subprocess.run([*command, "--json", "--dry-run"], capture_output=True, text=True, check=False, timeout=120)
     content = json.loads(shown.stdout)
     assert len(content["tried"]) == len(settings()) + 1 and content["tried"][0]["all"] is True
     assert any(each["pareto"] for each in content["tried"])
+    report = Elements(page.read_text())
+    assert len(report.of("circle", "point")) >= len(settings()) - 1 and "all tokens: " in str(report.of("svg", "costs"))
+    assert len(report.of("svg", "forest")) == 1 and "SHA-256" in report.text
+    assert ("nothing was stored" in report.text) == (content["chosen"] is None)
+
+
+def test_a_report_shows_the_choice_beside_the_share_that_was_asked_for() -> None:
+    values = [dict.fromkeys(QUERIES, value) for value in (0.8, 0.79, 0.5)]
+    candidates = [
+        Tried(setting, ms, kept * 0.8, kept, of_queries)
+        for setting, ms, kept, of_queries in zip(
+            (None, TwoPhases(window=20), TwoPhases(window=10)),
+            (10.0, 4.0, 2.0),
+            (1.0, 0.9875, 0.625),
+            values,
+            strict=True,
+        )
+    ]
+    chosen = Chosen(TwoPhases(window=20), candidates[1], 0.991, 0.985, 0.995, 0)
+    how: dict[str, Any] = {"full": "all tokens", "measure": "nDCG@10", "line": 0.98, "queries": 40, "seed": 0}
+    summary = Summary("osn tune", "c0ffee", {}, [], [0], [])
+    text = tune_report(summary, candidates, chosen, verdict="<b>kept</b>", confirmed_by="30 held-back", **how)
+    page = Elements(text)
+    forest = page.of("svg", "forest")[0]["aria-label"] or ""
+    assert "chosen, on 30 held-back queries 99.1% [98.5%, 99.5%]" in forest
+    line, *bars = [float(each["x1"] or 0) for each in page.of("line") if each["class"] in ("zero", "interval")][:4]
+    assert bars[0] < line < bars[1] and line < bars[2], "the share of window 10 is below the line, that of 20 above it"
+    assert "<b>kept</b>" in page.text and not page.of("b")
 
 
 def test_cascades_of_every_weight_and_both_windows_are_tried() -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -152,6 +153,12 @@ def queries_of(
 @click.option("--restart", is_flag=True, help="Do not continue an interrupted run in --output.")
 @click.option("--goals", default=None, metavar="ENGINE", help="Record the goals of high-IDF-first for this engine.")
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there too.")
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Write a page to hand on here; needs the extra [ui].",
+)
 @click.option("--no-quality", is_flag=True, help="Measure cost only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result file instead of tables.")
 @measuring_options
@@ -169,6 +176,7 @@ def load(
     restart: bool,
     goals: str | None,
     record: Path | None,
+    report: Path | None,
     no_quality: bool,
     as_json: bool,
     owned: bool,
@@ -179,6 +187,7 @@ def load(
     \b
     osn bench load --index scifact --data data/scifact
     osn bench load --index docs --queries queries.jsonl --clients 20 --rates 50,100 --slo 100
+    osn bench load --index docs --data data/docs --clients 20 --report load.html
     osn bench load --index docs --data data/docs --engines bm25,high-idf-first+window=50,mine=sparse+hits=yes
 
     Engines: those of `osn search`, and two-phase (neural-search's own processor), each with options after a +:
@@ -194,6 +203,8 @@ def load(
 
     variants = parse_variants(engines)
     check_goals(goals, variants)
+    if report is not None:
+        import_module("benchmarks.load.report_page")  # a missing extra is told of before anything is measured
     settings, models = load_settings(options, quality=not no_quality), load_models(options)
     target = allowed_target(connection, owned=owned)
     judged, texts = queries_of(queries, data, split, limit_queries)
@@ -202,7 +213,8 @@ def load(
         connect(settings=connection), target, index, variants, texts, models, settings, judged, folder, restart
     )
     place = data or queries
-    if not finish(measurement, folder, goals, as_json, [data_facts(place)] if place is not None else [], record=record):
+    facts = [data_facts(place)] if place is not None else []
+    if not finish(measurement, folder, goals, as_json, facts, record=record, page=report):
         sys.exit(1)
 
 
@@ -252,13 +264,20 @@ def finish(
     data: list[Data],
     title: str = "",
     record: Path | None = None,
+    page: Path | None = None,
 ) -> bool:
-    """Write and print the result; returns whether it is whole: not partial, nothing refused."""
+    """Write and print the result; returns whether it is whole: not partial, nothing refused. page: the report's file."""
     from benchmarks.load import report, result
     from benchmarks.load.statistics import cells
+    from opensearch_neural.files import write_text
 
     levels = cells(measurement)
     made = result.summary(measurement, data, goals, title, levels)
+    if page is not None:
+        from benchmarks.load import report_page
+
+        write_text(page, report_page.page(measurement, made, levels))
+        print(f"wrote {page}", file=sys.stderr)
     for path in [*report.write(folder, measurement, made, levels), *([made.write(record)] if record else [])]:
         print(f"wrote {path}", file=sys.stderr)
     if as_json:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,9 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.commands.headings import Headed
 from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.results import Summary, data_facts
 from opensearch_neural.evaluation.tables import table
+from opensearch_neural.files import write_text
 
 if TYPE_CHECKING:
     from opensearch_neural.models.dense_encoder import Backend
@@ -53,6 +57,12 @@ NOTHING_CHOSEN = {
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the order of requests and the bootstrap.")
 @click.option("--dry-run", is_flag=True, help="Do not store the choice.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything that was tried as JSON.")
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Write a page to hand on here; needs the extra [ui].",
+)
 @models_options
 @connection_options
 def tune(
@@ -72,6 +82,7 @@ def tune(
     backend: Backend,
     dry_run: bool,
     as_json: bool,
+    report: Path | None,
 ) -> None:
     """Find the fastest setting of high-IDF-first that keeps a share of the quality of all tokens, and store it.
 
@@ -84,7 +95,7 @@ def tune(
 
     \b
     osn tune --index docs --data data/docs
-    osn tune --index docs --queries queries.jsonl --keep 0.98
+    osn tune --index docs --queries queries.jsonl --keep 0.98 --report tuned.html
     osn tune --index docs --engine bm25-sparse
     osn tune --index docs --engine cascade --data data/docs
     """
@@ -102,6 +113,8 @@ def tune(
         )
     if queries is None and data is None and not of_sum:
         raise InputError("high-idf-first is tuned on queries", "--data: judged queries; --queries: any others")
+    if report is not None:
+        import_module("opensearch_neural.ui.tune_report")  # a missing extra is told of before hours of work
     client = connect(settings=connection)
     engines = open_engines(client, index, sparse=sparse, dense=dense, pq=pq, backend=backend)
     if data is not None:
@@ -124,23 +137,52 @@ def tune(
     if chosen is not None and not dry_run:
         store(client, index, chosen, keep=keep, measure=measure, queries=len(held_back.texts))
     full = "BM25" if of_sum else "all tokens"
+    confirming = f"{len(held_back.texts)} {'cross-validated' if of_sum else 'held-back'}"
+    told = choice_told(tried, chosen, engine, full=full, measure=measure, keep=keep, of=confirming)
+    if chosen is not None:
+        told += "; not stored (--dry-run)" if dry_run else f"; stored in {index}: {engine} uses it from now on"
+    if report is not None:
+        from opensearch_neural.ui.tune_report import tune_report
+
+        read = [place for place in (data, queries) if place is not None]
+        summary = Summary.of_this_run(
+            title=f"{engine} on {index}, tuned", rows=[], data=[data_facts(place) for place in read], seeds=[seed]
+        )
+        page = tune_report(
+            summary,
+            tried,
+            chosen,
+            verdict=told,
+            full=full,
+            measure=measure,
+            line=1.0 if of_sum else keep,
+            queries=len(tuning.texts),
+            confirmed_by=confirming,
+            seed=seed,
+        )
+        write_text(report, page)
+        print(f"wrote {report}", file=sys.stderr)
     if as_json:
         print(json.dumps(_json(tried, chosen, measure, keep), indent=1))
         return
     print(f"{len(tried) - 1} settings on {len(tuning.texts)} queries, by {measure}\n")
     print(plot(tried, chosen, keep))
     print("\n" + front_table(tried, chosen, measure, full) + "\n")
+    print(told)
+
+
+def choice_told(
+    tried: Sequence[Tried], chosen: Chosen | None, engine: str, *, full: str, measure: str, keep: float, of: str
+) -> str:
+    """The choice in words. of: which queries confirmed it: "40 held-back"."""
     if chosen is None:
-        print(NOTHING_CHOSEN[engine].format(keep=keep, measure=measure))
-        return
+        return NOTHING_CHOSEN[engine].format(keep=keep, measure=measure)
     interval = f" [{chosen.low:.1%}, {chosen.high:.1%}]" if chosen.low is not None and chosen.high is not None else ""
-    which = "cross-validated" if of_sum else "held-back"
-    print(
-        f"chosen: {chosen.setting}: {chosen.kept:.1%}{interval} of {full}'s {measure} on {len(held_back.texts)} {which}"
+    over = f" ({chosen.passed_over} faster settings did not keep it there)" if chosen.passed_over else ""
+    return (
+        f"chosen: {chosen.setting}: {chosen.kept:.1%}{interval} of {full}'s {measure} on {of} queries, "
+        f"at {chosen.tried.ms / tried[0].ms:.0%} of the time of {full}{over}"
     )
-    print(f"queries at {chosen.tried.ms / tried[0].ms:.0%} of the time of {full}", end="")
-    print(f" ({chosen.passed_over} faster settings did not keep it there)" if chosen.passed_over else "")
-    print("not stored (--dry-run)" if dry_run else f"stored in {index}: {engine} uses it from now on")
 
 
 def plot(tried: Sequence[Tried], chosen: Chosen | None, keep: float) -> str:

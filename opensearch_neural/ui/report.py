@@ -10,37 +10,15 @@ from opensearch_neural.evaluation.engine_report import difference
 from opensearch_neural.evaluation.measures import label, rank
 from opensearch_neural.evaluation.tables import cell, pivot
 from opensearch_neural.retrievers import Run
-from opensearch_neural.ui.pages import render
+from opensearch_neural.ui.report_parts import Forest, Interval, Plot, Table, forest, plot, report_page
 
 if TYPE_CHECKING:
     from opensearch_neural.evaluation.engine_comparison import EngineResult
     from opensearch_neural.evaluation.results import Kind, Row, Summary
 
-WIDTH = 640
-"""Of a plot, in its own units."""
 MOST_QUERIES = 400
 """Whose hits the page holds: those of the largest differences."""
 PAGE = 10
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A difference with its interval, in the units of the plot."""
-
-    label: str
-    x: float
-    low: float
-    high: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Forest:
-    """Differences to the baseline by one measure."""
-
-    measure: str
-    zero: float
-    bars: list[Bar]
 
 
 @dataclass(frozen=True)
@@ -83,26 +61,32 @@ def report(
     columns, lines = pivot([row for row in summary.rows if row.kind == "value"])
     base = next((result for result in results if result.engine == baseline), None)
     others = [result for result in results if base is not None and result is not base]
-    return render(
-        "report.html",
-        alone=True,
-        summary=summary,
-        verdict=verdict(summary, label(measures[0]), baseline),
-        columns=columns,
-        lines=[(line, [cell(values.get(name)) for name in columns]) for _, line, values in lines],
-        forests=[forest(summary.rows, label(measure)) for measure in measures] if others else [],
+    shown = label(measures[0])
+    detectable = [
+        f"{cell(row)} on ({row.line})"
+        for row in summary.rows
+        if row.kind == "detectable" and row.measure == shown and not row.variant
+    ]
+    return report_page(
+        "osn eval",
+        summary,
+        verdict(summary, shown, baseline),
+        forests=[difference_forest(summary.rows, label(measure), baseline) for measure in measures] if others else [],
+        notes=[f"So many queries show a difference of {shown} from {', '.join(detectable)}."] if detectable else [],
+        plots=[costs(results, measures[0])],
+        tables=[
+            Table(
+                "All measures",
+                ["engine", *columns],
+                [[line, *(cell(values.get(name)) for name in columns)] for _, line, values in lines],
+            )
+        ],
+        template="evaluation.html",
         baseline=baseline,
-        measure=label(measures[0]),
-        costs=costs(results, measures[0]),
+        measure=shown,
         scatters=[
             scatter(base, result, measures[0], queries, qrels, titles or {}) for result in others if base is not None
         ],
-        detectable=[
-            row
-            for row in summary.rows
-            if row.kind == "detectable" and row.measure == label(measures[0]) and not row.variant
-        ],
-        width=WIDTH,
     )
 
 
@@ -124,38 +108,27 @@ def verdict(summary: Summary, measure: str, baseline: str | None) -> str:
     return f"No engine is shown to be better than {baseline}; the highest is {best.line}: {told}.{also}"
 
 
-def forest(rows: Sequence[Row], measure: str) -> Forest:
+def difference_forest(rows: Sequence[Row], measure: str, baseline: str | None) -> Forest:
     """Every engine's difference to the baseline, and that of each segment."""
+    by_key = {row.key: row for row in rows}
     shown = [row for row in rows if row.kind == "difference" and row.measure == measure]
-    ends = [end for row in shown for end in (row.low, row.high, row.value, 0.0) if end is not None]
-    least, most = min(ends, default=0.0), max(ends, default=0.0)
-    across = (most - least) or 1.0
-
-    def place(value: float) -> float:
-        return round(WIDTH * (0.03 + 0.94 * (value - least) / across), 1)
-
-    bars = []
-    for row in shown:
-        p = next(each for each in rows if each.key == row.key._replace(kind="p-value"))
-        low, high = (row.value if end is None else end for end in (row.low, row.high))
-        bars.append(Bar(row.line, place(row.value), place(low), place(high), difference(row, p)))
-    return Forest(measure, place(0.0), bars)
+    intervals = [
+        Interval(row.line, row.value, row.low, row.high, difference(row, by_key[row.key._replace(kind="p-value")]))
+        for row in shown
+    ]
+    return forest(f"{measure}: difference to {baseline}, 95% intervals", intervals)
 
 
-def costs(results: Sequence[EngineResult], measure: str) -> list[tuple[str, float, float, float, float]]:
-    """(engine, P99 in ms, quality, x, y) of those that were timed; both axes in the units of the plot."""
+def costs(results: Sequence[EngineResult], measure: str) -> Plot:
+    """Quality against P99, of the engines that were timed."""
     timed = [
         (each.engine, each.latency.p99, each.measured.mean[measure]) for each in results if each.latency is not None
     ]
-    if not timed:
-        return []
-    slowest = max(p99 for _, p99, _ in timed)
-    low, high = min(value for *_, value in timed), max(value for *_, value in timed)
-    across = (high - low) or 1.0
-    return [
-        (engine, p99, value, round(0.75 * WIDTH * p99 / slowest, 1), round(160 - 140 * (value - low) / across, 1))
-        for engine, p99, value in timed
-    ]
+    return plot(
+        f"{label(measure)} against P99",
+        "P99 from 0 ms",
+        [(engine, p99, value, f"{value:.3f}, {p99:.1f} ms") for engine, p99, value in timed],
+    )
 
 
 def scatter(

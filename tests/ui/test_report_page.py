@@ -11,7 +11,7 @@ from page_elements import Elements
 
 from opensearch_neural.cli import osn
 from opensearch_neural.evaluation.results import Row, Summary
-from opensearch_neural.ui.report import forest, verdict
+from opensearch_neural.ui.report import difference_forest, verdict
 
 
 def rows(low: float, high: float) -> list[Row]:
@@ -36,7 +36,7 @@ def test_the_verdict_is_that_of_the_whole_interval(low: float, high: float, told
 
 
 def test_a_forest_lies_to_the_right_of_zero_if_all_gain() -> None:
-    drawn = forest(rows(0.01, 0.03), "nDCG@10")
+    drawn = difference_forest(rows(0.01, 0.03), "nDCG@10", "bm25")
     (bar,) = drawn.bars
     assert drawn.zero < bar.low < bar.x < bar.high
     assert bar.x == pytest.approx((bar.low + bar.high) / 2, abs=0.1)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from loaded_index import write
+from page_elements import Elements
 
 from benchmarks.load import report, result
 from benchmarks.load import run as measuring
@@ -216,18 +217,8 @@ def test_settings_that_cannot_work_are_named(settings: LoadSettings, words: str)
 def test_the_command_measures_prints_and_writes(cluster_url: str, loaded: str, corpus: Path, tmp_path: Path) -> None:
     command = [
         *(sys.executable, "-m", "opensearch_neural.cli", "bench", "load", "--url", cluster_url, "--index", loaded),
-        *(
-            "--data",
-            str(corpus),
-            "--engines",
-            "bm25,high-idf-first",
-            "--clients",
-            "2",
-            "--requests",
-            "20",
-            "--rounds",
-            "3",
-        ),
+        *("--data", str(corpus), "--engines", "bm25,high-idf-first"),
+        *("--clients", "2", "--requests", "20", "--rounds", "3", "--report", str(tmp_path / "report.html")),
         *("--warmup", "0,1", "--block-seconds", "0.3,1", "--out", "result", "--goals", "high-idf-first"),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120)
@@ -238,6 +229,8 @@ def test_the_command_measures_prints_and_writes(cluster_url: str, loaded: str, c
         path.name for path in (tmp_path / "result").iterdir()
     }
     assert str(tmp_path) not in (tmp_path / "result" / "summary.json").read_text()
+    page = Elements((tmp_path / "report.html").read_text())
+    assert "SHA-256" in page.text and f"{loaded}, 2 clients" in page.text
 
 
 @pytest.mark.parametrize(

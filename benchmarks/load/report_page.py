@@ -1,0 +1,97 @@
+"""A load test as one page that needs no server: what `osn bench load --report` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from benchmarks.load import report
+from benchmarks.load.measurement import Measurement
+from benchmarks.load.result import set_name
+from benchmarks.load.statistics import Levels
+from opensearch_neural.evaluation.results import Row, Summary
+from opensearch_neural.evaluation.tables import cell, pivot
+from opensearch_neural.ui.report_parts import Forest, Interval, Plot, Table, forest, plot, report_page
+
+LATENCIES = ("P99", "P90", "P50")
+"""Ratios by which the verdict is told: the first that was measured often enough."""
+SHOWN = (*LATENCIES, "requests/s", "server CPU")
+
+
+def page(measurement: Measurement, made: Summary, levels: Levels) -> str:
+    """made: the run's summary; levels: what it was made of. Raises MissingExtra without the extra [ui]."""
+    base = measurement.settings.baseline
+    names = [set_name(measurement, level) for level in levels]
+    ratios = [row for row in made.rows if row.kind == "ratio" and row.engine != base]
+    return report_page(
+        "osn bench load",
+        made,
+        verdict(measurement, ratios, names, base),
+        forests=list(forests(ratios, base)),
+        notes=[
+            *(f"Refused: {row.engine}, {row.set}." for row in made.rows if row.measure == "refused"),
+            *measurement.incidents,
+            *report.strain_lines(levels),
+            *report.facts_text(measurement).splitlines(),
+        ],
+        plots=list(plots(measurement, made.rows, names)),
+        tables=tables(made.rows),
+    )
+
+
+def verdict(measurement: Measurement, ratios: Sequence[Row], names: Sequence[str], base: str) -> str:
+    """One sentence about the last load of those measured: which engines are faster, by the whole of their interval."""
+    partial = f"This is a part of the result: {measurement.partial}. " if measurement.partial else ""
+    for measure in LATENCIES:
+        last = [row for row in ratios if row.measure == measure and names and row.set == names[-1]]
+        if not last:
+            continue
+        faster = [told(row) for row in last if row.high is not None and row.high < 1]
+        slower = [told(row) for row in last if row.low is not None and row.low > 1]
+        apart = [told(row) for row in last if told(row) not in (*faster, *slower)]
+        groups = (f"faster than {base}", faster), ("slower", slower), ("neither for sure", apart)
+        said = "; ".join(f"{what}: {', '.join(engines)}" for what, engines in groups if engines)
+        return f"{partial}{names[-1]}, by {measure} as a share of that of {base}: {said}."
+    return f"{partial}Nothing was measured often enough to be compared with {base}."
+
+
+def told(row: Row) -> str:
+    return f"{row.line} {cell(row)}"
+
+
+def forests(ratios: Sequence[Row], base: str) -> Iterator[Forest]:
+    for measure in SHOWN:
+        better = "right" if measure == "requests/s" else "left"
+        of_measure = [row for row in ratios if row.measure == measure]
+        intervals = [
+            Interval(f"{row.line}, {row.set.rpartition(', ')[2]}", row.value, row.low, row.high, cell(row))
+            for row in of_measure
+        ]
+        yield forest(f"{measure} / {base}, 95% intervals; better to the {better} of the line", intervals, beside=1.0)
+
+
+def plots(measurement: Measurement, rows: Sequence[Row], names: Sequence[str]) -> Iterator[Plot]:
+    """Quality against P99, for each load."""
+    values = {(row.set, row.engine, row.measure): row.value for row in rows if row.kind == "value"}
+    measures = [row.measure for row in measurement.quality if row.kind == "value" and row.measure in report.QUALITY]
+    if not measures:
+        return
+    quality = {
+        row.engine: row.value for row in measurement.quality if (row.kind, row.measure) == ("value", measures[0])
+    }
+    for name in names:
+        points = [
+            (engine, p99, value, f"{value:.3f}, {p99:.1f} ms")
+            for engine, value in quality.items()
+            if (p99 := values.get((name, engine, "P99 ms"))) is not None
+        ]
+        yield plot(f"{name}: {measures[0]} against P99", "P99 from 0 ms", points)
+
+
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """A table for each load, and one of what is the same for all."""
+    made = []
+    for set_ in dict.fromkeys(row.set for row in rows):
+        columns, lines = pivot([row for row in rows if row.set == set_ and row.kind == "value"])
+        cells = [[line, *(cell(values.get(name)) for name in columns)] for _, line, values in lines]
+        made.append(Table(set_, ["engine", *columns], cells))
+    return made

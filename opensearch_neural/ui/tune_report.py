@@ -1,0 +1,74 @@
+"""What `osn tune` tried and chose as one page that needs no server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from opensearch_neural.evaluation.results import Summary
+from opensearch_neural.tune import Chosen, Tried, pareto, share
+from opensearch_neural.ui.report_parts import Interval, Table, forest, plot, report_page
+
+
+def tune_report(
+    summary: Summary,
+    tried: Sequence[Tried],
+    chosen: Chosen | None,
+    *,
+    verdict: str,
+    full: str,
+    measure: str,
+    line: float,
+    queries: int,
+    confirmed_by: str,
+    seed: int,
+) -> str:
+    """The page.
+
+    full: what `tried[0]` is called
+    line: the share of its quality beside which the others are drawn
+    queries: how many all settings were tried on
+    confirmed_by: which queries confirmed the choice, in words
+    """
+    front = pareto(tried)
+    shown = [each for each in front if each.setting is not None]
+    if chosen is not None and chosen.tried not in shown:
+        shown.append(chosen.tried)
+    intervals = []
+    for each in shown:
+        kept, low, high = share(each.values, tried[0].values, seed=seed)
+        intervals.append(Interval(str(each.setting), kept, low, high, in_words(kept, low, high)))
+    if chosen is not None:
+        kept, low, high = chosen.kept, chosen.low, chosen.high
+        intervals.append(Interval(f"chosen, on {confirmed_by} queries", kept, low, high, in_words(kept, low, high)))
+    points = []
+    for each in tried:
+        label = full if each.setting is None else ""
+        if chosen is not None and each.setting == chosen.setting:
+            label = "chosen"
+        points.append((label, each.ms, each.quality, f"{each.quality:.3f}, {each.ms:.2f} ms"))
+    title = f"Share of {full}'s {measure} kept, 95% intervals; the line is at {line:.1%}"
+    lines = [
+        [
+            full if each.setting is None else str(each.setting),
+            f"{each.ms:.2f}",
+            f"{each.quality:.4f}",
+            f"{each.kept:.1%}",
+            "yes" if each in front else "",
+        ]
+        for each in sorted(tried, key=lambda each: each.ms)
+    ]
+    return report_page(
+        "osn tune",
+        summary,
+        verdict,
+        forests=[forest(title, intervals, beside=line)],
+        notes=[
+            f"{len(tried) - 1} settings were tried on {queries:,} queries; the forest shows those that nothing beats."
+        ],
+        plots=[plot(f"{measure} against the time of a query", "milliseconds from 0", points)],
+        tables=[Table("All settings", ["setting", "ms", measure, "kept", "nothing beats it"], lines)],
+    )
+
+
+def in_words(kept: float, low: float | None, high: float | None) -> str:
+    return f"{kept:.1%}" + (f" [{low:.1%}, {high:.1%}]" if low is not None and high is not None else "")
