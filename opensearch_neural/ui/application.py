@@ -120,18 +120,21 @@ def place_of(request: Request, state: State) -> Place | None:
     walk: Walk = request.app.state.walk
     if not walk.queries:
         return None
-    sorting = walk.sorting(request.app.state.searcher, state) if state.id else None
-    order = [query for query, _ in sorting.order] if sorting and sorting.order else list(walk.queries)
+    order = walk.sorting(request.app.state.searcher, state).ranked() if state.id else list(walk.queries)
     return Place.among(order, state)
 
 
 def query_list(request: Request) -> Response:
-    """The file's queries by disagreement; while they are searched, how far that is."""
+    """The file's queries by disagreement, as far as they were searched; with ?pause=yes no more are."""
     searcher, state = asked_for(request)
     walk, grades = request.app.state.walk, request.app.state.grades
     if not walk.queries:
         raise InputError(*NO_QUERIES)
     sorting = walk.sorting(searcher, state)
+    if request.query_params.get("pause") == "yes":
+        sorting.pause()
+    elif not sorting.error or request.query_params.get("again") == "yes":
+        sorting.go_on()
     first = request.query_params.get("from", "0")
     score_list, why = [], ""
     try:

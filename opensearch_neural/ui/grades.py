@@ -126,15 +126,19 @@ class Score:
 
 
 def scores(grades: Grades, runs: Sequence[Run], depth: int) -> list[Score]:
-    """Of each column but the first: nDCG of its page, over the queries with a relevant document.
+    """Of each column but the first: nDCG of its page, over the queries with a relevant document that were searched.
 
     Raises MissingExtra without the extra [eval].
     """
     from opensearch_neural.evaluation.comparison import compare
     from opensearch_neural.evaluation.measures import measure
 
-    judged = {query: of for query, of in grades.qrels().items() if any(of.values())}
-    if not judged or len(runs) < 2:
+    if len(runs) < 2:
+        return []
+    judged = {
+        query: of for query, of in grades.qrels().items() if any(of.values()) and all(query in run for run in runs)
+    }
+    if not judged:
         return []
     name = f"nDCG@{depth}"
     first, *others = [

@@ -14,6 +14,11 @@ from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
 from opensearch_neural.ui.columns import Searcher, body_of
 from opensearch_neural.ui.state import Column, State
 
+CHUNK = 64
+"""Queries that all columns search before the list shows them."""
+KEPT = 4
+"""Sortings that are kept: a run for each link would add up."""
+
 
 @dataclass
 class Sorting:
@@ -22,43 +27,70 @@ class Sorting:
     searcher: Searcher
     queries: Mapping[str, str]
     state: State
-    done: int = 0
     error: str = ""
     runs: list[Run] = field(default_factory=list)
-    """Of each column, when all are there."""
+    """Of each column, as far as it has come."""
     order: list[tuple[str, float]] = field(default_factory=list)
-    """(query, disagreement), the largest first."""
+    """(query, disagreement) of those that were searched, the largest first."""
+    running: bool = False
+    paused: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
-    def total(self) -> int:
-        return len(self.queries) * len(self.state.columns)
+    def whole(self) -> bool:
+        return len(self.order) == len(self.queries)
 
-    def start(self) -> Sorting:
-        threading.Thread(target=self.run, daemon=True).start()
+    def go_on(self) -> Sorting:
+        """Search what is left, if nothing does so yet."""
+        with self._lock:
+            self.paused = False
+            if not self.running and not self.whole:
+                self.running, self.error = True, ""
+                threading.Thread(target=self.run, daemon=True).start()
         return self
+
+    def pause(self) -> None:
+        """What was searched is kept; what is being searched is searched to its end."""
+        self.paused = True
 
     def run(self) -> None:
         try:
-            runs = [self._run(column) for column in self.state.columns]
+            retrievers = [self._retriever(column) for column in self.state.columns]
+            self.runs = self.runs or [{} for _ in retrievers]
+            while chunk := self._next():
+                texts = {query: self.queries[query] for query in chunk}
+                pages = [retriever.retrieve(texts, self.state.size) for retriever in retrievers]
+                for run, page in zip(self.runs, pages, strict=True):
+                    run |= page
+                apart = [(query, disagreement([page[query] for page in pages])) for query in chunk]
+                self.order = sorted([*self.order, *apart], key=lambda pair: -pair[1])
         except OsnError as error:
-            self.error = str(error)
-            return
+            self._failed(str(error))
         except Exception as error:  # else the page would say for ever that it works on it
-            self.error = f"{type(error).__name__}: {error}"
+            self._failed(f"{type(error).__name__}: {error}")
             raise
-        disagreeing = {query: disagreement([run.get(query, {}) for run in runs]) for query in self.queries}
-        self.order = sorted(disagreeing.items(), key=lambda pair: -pair[1])
-        self.runs = runs
 
-    def _run(self, column: Column) -> Run:
+    def _next(self) -> list[str]:
+        """The next queries; none where all were searched, or it is paused."""
+        with self._lock:
+            chunk = [] if self.paused else list(self.queries)[len(self.order) :][:CHUNK]
+            self.running = bool(chunk)
+            return chunk
+
+    def _failed(self, error: str) -> None:
+        with self._lock:
+            self.error, self.running = error, False
+
+    def _retriever(self, column: Column) -> OpenSearchRetriever:
         def body(text: str, size: int) -> Body:
             return body_of(self.searcher.request(column, replace(self.state, query=text, size=size), highlight=False))
 
-        def count(done: int) -> None:
-            self.done += done
+        return OpenSearchRetriever(self.searcher.client, column.index, column.engine, body)
 
-        retriever = OpenSearchRetriever(self.searcher.client, column.index, column.engine, body, progress=count)
-        return retriever.retrieve(self.queries, self.state.size)
+    def ranked(self) -> list[str]:
+        """All queries: those that were searched by disagreement, then the others as the file has them."""
+        order = self.order
+        return [*(query for query, _ in order), *list(self.queries)[len(order) :]]
 
 
 def disagreement(pages: list[Mapping[str, float]] | list[dict[str, float]]) -> float:
@@ -78,10 +110,9 @@ class Walk:
         """Of the state's columns and filters; started by who asks first."""
         key = State(filters=state.filters, size=state.size, columns=state.columns)
         if key not in self._sorted:
-            # The last few only: a thread and a run for each link would add up.
-            while len(self._sorted) >= 4:
-                self._sorted.pop(next(iter(self._sorted)))
-            self._sorted[key] = Sorting(searcher, self.queries, key).start()
+            while len(self._sorted) >= KEPT:
+                self._sorted.pop(next(iter(self._sorted))).pause()
+            self._sorted[key] = Sorting(searcher, self.queries, key).go_on()
         return self._sorted[key]
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opensearchpy.exceptions import RequestError
 from starlette.testclient import TestClient
 
 from opensearch_neural.corpus.judgements import read_qrels
 from opensearch_neural.errors import InputError
+from opensearch_neural.ui import walk
 from opensearch_neural.ui.application import application
 from opensearch_neural.ui.columns import Searcher
 from opensearch_neural.ui.grades import Grade, Grades, scores
-from opensearch_neural.ui.walk import disagreement
+from opensearch_neural.ui.state import Column, State
+from opensearch_neural.ui.walk import Sorting, disagreement
 
 QUERIES = {"q1": "what causes a rainbow", "q2": "<b>fish</b> of rivers", "q3": "colours of light"}
 
@@ -76,6 +79,77 @@ def test_wins_and_losses_are_against_the_first_column(tmp_path: Path) -> None:
     assert score.low is not None and score.high is not None and score.low < score.difference < score.high
 
 
+def test_a_judged_query_that_was_not_searched_yet_is_neither_won_nor_lost(tmp_path: Path) -> None:
+    grades = Grades(tmp_path / "g.jsonl")
+    for query in QUERIES:
+        grades.add(grade(query, "rain", 3))
+    good, bad = {"rain": 2.0}, {"x": 2.0}
+    (score,) = scores(grades, [{"q1": bad, "q2": bad}, {"q1": good}], 10)
+    assert (score.queries, score.wins) == (1, 1)
+    assert scores(grades, [{}, {}], 10) == []
+
+
+@pytest.mark.cluster
+def test_a_sorting_that_is_paused_keeps_what_it_has_and_goes_on_from_there(
+    client: Any, page_index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walk, "CHUNK", 1)
+    searcher = Searcher(client, (page_index,))
+    columns = Column("bm25", page_index), Column("bm25-sparse", page_index)
+    sorting = Sorting(searcher, QUERIES, State(columns=columns))
+    searched: list[Any] = []
+    search = client.search
+
+    def counted(**asked: Any) -> Any:
+        searched.append(asked["body"])
+        sorting.pause()
+        return search(**asked)
+
+    monkeypatch.setattr(client, "search", counted)
+    sorting.run()
+    assert [query for query, _ in sorting.order] == ["q1"] and not sorting.running and not sorting.whole
+    assert sorting.ranked()[0] == "q1" and set(sorting.ranked()) == QUERIES.keys()
+    while not sorting.whole:
+        sorting.go_on()
+        time.sleep(0.01)
+    assert len(searched) == len(QUERIES) * len(columns), "no query is searched twice"
+    assert all(run.keys() == QUERIES.keys() for run in sorting.runs)
+    assert [apart for _, apart in sorting.order] == sorted((apart for _, apart in sorting.order), reverse=True)
+
+
+@pytest.mark.cluster
+def test_after_an_error_the_list_shows_what_there_is_and_tries_again(
+    client: Any, page_index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walk, "CHUNK", 1)
+    search = client.search
+    refused = [True]
+
+    def search_or_refuse(**asked: Any) -> Any:
+        if refused[0] and "fish" in json.dumps(asked["body"]):
+            raise RequestError(400, "refused", {})
+        return search(**asked)
+
+    monkeypatch.setattr(client, "search", search_or_refuse)
+    with TestClient(application(Searcher(client, (page_index,)), queries=QUERIES)) as browser:
+        text = listed(browser, lambda text: "Try again" in text)
+        assert "id=q1" in text and "id=q2" not in text
+        refused[0] = False
+        assert "Try again" in browser.get("/queries").text
+        browser.get("/queries", params={"again": "yes"})
+        assert "id=q2" in listed(browser, lambda text: "were searched" not in text)
+
+
+def listed(browser: TestClient, wanted: Callable[[str], bool]) -> str:
+    """The list of queries, once it is as wanted."""
+    for _ in range(200):
+        text = browser.get("/queries").text
+        if wanted(text):
+            return text
+        time.sleep(0.05)
+    raise AssertionError(text)
+
+
 @pytest.fixture
 def page(client: Any, page_index: str, tmp_path: Path) -> Iterator[TestClient]:
     grades = Grades.read(tmp_path / "grades.jsonl")
@@ -85,11 +159,7 @@ def page(client: Any, page_index: str, tmp_path: Path) -> Iterator[TestClient]:
 
 @pytest.mark.cluster
 def test_the_list_shows_every_query_and_how_far_the_columns_are_apart(page: TestClient) -> None:
-    for _ in range(100):
-        text = page.get("/queries").text
-        if "<tbody>" in text:
-            break
-        time.sleep(0.1)
+    text = listed(page, lambda text: "were searched" not in text)
     assert all(f"id={query}" in text for query in QUERIES)
     assert "&lt;b&gt;fish&lt;/b&gt;" in text
     shares = [int(part.partition("%")[0]) for part in text.split("<tr><td>")[1:]]
