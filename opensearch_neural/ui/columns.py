@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import statistics
 import threading
@@ -12,10 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural.body_template import BodyTemplate
+from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import InputError
 from opensearch_neural.hits import GROUPS, Found, Request, find, find_by_body
+from opensearch_neural.index.record import existing_record
 from opensearch_neural.queries import Body, Clause
 from opensearch_neural.ui.state import OWN_BODY, Column, State
 
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 SECONDS = 10
 """That one search may take."""
 WARMING, REPEATS = 2, 9
+FRESH = 5.0
+"""Seconds after which an index's record is read again: an alias may stand for another index by then."""
 
 
 @dataclass
@@ -35,15 +40,24 @@ class Searcher:
     indexes: tuple[str, ...]
     how: Mapping[str, Any] = field(default_factory=dict)
     """As `open_engines` takes it."""
-    opened: dict[str, Engines] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    opened: dict[str, tuple[float, Engines]] = field(default_factory=dict)
+    """{index: (when its record was read, its engines)}"""
+    lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
     """An encoder need not be thread-safe."""
 
     def engines(self, index: str) -> Engines:
-        """Raises ModelError for an index that `osn` did not write."""
-        if index not in self.opened:
-            self.opened[index] = open_engines(self.client, index, **self.how)
-        return self.opened[index]
+        """Those of the index that the name stands for now, or did so a few seconds ago.
+
+        Raises ModelError for an index that `osn` did not write, ClusterError where there is none.
+        """
+        with self.lock, translate_errors():
+            now = time.monotonic()
+            read, engines = self.opened.get(index, (-math.inf, None))
+            if engines is None or now - read > FRESH:
+                if engines is None or existing_record(self.client, index) != engines.meta:
+                    engines = open_engines(self.client, index, **self.how)
+                self.opened[index] = now, engines
+            return engines
 
     def request(
         self, column: Column, state: State, clauses: Sequence[Clause] = (), *, highlight: bool = True
@@ -84,8 +98,7 @@ class Searcher:
         asked = self.request(column, state)
         if not isinstance(asked, Request) or not isinstance(asked.engine, Windowed) or not state.query.strip():
             return None
-        largest: dict[str, float] = asked.engines.once("largest of the page", dict)
-        return asked.engine.certified(self.client, state.query, asked.page, dict(largest))
+        return asked.engine.certified(self.client, state.query, asked.page, {})
 
     def body_text(self, column: Column, state: State) -> str:
         return json.dumps(body_of(self.request(column, state)), indent=1, ensure_ascii=False)

@@ -6,12 +6,15 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
 from judged_page import write_report
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from opensearch_neural.ui.application import application
 from opensearch_neural.ui.columns import Searcher
@@ -26,11 +29,9 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def address(client: Any, page_index: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    queries = {"q1": "what causes a rainbow", "q2": "colours of light"}
-    grades = Grades.read(tmp_path_factory.mktemp("grades") / "grades.jsonl")
-    app = application(Searcher(client, (page_index,)), queries=queries, grades=grades)
+@contextmanager
+def served(app: Any) -> Iterator[str]:
+    """The address at which the application answers."""
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -39,6 +40,14 @@ def address(client: Any, page_index: str, tmp_path_factory: pytest.TempPathFacto
     yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
     server.should_exit = True
     thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def address(client: Any, page_index: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    queries = {"q1": "what causes a rainbow", "q2": "colours of light"}
+    grades = Grades.read(tmp_path_factory.mktemp("grades") / "grades.jsonl")
+    with served(application(Searcher(client, (page_index,)), queries=queries, grades=grades)) as where:
+        yield where
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +135,71 @@ def test_copies_and_the_missing_document(page: Any) -> None:
     page.get_by_text("curl", exact=True).first.click()
     page.get_by_role("button", name="Copy").first.click()
     page.get_by_role("button", name="Cop").or_(page.get_by_role("button", name="Selected")).first.wait_for()
+
+
+def test_filters_leave_out_what_they_do_not_match_and_stay_in_the_form(page: Any) -> None:
+    search(page, "rainbow regenbogen")
+    every = page.locator(".column").first.locator(".hit").count()
+    page.get_by_text("Filters, and a document").click()
+    page.get_by_role("textbox", name="Filters, one a line").fill('lang=en\n{"exists": {"field": "title"}}')
+    page.get_by_label("Why isn").fill("bogen")
+    search(page, "rainbow regenbogen")
+    left = page.locator(".column").first.locator(".hit")
+    assert 0 < left.count() < every
+    assert "bogen" not in left.evaluate_all("hits => hits.map(hit => hit.dataset.document)")
+    assert page.locator(".absence").all_inner_texts() == ["Filtered out by lang=en."] * 2
+    assert page.get_by_role("textbox", name="Filters, one a line").input_value().startswith("lang=en")
+    page.get_by_role("textbox", name="Filters, one a line").fill("language=en")
+    search(page, "rainbow")
+    assert "no field 'language' to filter by" in page.locator(".column").first.inner_text()
+
+
+def test_a_page_with_a_token_opens_by_its_address_alone(browser: Any, client: Any, page_index: str) -> None:
+    with served(application(Searcher(client, (page_index,)), token="secret-token")) as where:
+        stranger = browser.new_context().new_page()
+        assert stranger.goto(where).status == 401
+        friend = browser.new_context().new_page()
+        friend.goto(f"{where}?token=secret-token&q=rainbow")
+        assert "token" not in friend.url and friend.locator(".hit").count() > 1
+        search(friend, "light")
+        friend.locator("[data-document=light]").first.hover()
+        assert friend.locator("[data-document=light].lit").count() > 1, "the script came with the token's cookie"
+        assert stranger.goto(f"{where}static/page.js").status == 401
+
+
+def test_everything_works_under_a_path(browser: Any, client: Any, page_index: str, tmp_path: Path) -> None:
+    grades = Grades.read(tmp_path / "grades.jsonl")
+    mounted = application(Searcher(client, (page_index,)), token="t", queries={"q1": "rainbow"}, grades=grades)
+    with served(Starlette(routes=[Mount("/tools/compare", mounted)])) as where:
+        opened = browser.new_context().new_page()
+        failed: list[str] = []
+        opened.on("response", lambda answer: failed.append(answer.url) if answer.status >= 400 else None)
+        opened.goto(f"{where}tools/compare/?token=t")
+        search(opened, "rainbow")
+        opened.get_by_role("link", name="Permalink").click()
+        opened.locator("fieldset").first.get_by_label("Engine").select_option("sparse")
+        search(opened, "light")
+        assert opened.evaluate("getComputedStyle(document.querySelector('.columns')).display") == "grid"
+        opened.goto(f"{where}tools/compare/?id=q1")
+        opened.get_by_role("link", name="Judge without names").click()
+        opened.get_by_label("Who judges?").fill("ann")
+        opened.get_by_role("button", name="Begin").click()
+        opened.locator(".hit").first.locator("input[value='2']").check()
+        sync_api.expect(opened.locator("#said")).to_have_text("grade 2 is kept")
+        opened.get_by_role("link", name="Wins and losses so far").click()
+        assert opened.url.startswith(f"{where}tools/compare/queries") and failed == []
+
+
+def test_on_paper_there_are_hits_and_no_form(page: Any, tmp_path: Path) -> None:
+    search(page, "rainbow")
+    page.emulate_media(media="print")
+    assert page.locator("form").is_hidden() and page.locator(".links").first.is_hidden()
+    assert page.locator(".hit").first.is_visible() and page.locator("svg.bar").first.is_visible()
+    assert page.locator(".hit").first.evaluate("hit => getComputedStyle(hit).breakInside") == "avoid"
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    page.pdf(path=tmp_path / "page.pdf", format="A4")
+    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_the_saved_file_works_offline(page: Any, browser: Any, tmp_path: Path) -> None:

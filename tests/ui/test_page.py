@@ -18,6 +18,9 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from opensearch_neural.cli import osn
+from opensearch_neural.index.mapping import index_body
+from opensearch_neural.index.record import IndexMeta
+from opensearch_neural.ui import columns
 from opensearch_neural.ui.application import application
 from opensearch_neural.ui.columns import REPEATS, WARMING, Searcher, measure_times
 from opensearch_neural.ui.comparison import shift
@@ -199,6 +202,26 @@ def test_a_token_is_asked_for_once(searcher: Searcher) -> None:
     answer = browser.get("/", params={"token": "secret-token", "q": "rainbow"})
     assert answer.status_code == 200 and "token" not in str(answer.url)
     assert browser.get("/").status_code == 200
+
+
+def test_a_swapped_alias_needs_no_restart(client: Any, page_index: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, alias = f"{page_index}-plain", f"{page_index}-alias"
+    client.indices.create(index=plain, body=index_body(IndexMeta(), replicas=0))
+    try:
+        client.indices.put_alias(index=page_index, name=alias)
+        browser = TestClient(application(Searcher(client, (alias,))))
+        asked = {"q": "rainbow", "engine": ["bm25", "bm25-sparse"]}
+        assert not Elements(browser.get("/", params=asked).text).of("p", "error")
+        moved = [{"remove": {"index": page_index, "alias": alias}}, {"add": {"index": plain, "alias": alias}}]
+        client.indices.update_aliases(body={"actions": moved})
+        monkeypatch.setattr(columns, "FRESH", 0.0)
+        assert "holds no sparse vectors" in Elements(browser.get("/", params=asked).text).text
+        client.indices.delete(index=plain)
+        answer = browser.get("/", params=asked)
+        assert answer.status_code == 502 and "there is no index" in answer.text
+    finally:
+        client.indices.delete(index=plain, ignore=[404])
+        client.indices.delete_alias(index="_all", name=alias, ignore=[404])
 
 
 def test_a_service_can_mount_it(searcher: Searcher) -> None:
