@@ -9,6 +9,7 @@ import re
 import shlex
 from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import fields
 from importlib import resources
 from typing import Any
 
@@ -16,7 +17,7 @@ from opensearch_neural.engines import ENGINES
 from opensearch_neural.errors import MissingExtra, OsnError
 from opensearch_neural.ui.columns import Searcher, parts_of, spread
 from opensearch_neural.ui.comparison import Shown
-from opensearch_neural.ui.state import MOST_COLUMNS, MOST_HITS, OWN_BODY, Column, State
+from opensearch_neural.ui.state import MOST_COLUMNS, MOST_HITS, OWN_BODY, SETTINGS, Column, State, offered
 from opensearch_neural.ui.walk import Place
 
 try:
@@ -24,6 +25,10 @@ try:
     from markupsafe import Markup, escape
 except ModuleNotFoundError as error:
     raise MissingExtra("the compare page", "ui") from error
+
+
+SLIDES = {"weight": "0.05 2 0.05 0.45", "window": "5 500 5 30", "dense_window": "5 500 5 50"}
+"""{setting: least, most, step and where the slider stands when nothing is set}"""
 
 
 def file(name: str) -> str:
@@ -42,7 +47,7 @@ def templates() -> jinja2.Environment:
     )
     made.filters.update(marked=marked, spread=spread, number=lambda value: f"{value:.3f}")
     made.tests["link"] = lambda url: bool(re.match(r"https?://", str(url)))
-    made.globals.update(parts_of=parts_of)
+    made.globals.update(parts_of=parts_of, offered=offered, column_fields=[each.name for each in fields(Column)])
     return made
 
 
@@ -68,6 +73,7 @@ def compare_page(
 ) -> str:
     """The whole page. alone: with its script and style in it, and no form that would need a server."""
     columns = [*state.columns, *([Column("")] if len(state.columns) < MOST_COLUMNS else [])]
+    taken = {name: [engine for engine in ENGINES if name in offered(engine)] for name in SETTINGS}
     return render(
         "page.html",
         alone=alone,
@@ -79,6 +85,8 @@ def compare_page(
         place=place,
         engines={name: engine.finds for name, engine in ENGINES.items()},
         own_body=OWN_BODY,
+        slides=SLIDES,
+        settings={name: (engines, offered(engines[0])[name].is_flag) for name, engines in taken.items()},
         indexes=searcher.indexes,
         most_hits=MOST_HITS,
     )

@@ -12,6 +12,8 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.hits import parse_filter
 from opensearch_neural.queries import Clause
 
+SETTINGS = ("window", "weight", "dense_window", "rare", "tokens", "exact")
+"""Options of engines that the page offers. Those that name files of the server are none of a reader's business."""
 OWN_BODY = "own body"
 """The engine of a column whose body the user writes."""
 MOST_COLUMNS = 4
@@ -34,30 +36,54 @@ class Column:
     index: str = ""
     weight: str = ""
     window: str = ""
+    dense_window: str = ""
+    rare: str = ""
+    tokens: str = ""
+    exact: str = ""
+    """ "yes", or nothing."""
     body: str = ""
     """A search body as JSON, with {{query}} where the query's text is to stand; of the engine "own body"."""
 
     @property
-    def options(self) -> dict[str, Option]:
-        """The settings of the engine that the page offers."""
-        engine = ENGINES.get(self.engine)
-        return {each.name: each for each in (engine.options if engine else ()) if each.name in ("weight", "window")}
+    def chosen(self) -> dict[str, tuple[Option, str]]:
+        """{name: (setting of the engine, what the user wrote)}, of those that the user set."""
+        return {
+            name: (option, text)
+            for name, option in offered(self.engine).items()
+            if (text := getattr(self, name).strip())
+        }
 
     def settings(self) -> dict[str, Any]:
         """Of the engine. Raises InputError for a value that it does not take."""
         given = {}
-        for name, option in self.options.items():
-            if text := getattr(self, name).strip():
-                try:
-                    given[name] = option.parse(text)
-                except ValueError as error:
-                    raise InputError(f"{self.engine}, {name} {text}: {error}") from None
+        for name, (option, text) in self.chosen.items():
+            try:
+                given[name] = flag(text) if option.is_flag else option.parse(text)
+            except ValueError as error:
+                raise InputError(f"{self.engine}, {name.replace('_', ' ')} {text}: {error}") from None
         return given
 
     @property
     def title(self) -> str:
-        chosen = [f"{name} {value}" for name in self.options if (value := getattr(self, name).strip())]
-        return ", ".join([self.engine, *chosen])
+        """ "bm25-sparse, window 20, exact"."""
+        told = [
+            name.replace("_", " ") + ("" if option.is_flag else f" {text}")
+            for name, (option, text) in self.chosen.items()
+        ]
+        return ", ".join([self.engine, *told])
+
+
+def offered(engine: str) -> dict[str, Option]:
+    """{name: option} of the engine's that the page offers."""
+    options = ENGINES[engine].options if engine in ENGINES else ()
+    return {each.name: each for each in options if each.name in SETTINGS}
+
+
+def flag(text: str) -> bool:
+    """Raises ValueError for anything but "yes"."""
+    if text != "yes":
+        raise ValueError("yes, or nothing")
+    return True
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,21 @@ def test_a_slider_searches_again_at_once_and_the_address_keeps_it(page: Any) -> 
     assert page.locator(".column").nth(1).locator(".score").all_inner_texts() != scores
 
 
+def test_a_column_shows_the_settings_of_its_engine(page: Any) -> None:
+    second = page.locator("fieldset").nth(1)
+    second.get_by_label("Engine").select_option("bm25")
+    assert second.locator(".setting:visible").count() == 0
+    second.get_by_label("Engine").select_option("high-idf-first")
+    assert second.get_by_label("Weight").count() == 0 or second.get_by_label("Weight").first.is_hidden()
+    second.get_by_label("Rare").fill("count:1")
+    second.get_by_label("Exact").select_option("yes")
+    search(page, "rainbow light")
+    title = page.locator(".column h2").nth(1)
+    assert title.inner_text() == "high-idf-first, rare count:1, exact"
+    assert "certainly the page of all documents" in page.locator(".column").nth(1).inner_text()
+    assert page.locator("fieldset").nth(1).get_by_label("Exact").input_value() == "yes"
+
+
 def test_a_body_of_ones_own_takes_the_place_of_an_engine(page: Any) -> None:
     first = page.locator("fieldset").first
     first.get_by_label("Engine").select_option(OWN_BODY)

@@ -18,13 +18,14 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from opensearch_neural.cli import osn
+from opensearch_neural.engines import ENGINES
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.record import IndexMeta
 from opensearch_neural.ui import columns
 from opensearch_neural.ui.application import application
 from opensearch_neural.ui.columns import REPEATS, WARMING, Searcher, measure_times
 from opensearch_neural.ui.comparison import shift
-from opensearch_neural.ui.state import Column, State
+from opensearch_neural.ui.state import SETTINGS, Column, State, offered
 
 pytestmark = pytest.mark.cluster
 
@@ -71,6 +72,25 @@ def test_the_same_link_shows_the_same_page(page: TestClient) -> None:
     again = page.get("/", params=parse_qs(urlsplit(link or "").query, keep_blank_values=True)).text
     assert Elements(again).of("li", "hit") == first.of("li", "hit")
     assert len(first.of("li", "hit")) == 6
+
+
+def test_every_setting_that_an_engine_takes_is_offered_but_files_of_the_server(page: TestClient) -> None:
+    asked = {"q": "rainbow light", "size": "2", "engine": ["high-idf-first", "bm25-sparse"], "index": ["", ""]}
+    asked |= {"rare": ["count:1", ""], "tokens": ["", "share:0.9"], "exact": ["", "yes"], "window": ["1", ""]}
+    shown = Elements(page.get("/", params=asked).text)
+    assert (
+        "high-idf-first, rare count:1, window 1" in shown.text and "bm25-sparse, tokens share:0.9, exact" in shown.text
+    )
+    assert not shown.of("p", "error") and len(shown.of("li", "hit")) == 4
+    certain = [
+        text.partition(" the page")[0] for text in shown.text.split(" · ") if " the page of all documents" in text
+    ]
+    assert certain[-1].strip() == "certainly"
+    names = {each["name"] for tag in ("input", "select", "textarea") for each in shown.of(tag)}
+    assert {"rare", "dense_window", "tokens", "exact", "weight", "window"} <= names and not {"faiss", "urls"} & names
+    assert {option.name for engine in ENGINES for option in offered(engine).values()} == set(SETTINGS)
+    hidden = [each for each in shown.of("label", "setting") if "hidden" not in each]
+    assert len(hidden) == len(offered("high-idf-first")) + len(offered("bm25-sparse"))
 
 
 def test_a_body_of_the_users_own_is_a_column_and_is_linted(page: TestClient) -> None:
@@ -134,6 +154,8 @@ def test_times_are_medians_of_repeats(page: TestClient) -> None:
         ({"filter": "lang"}, "expected FIELD=VALUE"),
         ({"filter": '{"nope": {}}'}, "nope"),
         ({"engine": "bm25-sparse", "weight": "-1"}, "not above 0"),
+        ({"engine": "bm25-sparse", "exact": "no"}, "exact no: yes, or nothing"),
+        ({"engine": "high-idf-first", "rare": "most"}, "'most' is not a threshold"),
         ({"engine": "own body", "body": "{"}, "not valid JSON"),
         ({"engine": "own body", "body": '{"a":' * 3000}, "nested too deeply"),
         ({"engine": "own body", "body": '{"query": {"nope": "{{query}}"}}'}, "nope"),

@@ -81,15 +81,18 @@ async function searchAgain() {
 }
 if (form) {
   for (const field of every("[data-slide]", form)) {
-    const [min, max, step] = field.dataset.slide.split(" ");
+    const [min, max, step, usual] = field.dataset.slide.split(" ");
     const slider = Object.assign(document.createElement("input"), { type: "range", min, max, step });
-    slider.value = field.value || (field.name === "weight" ? 0.45 : 50);
-    slider.setAttribute("aria-label", field.name + ", slider");
+    slider.value = field.value || usual;
+    slider.setAttribute("aria-label", field.name.replace("_", " ") + ", slider");
     slider.addEventListener("input", () => { field.value = slider.value; searchAgain(); });
     field.addEventListener("change", () => { slider.value = field.value; });
     field.after(slider);
   }
   for (const choice of every("select[name=engine]", form)) {
-    choice.addEventListener("change", () => { choice.closest("fieldset").dataset.engine = choice.value; });
+    choice.addEventListener("change", () => {
+      const engine = choice.value.replace(" ", "-");
+      for (const each of every("[data-engines]", choice.closest("fieldset"))) each.hidden = !each.dataset.engines.split(" ").includes(engine);
+    });
   }
 }
