@@ -134,8 +134,8 @@ class Documents:
             segments.refresh(self.client, self.index)
         return written
 
-    def _target(self) -> str:
-        """The name of the index that is written now; an alias may name another one than when this was opened.
+    def _target(self) -> tuple[str, IndexMeta]:
+        """(name, record) of the index that is written now; an alias may name another one than when this was opened.
 
         Raises ModelError when its vectors are made otherwise than these models make them.
         """
@@ -150,10 +150,10 @@ class Documents:
         if self._raised != name or self._vectorizer.larger is None:
             self._vectorizer = NotingLargest(self._encoders, raising(self.client, name, record))
             self._raised = name
-        return name
+        return name, record
 
     def _write(self, documents: list[Document], written: Written) -> None:
-        target = self._target()
+        target, record = self._target()
         parts: list[Document] = []
         for document in documents:
             try:
@@ -162,7 +162,7 @@ class Documents:
                 written.refused.append(Refused(document.id, error.message))
         counts = Counter(_document_id(part) for part in parts)
         there = self._there(target, counts)
-        prepared = prepare(parts, self._vectorizer, self.meta)
+        prepared = prepare(parts, self._vectorizer, record)
         # By its own name: an alias that is swapped in between must not lead these vectors into another index.
         outcome = BulkWriter(self.client, target, policy=self._policy).write(prepared.actions)
         reasons = {_document_id(parts[unfit.position]): unfit.reason for unfit in prepared.unfit}
@@ -202,7 +202,7 @@ class Documents:
         Raises InputError when there is no such document, or the changed one is refused.
         """
         for _ in range(CONFLICTS):
-            target = self._target()
+            target, made = self._target()
             held = _read(self.client, target, self.meta, id)
             if held is None:
                 raise InputError(f"{self.index!r} holds no document {id!r}", "add it with all its fields")
@@ -218,15 +218,17 @@ class Documents:
                 if written.refused:
                     raise InputError(f"{id}: {written.refused[0].reason}")
                 return changed
-            if self._replace(target, changed, condition, refresh):
+            if self._replace(target, made, changed, condition, refresh):
                 return changed
         raise ClusterError(f"{id!r} was changed by somebody else {CONFLICTS} times in a row", "try again")
 
-    def _replace(self, target: str, document: Document, condition: dict[str, int], refresh: bool) -> bool:
+    def _replace(
+        self, target: str, made: IndexMeta, document: Document, condition: dict[str, int], refresh: bool
+    ) -> bool:
         """Whether the document was written; False when another write came in between."""
         from opensearchpy.exceptions import ConflictError, RequestError
 
-        prepared = prepare([document], self._vectorizer, self.meta)
+        prepared = prepare([document], self._vectorizer, made)
         if prepared.unfit:
             raise InputError(f"{document.id}: {prepared.unfit[0].reason}")
         params = {**condition, "refresh": "true" if refresh else "false"}

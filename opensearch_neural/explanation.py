@@ -1,6 +1,6 @@
 """Why a hit has its score: what each token of the query, each word of BM25 and the codes add to it.
 
-    answer = client.search(index="docs", body={**body, "explain": True})
+    answer = client.search(index="docs", body=queries.explained(body))
     for share in shares(answer["hits"]["hits"][0]["_explanation"]): …
 
 The shares add up to `_score`. They are read from OpenSearch's explanation; `predicted` works the score out again from the
@@ -147,7 +147,7 @@ def doubts(body: Body, hits: Sequence[tuple[Sequence[Share], float]]) -> list[st
     """
     try:
         expected: Sequence[float | None] = predicted(body, [explained for explained, _ in hits])
-    except InputError:  # a body that the oracle does not know
+    except (InputError, ValueError):  # a body that the oracle does not know, or a damaged one
         expected = [None] * len(hits)
     return [
         _doubt(sum(share.score for share in explained), score, by_oracle)

@@ -1,13 +1,13 @@
 """Each document's sparse weights as bytes beside it, and the script that scores the hits of a first phase from them.
 
-An inverted index answers which documents hold a token; to rescore fifty hits it is opened once for each token of the query.
+An inverted index answers which documents hold a token; to rescore thirty hits it is opened once for each token of the query.
 A forward index answers which tokens a document holds: one look for each hit. The scores are those of the clauses, from the
 same weights with the same 9 significant bits.
 
 Of n tokens a row is 6 · n bytes of binary doc values: n hashes in ascending order, four bytes each with the sign first, then
 their weights, two bytes each: the upper 16 bits of a float32 without its sign, as Lucene's FeatureField keeps them. A hash
 is the token's CRC-32, so that no vocabulary has to travel. Two tokens of one hash would be mistaken for each other: BERT's
-30,522 have none such, and among 250,000 about seven pairs are likely.
+30,522 there are none, and among 250,000 about seven pairs are likely.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ for (int token = 0; token < asked && low < held; ++token) {
     else {
       at = start + 4 * held + 2 * middle;
       int bits = ((bytes[at] & 255) << 8) | (bytes[at + 1] & 255);
-      score += ((Number) weights.get(token)).doubleValue() * Float.intBitsToFloat(bits << 15);
+      score += ((Number) weights.get(token)).floatValue() * Float.intBitsToFloat(bits << 15);
       low = middle + 1;
       break;
     }

@@ -87,11 +87,13 @@ def test_rows_score_as_clauses_do(client: Any, index: str, rows: list[dict[str, 
             )
             assert lint(body, meta=META) == []
             found.append(scores(client, index, body))
-        assert found[0] == pytest.approx(found[1], rel=1e-6) and len(found[0]) == DOCUMENTS
+        assert found[0] == found[1] and len(found[0]) == DOCUMENTS
         bm25 = scores(client, index, queries.bm25("rain bow", size=DOCUMENTS))
         known = np.array([bm25[str(number)] for number in range(DOCUMENTS)], np.float32)
         predicted = predict(body, StoredWeights.of(rows), known=lambda _, known=known: known)
-        assert found[1] == pytest.approx({str(number): score for number, score in predicted.items()}, rel=1e-6)
+        assert {id: np.float32(score) for id, score in found[1].items()} == {
+            str(number): np.float32(score) for number, score in predicted.items()
+        }
 
 
 @pytest.mark.cluster
@@ -109,7 +111,7 @@ def test_rare_tokens_first_rescores_by_rows_too(client: Any, index: str, exact: 
     tokens = {f"t{number}": 0.2 + number for number in range(20)}
     how: dict[str, Any] = {"exact": exact, "window": 100, "size": 50, "plugin": False}
     found = [scores(client, index, queries.high_idf_first(tokens, forward=forward, **how)) for forward in (False, True)]
-    assert found[0] == pytest.approx(found[1], rel=1e-5) and len(found[0]) == 50
+    assert found[0] == found[1] and len(found[0]) == 50
 
 
 @pytest.mark.cluster
@@ -170,3 +172,28 @@ def test_the_published_vocabulary_has_no_two_tokens_of_one_hash() -> None:
         pytest.skip("the published model is not installed")
     vocabulary = vocabulary_of(load_tokenizer(folder))
     assert len(set(forward_index.hashes_of(vocabulary).tolist())) == len(vocabulary)
+
+
+@pytest.mark.parametrize(
+    "clause",
+    [
+        {"script_score": "text"},
+        {"script_score": {"script": []}},
+        {"script_score": {"script": {"source": forward_index.SCRIPT}}},
+        {"script_score": {"script": {"source": forward_index.SCRIPT, "params": {"field": "rows", "tokens": []}}}},
+        {"script_score": {"script": {"source": "1", "params": {"field": "sparse_forward"}}}},
+    ],
+)
+def test_another_script_is_no_sparse_clause(clause: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        queries.sparse_tokens(clause)
+    body = {"query": {"match_all": {}}, "rescore": {"window_size": 5, "query": {"rescore_query": clause}}}
+    assert queries.explained(body) == {**body, "explain": True}
+    with pytest.raises(ValueError):
+        queries.window_end(body)
+
+
+def test_a_body_without_codes_has_no_offset() -> None:
+    body = queries.bm25_sparse("rain", {"t1": 1.0}, forward=True)
+    with pytest.raises(ValueError, match="no quantized scores"):
+        queries.quantized_offset({**body, "rescore": [body["rescore"]]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -48,8 +49,8 @@ def bytes_by_field(
     `contents` stands for what BM25 searches. What every index has (ids, sequence numbers) is subtracted. others: by the name
     that each has in the result, fields that are written otherwise. Raises ClusterError if the cluster refuses.
     """
-    rows = meta.forward_index or None
-    held = {"sparse": meta.sparse, forward_index.FIELD: rows, "dense": meta.dense, "pq": meta.quantized}
+    meta = replace(meta, forward_index=meta.sparse is not None)
+    held = {"sparse": meta.sparse, forward_index.FIELD: meta.sparse, "dense": meta.dense, "pq": meta.quantized}
     fields = [None, "contents", *(name for name, part in held.items() if part is not None), STORED]
     parts = {field: Alone(field, meta, vectorizer) for field in fields} | dict(others or {})
     made: dict[str | None, str] = {}

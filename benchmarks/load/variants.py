@@ -14,7 +14,7 @@ Engines are those of `opensearch_neural.engines` and `two-phase`, neural-search'
     whole=yes           bm25-sparse: the sum of all documents, without a window
     keep=share:0.98     which tokens of the query are searched at all
     rescore=all         rescore with all tokens anew; `remaining` adds the common tokens to phase one's score
-    form=features       linear rank_feature clauses; `plugin`: the neural_sparse clause
+    form=features       linear rank_feature clauses; `plugin`: the neural_sparse clause; hits are rescored so too
     source=none         return no fields; `docvalues`: the url from doc values; `default`: title and url; `all`: everything
     terminate=20000     stop after so many documents a shard (terminate_after): faster, and no longer exact
     size=20             hits on a page
@@ -238,7 +238,7 @@ def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:
     if variant.engine == TWO_PHASE and not engines.plugin:
         raise ClusterError(f"{variant.name!r} needs the neural-search plugin, which this cluster lacks")
     engines.body_of(engine)  # before it is copied, so that all variants share one encoder
-    chosen = replace(with_options(variant, engines), plugin=plugin, forward=None if variant.form is None else False)
+    chosen = replace(with_options(variant, engines), plugin=plugin)
     page = page_of(variant)
 
     def build(text: str) -> Body:
@@ -264,6 +264,7 @@ def with_options(variant: Variant, engines: Engines) -> Engines:
         "dense_window": variant.dense_window,
         "weight": variant.weight,
         "exact": variant.whole or None,
+        "clauses": variant.form is not None or None,
     }
     return engines.with_settings(**{name: value for name, value in given.items() if value is not None})
 
@@ -332,6 +333,8 @@ def _round_weights(node: Any, digits: int) -> None:
             node["rank_feature"]["boost"] = _rounded(node["rank_feature"]["boost"], digits)
         elif "boost" in node.get("constant_score", {}):
             node["constant_score"]["boost"] = _rounded(node["constant_score"]["boost"], digits)
+        elif "hashes" in node:
+            node["weights"] = [_rounded(weight, digits) for weight in node["weights"]]
         else:
             for item in node.values():
                 _round_weights(item, digits)

@@ -200,6 +200,12 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
         raise ClusterError(f"the index {to!r}, which {alias!r} named before, is gone")
     if to == present:
         raise InputError(f"{alias!r} names {to!r} already")
+    if existing_record(client, present).forward_index and not existing_record(client, to).forward_index:
+        log.warning(
+            "%s has no forward index, as %s has: applications that are running must open their engines again",
+            to,
+            present,
+        )
     targets.wait_for_primaries(client, to, ROLLBACK_PATIENCE)
     serve(client, alias, to, patience=0)
     return to, present

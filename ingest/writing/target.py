@@ -85,7 +85,8 @@ def open_target(
     limit = {} if field_limit is None else {"mapping.total_fields.limit": field_limit}
     if wrote is None:
         restore: dict[str, Any] = {"refresh_interval": None}
-        rows = wanted.sparse is not None and forward_index
+        # Passages are collapsed to their documents, and OpenSearch collapses nothing that it rescores.
+        rows = wanted.sparse is not None and wanted.passages is None and forward_index
         meta = replace(wanted, version=__version__, forward_index=rows).with_extra(
             **{LOADING: {"restore": restore, "corpus": corpus_name}, **(extra or {})}
         )
@@ -107,9 +108,7 @@ def open_target(
         _create(client, index, body, wanted_replicas, wanted_replicas if keep_replicas else 0)
         wrote = existing_record(client, index)
         check_unchanged_models(index, wrote, wanted)
-        created = True
     else:
-        created = False
         check_unchanged_models(index, wrote, wanted)
         asked = {"analyzer": analyzer, "shards": shards, "replicas": replicas}
         _check_existing(client, index, wrote, asked, keep_replicas=keep_replicas, store_vectors=store_vectors)
@@ -126,7 +125,7 @@ def open_target(
     name, settings = _settings(client, index)
     wait_for_primaries(client, name, patience)
     if (
-        created
+        wrote.loading
         and wrote.forward_index
         and (refused := _scripts_refused(client, name, int(settings["number_of_shards"])))
     ):
@@ -184,7 +183,7 @@ def _check_existing(
 
 def _scripts_refused(client: OpenSearch, index: str, shards: int) -> str | None:
     """Why the cluster does not run the script that reads a forward index; None where it does, or may not be asked."""
-    from opensearchpy.exceptions import AuthenticationException, AuthorizationException, RequestError
+    from opensearchpy.exceptions import ConnectionError, RequestError, TransportError
 
     # The primaries of a new index are yellow before they are there.
     index_health(client, index, wait_for_active_shards=str(shards), timeout="20s", request_timeout=50, ignore=408)
@@ -192,7 +191,10 @@ def _scripts_refused(client: OpenSearch, index: str, shards: int) -> str | None:
         client.search(index=index, body={"query": forward_clause({"-": 1.0}, "sparse"), "size": 0})
     except RequestError as error:
         return reason_of(error)[1]
-    except (AuthenticationException, AuthorizationException):
+    except ConnectionError:
+        raise
+    except TransportError as error:  # this user may not search, or not yet
+        log.info("whether this cluster runs scripts is not known: %s", reason_of(error)[1])
         return None
     return None
 

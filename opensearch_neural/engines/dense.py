@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from opensearch_neural import multi_vector, queries
 from opensearch_neural.engines.engine import Engine, Missing, Page, gone
-from opensearch_neural.engines.options import RARE, Option, positive, whole_number
+from opensearch_neural.engines.options import CLAUSES, RARE, Option, positive, whole_number
 from opensearch_neural.engines.settings import Cascade
 from opensearch_neural.engines.sparse import Sparse
 from opensearch_neural.errors import ClusterError, InputError
@@ -115,6 +115,7 @@ class CascadeEngine(Sparse):
         Option("window", whole_number, "hits of each shard rescored with all tokens.", "as tuned, else 100"),
         Option("dense_window", whole_number, "hits of each shard rescored with their codes.", "as tuned, else 50"),
         Option("weight", positive, "of the codes' scores, a share of the tokens' weights.", "as tuned, else 0.025"),
+        CLAUSES,
     )
 
     def needs(self) -> tuple[Part, ...]:
@@ -131,7 +132,7 @@ class CascadeEngine(Sparse):
             dense_window=how.dense_window,
             weight=how.weight * (sum(tokens.values()) or 1.0) / (spread(table) or 1.0),
             plugin=self.opened.plugin,
-            forward=self.opened.rows,
+            forward=self.opened.forward,
             **page,
         )
 

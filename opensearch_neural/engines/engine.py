@@ -34,15 +34,13 @@ class Opened:
     """{option: value} that the caller chose; what is not in it is as stored in the index, or the engine's default."""
     connect: Callable[[], OpenSearch] | None = None
     """Gives a client of the cluster, for engines that read from it before they search."""
-    forward: bool | None = None
-    """Whether hits are rescored by their rows. None: wherever the index has them."""
     loaded: dict[Hashable, Any] = field(default_factory=dict, repr=False)
     """What engines hold in memory, shared by all that were made of one opened index."""
 
     @property
-    def rows(self) -> bool:
-        """Whether hits are rescored by their rows (`forward_index`)."""
-        return self.meta.forward_index if self.forward is None else self.forward
+    def forward(self) -> bool:
+        """Whether hits are rescored by the forward index."""
+        return self.meta.forward_index and not self.settings.get("clauses")
 
     def given(self, *names: str) -> dict[str, Any]:
         """Those of the settings that the caller chose."""

@@ -45,3 +45,4 @@ TOKENS = Option(
     "which tokens of a query are searched at all: ratio:R, share:S or count:N; share:1 is all.",
     "as tuned, else all",
 )
+CLAUSES = Option("clauses", bool, "rescore by clauses where the index has a forward index too.", is_flag=True)

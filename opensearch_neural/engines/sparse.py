@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from opensearch_neural import queries
 from opensearch_neural.engines.engine import Engine, Missing, Page, Searched
-from opensearch_neural.engines.options import RARE, TOKENS, Option, positive, whole_number
+from opensearch_neural.engines.options import CLAUSES, RARE, TOKENS, Option, positive, whole_number
 from opensearch_neural.engines.settings import TwoPhases, WeightedSum
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.index.models import Part
@@ -124,6 +124,7 @@ class Bm25Sparse(Windowed):
             "weight", positive, "what the model adds to a document's own words, beside BM25's 1.", "as tuned, else 0.45"
         ),
         TOKENS,
+        CLAUSES,
         EXACT,
     )
 
@@ -155,7 +156,7 @@ class Bm25Sparse(Windowed):
             weight=weight,
             window=window,
             plugin=self.opened.plugin,
-            forward=self.opened.rows,
+            forward=self.opened.forward,
             **page,
         )
 
@@ -167,6 +168,7 @@ class HighIdfFirst(Windowed):
         RARE,
         Option("window", whole_number, "hits of each shard rescored with all tokens.", "as tuned, else 30"),
         TOKENS,
+        CLAUSES,
         EXACT,
     )
 
@@ -184,7 +186,7 @@ class HighIdfFirst(Windowed):
             window=window,
             exact=how.exact,
             plugin=self.opened.plugin,
-            forward=self.opened.rows,
+            forward=self.opened.forward,
             **page,
         )
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from opensearchpy import AsyncOpenSearch, OpenSearch
 
 META_FORMAT = 2
-"""1 knew no forward index, and would add documents without rows to one that has it."""
+"""Format 1 had no forward index; its `osn` would add documents without rows."""
 DenseType = Literal["float", "byte", "sq"]
 
 MODEL_OPTIONS = {"sparse": "--sparse", "dense": "--dense", "quantized": "--pq", "generative": "--tome"}

@@ -8,7 +8,6 @@ from opensearch_neural.lint.request import Body, Request
 from opensearch_neural.lint.values import (
     as_object,
 )
-from opensearch_neural.lint.weights import check_weight
 from opensearch_neural.look_up_table import SCRIPT, WEIGHTED_SCRIPT, PackedTable
 
 
@@ -26,8 +25,9 @@ def forward(request: Request, params: Body, path: Path) -> None:
         remedy = "queries.bm25_sparse(…, forward=True) makes them of tokens"
         request.report("forward-index", "bends", where, str(error), remedy)
         return
-    for at, weight in enumerate(tokens.values()):
-        check_weight(request, weight, (*where, "weights", at))
+    if any(weight < 0 for weight in tokens.values()):
+        message = "a document whose sum is negative fails its shard"
+        request.report("forward-index", "doubtful", (*where, "weights"), message, "leave tokens of negative weight out")
 
 
 def script_score(request: Request, inner: Body, path: Path) -> None:

@@ -69,9 +69,8 @@ def held_clause(token: str, score: float, field: str) -> Clause:
 
 def sparse_tokens(clause: Clause) -> tuple[str, dict[str, float]]:
     """(field, {token: weight}) of a sparse clause of this module, in any form. Raises ValueError for any other."""
-    script = clause.get("script_score", {}).get("script", {})
-    if script.get("source") == forward_index.SCRIPT:
-        return script["params"]["field"].removesuffix(forward_index.SUFFIX), forward_index.tokens_of(script["params"])
+    if "script_score" in clause:
+        return _tokens_of_rows(clause)
     if "neural_sparse" in clause:
         ((field, options),) = clause["neural_sparse"].items()
         return field, dict(options["query_tokens"])
@@ -80,6 +79,17 @@ def sparse_tokens(clause: Clause) -> tuple[str, dict[str, float]]:
         raise ValueError("the clause is not sparse")
     field = each[0]["field"].rpartition(".")[0]
     return field, {token_of(feature): feature["boost"] for feature in each}
+
+
+def _tokens_of_rows(clause: Clause) -> tuple[str, dict[str, float]]:
+    try:
+        script = clause["script_score"]["script"]
+        source, params, field = script["source"], script["params"], script["params"]["field"]
+    except (KeyError, TypeError):
+        raise ValueError("the clause is not sparse") from None
+    if source != forward_index.SCRIPT or not isinstance(field, str) or not field.endswith(forward_index.SUFFIX):
+        raise ValueError("the clause is not sparse")
+    return field.removesuffix(forward_index.SUFFIX), forward_index.tokens_of(params)
 
 
 def token_of(feature: Clause) -> str:

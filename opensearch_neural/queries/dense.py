@@ -138,8 +138,8 @@ def quantized_offset(body: Body) -> float:
     for a body without quantized scores.
     """
     for stage in reversed(body.get("rescore", [])) if isinstance(body.get("rescore"), list) else []:
-        if "script_score" in stage["query"]["rescore_query"]:
-            script = stage["query"]["rescore_query"]["script_score"]["script"]
+        script = stage["query"]["rescore_query"].get("script_score", {}).get("script", {})
+        if script.get("source") == SCRIPT:
             return script["params"]["offset"] * stage["query"]["rescore_query_weight"]
     if "script_score" in body["query"]:
         params = body["query"]["script_score"]["script"]["params"]

@@ -75,8 +75,8 @@ def bm25_sparse(
     BM25 score, and follows: the window is the same for every page, so that pages put together are one ranking without
     repeats. A window of the deepest page that is asked for, or more, gives every hit its whole score.
 
-    forward: rescore by the documents' rows (`forward_index`), which costs less than clauses do. The scores are the same but
-    for the rounding of sums; an explanation does not tell the tokens apart (`explained`).
+    forward: rescore by the documents' rows (`forward_index`), which costs less than clauses do. The scores are the same; an
+    explanation does not tell the tokens apart (`explained`).
 
     What the rescoring costs grows with the window, and by clauses with the tokens: `rare_tokens` leaves light ones out.
 
