@@ -91,13 +91,14 @@ def report(
 
 
 def verdict(summary: Summary, measure: str, baseline: str | None) -> str:
-    """One sentence: whether an engine is better than the baseline, by the whole of its interval."""
-    gains = [row for row in summary.rows if row.kind == "difference" and row.measure == measure and not row.variant]
+    """One sentence: whether an engine is better than the baseline, by the whole of its interval. Segments do not decide."""
+    whole = [row for row in summary.rows if row.set == summary.rows[0].set]
+    gains = [row for row in whole if row.kind == "difference" and row.measure == measure and not row.variant]
     n = summary.rows[0].n
     if baseline is None or not gains:
         return f"{n:,} queries were measured; there is nothing to compare."
     best = max(gains, key=lambda row: row.value)
-    by_key = {row.key: row for row in summary.rows}
+    by_key = {row.key: row for row in whole}
     kinds: tuple[Kind, ...] = ("holm", "p-value")
     p = next(by_key[key] for kind in kinds if (key := best.key._replace(kind=kind)) in by_key)
     told = f"{measure} {difference(best, p)}, over {n:,} queries"
@@ -112,10 +113,11 @@ def difference_forest(rows: Sequence[Row], measure: str, baseline: str | None) -
     """Every engine's difference to the baseline, and that of each segment."""
     by_key = {row.key: row for row in rows}
     shown = [row for row in rows if row.kind == "difference" and row.measure == measure]
-    intervals = [
-        Interval(row.line, row.value, row.low, row.high, difference(row, by_key[row.key._replace(kind="p-value")]))
-        for row in shown
-    ]
+    intervals = []
+    for row in shown:
+        name = row.line if row.set == rows[0].set else f"{row.line} ({row.set.removeprefix(f'{rows[0].set}: ')})"
+        told = difference(row, by_key[row.key._replace(kind="p-value")])
+        intervals.append(Interval(name, row.value, row.low, row.high, told))
     return forest(f"{measure}: difference to {baseline}, 95% intervals", intervals)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,14 @@ def test_the_verdict_is_that_of_the_whole_interval(low: float, high: float, told
     summary = Summary("osn", "c0ffee", {}, [], [0], rows(low, high))
     assert told in verdict(summary, "nDCG@10", "bm25")
     assert "nothing to compare" in verdict(summary, "nDCG@10", None)
+
+
+def test_a_segment_does_not_decide_and_is_named() -> None:
+    segment = [replace(row, set="set: tail", n=9) for row in rows(0.2, 0.4)]
+    every = rows(-0.01, 0.03) + segment
+    told = verdict(Summary("osn", "c0ffee", {}, [], [0], every), "nDCG@10", "bm25")
+    assert told.startswith("No engine is shown to be better") and "over 40 queries" in told
+    assert [bar.label for bar in difference_forest(every, "nDCG@10", "bm25").bars] == ["mine", "mine (tail)"]
 
 
 def test_a_forest_lies_to_the_right_of_zero_if_all_gain() -> None:
