@@ -12,7 +12,8 @@ made it:
     <!-- arms: NAME -->                       paired differences, a line for each arm, and the goals
     <!-- quality-and-cost: NAME -->           engines by what they gain over the baseline and what they cost under load
     <!-- quality-and-cost: NAME: MEASURE, MEASURE; LEVEL -->
-                                              of the costs these measures alone, of levels like "20 clients"
+                                              of the costs these measures alone, of levels like "20 clients", and of
+                                              engines whose quality was measured too
     <!-- ratios: NAME -->                     a load test by its ratios to its baseline
     <!-- costs: NAME: MEASURE, MEASURE; MEASURE of NAME, NAME -->
                                               what engines cost by the first result, beside what the same engines found in
@@ -50,8 +51,13 @@ def rendered(what: str, summary: Summary, measures: str | None = None) -> str:
         return f"{ratios(summary.rows)}\n\n`{summary.command}`\n"
     if what == "quality-and-cost":
         wanted, _, level = (measures or ", ".join(COSTS)).partition("; ")
-        chosen = [row for row in summary.rows
-                  if row.kind != "ratio" or (row.measure in wanted.split(", ") and row.set.endswith(level))]  # fmt: skip
+        compared = {row.engine for row in summary.rows if row.kind == "difference"}
+        chosen = [
+            row
+            for row in summary.rows
+            if row.kind != "ratio"
+            or (row.measure in wanted.split(", ") and row.set.endswith(level) and (not level or row.engine in compared))
+        ]
         return f"{quality_and_cost(chosen)}\n\n`{summary.command}`\n"
     if measures:
         return f"{result_table(summary.rows, measures.split(', '))}\n\n`{summary.command}`\n"

@@ -42,11 +42,12 @@ BM25, TUNED, SUM, SPARSE, HIGH_IDF_FIRST, HYBRID = (
     "high-idf-first",
     "hybrid",
 )
+WIDE, WIDE_WINDOW = "bm25-sparse, window 50", 50
 MEASURES = ("nDCG@10", "R@100")
 FACTS = "facts"
-DIFFERENCES = [(engine, BM25) for engine in (TUNED, SUM, SPARSE, HIGH_IDF_FIRST, HYBRID)] + [(SUM, TUNED)]
-LOADED = "bm25,bm25-sparse,clauses=bm25-sparse+form=plugin,wide=bm25-sparse+window=50,sparse,high-idf-first"
-NAMED = {"clauses": "bm25-sparse, by clauses", "wide": "bm25-sparse, window 50"}
+DIFFERENCES = [(engine, BM25) for engine in (TUNED, SUM, WIDE, SPARSE, HIGH_IDF_FIRST, HYBRID)] + [(SUM, TUNED)]
+LOADED = f"bm25,bm25-sparse,clauses=bm25-sparse+form=plugin,wide=bm25-sparse+window={WIDE_WINDOW},sparse,high-idf-first"
+NAMED = {"clauses": "bm25-sparse, by clauses", "wide": WIDE}
 """{variant under load: its name in the table}"""
 RESAMPLES = 2000
 MOST_QUERIES = 2000
@@ -88,16 +89,16 @@ def measured_set(client: OpenSearch, experiment: Experiment, name: str) -> tuple
     rows: list[Row] = []
     for model in experiment.models:
         folder = experiment.work / "measured" / f"{name}-{slug(str(model))}"
-        names = [SUM, SPARSE, HIGH_IDF_FIRST, *([HYBRID] if experiment.dense and model.name == PUBLISHED else ())]
+        names = [SUM, WIDE, SPARSE, HIGH_IDF_FIRST, *([HYBRID] if experiment.dense and model.name == PUBLISHED else ())]
         if Engine(BM25) not in measured:  # it finds the same whatever vectors lie beside the text
             names.insert(0, BM25)
-        if not all((folder / f"{made}.json").exists() for made in (*names, FACTS)):
+        if not all(kept_of(folder, made).exists() for made in (*names, FACTS)):
             with ingested(client, experiment, model, name) as index, translate_errors():
                 measure_index(client, index, experiment, model, name, names, folder)
         for engine in names:
             own = Engine(BM25) if engine == BM25 else Engine(engine, model.seed, model.name)
-            measured[own] = kept_measured(folder / f"{engine}.json", _not_measured)
-        for measure, value in kept(folder / f"{FACTS}.json", _not_measured).items():
+            measured[own] = kept_measured(kept_of(folder, engine), _not_measured)
+        for measure, value in kept(kept_of(folder, FACTS), _not_measured).items():
             rows.append(Row(name, SUM, measure, value, None, None, 1, seed=model.seed, variant=model.name))
     return measured, rows
 
@@ -118,12 +119,17 @@ def measure_index(
     engines = open_engines(client, index)
 
     def of_engine(engine: str) -> Measured:
-        body_of = engines.body_of(engine)
+        body_of = engines.with_settings(window=WIDE_WINDOW).body_of(SUM) if engine == WIDE else engines.body_of(engine)
         return run_engine(client, index, engine, body_of, judged.queries, judged.qrels, MEASURES).measured
 
     for engine in names:
-        kept_measured(folder / f"{engine}.json", partial(of_engine, engine))
-    kept(folder / f"{FACTS}.json", lambda: facts(client, index, experiment, model, name))
+        kept_measured(kept_of(folder, engine), partial(of_engine, engine))
+    kept(kept_of(folder, FACTS), lambda: facts(client, index, experiment, model, name))
+
+
+def kept_of(folder: Path, name: str) -> Path:
+    """Where what was measured of an engine is kept."""
+    return folder / f"{slug(name)}.json"
 
 
 def judged_queries(folder: Path) -> BeirData:
