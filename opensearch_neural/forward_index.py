@@ -44,14 +44,14 @@ int asked = hashes.size();
 double score = 0;
 int low = 0;
 for (int token = 0; token < asked && low < held; ++token) {
-  int hash = ((Number) hashes.get(token)).intValue();
+  int wanted = ((Number) hashes.get(token)).intValue();
   int high = held - 1;
   while (low <= high) {
     int middle = (low + high) >>> 1;
     int at = start + 4 * middle;
-    int found = (bytes[at] << 24) | ((bytes[at + 1] & 255) << 16) | ((bytes[at + 2] & 255) << 8) | (bytes[at + 3] & 255);
-    if (found < hash) { low = middle + 1; }
-    else if (found > hash) { high = middle - 1; }
+    int hash = (bytes[at] << 24) | ((bytes[at + 1] & 255) << 16) | ((bytes[at + 2] & 255) << 8) | (bytes[at + 3] & 255);
+    if (hash < wanted) { low = middle + 1; }
+    else if (hash > wanted) { high = middle - 1; }
     else {
       at = start + 4 * held + 2 * middle;
       int bits = ((bytes[at] & 255) << 8) | (bytes[at + 1] & 255);
@@ -109,9 +109,9 @@ def params(tokens: Mapping[str, float], field: str) -> dict[str, Any]:
     }
 
 
-def tokens_of(given: Mapping[str, Any]) -> dict[str, float]:
+def tokens_of(params: Mapping[str, Any]) -> dict[str, float]:
     """{token: weight} of a script's parameters. Raises ValueError where names, hashes and weights do not fit together."""
-    tokens, hashes, weights = (given.get(name) for name in ("tokens", "hashes", "weights"))
+    tokens, hashes, weights = (params.get(name) for name in ("tokens", "hashes", "weights"))
     if not (isinstance(tokens, list) and isinstance(hashes, list) and isinstance(weights, list)):
         raise ValueError("tokens, hashes and weights are lists")
     if not len(tokens) == len(hashes) == len(weights):
