@@ -99,7 +99,7 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
     from benchmarks.papers.plots import pyplot, save
 
     plt = pyplot()
-    figure, axis = plt.subplots(figsize=(6.4, 4))
+    figure, axis = plt.subplots(figsize=(6.4, 4.8))
     size = max(experiment.sizes, default=0)
     table = Table(rows, experiment.seeds)
     label = f"mean of {len(experiment.sets)} sets"
@@ -119,7 +119,7 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
         )  # fmt: skip
     axis.axhline(0, color="grey", linewidth=0.6)
     axis.set(xlabel=f"P99, in BM25's ({loaded(size)})", ylabel=f"nDCG@10 over BM25, points, {label}")
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncol=2)
     save(figure, folder / "quality_and_cost.svg")
 
 
