@@ -168,7 +168,7 @@ def test_a_node_killed_under_way_loses_and_doubles_nothing(
     found = snapshot(client, index_name)
     expected = {record.pop("_id"): record for record in records(3000)}
     for source in found.values():
-        assert source.pop("sparse")
+        assert source.pop("sparse") and source.pop("sparse_forward")
     assert found == expected
     counts = client.indices.stats(index=index_name)["_all"]
     # Each document once, in primaries and in replicas.
