@@ -6,8 +6,8 @@ same weights with the same 9 significant bits.
 
 Of n tokens a row is 6 · n bytes of binary doc values: n hashes in ascending order, four bytes each with the sign first, then
 their weights, two bytes each: the upper 16 bits of a float32 without its sign, as Lucene's FeatureField keeps them. A hash
-is the token's CRC-32, so that no vocabulary has to travel. Two tokens of one hash would be mistaken for each other: BERT's
-30,522 there are none, and among 250,000 about seven pairs are likely.
+is the token's CRC-32, so that no vocabulary has to travel. Two tokens of one hash would be mistaken for each other: among
+BERT's 30,522 no two are alike, and among 250,000 about seven pairs are likely.
 """
 
 from __future__ import annotations

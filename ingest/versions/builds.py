@@ -200,7 +200,7 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
         raise ClusterError(f"the index {to!r}, which {alias!r} named before, is gone")
     if to == present:
         raise InputError(f"{alias!r} names {to!r} already")
-    if existing_record(client, present).forward_index and not existing_record(client, to).forward_index:
+    if _has_forward_index(client, present) and not _has_forward_index(client, to):
         log.warning(
             "%s has no forward index, as %s has: applications that are running must open their engines again",
             to,
@@ -209,6 +209,13 @@ def rollback(client: OpenSearch, alias: str, to: str | None = None) -> tuple[str
     targets.wait_for_primaries(client, to, ROLLBACK_PATIENCE)
     serve(client, alias, to, patience=0)
     return to, present
+
+
+def _has_forward_index(client: OpenSearch, index: str) -> bool:
+    try:
+        return existing_record(client, index).forward_index
+    except ModelError:  # not ours
+        return False
 
 
 def _replaced_by(client: OpenSearch, index: str) -> str | None:

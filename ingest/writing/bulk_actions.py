@@ -185,19 +185,21 @@ class _Features:
         return None
 
     def of(self, row: int) -> dict[str, float]:
-        start, end = self.vectors.indptr[row], self.vectors.indptr[row + 1]
-        kept = self.kept[start:end]
-        vocabulary = self.vectors.vocabulary
-        ids, weights = self.vectors.token_ids[start:end][kept].tolist(), self.short[start:end][kept].tolist()
+        places, vocabulary = self._places(row), self.vectors.vocabulary
+        ids, weights = self.vectors.token_ids[places].tolist(), self.short[places].tolist()
         return rank_features({vocabulary[id]: weight for id, weight in zip(ids, weights, strict=True)})
 
     def packed(self, row: int) -> bytes:
         """The row of the forward index; empty without one, and of a document without tokens."""
         if self.hashes is None:
             return b""
+        places = self._places(row)
+        return forward_index.packed(self.hashes[places], self.vectors.weights[places])
+
+    def _places(self, row: int) -> NDArray[np.intp]:
+        """Where the tokens that are kept of a row lie."""
         start, end = self.vectors.indptr[row], self.vectors.indptr[row + 1]
-        kept = self.kept[start:end]
-        return forward_index.packed(self.hashes[start:end][kept], self.vectors.weights[start:end][kept])
+        return start + np.flatnonzero(self.kept[start:end])
 
 
 def unfit_id(id: str) -> str | None:
