@@ -117,6 +117,7 @@ def test_documents_are_written_as_the_build_that_serves_now_needs_them(
     for at, build in enumerate(builds):
         serve(client, index_name, build, patience=0)
         documents.add([{"_id": "new", "text": TEXT}])
+        assert ("sparse_forward" in snapshot(client, build)["new"]) is bool(at)
         documents.update("new", {"lang": "de"})
         assert ("sparse_forward" in snapshot(client, build)["new"]) is bool(at)
     with caplog.at_level("WARNING"):
