@@ -75,16 +75,22 @@ def page(browser: Any, address: str) -> Iterator[Any]:
     opened.close()
 
 
+def follow(page: Any, target: Any) -> None:
+    """Clicks on the target and waits until the page behind it is loaded, its style sheet too."""
+    with page.expect_navigation():
+        target.click()
+
+
 def search(page: Any, text: str) -> None:
     page.get_by_role("searchbox", name="Query").fill(text)
-    page.get_by_role("button", name="Search", exact=True).click()
+    follow(page, page.get_by_role("button", name="Search", exact=True))
 
 
 def test_a_user_types_a_query_and_compares_two_engines(page: Any) -> None:
     search(page, "what causes a rainbow")
     assert page.locator("section.column").count() == 2
     page.locator("fieldset").nth(2).get_by_label("Engine").select_option("high-idf-first")
-    page.get_by_role("button", name="Search and measure times").click()
+    follow(page, page.get_by_role("button", name="Search and measure times"))
     assert page.locator("section.column").count() == 3
     assert page.locator("table.times").count() == 3
     page.locator("[data-document=rain]").first.hover()
@@ -191,17 +197,17 @@ def test_everything_works_under_a_path(browser: Any, client: Any, page_index: st
         opened.on("response", lambda answer: failed.append(answer.url) if answer.status >= 400 else None)
         opened.goto(f"{where}tools/compare/?token=t")
         search(opened, "rainbow")
-        opened.get_by_role("link", name="Permalink").click()
+        follow(opened, opened.get_by_role("link", name="Permalink"))
         opened.locator("fieldset").first.get_by_label("Engine").select_option("sparse")
         search(opened, "light")
         assert opened.evaluate("getComputedStyle(document.querySelector('.columns')).display") == "grid"
         opened.goto(f"{where}tools/compare/?id=q1")
-        opened.get_by_role("link", name="Judge without names").click()
+        follow(opened, opened.get_by_role("link", name="Judge without names"))
         opened.get_by_label("Who judges?").fill("ann")
-        opened.get_by_role("button", name="Begin").click()
+        follow(opened, opened.get_by_role("button", name="Begin"))
         opened.locator(".hit").first.locator("input[value='2']").check()
         sync_api.expect(opened.locator("#said")).to_have_text("grade 2 is kept")
-        opened.get_by_role("link", name="Wins and losses so far").click()
+        follow(opened, opened.get_by_role("link", name="Wins and losses so far"))
         assert opened.url.startswith(f"{where}tools/compare/queries") and failed == []
 
 
@@ -247,12 +253,12 @@ def test_every_field_and_picture_has_a_name(page: Any) -> None:
 
 
 def test_a_judge_grades_with_the_keyboard_and_finds_the_grades_again(page: Any) -> None:
-    page.get_by_role("link", name="All queries by disagreement").click()
+    follow(page, page.get_by_role("link", name="All queries by disagreement"))
     page.locator("table.queries a").first.wait_for(timeout=30_000)
-    page.get_by_role("link", name="Judge without names").click()
+    follow(page, page.get_by_role("link", name="Judge without names"))
     page.get_by_label("Who judges?").fill("ann")
-    page.get_by_role("button", name="Begin").click()
-    page.get_by_role("link", name="Begin with the first query").click()
+    follow(page, page.get_by_role("button", name="Begin"))
+    follow(page, page.get_by_role("link", name="Begin with the first query"))
     judged = page.url
     page.locator("h1").click()
     page.keyboard.press("j")
@@ -265,7 +271,7 @@ def test_a_judge_grades_with_the_keyboard_and_finds_the_grades_again(page: Any) 
     page.keyboard.press("p")
     page.wait_for_url(judged)
     assert page.locator(".column").first.locator("input:checked").first.get_attribute("value") == "3"
-    page.get_by_role("link", name="Wins and losses so far").click()
+    follow(page, page.get_by_role("link", name="Wins and losses so far"))
     assert "1 judged queries" in page.locator(".score-line").inner_text()
 
 
