@@ -28,7 +28,7 @@ from benchmarks.experiment import Part, Table, goal_of, paper_options, run_parts
 from benchmarks.grown.scale import NODE
 from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import reachable
-from benchmarks.papers.bm25_sparse_measures import BM25, HIGH_IDF_FIRST, SPARSE, SUM, WIDE, cost_rows, quality_rows
+from benchmarks.papers.bm25_sparse_measures import BM25, HIGH_IDF_FIRST, SPARSE, SUM, WINDOWS, cost_rows, quality_rows
 from benchmarks.papers.bm25_sparse_models import PUBLISHED, STEPS, Experiment
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
@@ -105,7 +105,7 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
     label = f"mean of {len(experiment.sets)} sets"
     axis.errorbar([1], [0], fmt="s", color="black", label="bm25")
     for number, (engine, arm) in enumerate(
-        (engine, arm) for arm in experiment.arms for engine in (SUM, WIDE, SPARSE, HIGH_IDF_FIRST)
+        (engine, arm) for arm in experiment.arms for engine in (SUM, *WINDOWS, SPARSE, HIGH_IDF_FIRST)
     ):
         gain = table.difference(label, engine, BM25, "nDCG@10", variant=arm)
         cost = table.ratio(loaded(size), engine, BM25, "P99", variant=arm)
@@ -115,7 +115,7 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
             [cost.value], [100 * gain.value],
             xerr=bars(cost),
             yerr=bars(gain, 100),
-            fmt="oPsD"[number % 4], color=f"C{number // 4}", capsize=2, label=f"{engine}, {arm}",
+            fmt="o<>sD"[number % 5], color=f"C{number // 5}", capsize=2, label=f"{engine}, {arm}",
         )  # fmt: skip
     axis.axhline(0, color="grey", linewidth=0.6)
     axis.set(xlabel=f"P99, in BM25's ({loaded(size)})", ylabel=f"nDCG@10 over BM25, points, {label}")

@@ -42,13 +42,16 @@ BM25, TUNED, SUM, SPARSE, HIGH_IDF_FIRST, HYBRID = (
     "high-idf-first",
     "hybrid",
 )
-WIDE, WIDE_WINDOW = "bm25-sparse, window 50", 50
+WINDOWS = {f"bm25-sparse, window {window}": window for window in (20, 50)}
+"""{engine: window}, beside bm25-sparse with its default."""
 MEASURES = ("nDCG@10", "R@100")
 FACTS = "facts"
-DIFFERENCES = [(engine, BM25) for engine in (TUNED, SUM, WIDE, SPARSE, HIGH_IDF_FIRST, HYBRID)] + [(SUM, TUNED)]
-LOADED = f"bm25,bm25-sparse,clauses=bm25-sparse+form=plugin,wide=bm25-sparse+window={WIDE_WINDOW},sparse,high-idf-first"
-NAMED = {"clauses": "bm25-sparse, by clauses", "wide": WIDE}
+DIFFERENCES = [(engine, BM25) for engine in (TUNED, SUM, *WINDOWS, SPARSE, HIGH_IDF_FIRST, HYBRID)] + [(SUM, TUNED)]
+NAMED = {f"window{window}": engine for engine, window in WINDOWS.items()}
 """{variant under load: its name in the table}"""
+LOADED = ",".join(
+    [BM25, SUM, *(f"window{window}={SUM}+window={window}" for window in WINDOWS.values()), SPARSE, HIGH_IDF_FIRST]
+)
 RESAMPLES = 2000
 MOST_QUERIES = 2000
 """Of a set, evenly taken from all that have judgements."""
@@ -89,7 +92,13 @@ def measured_set(client: OpenSearch, experiment: Experiment, name: str) -> tuple
     rows: list[Row] = []
     for model in experiment.models:
         folder = experiment.work / "measured" / f"{name}-{slug(str(model))}"
-        names = [SUM, WIDE, SPARSE, HIGH_IDF_FIRST, *([HYBRID] if experiment.dense and model.name == PUBLISHED else ())]
+        names = [
+            SUM,
+            *WINDOWS,
+            SPARSE,
+            HIGH_IDF_FIRST,
+            *([HYBRID] if experiment.dense and model.name == PUBLISHED else ()),
+        ]
         if Engine(BM25) not in measured:  # it finds the same whatever vectors lie beside the text
             names.insert(0, BM25)
         if not all(kept_of(folder, made).exists() for made in (*names, FACTS)):
@@ -119,7 +128,8 @@ def measure_index(
     engines = open_engines(client, index)
 
     def of_engine(engine: str) -> Measured:
-        body_of = engines.with_settings(window=WIDE_WINDOW).body_of(SUM) if engine == WIDE else engines.body_of(engine)
+        window = WINDOWS.get(engine)
+        body_of = engines.with_settings(window=window).body_of(SUM) if window else engines.body_of(engine)
         return run_engine(client, index, engine, body_of, judged.queries, judged.qrels, MEASURES).measured
 
     for engine in names:
