@@ -1,13 +1,22 @@
 """An index of the cluster as a corpus: `osn ingest opensearch:INDEX`.
 
-The documents are read at one point in time, in the order of their ids, into a file of JSON lines. So a run that was
+The documents are read at one point in time into a file of JSON lines, which is sorted by their ids. So a run that was
 interrupted meets the same order again, and every pass over the corpus sees the same documents.
+
+A slice of the point in time is one shard of one index: the cluster's routing decides which slice a document belongs to.
+Several slices are read at once, each in the order of Lucene's document numbers (`_doc`). That order needs no field data
+of `_id`, which a cluster may refuse (`indices.id_field_data.enabled`), and a page costs the same wherever it begins.
 """
 
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from contextvars import copy_context
+from heapq import merge
 from typing import IO, TYPE_CHECKING, Any
 
 from opensearch_neural.cluster.errors import translate_errors
@@ -18,7 +27,13 @@ if TYPE_CHECKING:
 
 PREFIX = "opensearch:"
 PAGE = 1000
+AT_ONCE = 4
+"""Slices that are read at the same time."""
 KEEP_ALIVE = "10m"
+SORTED_BYTES = 128 << 20
+"""Bytes of documents that are sorted in memory; more are sorted in parts, which lie in files until they are merged."""
+
+Hits = list[dict[str, Any]]
 
 
 def is_index(corpus: str) -> bool:
@@ -29,35 +44,99 @@ def is_index(corpus: str) -> bool:
 def copy_index(client: OpenSearch, corpus: str, file: IO[bytes]) -> int:
     """Write the documents of `opensearch:INDEX` as JSON lines, each with its `_id` and what its `_source` holds; how many.
 
-    Raises InputError for an index whose documents keep no `_source`, ClusterError for what the cluster refuses.
+    INDEX may be an alias or a pattern of several indexes. Raises InputError for an index whose documents keep no
+    `_source`, and for one that could not be read whole; ClusterError for what the cluster refuses.
     """
     index = corpus.removeprefix(PREFIX)
-    written = 0
-    with translate_errors():
-        for hit in _hits(client, index):
-            if not hit.get("_source"):
-                raise InputError(
-                    f"the document {hit['_id']!r} of {index!r} has no _source, and nothing else can be read of it",
-                    "ingest from where the documents came from",
-                )
-            file.write(json.dumps({"_id": hit["_id"], **hit["_source"]}, ensure_ascii=False).encode() + b"\n")
+    with ExitStack() as parts, translate_errors():
+        sorted_parts: list[IO[bytes]] = []
+        lines: list[bytes] = []
+        size = 0
+
+        def end_part() -> None:
+            nonlocal size
+            part = parts.enter_context(tempfile.TemporaryFile())
+            part.writelines(sorted(lines))  # every line begins with its id
+            part.seek(0)
+            sorted_parts.append(part)
+            lines.clear()
+            size = 0
+
+        for hits in _pages(client, index):
+            for hit in hits:
+                lines.append(_line(hit, index))
+                size += len(lines[-1])
+            if size > SORTED_BYTES:
+                end_part()
+        end_part()
+        written = 0
+        for line in merge(*sorted_parts):
+            file.write(line)
             written += 1
     return written
 
 
-def _hits(client: OpenSearch, index: str) -> Iterator[dict[str, Any]]:
-    """Every document at one point in time, by id."""
-    point = client.create_pit(index=index, params={"keep_alive": KEEP_ALIVE})["pit_id"]
+def _line(hit: dict[str, Any], index: str) -> bytes:
+    if not hit.get("_source"):
+        raise InputError(
+            f"the document {hit['_id']!r} of {index!r} has no _source, and nothing else can be read of it",
+            "ingest from where the documents came from",
+        )
+    return json.dumps({"_id": hit["_id"], **hit["_source"]}, ensure_ascii=False).encode() + b"\n"
+
+
+def _pages(client: OpenSearch, index: str) -> Iterator[Hits]:
+    """Every document at one point in time, in pages of the slices that are read at once."""
+    point = client.create_pit(index=index, params={"keep_alive": KEEP_ALIVE})
     try:
-        body: dict[str, Any] = {"size": PAGE, "sort": [{"_id": "asc"}], "track_total_hits": False}
-        while True:
-            answer = client.search(body={**body, "pit": {"id": point, "keep_alive": KEEP_ALIVE}})
-            hits = answer["hits"]["hits"]
-            if answer["_shards"]["failed"]:
-                raise InputError(f"{index!r} cannot be read whole: a shard does not answer", "look at its health")
-            yield from hits
-            if len(hits) < PAGE:
-                return
-            body["search_after"] = hits[-1]["sort"]
+        pit = {"id": point["pit_id"], "keep_alive": KEEP_ALIVE}
+        found = _search(client, index, pit, size=0, track_total_hits=True, aggs=INDEXES)
+        names = [bucket["key"] for bucket in found["aggregations"]["indexes"]["buckets"]]
+        # At least as many as any of the indexes has shards, which each have one or more: then no slice has two of them.
+        slices = point["_shards"]["total"] - len(names) + 1
+        left = [_slice(client, name, pit, number, slices) for name in names for number in range(slices)]
+        read = 0
+        with ThreadPoolExecutor(AT_ONCE, "osn-slice") as pool:
+            reading: dict[Future[Hits | None], Iterator[Hits]] = {}
+            while left or reading:
+                while left and len(reading) < AT_ONCE:
+                    pages = left.pop()
+                    reading[pool.submit(copy_context().run, _next_page, pages)] = pages
+                for future in wait(reading, return_when=FIRST_COMPLETED).done:
+                    pages, hits = reading.pop(future), future.result()
+                    if hits is not None:
+                        left.append(pages)
+                        read += len(hits)
+                        yield hits
+        if read != (total := found["hits"]["total"]["value"]):
+            raise InputError(f"{index!r} was not read whole: {read:,} of its {total:,} documents came", "try again")
     finally:
-        client.delete_pit(body={"pit_id": [point]})
+        client.delete_pit(body={"pit_id": [point["pit_id"]]})
+
+
+INDEXES = {"indexes": {"terms": {"field": "_index", "size": 10_000}}}
+
+
+def _next_page(pages: Iterator[Hits]) -> Hits | None:
+    return next(pages, None)
+
+
+def _slice(client: OpenSearch, name: str, pit: dict[str, str], number: int, slices: int) -> Iterator[Hits]:
+    """The pages of one slice of one index."""
+    where: dict[str, Any] = {"query": {"term": {"_index": name}}}
+    if slices > 1:
+        where["slice"] = {"id": number, "max": slices}
+    while True:
+        hits = _search(client, name, pit, size=PAGE, sort=["_doc"], track_total_hits=False, **where)["hits"]["hits"]
+        if hits:
+            yield hits
+        if len(hits) < PAGE:
+            return
+        where["search_after"] = hits[-1]["sort"]
+
+
+def _search(client: OpenSearch, index: str, pit: dict[str, str], **body: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = client.search(body={"pit": pit, **body})
+    if answer["_shards"]["failed"]:
+        raise InputError(f"{index!r} cannot be read whole: a shard does not answer", "look at its health")
+    return answer

@@ -1,4 +1,4 @@
-"""`osn ingest opensearch:INDEX`: an index that is there, read whole with its fields, in the same order each time."""
+"""`osn ingest opensearch:INDEX`: an index that is there, read whole by slices, with its fields, in one order each time."""
 
 from __future__ import annotations
 
@@ -7,23 +7,39 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fault_proxy import Fault, FaultProxy
+from fault_proxy import Fault, FaultProxy, Request
 
+from ingest import index_corpus
 from ingest.corpus import CorpusSource, spooled
 from ingest.index_corpus import copy_index
 from ingest.job import Job, run_job
+from opensearch_neural.cluster.connect import connect
 from opensearch_neural.errors import InputError
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 pytestmark = pytest.mark.cluster
+
+
+def copied(client: OpenSearch, index: str) -> list[bytes]:
+    """The lines of a copy of an index."""
+    file = io.BytesIO()
+    written = copy_index(client, f"opensearch:{index}", file)
+    lines = file.getvalue().splitlines()
+    assert written == len(lines)
+    return lines
+
+
+def ids_of(lines: list[bytes]) -> list[str]:
+    return [json.loads(line)["_id"] for line in lines]
 
 
 @pytest.fixture
@@ -40,15 +56,92 @@ def theirs(client: OpenSearch, index_name: str) -> Any:
 
 
 def test_every_document_is_read_once_in_the_order_of_ids(client: OpenSearch, theirs: str) -> None:
-    copies = []
+    lines = copied(client, theirs)
+    assert ids_of(lines) == sorted(f"d{number}" for number in range(2500))
+    assert json.loads(lines[0]) == {"_id": "d0", "headline": "Number 0", "story": "rain", "price": 0}
+
+
+def test_the_order_stays_when_documents_change_their_place_in_the_index(
+    client: OpenSearch, theirs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = copied(client, theirs)
+    again: list[dict[str, Any]] = []
+    for line in before[::3]:
+        record = json.loads(line)
+        again += [{"index": {"_id": record.pop("_id")}}, record]
+    client.bulk(index=theirs, body=again, refresh=True)
+    client.indices.forcemerge(index=theirs, params={"max_num_segments": 1})
+    monkeypatch.setattr(index_corpus, "SORTED_BYTES", 10_000)  # in many parts, which are merged
+    assert copied(client, theirs) == before
+
+
+def test_a_slice_is_a_shard_and_several_are_read_at_once(client: OpenSearch, cluster_url: str, theirs: str) -> None:
+    """The first pages wait for each other: read in turn, they would wait until the barrier breaks."""
+    together = threading.Barrier(2, timeout=20)
+    sliced: list[dict[str, int]] = []
+
+    def fault(request: Request) -> None:
+        body = json.loads(request.body or b"{}") if request.path.endswith("/_search") else {}
+        if "slice" in body:
+            sliced.append(body["slice"])
+            if "search_after" not in body:
+                together.wait()
+
+    with FaultProxy(cluster_url, everything=True) as proxy:
+        proxy.fault = fault
+        assert len(copied(connect(proxy.url), theirs)) == 2500
+    assert {(each["id"], each["max"]) for each in sliced} == {(0, 2), (1, 2)}
+    # A slice read again, at another point in time, has the same documents, since their shard does not change.
+    halves = []
     for _ in range(2):
-        file = io.BytesIO()
-        assert copy_index(client, f"opensearch:{theirs}", file) == 2500
-        copies.append(file.getvalue())
-    assert copies[0] == copies[1]
-    records = [json.loads(line) for line in copies[0].splitlines()]
-    assert [record["_id"] for record in records] == sorted(f"d{number}" for number in range(2500))
-    assert records[0] == {"_id": "d0", "headline": "Number 0", "story": "rain", "price": 0}
+        point = client.create_pit(index=theirs, params={"keep_alive": "1m"})["pit_id"]
+        pages = list(index_corpus._slice(client, theirs, {"id": point, "keep_alive": "1m"}, 0, 2))
+        client.delete_pit(body={"pit_id": [point]})
+        halves.append(sorted(hit["_id"] for hits in pages for hit in hits))
+    assert halves[0] == halves[1] and 1000 < len(halves[0]) < 1500
+
+
+def test_a_cluster_without_field_data_of_ids_is_read_as_any_other(client: OpenSearch, theirs: str) -> None:
+    setting = "indices.id_field_data.enabled"
+    client.cluster.put_settings(body={"transient": {setting: False}})
+    try:
+        with pytest.raises(Exception, match="id_field_data"):  # it does refuse
+            client.search(index=theirs, body={"sort": ["_id"]})
+        assert ids_of(copied(client, theirs)) == sorted(f"d{number}" for number in range(2500))
+    finally:
+        client.cluster.put_settings(body={"transient": {setting: None}})
+
+
+def test_an_alias_of_indexes_with_different_shards_is_read_whole_as_it_filters(
+    client: OpenSearch, index_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_corpus, "PAGE", 7)
+    alias, wanted = f"{index_name}-all", set()
+    for shards in (1, 3, 5):
+        name = f"{index_name}-{shards}"
+        client.indices.create(index=name, body={"settings": {"number_of_shards": shards, "number_of_replicas": 0}})
+        lines: list[dict[str, Any]] = []
+        for number in range(100):
+            # Ids of every kind that OpenSearch stores in a form of its own: numbers, base64, any text.
+            id = [str(1000 * shards + number), f"id{shards}{number:02}abc", f'é/"{shards} {number}'][number % 3]
+            lines += [{"index": {"_id": id}}, {"text": "rain", "number": number}]
+            wanted |= {id} if number < 90 else set()
+        client.bulk(index=name, body=lines, refresh=True)
+        filtered = {"filter": {"range": {"number": {"lt": 90}}}}
+        client.indices.put_alias(index=name, name=alias, body=filtered)
+    client.indices.create(index=f"{index_name}-empty", body={"aliases": {alias: {}}})
+    lines_read = copied(client, alias)
+    assert len(lines_read) == 270 and set(ids_of(lines_read)) == wanted
+    assert copied(client, f"{index_name}-empty") == []
+
+
+def test_an_index_that_was_not_read_whole_is_refused(
+    client: OpenSearch, theirs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = index_corpus._slice
+    monkeypatch.setattr(index_corpus, "_slice", lambda *of: (hits[1:] for hits in whole(*of)))
+    with pytest.raises(InputError, match=r"was not read whole: 2,49\d of its 2,500 documents came"):
+        copied(client, theirs)
 
 
 def test_an_ingest_takes_the_documents_with_their_fields(
@@ -99,6 +192,42 @@ def test_a_killed_ingest_of_an_index_continues_and_takes_every_document_once(
     hits = client.search(index=index_name, body={"size": 5000, "_source": ["price"]})["hits"]["hits"]
     assert sorted(hit["_id"] for hit in hits) == sorted(f"d{number}" for number in range(2500))
     assert all(hit["_id"] == f"d{hit['_source']['price']}" for hit in hits)
+
+
+def test_an_ingest_that_is_killed_within_a_slice_begins_again_and_takes_every_document(
+    client: OpenSearch,
+    cluster_url: str,
+    theirs: str,
+    index_name: str,
+    osn: Callable[..., subprocess.CompletedProcess[str]],
+    osn_home: Path,
+) -> None:
+    fields = ["--title-field", "headline", "--text-field", "story"]
+    ingest = ["ingest", f"opensearch:{theirs}", "--index", index_name, *fields, "--replicas", "0"]
+    within = threading.Event()
+
+    def fault(request: Request) -> Fault | None:
+        """The second page of a slice is waited for when the kill comes."""
+        if b'"search_after"' not in request.body:
+            return None
+        within.set()
+        return Fault("delay", seconds=30)
+
+    with FaultProxy(cluster_url, everything=True) as proxy:
+        proxy.fault = fault
+        killed = subprocess.Popen(
+            [sys.executable, "-m", "opensearch_neural.cli", *ingest],
+            env=os.environ | {"OSN_URL": proxy.url, "OSN_HOME": str(osn_home)},
+        )
+        assert within.wait(60)
+        killed.kill()
+        killed.wait()
+        assert not client.indices.exists(index=index_name)
+        again = osn(*ingest, "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["documents"] == 2500
+    hits = client.search(index=index_name, body={"size": 5000, "_source": False})["hits"]["hits"]
+    assert sorted(hit["_id"] for hit in hits) == sorted(f"d{number}" for number in range(2500))
 
 
 def test_an_index_is_read_by_an_ingest_alone() -> None:
