@@ -8,7 +8,7 @@ DATA ?=
 RECORD ?=
 MODEL ?=
 
-.PHONY: demo test docs release-check test-pythons test-faults lock install lint format bench bench-scale bench-encode screenshot clean
+.PHONY: demo test docs docs-links release-check test-pythons test-faults lock install lint format bench bench-scale bench-encode screenshot clean
 
 ## The main job on real input: set up, start the local node, ingest, search, evaluate, print a table, stop the node.
 demo: check-java install
@@ -35,6 +35,10 @@ release-check: check-java install
 docs: $(VENV)/docs-installed
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+## The addresses on the web that the documentation names, each asked; links within it are read by the tests.
+docs-links: $(VENV)/docs-installed
+	$(BIN)/python -m sphinx -q -b linkcheck docs docs/_build/links
 
 $(VENV)/docs-installed: $(VENV)/installed
 	$(BIN)/python -m pip install --progress-bar off -c constraints.txt -e ".[docs]"

@@ -129,26 +129,6 @@ def test_commands_exist_and_have_the_options_they_are_shown_with(page: Path) -> 
         assert asked <= known | {"--help"}, line
 
 
-def anchors_of(page: Path) -> set[str]:
-    """The names of a page's headings, as GitHub and the documentation site make them."""
-    prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_files_and_headings_that_a_page_links_to_exist(page: Path) -> None:
-    links = re.findall(r"\]\(((?!https?:)[^)]+)\)", page.read_text(encoding="utf-8"))
-    for link in links:
-        path, _, heading = link.partition("#")
-        target = page.parent / path if path else page
-        assert target.exists(), link
-        assert not heading or heading in anchors_of(target), link
-    assert links or page != README
-    for address in re.findall(r"\]\((https?:[^)]+)\)", page.read_text(encoding="utf-8")):
-        assert re.fullmatch(r"https?://[\w-]+(\.[\w-]+)+(/[^\s]*)?", address), address
-
-
 def test_every_page_stands_in_the_table_of_contents() -> None:
     docs = README.parent / "docs"
     index = (docs / "index.md").read_text(encoding="utf-8")
