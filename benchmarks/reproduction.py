@@ -1,4 +1,5 @@
-"""Figures that others published, reproduced on SciFact through the same functions that `osn ingest` and `osn eval` call.
+"""Figures that others published of BM25 and MiniLM, measured again on SciFact through the functions of `osn ingest` and
+`osn eval`. None is of one of the papers.
 
     osn bench published --data DIR --record benchmarks/results/published
 

@@ -193,6 +193,13 @@ def test_goals_are_recorded_missed_ones_included() -> None:
     assert not next(goal for words, goal in found.items() if "within 0.5 points" in words).met
 
 
+def test_a_goal_of_time_names_what_the_times_find() -> None:
+    run = simulated(1, requests=500)
+    run.quality = [Row("docs", "fast", "overlap@10", 0.5524, None, None, 9)]
+    said = [goal.goal for goal in result.goals(run, "fast") if "ratio to bm25" in goal.goal]
+    assert said and all(words.endswith("(overlap@10 0.552)") for words in said)
+
+
 def test_blocks_survive_their_journey_as_json() -> None:
     one = block(3, "fast", np.array([1.0, 2.0]), failures={"timeout": 1}, level=Level("open", 2.5))
     assert Block.from_json(json.loads(json.dumps(one.to_json()))) == one
