@@ -16,6 +16,8 @@ from opensearch_neural.explanation import Share, doubts, shares, told_apart
 from opensearch_neural.lint import lint
 from opensearch_neural.lint.findings import Finding
 from opensearch_neural.queries import Body, Clause, best_passages, explained
+from opensearch_neural.queries.clauses import HIGHLIGHTED_CHARACTERS
+from opensearch_neural.sentences import Span, around, heaviest_sentence, marked_words, with_marks
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -85,7 +87,7 @@ def find(client: OpenSearch, asked: Request, *, explain: bool = False) -> Found:
     if not asked.text.strip() and not findings:
         warnings.append("the query is empty, and a model's vector or URLs for it say nothing")
     if explain and not engine.fused:
-        body = explained(body)
+        body = with_sentences(explained(body))
     searched = engine.search(client, body if clauses else engine.counted(body), asked.text, asked.page)
     body, answer = searched.body, searched.answer
     missing, partial = engine.missing(body, answer, filtered=bool(clauses)), partial_answer(answer)
@@ -121,13 +123,28 @@ def find_by_body(client: OpenSearch, index: str, body: Body, *, explain: bool = 
     findings = lint(body, quick_capabilities(client))
     query = body.get("query")
     if explain and not (isinstance(query, dict) and "hybrid" in query):
-        body = explained(body)
+        names = FieldNames()
+        marks = {
+            "fields": {name: {} for name in (*names.title, *names.text)},
+            "require_field_match": False,
+            "max_analyzer_offset": HIGHLIGHTED_CHARACTERS,
+        }
+        body = explained(body if "highlight" in body else with_sentences({**body, "highlight": marks}))
     answer = client.search(index=index, body=body)
     partial = partial_answer(answer)
     hits = answer["hits"]["hits"]
     adding, doubtful = read_explanations(body, [(hit["_id"], hit) for hit in hits])
     shown = [hit_of(hit, adding=each) for hit, each in zip(hits, adding, strict=True)]
     return Found(body, answer["took"], shown, {**partial}, findings, [*partial.values(), *doubtful])
+
+
+def with_sentences(body: Body) -> Body:
+    """The body with whole texts highlighted instead of fragments, so that the sentence of the most score can be found."""
+    if "highlight" not in body:
+        return body
+    marks = body["highlight"]
+    fields = {name: {**how, "number_of_fragments": 0} for name, how in marks["fields"].items()}
+    return {**body, "highlight": {**marks, "fields": fields}}
 
 
 def read_explanations(
@@ -194,6 +211,8 @@ def hit_of(
 ) -> dict[str, Any]:
     """A hit as `osn search` shows it: id, score, title, url, an excerpt, and what adds to its score when explained.
 
+    Explained it has the sentence of its text that carries the most of its score, if any does; the excerpt holds it then.
+
     document: the id of the document whose passage the hit is; the passage is shown too then
     encoder: tells which tokens of a sparse model stand in the text
     adding: what adds to its score; None: it is read from the hit's explanation, if it has one
@@ -201,7 +220,8 @@ def hit_of(
     source = hit.get("_source", {})
     marked = hit.get("highlight", {})
     names = FieldNames()  # an index that `osn` did not write may have other names
-    title, text = (_text_in(source, names.find(source, part)) for part in ("title", "text"))
+    text_name = next((name for name in names.text if name in marked and name in source), names.find(source, "text"))
+    title, text = (_text_in(source, name) for name in (names.find(source, "title"), text_name))
     fragments = [fragment for name, of_field in marked.items() if name != "title" for fragment in of_field]
     excerpt = " … ".join(fragments) or " ".join((text or "").split())[:200]
     shown: dict[str, Any] = {"id": document or hit["_id"], "score": hit["_score"]}
@@ -216,9 +236,26 @@ def hit_of(
     if adding is not None:
         if encoder is not None:
             adding = told_apart(adding, encoder.tokens_in(f"{source.get('title') or ''} {source.get('text') or ''}"))
+        of_text = marked.get(text_name, [])
+        words = marked_words(of_text, text or "")
+        if (
+            text and words is not None and (of_text or not fragments)
+        ):  # else a body of the user's own asks for fragments
+            shown |= sentence_of(text, words, adding, encoder)
         shown["tokens"] = [share.to_json() for share in adding]
         shown["sum"] = sum(share.score for share in adding)
     return shown
+
+
+def sentence_of(
+    text: str, words: Sequence[Span], adding: Sequence[Share], encoder: QueryEncoder | None
+) -> dict[str, str]:
+    """An excerpt of the text with its marked words, and the sentence in it that carries the most of the score, if any."""
+    sentence = heaviest_sentence(text, words, adding, *([encoder.tokens_in] if encoder else []))
+    start, end = around(text, sentence or (words or [(0, 0)])[0])
+    left, right = ("… " if text[:start].strip() else ""), (" …" if text[end:].strip() else "")
+    shown = {"excerpt": f"{left}{with_marks(text, words, (start, end))}{right}"}
+    return shown if sentence is None else {**shown, "sentence": with_marks(text, words, sentence)}
 
 
 def _text_in(source: Mapping[str, Any], name: str | None) -> str | None:

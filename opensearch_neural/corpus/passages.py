@@ -10,7 +10,6 @@ overlapping passages, the best one's score standing for the document).
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,10 +20,8 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from opensearch_neural.corpus.documents import MAX_ID_BYTES, Document
 from opensearch_neural.errors import InputError
 from opensearch_neural.query_encoder import unlimited
+from opensearch_neural.sentences import sentence_ends
 
-# After a full stop and the like, closing quotes and brackets, white space; or a new line. An abbreviation ends a sentence
-# too: where passages are cut that does no harm, and it spares a model of sentences.
-_SENTENCE_END = re.compile(r"""[.!?]["'”’)\]]*\s+(?=["'“‘(\[]?[A-Z0-9])|\n\s*""")
 _WORD = r"\p{Han}|\w{1,16}|[^\w\s]"
 """Long runs of letters are cut: in languages without blanks between words they would be whole paragraphs."""
 
@@ -86,8 +83,8 @@ def split(
     between = [index == 0 or words[index] is None or words[index] != words[index - 1] for index in range(len(words))]
     edges = [False] * len(between)
     if sentences:
-        for match in _SENTENCE_END.finditer(document.text):
-            if (at := bisect_left(starts, match.end())) < len(edges):
+        for end in sentence_ends(document.text):
+            if (at := bisect_left(starts, end)) < len(edges):
                 edges[at] = between[at]
     passages = []
     for number, (first, last) in enumerate(_windows(between, edges, tokens, stride), start=1):

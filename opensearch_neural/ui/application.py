@@ -16,12 +16,12 @@ from http.cookies import SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from opensearch_neural.errors import ClusterError, InputError, MissingExtra, OsnError
+from opensearch_neural.errors import ClusterError, InputError, MissingExtra, ModelError, OsnError
 from opensearch_neural.ui.columns import Searcher
 from opensearch_neural.ui.comparison import compared
 from opensearch_neural.ui.grades import WHAT, Grade, Grades, scores
 from opensearch_neural.ui.pages import compare_page, render
-from opensearch_neural.ui.state import Column, State
+from opensearch_neural.ui.state import OWN_BODY, Column, State
 from opensearch_neural.ui.walk import Place, Walk
 
 try:
@@ -46,6 +46,8 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 COOKIE = "osn-token"
+FIRST_BODY = '{"query": {"multi_match": {"query": "{{query}}"}}}'
+"""Searches all fields."""
 NO_QUERIES = (
     "the page was started without a file of queries",
     "osn ui … --queries queries.jsonl --grades grades.jsonl",
@@ -89,9 +91,13 @@ def application(
 
 
 def default_columns(searcher: Searcher) -> tuple[Column, ...]:
-    """BM25, and what the index searches by where no engine is named."""
+    """BM25, and what the index searches by where no engine is named; of an index that `osn` did not write a body to edit."""
     index = searcher.indexes[0]
-    return tuple(Column(name, index) for name in dict.fromkeys(("bm25", searcher.engines(index).default)))
+    try:
+        names = dict.fromkeys(("bm25", searcher.engines(index).default))
+    except ModelError:
+        return (Column(OWN_BODY, index, body=FIRST_BODY),)
+    return tuple(Column(name, index) for name in names)
 
 
 def asked_for(request: Request) -> tuple[Searcher, State]:
@@ -120,8 +126,12 @@ def place_of(request: Request, state: State) -> Place | None:
     walk: Walk = request.app.state.walk
     if not walk.queries:
         return None
-    order = walk.sorting(request.app.state.searcher, state).ranked() if state.id else list(walk.queries)
-    return Place.among(order, state)
+    if not state.id and state.searched is None:
+        return Place.among(list(walk.queries), state)
+    sorting = walk.sorting(request.app.state.searcher, state)
+    known = len(sorting.order)
+    searched = known if state.searched is None else min(state.searched, known)
+    return Place.among(sorting.ranked(searched), replace(state, searched=searched))
 
 
 def query_list(request: Request) -> Response:
@@ -135,6 +145,7 @@ def query_list(request: Request) -> Response:
         sorting.pause()
     elif not sorting.error or request.query_params.get("again") == "yes":
         sorting.go_on()
+    order = sorting.order
     first = request.query_params.get("from", "0")
     score_list, why = [], ""
     try:
@@ -144,8 +155,9 @@ def query_list(request: Request) -> Response:
     return HTMLResponse(
         render(
             "queries.html",
-            state=replace(state, query=""),
+            state=replace(state, query="", searched=len(order)),
             sorting=sorting,
+            order=order,
             first=int(first) if first.isdecimal() and len(first) < 9 else 0,
             queries=walk.queries,
             judged=grades.qrels(),
@@ -162,7 +174,8 @@ def judge(request: Request) -> Response:
     if place is None:
         raise InputError(*NO_QUERIES)
     grades: Grades = request.app.state.grades
-    shown = compared(searcher, state) if state.id and state.who else []
+    # Not explained: the sentence that carries a score, or its lack, would tell a column from the others.
+    shown = compared(searcher, state, explain=False) if state.id and state.who else []
     random.Random(f"{state.who} {state.id}").shuffle(shown)
     return HTMLResponse(
         render(

@@ -80,12 +80,12 @@ class Searcher:
         asked.body["timeout"] = f"{SECONDS}s"
         return asked
 
-    def find(self, column: Column, state: State) -> Found:
-        """What the column shows, its hits explained."""
+    def find(self, column: Column, state: State, *, explain: bool = True) -> Found:
+        """What the column shows."""
         asked = self.request(column, state)
         if isinstance(asked, Request):
-            return find(self.client, asked, explain=True)
-        return find_by_body(self.client, column.index, asked, explain=True)
+            return find(self.client, asked, explain=explain)
+        return find_by_body(self.client, column.index, asked, explain=explain)
 
     def send(self, column: Column, asked: Request | Body) -> Mapping[str, Any]:
         """The answer to a request as an application sends it: no hit is explained."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import zip_longest
 from typing import Any, TypeVar
 
@@ -53,11 +54,12 @@ class Shown:
         return max((abs(each.hit["score"] or 0) for each in self.hits), default=0.0)
 
 
-def compared(searcher: Searcher, state: State) -> list[Shown]:
+def compared(searcher: Searcher, state: State, *, explain: bool = True) -> list[Shown]:
     """All columns, searched at the same time; an engine that fails leaves the others as they are."""
+    find = partial(searcher.find, explain=explain)
     shown = [Shown(column) for column in state.columns]
     with ThreadPoolExecutor(3 * len(shown) or 1) as pool:
-        found = [pool.submit(translated, searcher.find, each.column, state) for each in shown]
+        found = [pool.submit(translated, find, each.column, state) for each in shown]
         certain = [pool.submit(translated, searcher.certain, each.column, state) for each in shown]
         absent = [pool.submit(translated, why_absent, searcher, each.column, state) for each in shown if state.document]
     for each, finding, proof, why in zip_longest(shown, found, certain, absent):

@@ -51,10 +51,18 @@ def templates() -> jinja2.Environment:
     return made
 
 
-def marked(text: str) -> Markup:
-    """Escaped, but for the marks that OpenSearch's highlighter makes."""
+def marked(text: str, sentence: str = "") -> Markup:
+    """Escaped, but for the marks that OpenSearch's highlighter makes, and one around the sentence, which is a part of it."""
+    before, sentence, after = text.partition(sentence) if sentence else (text, "", "")
+    around = f'<mark class="sentence">{words_marked(sentence)}</mark>' if sentence else ""
+    return Markup(f"{words_marked(before)}{around}{words_marked(after)}")
+
+
+def words_marked(text: str) -> str:
+    """Escaped, each <em> with an </em> behind it a mark: a document may hold such tags of its own, and opens none that it
+    does not close."""
     escaped = str(escape(readable(text)))
-    return Markup(escaped.replace("&lt;em&gt;", "<mark>").replace("&lt;/em&gt;", "</mark>"))
+    return re.sub("&lt;em&gt;((?:(?!&lt;/?em&gt;).)*)&lt;/em&gt;", r"<mark>\1</mark>", escaped, flags=re.DOTALL)
 
 
 def readable(text: str) -> str:

@@ -101,6 +101,8 @@ class State:
     """Of a query of the file that is walked through."""
     who: str = ""
     """Judges."""
+    searched: int | None = None
+    """Queries of the file that were searched when the walk through it began: it keeps to the order of that time."""
 
     @classmethod
     def of(cls, asked: Parameters, columns: tuple[Column, ...], indexes: tuple[str, ...]) -> State:
@@ -134,6 +136,7 @@ class State:
             timed=last("timed") == "yes",
             id=last("id"),
             who=last("who").strip()[:100],
+            searched=int(last("searched")) if last("searched").isdecimal() and len(last("searched")) < 9 else None,
         )
 
     def clauses(self) -> list[Clause]:
@@ -149,6 +152,7 @@ class State:
         parts += [("document", state.document)] if state.document else []
         parts += [("timed", "yes")] if state.timed else []
         parts += [(name, text) for name, text in (("id", state.id), ("who", state.who)) if text]
+        parts += [] if state.searched is None else [("searched", str(state.searched))]
         return urlencode(parts)
 
 

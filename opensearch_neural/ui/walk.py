@@ -87,10 +87,11 @@ class Sorting:
 
         return OpenSearchRetriever(self.searcher.client, column.index, column.engine, body)
 
-    def ranked(self) -> list[str]:
-        """All queries: those that were searched by disagreement, then the others as the file has them."""
-        order = self.order
-        return [*(query for query, _ in order), *list(self.queries)[len(order) :]]
+    def ranked(self, searched: int) -> list[str]:
+        """All queries as they stood when so many were searched: these by disagreement, the others as the file has them."""
+        listed = list(self.queries)
+        early = set(listed[:searched])
+        return [*(query for query, _ in self.order if query in early), *listed[searched:]]
 
 
 def disagreement(pages: list[Mapping[str, float]] | list[dict[str, float]]) -> float:

@@ -18,6 +18,12 @@ DOCUMENTS = [
     {"_id": "light", "title": "Light", "text": "Light travels in waves. A prism splits it into colours.", "lang": "en"},
     {"_id": "bogen", "title": "Regenbogen", "text": "Ein Regenbogen entsteht durch Brechung.", "lang": "de"},
     {"_id": "sun", "title": "The sun", "text": "The sun gives light and warmth to the earth.", "lang": "en"},
+    {
+        "_id": "long",
+        "title": "Notes",
+        "text": "Nothing is written here. " * 40 + "Comets glow when they come near. " + "Nor is anything there. " * 40,
+        "lang": "en",
+    },
     *(
         {
             "_id": f"h{at}<b>'\"&",

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from hostile_documents import DOCUMENTS
 from judged_page import write_report
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -19,7 +20,9 @@ from starlette.routing import Mount
 from opensearch_neural.ui.application import application
 from opensearch_neural.ui.columns import Searcher
 from opensearch_neural.ui.grades import Grades
+from opensearch_neural.ui.pages import readable
 from opensearch_neural.ui.state import OWN_BODY
+from opensearch_neural.ui.walk import Sorting
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is missing: pip install playwright")
 CHROMIUM = shutil.which("chromium")
@@ -97,6 +100,34 @@ def test_a_user_types_a_query_and_compares_two_engines(page: Any) -> None:
     assert page.locator("[data-document=rain].lit").count() == page.locator("[data-document=rain]").count() > 1
 
 
+def test_the_sentence_that_carries_the_most_of_the_score_is_marked(page: Any) -> None:
+    search(page, "colours of a prism")
+    light = page.locator("[data-document=light]")
+    assert light.locator("mark.sentence").all_inner_texts() == ["A prism splits it into colours."] * 2
+    excerpts = light.locator(".excerpt").all_inner_texts()
+    assert excerpts == ["Light travels in waves. A prism splits it into colours."] * 2
+    assert '"Sentence of the most score: A"' in light.locator(".excerpt").first.aria_snapshot()
+    page.emulate_media(media="print")
+    decoration = "mark => getComputedStyle(mark).textDecorationLine"
+    assert light.locator("mark.sentence").first.evaluate(decoration) == "underline"
+
+
+def test_of_a_long_document_the_part_with_the_sentence_is_shown(page: Any) -> None:
+    search(page, "glowing comets")
+    marked = page.locator("[data-document=long] mark.sentence")
+    assert marked.all_inner_texts() == ["Comets glow when they come near."] * 2
+    assert page.locator("[data-document=long] .excerpt").first.inner_text().startswith("… Nothing is written here.")
+
+
+def test_a_hostile_sentence_is_marked_as_the_text_that_it_is(page: Any) -> None:
+    page.get_by_label("Hits").fill("20")
+    search(page, "rainbow")
+    told = "marks => Object.fromEntries(marks.map(m => [m.closest('.hit').dataset.document, m.textContent]))"
+    marked = page.locator(".column").first.locator("mark.sentence").evaluate_all(told)
+    texts = {each["_id"]: readable(" ".join(each["text"].split())) for each in DOCUMENTS}
+    assert len(marked) > 5 and marked == {id: texts[id] for id in marked}
+
+
 def test_keys_walk_through_the_hits(page: Any) -> None:
     search(page, "rainbow light")
     page.locator("h1").click()
@@ -146,6 +177,8 @@ def test_a_body_of_ones_own_takes_the_place_of_an_engine(page: Any) -> None:
     first.get_by_role("textbox", name="Body, with").fill('{"query": {"match": {"text": "{{query}}"}}}')
     search(page, "rainbow")
     assert page.locator(".column").first.locator(".hit").count() > 1
+    rain = page.locator(".column").first.locator("[data-document=rain]")
+    assert rain.locator("mark.sentence").inner_text() == "A rainbow is caused by refraction of light in drops."
 
 
 def test_copies_and_the_missing_document(page: Any) -> None:
@@ -234,6 +267,7 @@ def test_the_saved_file_works_offline(page: Any, browser: Any, tmp_path: Path) -
     offline.goto((tmp_path / "page.html").as_uri())
     offline.locator("[data-document=rain]").first.hover()
     assert offline.locator("[data-document=rain].lit").count() > 1
+    assert offline.locator("[data-document=rain] mark.sentence").count() > 1
     assert offline.evaluate("window.hacked") is None and errors == []
 
 
@@ -273,6 +307,49 @@ def test_a_judge_grades_with_the_keyboard_and_finds_the_grades_again(page: Any) 
     assert page.locator(".column").first.locator("input:checked").first.get_attribute("value") == "3"
     follow(page, page.get_by_role("link", name="Wins and losses so far"))
     assert "1 judged queries" in page.locator(".score-line").inner_text()
+
+
+def test_a_walk_keeps_to_the_order_in_which_it_began_while_more_queries_are_sorted(
+    browser: Any, client: Any, page_index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["prism", "regenbogen", "the fish of rivers", "the light of the sun", "the colours", "the rainbow"]
+    queries = {f"q{number}": text for number, text in enumerate(texts)}
+    allowed, following = threading.Semaphore(1), Sorting._next
+
+    def gated(sorting: Sorting) -> list[str]:
+        allowed.acquire()
+        return following(sorting)
+
+    monkeypatch.setattr(Sorting, "_next", gated)
+    monkeypatch.setattr("opensearch_neural.ui.walk.CHUNK", 2)
+    app = application(Searcher(client, (page_index,)), queries=queries)
+    with served(app) as where:
+        opened = browser.new_page()
+        opened.goto(f"{where}queries?size=3&engine=bm25&engine=sparse")
+        opened.locator("table.queries a").first.wait_for(timeout=30_000)
+        follow(opened, opened.locator("table.queries a").first)
+        visited = [opened.locator("[name=q]").input_value()]
+        (sorting,) = app.state.walk._sorted.values()
+        opened.locator("h1").click()
+        for searched in (4, 6, 6, 6, 6):
+            allowed.release(2)
+            while len(sorting.order) < searched:
+                time.sleep(0.01)
+            before = opened.url
+            opened.reload()
+            opened.locator("h2").first.click()
+            with opened.expect_navigation():
+                opened.keyboard.press("n")
+            assert opened.url != before
+            visited.append(opened.locator("[name=q]").input_value())
+        assert sorting.ranked(6) != sorting.ranked(2), "else the test shows nothing"
+        assert sorted(visited) == sorted(texts) and visited[2:] == texts[2:]
+        assert opened.locator("a[rel=next]").count() == 0
+        for text in visited[-2::-1]:
+            opened.locator("h2").first.click()
+            with opened.expect_navigation():
+                opened.keyboard.press("p")
+            assert opened.locator("[name=q]").input_value() == text
 
 
 def test_a_point_of_a_report_opens_the_hits_of_both(

@@ -89,6 +89,17 @@ def test_a_judged_query_that_was_not_searched_yet_is_neither_won_nor_lost(tmp_pa
     assert scores(grades, [{}, {}], 10) == []
 
 
+def test_a_walk_keeps_to_the_order_of_its_beginning() -> None:
+    searcher: Any = None
+    sorting = Sorting(searcher, QUERIES, State(), order=[("q3", 0.9), ("q2", 0.5), ("q1", 0.1)])
+    assert [sorting.ranked(searched) for searched in range(4)] == [
+        ["q1", "q2", "q3"],
+        ["q1", "q2", "q3"],
+        ["q2", "q1", "q3"],
+        ["q3", "q2", "q1"],
+    ]
+
+
 @pytest.mark.cluster
 def test_a_sorting_that_is_paused_keeps_what_it_has_and_goes_on_from_there(
     client: Any, page_index: str, monkeypatch: pytest.MonkeyPatch
@@ -108,7 +119,7 @@ def test_a_sorting_that_is_paused_keeps_what_it_has_and_goes_on_from_there(
     monkeypatch.setattr(client, "search", counted)
     sorting.run()
     assert [query for query, _ in sorting.order] == ["q1"] and not sorting.running and not sorting.whole
-    assert sorting.ranked()[0] == "q1" and set(sorting.ranked()) == QUERIES.keys()
+    assert sorting.ranked(1) == [*QUERIES]
     while not sorting.whole:
         sorting.go_on()
         time.sleep(0.01)

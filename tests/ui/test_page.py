@@ -100,6 +100,28 @@ def test_a_body_of_the_users_own_is_a_column_and_is_linted(page: TestClient) -> 
     assert "rescore.window_size" in shown.text
 
 
+def test_of_ones_own_index_the_sentence_is_marked_whatever_its_text_holds(client: Any, page_index: str) -> None:
+    index = f"{page_index}-own"
+    text = {"type": "text", "analyzer": "english"}
+    client.indices.create(index=index, body={"mappings": {"properties": {"body": text, "segment": {"type": "long"}}}})
+    try:
+        texts = ["Rain </mark><em>Rainbows <b>shine. \0\7 </em>", "Fish.\n\U0001f308 Rainbow!"]
+        for each in texts:
+            client.index(index=index, body={"body": each, "segment": 7})
+        client.indices.refresh(index=index)
+        own = '{"query": {"bool": {"must": {"match": {"body": "{{query}}"}}, "filter": {"term": {"segment": 7}}}}}'
+        browser = TestClient(application(Searcher(client, (index,))))
+        assert '<p class="id">' in browser.get("/", params={"q": "rainbow"}).text, "all fields are searched at first"
+        shown = browser.get("/", params={"q": "rainbow", "engine": "own body", "body": own}).text
+        marked = re.findall('<mark class="sentence">(.*)</p>', shown)
+        assert sorted(marked) == [
+            "Rain &lt;/mark&gt;&lt;em&gt;<mark>Rainbows</mark> &lt;b&gt;shine. \ufffd\ufffd &lt;/em&gt;</mark>",
+            "\U0001f308 <mark>Rainbow</mark>!</mark>",
+        ]
+    finally:
+        client.indices.delete(index=index)
+
+
 def test_a_body_that_rescores_by_rows_is_explained_by_its_tokens(page: TestClient, searcher: Searcher) -> None:
     column = Column("bm25-sparse", searcher.indexes[0])
     body = searcher.body_text(column, State(query="rainbow light", columns=(column,)))

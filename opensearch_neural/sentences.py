@@ -1,0 +1,173 @@
+"""Which sentence of a text carries the most of a hit's score, as far as the text's own words make it up.
+
+    heaviest_sentence(text, words, shares, encoder.tokens_in)      # (start, end)
+
+A sentence counts what its words add to the score: BM25's terms, and the sparse tokens that stand in it. What the model
+added to the document, and what its codes add, belongs to no sentence.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from operator import itemgetter
+
+from opensearch_neural.explanation import Share
+
+LONGEST = 400
+"""Characters of a sentence; a longer one is cut between words."""
+_TRIMMED = "".join(map(chr, range(0x21)))
+"""What the highlighter leaves out at both ends."""
+EXCERPT = 300
+"""Characters that an excerpt has, but for a sentence that is longer."""
+
+Span = tuple[int, int]
+"""[start, end) in characters of a text."""
+
+# A full stop and the like, closing quotes and brackets, white space; or a new line. An abbreviation ends a sentence too:
+# that does little harm, and it spares a model of sentences.
+_END = re.compile(r"""[.!?…؟।]["'”’)\]]*\s+(?=["'“‘(\[¿¡]?(?P<next>\S))|[。！？]["'”’」』）]*\s*|\n\s*""")
+
+
+def sentence_ends(text: str) -> Iterator[int]:
+    """Where the next sentence begins, for each but the last: behind a full stop no small letter begins one."""
+    for match in _END.finditer(text):
+        following = match["next"]
+        if following is None or "\n" in match[0] or (following.isalnum() and not following.islower()):
+            yield match.end()
+
+
+def sentences(text: str) -> list[Span]:
+    """All of them, without the white space around them."""
+    spans = []
+    start = 0
+    for end in (*sentence_ends(text), len(text)):
+        while start < end:
+            cut = end
+            if end - start > LONGEST:
+                cut = text.rfind(" ", start + 1, start + LONGEST) + 1 or start + LONGEST
+            piece = text[start:cut]
+            left = start + len(piece) - len(piece.lstrip())
+            if piece.strip():
+                spans.append((left, left + len(piece.strip())))
+            start = cut
+    return spans
+
+
+def marked_words(highlighted: Iterable[str], text: str) -> list[Span] | None:
+    """The words of a text that OpenSearch's highlighter marked.
+
+    highlighted: the text with <em> and </em> in it, as `number_of_fragments: 0` asks for it; the highlighter cuts it at
+        each character NUL, and leaves out what is without marks
+    None where that is something else than the text.
+    """
+    words: list[Span] = []
+    parts = re.finditer("[^\0]+", text)
+    for fragment in highlighted:
+        marks = (_marks(fragment, part[0], part.start()) for part in parts)
+        if (inside := next((each for each in marks if each is not None), None)) is None:
+            return None
+        words += inside
+    return words
+
+
+def _marks(fragment: str, part: str, offset: int) -> list[Span] | None:
+    """The words marked in a part of a text, which begins at `offset`; None where the fragment is not all of the part."""
+    words = []
+    at = start = len(part) - len(part.lstrip(_TRIMMED))
+    for piece in re.split("(</?em>)", fragment):
+        if part.startswith(piece, at):  # a tag, too: the text may hold such tags of its own
+            at += len(piece)
+        elif piece == "<em>":
+            start = at
+        elif piece == "</em>":
+            words.append((offset + start, offset + at))
+        else:
+            return None
+    return None if part[at:].strip(_TRIMMED) else words
+
+
+def with_marks(text: str, words: Iterable[Span], span: Span) -> str:
+    """The text of the span on one line, its marked words between <em> and </em>."""
+    pieces = []
+    at, end = span
+    for first, last in words:
+        if at <= first and last <= end:
+            pieces += [text[at:first], "<em>", text[first:last], "</em>"]
+            at = last
+    return " ".join("".join([*pieces, text[at:end]]).split())
+
+
+def heaviest_sentence(
+    text: str,
+    words: Sequence[Span],
+    shares: Iterable[Share],
+    tokens_in: Callable[[str], Collection[str]] = lambda text: (),
+) -> Span | None:
+    """The first of the sentences that carry the most of the score; None where no word of the text carries any.
+
+    words: of the text, that BM25 found
+    shares: what adds to the score, sparse tokens told apart
+    tokens_in: the sparse model's tokens in a text
+    """
+    terms, tokens = {}, {}
+    for share in shares:
+        if share.source == "bm25":
+            terms[share.token] = share.score
+        elif share.literal:
+            tokens[share.token] = share.score
+    meant = {word: term_of(word, terms) for word in {text[first:last] for first, last in words}}
+    term_at = [(first, meant[text[first:last]]) for first, last in words]
+    best, most = None, 0.0
+    for start, end in sentences(text) if terms or tokens else ():
+        inside = term_at[bisect_left(term_at, start, key=itemgetter(0)) : bisect_left(term_at, end, key=itemgetter(0))]
+        total = sum(terms[term] for term in {term for _, term in inside} if term is not None)
+        if tokens:
+            total += sum(tokens[token] for token in tokens.keys() & set(tokens_in(text[start:end])))
+        if total > most * (1 + 1e-9):
+            best, most = (start, end), total
+    return best
+
+
+def term_of(word: str, terms: Iterable[str]) -> str | None:
+    """Which of BM25's terms a marked word stands for: the one that it begins with the most of, for analyzers cut endings.
+
+    None where it has less than half of every term. A term may be several that count as one ("rain contents:shower").
+    """
+    best, most = None, (False, 0)
+    for term in terms:
+        for each in re.findall(r"""[^\s:"]+(?=[\s"]|$)""", term):
+            common = _in_common(_plain(word), _plain(each))
+            like = common == len(_plain(each)), common
+            if 2 * common >= len(_plain(each)) and like > most:
+                best, most = term, like
+    return best
+
+
+def _in_common(first: str, second: str) -> int:
+    """Letters that both begin with."""
+    return next(
+        (at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
+    )
+
+
+def _plain(word: str) -> str:
+    """In small letters without accents."""
+    return "".join(char for char in unicodedata.normalize("NFKD", word.casefold()) if not unicodedata.combining(char))
+
+
+def around(text: str, shown: Span) -> Span:
+    """Whole sentences for an excerpt: the text's beginning if it holds the sentence of `shown`, else what is around that."""
+    spans = sentences(text)
+    if not spans:
+        return 0, 0
+    at = min(bisect_left(spans, shown[0] + 1, key=itemgetter(1)), len(spans) - 1)
+    first = 0 if spans[at][1] <= EXCERPT else at
+    if first == at > 0 and spans[at][1] - spans[at - 1][0] <= EXCERPT:
+        first = at - 1
+    last = at
+    while last + 1 < len(spans) and spans[last + 1][1] - spans[first][0] <= EXCERPT:
+        last += 1
+    return spans[first][0], spans[last][1]
