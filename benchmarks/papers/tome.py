@@ -20,9 +20,8 @@ stages come of one passage. Hits@k, the share of questions with a relevant docum
 intervals resample the relevant documents, of which several questions may ask. BM25 (OpenSearch's, its analyzer, k1 and b
 chosen on train), all-MiniLM-L6-v2 as it is, and BM25 fused with the two stages beside them.
 
-`--dev` asks a fifth of the train questions instead, which then train no arm (the generator has read them, for all arms
-alike): settings are chosen by them. Started several times at once, with one thread each (OMP_NUM_THREADS=1), the command
-shares its trainings; latencies are then those of a last run alone. On a GPU if there is one.
+Started several times at once, with one thread each (OMP_NUM_THREADS=1), the command shares its trainings; latencies are then
+those of a last run alone. On a GPU if there is one.
 """
 
 from __future__ import annotations
@@ -44,12 +43,10 @@ from benchmarks.experiment import (
     goal_of,
     is_above,
     kept,
-    means,
     paper_options,
     run_parts,
     shared,
     size_options,
-    trials,
 )
 from benchmarks.papers.cluster_bm25 import best_settings, cluster_bm25, corpus_of, tuning_questions
 from benchmarks.papers.tome_decoding import (
@@ -89,7 +86,6 @@ from benchmarks.papers.tome_training import (
     generator,
     pretrained,
     some_documents,
-    with_dev_questions,
 )
 from benchmarks.render import signed
 from opensearch_neural.cluster.options import connection_options
@@ -104,8 +100,6 @@ if TYPE_CHECKING:
 
 DENSE = "sentence-transformers/all-MiniLM-L6-v2"
 BM25, MINILM, FUSED, GOLD = "BM25", "MiniLM", "BM25 and two-stage, RRF", "gold passages"
-REPEATED = (TWO, SINGLE, SMALL)
-"""Trained with every seed."""
 TIMED = 200
 TIMED_ARMS = (TWO, SINGLE)
 DIFFERENCES = (
@@ -138,7 +132,6 @@ class SetExperiment:
 
     trainings: Trainings
     arms: Sequence[str]
-    seeds: Sequence[int]
     searched: Searched
     """By BM25."""
 
@@ -150,31 +143,25 @@ class SetExperiment:
     def test(self) -> JudgedSet:
         return judged_set(self.data)
 
-    @cached_property
-    def trials(self) -> list[Engine]:
-        return trials(self.arms, REPEATED, self.seeds)
-
     @property
     def jobs(self) -> dict[Path, Callable[[], Decoded]]:
-        """Jobs (see `shared`): train each trial and let it answer the test questions."""
-        return {
-            self.trainings.output(trial.name, trial.seed or SEED): partial(self.decode, trial) for trial in self.trials
-        }
+        """Jobs (see `shared`): train each arm and let it answer the test questions."""
+        return {self.trainings.output(arm): partial(self.decode, arm) for arm in self.arms}
 
-    def decode(self, trial: Engine) -> Decoded:
-        """An arm's runs; beside two stages of the first seed the second one's, given the right passages."""
+    def decode(self, arm: str) -> Decoded:
+        """An arm's runs; beside two stages the second one's, given the right passages."""
         from opensearch_neural.models.generative_settings import PASSAGE
         from trainers.data.loading import read_documents
 
-        arm, seed, folder = trial.name, trial.seed or SEED, self.trainings.work / "runs"
+        folder = self.trainings.work / "runs"
         corpus = [(document.id, document.url) for document in read_documents(self.data)]
-        model, updates = self.trainings.train(arm, seed)
-        stage_one = self.trainings.output(arm, seed) / PASSAGE
+        model, updates = self.trainings.train(arm)
+        stage_one = self.trainings.output(arm) / PASSAGE
         decoder = Decoder.of(model, corpus, self.test.texts, folder, stage_one=stage_one)
-        runs = {trial._replace(variant=way): decoder.run(way) for way in WAYS}
-        if trial == Engine(TWO, self.seeds[0]):
+        runs = {Engine(arm, SEED, way): decoder.run(way) for way in WAYS}
+        if arm == TWO:
             gold = Decoder(model, corpus, gold_texts(model, self.data, self.test), folder)
-            runs |= {Engine(GOLD, seed, way): gold.run(way) for way in WAYS}
+            runs |= {Engine(GOLD, SEED, way): gold.run(way) for way in WAYS}
         return Decoded(decoder, updates, runs)
 
     def rows(self) -> list[Row]:
@@ -187,23 +174,20 @@ class SetExperiment:
         runs: dict[Engine, Run] = {Engine(MINILM): of_dense, Engine(BM25): self.searched.run}
         timed = list(texts.values())[:TIMED]
         rows = latency_rows(name, Engine(BM25), self.searched.ms, len(timed))
-        for trial, decoded in zip(self.trials, shared(self.jobs), strict=True):
+        for arm, decoded in zip(self.arms, shared(self.jobs), strict=True):
             runs |= decoded.runs
-            arm, decoder = trial.name, decoded.decoder
-            if trial.seed != self.seeds[0]:
-                continue
+            decoder = decoded.decoder
             for measure, value in (("parameters", parameters(decoder.model)), ("updates", decoded.updates)):
-                rows.append(Row(name, arm, measure, value, None, None, 1, seed=trial.seed))
+                rows.append(Row(name, arm, measure, value, None, None, 1, seed=SEED))
             for way in WAYS if arm in TIMED_ARMS else ():
-                engine, device = trial._replace(variant=way), decoder.model.url[0].device.type
+                engine, device = Engine(arm, SEED, way), decoder.model.url[0].device.type
                 rows += latency_rows(name, engine, latency(decoder.retriever(way), timed), len(timed), on=device)
             if arm == TWO:
-                rows += [replace(row, seed=trial.seed) for row in loss_rows(decoder, self.data, arm, self.test)]
+                rows += [replace(row, seed=SEED) for row in loss_rows(decoder, self.data, arm, self.test)]
         if TWO in self.arms:
-            runs[Engine(FUSED)] = fused(runs[Engine(BM25)], runs[Engine(TWO, self.seeds[0])])
+            runs[Engine(FUSED)] = fused(runs[Engine(BM25)], runs[Engine(TWO, SEED)])
         measured: dict[Engine, Measured] = {engine: hits(run, self.test) for engine, run in runs.items()}
-        measured |= means(measured, self.seeds)
-        return rows + compared(name, measured, DIFFERENCES, clusters=self.test.clusters, seeds=self.seeds)
+        return rows + compared(name, measured, DIFFERENCES, clusters=self.test.clusters)
 
 
 def judged_set(data: Path) -> JudgedSet:
@@ -268,10 +252,10 @@ def search_bm25(data: Path, file: Path, connection: ConnectionSettings) -> Searc
 # ------------------------------------------------ goals
 
 
-def goals(rows: Iterable[Row], seeds: Sequence[int]) -> list[Goal]:
+def goals(rows: Iterable[Row]) -> list[Goal]:
     """For each way to decode, the paper's free one first, and each rival, the paper's first. The smaller rival, which learns
     faster, is the harder one where updates are few."""
-    table = Table(rows, seeds)
+    table = Table(rows, [SEED])
     every: list[Goal] = []
     for words, way in (
         ("decoded freely, as in the paper", FREE),
@@ -292,7 +276,7 @@ def goals(rows: Iterable[Row], seeds: Sequence[int]) -> list[Goal]:
             every.append(
                 goal_of(
                     f"two-stage above single-stage, {which}, on one set, interval over documents above zero (Hits@1, "
-                    f"{words}; {len(seeds)} seed{'s' * (len(seeds) > 1)})",
+                    f"{words}; 1 seed)",
                     "above it on 1 set",
                     f"{len(above)} of {len(table.sets)} ({shown})" if known else None,
                     bool(above),
@@ -322,12 +306,6 @@ def goals(rows: Iterable[Row], seeds: Sequence[int]) -> list[Goal]:
     documents="So many of each set, those that test questions ask for first.  [default: all]",
 )
 @click.option(
-    "--dev", is_flag=True, help="Ask a fifth of the train questions, to choose settings by; none trains an arm."
-)
-@click.option(
-    "--seeds", type=click.IntRange(1, 5), default=1, show_default=True, help="Of two stages and the single ones."
-)
-@click.option(
     "--precision", type=click.Choice(PRECISIONS), default="auto", show_default=True, help="Of the networks in training."
 )
 @connection_options
@@ -339,8 +317,6 @@ def tome(
     only: tuple[str, ...],
     arms: tuple[str, ...],
     query_model: str | None,
-    dev: bool,
-    seeds: int,
     **sizes: Any,
 ) -> None:
     """Measure model-based retrieval in two stages against one, BM25 and a dense model.
@@ -360,21 +336,21 @@ def tome(
         raise InputError(
             f"half of {scale.candidates} generated queries is no whole number", "give --candidates an even number"
         )
-    sets, every_seed = [name for name in SETS if not only or name in only], [SEED + at for at in range(seeds)]
+    sets = [name for name in SETS if not only or name in only]
     check_data(work, [data / name for name in PAIRS])
 
     def run() -> tuple[list[Row], list[Goal]]:
-        experiments = prepared(data, work, scale, sets, arms or ARMS, every_seed, query_model, connection, dev=dev)
+        experiments = prepared(data, work, scale, sets, arms or ARMS, query_model, connection)
         shared({path: job for experiment in experiments for path, job in experiment.jobs.items()})
         rows: list[Row] = []
         for experiment in experiments:
             name = experiment.test.name + (f", {scale.documents:,} documents" if scale.documents else "")
-            rows += [replace(row, set=name + (", dev" if dev else "")) for row in experiment.rows()]
-        return rows, goals(rows, every_seed)
+            rows += [replace(row, set=name) for row in experiment.rows()]
+        return rows, goals(rows)
 
     title = "Retrieval by writing URLs: two stages, one, and a search"
     used = [data / name for name in sorted({*sets, *PAIRS})]
-    run_parts({"": Part(title, run, used, every_seed, lambda row: row.kind != "p-value")}, record)
+    run_parts({"": Part(title, run, used, [SEED], lambda row: row.kind != "p-value")}, record)
 
 
 def prepared(
@@ -383,23 +359,19 @@ def prepared(
     scale: Scale,
     sets: Sequence[str],
     arms: Sequence[str],
-    seeds: Sequence[int],
     query_model: str | None,
     connection: ConnectionSettings,
-    *,
-    dev: bool,
 ) -> list[SetExperiment]:
     """The sets, each with its part of the documents, BM25's searches, backbones and generated queries."""
     from opensearch_neural.models.directory import hash_files, locate
 
-    arms_work = work / "dev" if dev else work
-    folders = {name: with_dev_questions(data / name, arms_work / "data") if dev else data / name for name in sets}
+    folders = {name: data / name for name in sets}
     if scale.documents:
-        part = arms_work / f"{scale.documents}-documents"
+        part = work / f"{scale.documents}-documents"
         folders = {name: some_documents(whole, part, scale.documents) for name, whole in folders.items()}
     # What needs a cluster and no training comes first.
     searched = {
-        name: search_bm25(folder, arms_work / name / f"bm25-{scale.documents or 'all'}.json", connection)
+        name: search_bm25(folder, work / name / f"bm25-{scale.documents or 'all'}.json", connection)
         for name, folder in folders.items()
     }
 
@@ -413,7 +385,7 @@ def prepared(
     writer = str(shared(beginnings)[0])
     scale = replace(scale, writer=hash_files(locate(writer))[:8])
     trainings = {
-        name: Trainings(folder, arms_work / name / scale.queries, work / scale.backbones, scale)
+        name: Trainings(folder, work / name / scale.queries, work / scale.backbones, scale)
         for name, folder in folders.items()
     }
     shared(
@@ -423,4 +395,4 @@ def prepared(
         }
     )
     ordered = [arm for arm in ARMS if arm in arms]
-    return [SetExperiment(trainings[name], ordered, seeds, searched[name]) for name in sets]
+    return [SetExperiment(trainings[name], ordered, searched[name]) for name in sets]

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.beir_parts import evenly, judgements, write_judged, write_part
+from benchmarks.beir_parts import evenly, write_part
 from benchmarks.experiment import copied, shared, slug
 from trainers.common.precision import Precision
 
@@ -39,8 +39,6 @@ MASKED = 0.3
 """Of a window's tokens in span corruption; the T5's 15% are little to learn from in so few updates."""
 WRITTEN_SHARE = 5
 """Of so many queries one has its passage written, for stage 2 to read."""
-DEV = 0.2
-"""Of the train questions, with --dev."""
 SEED = 42
 
 
@@ -110,19 +108,6 @@ def some_documents(data: Path, work: Path, count: int) -> Path:
     chosen = evenly(asked, count)
     folder = work / data.name
     write_part(data, folder, {*chosen, *evenly(others, count - len(chosen))}, ["train", "test"])
-    return folder
-
-
-def with_dev_questions(data: Path, work: Path) -> Path:
-    """Write a set whose test questions are a fifth of the train split's, and return its folder: to choose settings by."""
-    folder = work / data.name
-    lines = list(judgements(data, "train"))
-    questions = list(dict.fromkeys(line.split("\t")[0] for line in lines))
-    asked = set(evenly(questions, round(DEV * len(questions))))
-    splits: dict[str, list[str]] = {"train": [], "test": []}
-    for line in lines:
-        splits["test" if line.split("\t")[0] in asked else "train"].append(line)
-    shared({folder: partial(write_judged, data, folder, splits)})
     return folder
 
 
@@ -216,10 +201,10 @@ class Trainings:
     """The folder of the backbones."""
     scale: Scale
 
-    def output(self, arm: str, seed: int = SEED) -> Path:
-        return self.work / f"{slug(arm)}-{seed}-{self.scale.arms}"
+    def output(self, arm: str) -> Path:
+        return self.work / f"{slug(arm)}-{SEED}-{self.scale.arms}"
 
-    def configuration(self, arm: str, seed: int = SEED) -> TomeConfig:
+    def configuration(self, arm: str) -> TomeConfig:
         """What `osn train tome` is told for an arm."""
         from opensearch_neural.models.generative_settings import GenerativeSettings
         from trainers.data.sets import SetSettings
@@ -227,7 +212,7 @@ class Trainings:
 
         data, scale, queries = self.data, self.scale, self.work / "queries.jsonl"
         config = TomeConfig(
-            output=self.output(arm, seed),
+            output=self.output(arm),
             corpus=data,
             backbone=str(self.start / f"t5-{LAYERS}"),
             queries=[SetSettings(data, name="labelled"), SetSettings(queries, corpus=data, name="generated")],
@@ -236,8 +221,8 @@ class Trainings:
             # Which state would be kept by the likelihood of dev questions says little of Hits@1, and stage 2 has none: the
             # last state of every stage is what is measured.
             dev_share=0.0,
-            training=scale.training(scale.steps, weight_decay=0.0, seed=seed),
-            url_training=scale.training(scale.url_steps, weight_decay=0.0, seed=seed),
+            training=scale.training(scale.steps, weight_decay=0.0, seed=SEED),
+            url_training=scale.training(scale.url_steps, weight_decay=0.0, seed=SEED),
         )
         if arm in (SINGLE, SMALL, RANDOM):
             return replace(
@@ -255,26 +240,26 @@ class Trainings:
             return replace(config, stages="passage", spans=0)
         return config
 
-    def train(self, arm: str, seed: int = SEED) -> tuple[GenerativeModel, int]:
+    def train(self, arm: str) -> tuple[GenerativeModel, int]:
         """The model of an arm, trained if it is not there yet, and the updates of its stages together."""
         from opensearch_neural.models.generative import load_generative
         from opensearch_neural.models.generative_settings import PASSAGE
         from opensearch_neural.models.pretrained import load_sequence_to_sequence
         from trainers.tome.train import train_tome
 
-        config = self.configuration(arm, seed)
+        config = self.configuration(arm)
         if arm == WRITTEN:
-            two = self.configuration(TWO, seed)
+            two = self.configuration(TWO)
             shared({two.output: partial(train_tome, two)})
             copied(two.output / PASSAGE, config.output / PASSAGE)
             config = replace(config, written=count_queries(config) // WRITTEN_SHARE)
         stages = train_tome(config)
         for stage, outcome in stages.items():
-            logger.info("%s, seed %d, %s: %d steps, %s", arm, seed, stage, outcome.steps, outcome.measures)
+            logger.info("%s, %s: %d steps, %s", arm, stage, outcome.steps, outcome.measures)
         if arm not in (HALF, SPANLESS):
             return load_generative(config.output), sum(outcome.steps for outcome in stages.values())
         # Stage 2 never sees a query, so it is the same.
-        ((whole, updates),) = shared({self.output(TWO, seed): partial(self.train, TWO, seed)})
+        ((whole, updates),) = shared({self.output(TWO): partial(self.train, TWO)})
         model, tokenizer = load_sequence_to_sequence(config.output / PASSAGE)
         return replace(whole, passage=(model.to(whole.url[0].device).eval(), tokenizer)), updates
 

@@ -37,7 +37,6 @@ from benchmarks.papers.tome_training import (  # noqa: E402
     Scale,
     Trainings,
     some_documents,
-    with_dev_questions,
 )
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.results import Row, read  # noqa: E402
@@ -74,7 +73,7 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     monkeypatch.setattr(backbones, "NewBackbone", small_backbone)
     arguments = ["--data", str(tmp_path / "data"), "--work", str(tmp_path / "work"), "--only", "wikiqa-doc"]
     arguments += ["--steps", "2", "--url-steps", "1", "--generator-steps", "1", "--pretraining-steps", "1"]
-    arguments += ["--batch", "8", "--candidates", "2", "--spans", "1", "--precision", "float32", "--seeds", "2"]
+    arguments += ["--batch", "8", "--candidates", "2", "--spans", "1", "--precision", "float32"]
     arguments += ["--documents", "8", "--url", cluster_url]
 
     def rows_of(record: str, *more: str) -> list[Row]:
@@ -85,8 +84,7 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
 
     rows = rows_of("out")
     value = {(row.line, row.column): row for row in rows}
-    repeated = [f"{arm}, {which}" for arm in tome.REPEATED for which in ("seed 43", "seeds 42 to 43")]
-    for arm in (*(f"{arm}, seed 42" for arm in (*ARMS, GOLD)), *repeated):
+    for arm in (f"{arm}, seed 42" for arm in (*ARMS, GOLD)):
         for engine in (arm, f"{arm}, {FREE}", f"{arm}, {GREEDY}"):
             assert value[engine, "Hits@1"].n == 8, engine
     assert value[BM25, "Hits@1"].value > 0.9
@@ -105,7 +103,7 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     assert (f"{RANDOM}, seed 42", f"Hits@1 - {SINGLE}, seed 42") in value
     assert any(row.engine == TWO and row.baseline == BM25 for row in rows)
     for rival in (SINGLE, SMALL):
-        assert (f"{TWO}, seeds 42 to 43, {FREE}", f"Hits@1 - {rival}, seeds 42 to 43, {FREE}") in value
+        assert (f"{TWO}, seed 42, {FREE}", f"Hits@1 - {rival}, seed 42, {FREE}") in value
     assert value[BM25, "P50 ms"].value > 0 and value[f"{two}, {FREE}", "P50 ms"].value > 0
     assert len(read(tmp_path / "out").goals) == 6
 
@@ -126,7 +124,7 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     for decode in ("find_documents", "find_urls", "write_passages"):
         monkeypatch.setattr(GenerativeModel, decode, never)
     monkeypatch.setattr(tome, "latency", lambda *_: (1.0, 1.0))
-    fewer = rows_of("fewer", *(word for arm in tome.REPEATED for word in ("--arm", arm)))
+    fewer = rows_of("fewer", *(word for arm in (TWO, SINGLE, SMALL) for word in ("--arm", arm)))
     hits = [row for row in rows if row.measure.startswith("Hits")]
     ablated = {RANDOM, BARE, HALF, SPANLESS, WRITTEN}
     assert [row for row in hits if row.engine not in ablated] == [
@@ -193,19 +191,6 @@ def test_a_part_of_a_set_holds_what_test_questions_ask_for_and_others(tmp_path: 
     assert evenly(["a", "b", "c", "d", "e"], 2) == ["a", "c"] and evenly(["a"], 3) == ["a"]
 
 
-def test_dev_questions_are_of_train_and_train_nothing(tmp_path: Path) -> None:
-    beir_with_urls(tmp_path / "data" / "tldr")
-    folder = with_dev_questions(tmp_path / "data" / "tldr", tmp_path / "work")
-    dev, train = (load_training(folder, split=split) for split in ("test", "train"))
-    whole = load_training(tmp_path / "data" / "tldr")
-    assert len(dev.examples) == 6 and not dev.query_texts().keys() & train.query_texts().keys()
-    assert dev.query_texts() | train.query_texts() == whole.query_texts()
-    assert set(dev.documents.ids) == set(load_training(tmp_path / "data" / "tldr", split="test").documents.ids)
-    # The same ones, another time.
-    assert with_dev_questions(tmp_path / "data" / "tldr", tmp_path / "again").name == "tldr"
-    assert load_training(tmp_path / "again" / "tldr", split="test").query_texts() == dev.query_texts()
-
-
 def test_ranks_are_fused_by_hand() -> None:
     found = fused({"q": {"a": 9.0, "b": 1.0}}, {"q": {"b": -1.0}, "r": {}})
     assert found == {"q": {"b": pytest.approx(1 / 62 + 1 / 61), "a": pytest.approx(1 / 61)}, "r": {}}
@@ -224,19 +209,14 @@ def gains(way: str, *lows: tuple[str, float, float | None], **how: Any) -> list[
 
 def test_goals_follow_from_rows() -> None:
     rows = gains(FREE, ("tldr", 0.02, 0.01), ("wikiqa-doc", -0.01, 0.01), seed=42)
-    papers, as_many, *others = goals(rows, [42])
+    papers, as_many, *others = goals(rows)
     assert as_many.met and str(as_many.value).startswith("2 of 2 (tldr: +0.060 [+0.010")
     assert papers.met and str(papers.value).startswith("1 of 2 (tldr: +0.070 [+0.020")
     assert "the paper's comparison" in papers.goal and "the paper's comparison" not in as_many.goal
     assert [(goal.value, goal.met) for goal in others] == [(None, False)] * 4
     # Each rival is a goal of its own, and one that was not measured is none that was reached.
-    assert [goal.met for goal in goals(gains(FREE, ("tldr", -0.01, 0.01), seed=42), [42])][:2] == [False, True]
-    assert [goal.value is None for goal in goals(gains(FREE, ("tldr", 0.01, None), seed=42), [42])][:2] == [False, True]
-    # With several seeds their mean counts.
-    mean = f"seeds 42 to 43, {FREE}"
-    assert not goals([*rows, *gains(mean, ("tldr", -0.01, 0.02))], [42, 43])[0].met
-    of_seeds = goals([*rows, *gains(mean, ("tldr", 0.01, 0.02))], [42, 43])[0]
-    assert of_seeds.met and "2 seeds" in of_seeds.goal
+    assert [goal.met for goal in goals(gains(FREE, ("tldr", -0.01, 0.01), seed=42))][:2] == [False, True]
+    assert [goal.value is None for goal in goals(gains(FREE, ("tldr", 0.01, None), seed=42))][:2] == [False, True]
 
 
 def test_each_arm_is_told_what_its_name_says(tmp_path: Path) -> None:
@@ -259,13 +239,11 @@ def test_each_arm_is_told_what_its_name_says(tmp_path: Path) -> None:
     assert [arm for arm, config in of.items() if not config.settings.prompts] == [BARE]
     assert all([each.path for each in config.unseen] == [tmp_path / "tldr"] for config in of.values())
     outputs = {config.output for config in of.values()}
-    # Other sizes and seeds are other folders.
+    # Other sizes are other folders.
     changes: list[dict[str, Any]] = [{"steps": 11}, {"batch": 8}, {"learning_rate": 1e-4}, {"pretraining_steps": 2}]
     for change in changes:
         outputs.add(replace(trainings, scale=replace(SCALE, **change)).configuration(TWO).output)
-    another = trainings.configuration(TWO, 43)
-    assert another.training.seed == another.url_training.seed == 43
-    assert len({*outputs, another.output}) == len(ARMS) + 5
+    assert len(outputs) == len(ARMS) + 4
     assert replace(SCALE, writer="a").queries != replace(SCALE, writer="b").queries
 
 
