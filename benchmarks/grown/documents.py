@@ -189,13 +189,11 @@ class DrawnVectors:
     """Gives documents the vectors that they were drawn with; a `Vectorizer`.
 
     prune: keeps of a document's tokens those that can add most to a score: document weight × query weight.
-    weight_bits: significant bits that weights are rounded to.
     """
 
     vocabulary: list[str]
     prune: Rare | None = None
     query_weights: Mapping[str, float] = field(default_factory=dict)
-    weight_bits: int | None = None
 
     def vectors(self, documents: Sequence[Document]) -> Vectors:
         drawn = [document for document in documents if isinstance(document, Drawn)]
@@ -205,7 +203,7 @@ class DrawnVectors:
             sparse = SparseVectors(
                 np.cumsum([0, *(len(ids) for ids, _ in rows)]).astype(np.int64),
                 np.concatenate([ids for ids, _ in rows]),
-                rounded(np.concatenate([weights for _, weights in rows]), self.weight_bits),
+                np.concatenate([weights for _, weights in rows]),
                 self.vocabulary,
             )
         if drawn and drawn[0].dense is not None:
@@ -222,11 +220,3 @@ class DrawnVectors:
         best = rare_tokens(added, self.prune)
         kept = {token: weight for token, weight in row.items() if names[token] in best}
         return np.array(list(kept), dtype=np.int32), np.array(list(kept.values()), dtype=np.float32)
-
-
-def rounded(weights: NDArray[np.float32], bits: int | None) -> NDArray[np.float32]:
-    """weights, (n,), rounded to so many significant bits; None leaves them as they are."""
-    if bits is None:
-        return weights
-    mantissa, exponent = np.frexp(weights)
-    return np.ldexp(np.rint(mantissa * 2**bits) / 2**bits, exponent).astype(np.float32)

@@ -60,8 +60,6 @@ class Growth:
     As `queries.Rare` says it: ratio:0.1 those of at least a tenth of the highest, count:100 the hundred highest, share:0.9
     the highest that hold 90% of the sum.
     """
-    weight_bits: int | None = None
-    """Significant bits that sparse weights are rounded to; None leaves them as they are."""
     segments: int | None = 1
     """To merge to; None leaves them as they come."""
     shards: int = 1
@@ -80,8 +78,7 @@ class Growth:
     def described(self) -> dict[str, Any]:
         """What `_meta.osn` says of it."""
         prune = None if self.prune is None else f"{self.prune.by}:{self.prune.value:g}"
-        said = {"documents": self.documents, "mix": self.mix, "seed": self.seed, "prune": prune}
-        return said if self.weight_bits is None else {**said, "weight_bits": self.weight_bits}
+        return {"documents": self.documents, "mix": self.mix, "seed": self.seed, "prune": prune}
 
 
 def base_of(growth: Growth) -> tuple[IndexMeta, list[Document], Vectors, list[str]]:
@@ -197,7 +194,7 @@ def _write(
 
     with _created_with(client, growth):
         target = open_target(client, growth.index, meta, corpus_name=growth.corpus, shards=growth.shards, replicas=0)
-    vectors = DrawnVectors(vocabulary, growth.prune, resampler.query_weights, growth.weight_bits)
+    vectors = DrawnVectors(vocabulary, growth.prune, resampler.query_weights)
     run_pipeline(
         client,
         target,

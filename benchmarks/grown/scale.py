@@ -80,7 +80,6 @@ def growing_options(command: Any) -> Any:
             "--mix", type=float, default=0.3, show_default=True, help="Share of words from a second document."
         ),
         click.option("--prune", default=None, help="Keep of each sparse vector: ratio:R, share:S or count:N."),
-        click.option("--weight-bits", type=click.IntRange(min=1), default=None, help="Round each sparse weight to."),
         click.option("--segments", type=click.IntRange(min=1), default=1, show_default=True, help="To merge to."),
         click.option("--shards", type=click.IntRange(min=1), default=1, show_default=True, help="Of each new index."),
         click.option("--setting", "index_settings", multiple=True, metavar="KEY=VALUE", help="Of the index."),
@@ -116,7 +115,6 @@ def growth_of(corpus: str, index: str, documents: int, seed: int, options: dict[
         base=options.pop("base"),
         mix=options.pop("mix"),
         prune=kept,
-        weight_bits=options.pop("weight_bits"),
         segments=options.pop("segments"),
         shards=options.pop("shards"),
         settings=settings,
@@ -266,7 +264,7 @@ def _field_rows(client: Any, prefix: str, prepared: Any, wanted: Growth) -> list
     meta, resampler, vocabulary = prepared
     sample = list(resampler.take(min(FIELD_SAMPLE, wanted.documents)))
     sizes = field_bytes.bytes_by_field(
-        client, meta, sample, DrawnVectors(vocabulary, wanted.prune, resampler.query_weights, wanted.weight_bits)
+        client, meta, sample, DrawnVectors(vocabulary, wanted.prune, resampler.query_weights)
     )
     return field_bytes.rows(f"{prefix}, by field", sizes, len(sample))
 

@@ -191,8 +191,8 @@ def load(
     osn bench load --index docs --data data/docs --engines bm25,high-idf-first+window=50,mine=sparse+hits=yes
 
     Engines: those of `osn search`, and two-phase (neural-search's own processor), each with options after a +:
-    hits, rare, window, dense-window, weight, keep, rescore, form, source, terminate, size, digits, answer, cache, index,
-    prune, expansion (see benchmarks/load/variants.py). Presets: paper, quantized, rivals, ablation.
+    hits, rare, window, dense-window, weight, keep, rescore, form, source, size, index, prune, expansion
+    (see benchmarks/load/variants.py). Presets: paper, quantized, rivals, ablation.
 
     Interrupted, it writes what it has; the same command again continues. The exit status is 1 if the result is
     partial, or a measurement was refused because it came near what the generator itself can do.

@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from benchmarks.load.variants import Variant, parameters, pipeline_body
+from benchmarks.load.variants import Variant, pipeline_body
 from benchmarks.load.workload import Workload, encoders
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
@@ -132,8 +132,7 @@ def workload_json(workload: Workload, title: str) -> str:
     """The workload's description; OpenSearch Benchmark fills in what stands in double braces."""
     operations, closed, opened = [], [], []
     for variant in workload.variants:
-        asked = parameters(variant, workload.pipelines.get(variant.name))
-        cache = asked.pop("request_cache") == "true"
+        pipeline = workload.pipelines.get(variant.name)
         operations.append(
             {
                 "name": variant.name,
@@ -141,8 +140,8 @@ def workload_json(workload: Workload, title: str) -> str:
                 "param-source": "osn-bodies",
                 "bodies": f"{file_name(variant)}.jsonl",
                 "index": workload.index_of(variant),
-                "cache": cache,
-                "request-params": asked,
+                "cache": False,
+                "request-params": {} if pipeline is None else {"search_pipeline": pipeline},
             }
         )
         times = {"warmup-time-period": "@warmup | default(30)@", "time-period": "@seconds | default(60)@"}

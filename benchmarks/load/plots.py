@@ -1,17 +1,13 @@
-"""The plots of a load test: latency and throughput by level, quality by P99, distributions, warm-up, drift."""
+"""The plots of a load test: latency and throughput by level, quality by P99."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from benchmarks.load import histogram as hdr
-from benchmarks.load.blocks import Level
 from benchmarks.load.measurement import Measurement
-from benchmarks.load.statistics import THROUGHPUT, Cell, Levels
+from benchmarks.load.statistics import THROUGHPUT, Levels
 from benchmarks.render import svg
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
@@ -27,15 +23,6 @@ def plots(measurement: Measurement, levels: Levels) -> dict[str, str]:
         ("throughput-by-clients", lambda axes: _throughput(axes, measurement, levels)),
         ("latency-by-rate", lambda axes: _by_level(axes, measurement, levels, "open")),
         ("quality-by-p99", lambda axes: _quality(axes, measurement, levels)),
-        *(
-            (
-                f"distribution-{level.label.replace(' ', '-').replace('/', '-')}",
-                lambda axes, level=level: _distribution(axes, measurement, level, levels[level]),
-            )
-            for level in levels
-        ),
-        ("warm-up", lambda axes: _warmup(axes, measurement)),
-        ("over-time", lambda axes: _over_time(axes, measurement, levels)),
     ]
     drawn = {name: svg(draw) for name, draw in drawings}
     return {name: svg for name, svg in drawn.items() if svg is not None}
@@ -144,61 +131,6 @@ def _quality(axes: Any, measurement: Measurement, levels: Levels) -> bool:
             drawn = True
     axes.set_xlabel(f"{shared[0].removesuffix(' ms')} at {level.label}, ms")
     axes.set_ylabel(measure)
-    return drawn
-
-
-def _distribution(axes: Any, measurement: Measurement, level: Level, row: Mapping[str, Cell]) -> bool:
-    drawn = False
-    for name in _plotted(measurement):
-        cell = row.get(name)
-        if cell is None or cell.refused:
-            continue
-        counted = cell.sample.counted.sum(axis=0)
-        failed = float(cell.sample.failed.sum())
-        total = counted.sum() + failed
-        beyond = total - np.cumsum(counted)
-        kept = (counted > 0) & (beyond >= hdr.BEYOND)
-        if kept.any():
-            style = {key: value for key, value in _style(measurement, name).items() if key == "color"}
-            axes.step(cell.sample.values[kept], beyond[kept] / total, where="post", label=name, **style)
-            drawn = True
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    _plain_ticks(axes, x=True, y=True)
-    axes.set_xlabel("latency, ms")
-    axes.set_ylabel("share that took longer")
-    axes.set_title(level.label)
-    return drawn
-
-
-def _warmup(axes: Any, measurement: Measurement) -> bool:
-    for name in _plotted(measurement):
-        windows = measurement.warmup.throughput.get(name, [])
-        axes.plot(range(1, len(windows) + 1), windows, label=name, **_style(measurement, name))
-    axes.set_xlabel("window")
-    axes.set_ylabel("requests a second")
-    axes.set_ylim(bottom=0)
-    return any(measurement.warmup.throughput.values())
-
-
-def _over_time(axes: Any, measurement: Measurement, levels: Levels) -> bool:
-    if not levels:
-        return False
-    level = max(levels)
-    drawn = False
-    for name in _plotted(measurement):
-        cell = levels[level].get(name)
-        if cell is None or len(cell.blocks) < 2:
-            continue
-        blocks = sorted(cell.blocks, key=lambda block: block.began)
-        speed = np.array([block.completed / block.seconds for block in blocks])
-        if speed.mean() > 0:
-            axes.plot(
-                [block.began / 60 for block in blocks], speed / speed.mean(), label=name, **_style(measurement, name)
-            )
-            drawn = True
-    axes.set_xlabel(f"minutes since the run began, at {level.label}")
-    axes.set_ylabel("throughput, of its mean")
     return drawn
 
 

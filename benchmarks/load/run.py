@@ -163,16 +163,14 @@ def _drawn(index: Mapping[str, Any]) -> str:
         parts = [f"the first {index['documents']:,} of {index['of']:,} real documents"]
     if index.get("prune"):
         parts.append(f"sparse vectors pruned to {index['prune']}")
-    if index.get("weight_bits"):
-        parts.append(f"sparse weights of {index['weight_bits']} significant bits")
     return "; ".join(parts)
 
 
 def notes(measurement: Measurement, workload: Workload) -> list[str]:
     """What a reader must know to judge the numbers."""
     said = [
-        "Request cache off for these requests (request_cache=false) unless an engine says cache=yes; the query cache of "
-        "filters is as the index has it. The operating system's page cache is warm.",
+        "Request cache off for these requests (request_cache=false); the query cache of filters is "
+        " as the index has it. The operating system's page cache is warm.",
     ]
     for variant in workload.variants:
         if variant.engine == "high-idf-first":

@@ -42,7 +42,6 @@ class Counters:
     """Bytes, as is `heap_max`."""
     heap_max: int
     request_cache_hits: int
-    query_cache_hits: int
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,6 @@ class IndexStatistics:
     replicas: int
     bytes_by_kind: dict[str, int]
     """Of files on disk; Lucene keeps all fields of one kind in the same files."""
-    bytes_by_field: dict[str, int]
-    """As the cluster tells (`_disk_usage`); empty if it does not."""
     settings: dict[str, str] = field(default_factory=dict)
 
 
@@ -70,7 +67,6 @@ class ClusterFacts:
     nodes: int
     plugins: list[str]
     heap_max: int
-    search_threads: int | None
     concurrent_segment_search: str
     cpu_from: str
     """Where processor time comes from."""
@@ -118,7 +114,6 @@ class ServerProbe:
             heap_used=sum(_at(node, "jvm", "mem", "heap_used_in_bytes") for node in nodes),
             heap_max=sum(_at(node, "jvm", "mem", "heap_max_in_bytes") for node in nodes),
             request_cache_hits=sum(_at(node, "indices", "request_cache", "hit_count") for node in nodes),
-            query_cache_hits=sum(_at(node, "indices", "query_cache", "hit_count") for node in nodes),
         )
 
     def answers(self) -> bool:
@@ -149,17 +144,15 @@ def cluster_facts(probe: ServerProbe) -> ClusterFacts:
     """Raises ClusterError if the cluster does not answer."""
     with translate_errors():
         info = probe.client.info()
-        nodes = list(probe.client.nodes.info(metric="plugins,jvm,thread_pool")["nodes"].values())
+        nodes = list(probe.client.nodes.info(metric="plugins,jvm")["nodes"].values())
         settings = probe.client.cluster.get_settings(params={"include_defaults": "true", "flat_settings": "true"})
     flat = {**settings.get("defaults", {}), **settings.get("persistent", {}), **settings.get("transient", {})}
     plugins = sorted({plugin["name"] for node in nodes for plugin in node.get("plugins", [])})
-    threads = [_at(node, "thread_pool", "search", "size") for node in nodes]
     return ClusterFacts(
         version=f"{info['version'].get('distribution', 'opensearch')} {info['version']['number']}",
         nodes=len(nodes),
         plugins=[name.rpartition(".")[2] for name in plugins],
         heap_max=sum(_at(node, "jvm", "mem", "heap_max_in_bytes") for node in nodes),
-        search_threads=sum(threads) or None,
         concurrent_segment_search=str(flat.get("search.concurrent_segment_search.mode", "unknown")),
         cpu_from=probe.cpu_from,
     )
@@ -167,7 +160,6 @@ def cluster_facts(probe: ServerProbe) -> ClusterFacts:
 
 def index_facts(client: OpenSearch, index: str) -> IndexStatistics:
     """Raises ClusterError if the index is absent or does not answer."""
-    from opensearchpy.exceptions import OpenSearchException
 
     with translate_errors():
         stats = client.transport.perform_request(
@@ -178,15 +170,6 @@ def index_facts(client: OpenSearch, index: str) -> IndexStatistics:
         documents = count(client, index)  # statistics count nested documents, too
     own = stats["indices"][name]["primaries"]
     sizes = {kind: size["size_in_bytes"] for kind, size in own["segments"].get("file_sizes", {}).items()}
-    try:
-        usage = client.transport.perform_request(
-            "POST", f"/{index}/_disk_usage", params={"run_expensive_tasks": "true"}
-        )
-        per_field = {
-            field: int(size["total_in_bytes"]) for field, size in usage.get(name, {}).get("fields", {}).items()
-        }
-    except OpenSearchException:
-        per_field = {}
     flat = settings["settings"]
     kept = ("search.", "sort.", "codec", "requests.cache", "queries.cache", "knn", "merge.", "refresh_interval")
     return IndexStatistics(
@@ -199,7 +182,6 @@ def index_facts(client: OpenSearch, index: str) -> IndexStatistics:
         shards=int(flat["index.number_of_shards"]),
         replicas=int(flat["index.number_of_replicas"]),
         bytes_by_kind=bytes_by_kind(sizes),
-        bytes_by_field=per_field,
         settings={key: str(value) for key, value in flat.items() if key.removeprefix("index.").startswith(kept)},
     )
 

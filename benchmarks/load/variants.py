@@ -15,12 +15,8 @@ Engines are those of `opensearch_neural.engines` and `two-phase`, neural-search'
     keep=share:0.98     which tokens of the query are searched at all
     rescore=all         rescore with all tokens anew; `remaining` adds the common tokens to phase one's score
     form=features       linear rank_feature clauses; `plugin`: the neural_sparse clause; hits are rescored so too
-    source=none         return no fields; `docvalues`: the url from doc values; `default`: title and url; `all`: everything
-    terminate=20000     stop after so many documents a shard (terminate_after): faster, and no longer exact
+    source=none         return no fields; `default`: title and url; `all`: everything
     size=20             hits on a page
-    digits=3            significant digits of the query's token weights: a shorter body
-    answer=lean         ask for the part of the answer that is used (filter_path): fewer bytes back
-    cache=yes           let the cluster's request cache answer (hits are not cached by default)
     index=docs-pruned   another index: pruned documents, more segments, another setting; quality is measured there too
     prune=0.4           two-phase: share of the highest weight below which a token waits for phase two
     expansion=5         two-phase: rescored hits, as a multiple of the page
@@ -65,7 +61,6 @@ PRESETS: dict[str, tuple[str, ...]] = {
         "bm25",
         "bm25+hits=yes",
         "bm25+source=none",
-        "bm25+answer=lean",
         "sparse",
         "sparse+hits=yes",
         "sparse+form=features",
@@ -75,9 +70,6 @@ PRESETS: dict[str, tuple[str, ...]] = {
         "high-idf-first+form=features",
         "high-idf-first+keep=share:0.98",
         "high-idf-first+source=none",
-        "high-idf-first+source=docvalues",
-        "high-idf-first+answer=lean",
-        "high-idf-first+digits=3",
         "high-idf-first+window=10",
         "high-idf-first+window=20",
         "high-idf-first+window=50",
@@ -112,10 +104,6 @@ class Variant:
     rescore: str | None = None
     form: str | None = None
     source: str = "default"
-    terminate: int | None = None
-    digits: int | None = None
-    answer: str = "full"
-    cache: bool = False
     prune: float = 0.4
     expansion: float = 5.0
 
@@ -136,7 +124,7 @@ class Variant:
     @property
     def changes_hits(self) -> bool:
         """Whether an option other than an engine's own makes the result another."""
-        return any(value is not None for value in (self.keep, self.terminate, self.index, self.digits))
+        return any(value is not None for value in (self.keep, self.index))
 
 
 def _number(kind: type, least: float) -> Callable[[str], Any]:
@@ -171,12 +159,8 @@ OPTIONS: dict[str, tuple[Callable[[str], Any], str]] = {
     "weight": (_number(float, 1e-9), "a number above 0"),
     "rescore": (_choice("all", "remaining"), "all or remaining"),
     "form": (_choice("plugin", "features"), "plugin or features"),
-    "source": (_choice("default", "none", "docvalues", "all"), "default, none, docvalues or all"),
-    "terminate": (_number(int, 1), "a whole number from 1"),
+    "source": (_choice("default", "none", "all"), "default, none or all"),
     "size": (_number(int, 1), "a whole number from 1"),
-    "digits": (_number(int, 1), "a whole number from 1"),
-    "answer": (_choice("full", "lean"), "full or lean"),
-    "cache": (_yes, "yes or no"),
     "index": (str, "the name of an index"),
     "prune": (_number(float, 0), "a share from 0"),
     "expansion": (_number(float, 1), "a factor from 1"),
@@ -241,17 +225,7 @@ def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:
     chosen = replace(with_options(variant, engines), plugin=plugin)
     page = page_of(variant)
 
-    def build(text: str) -> Body:
-        body = chosen.body(engine, text, **page)
-        if variant.source == "docvalues":
-            body["docvalue_fields"] = ["url"]
-        if variant.terminate is not None:
-            body["terminate_after"] = variant.terminate
-        if variant.digits is not None:
-            _round_weights(body, variant.digits)
-        return body
-
-    return build
+    return lambda text: chosen.body(engine, text, **page)
 
 
 def with_options(variant: Variant, engines: Engines) -> Engines:
@@ -277,16 +251,9 @@ def page_of(variant: Variant) -> dict[str, Any]:
     return page
 
 
-def parameters(variant: Variant, pipeline: str | None) -> dict[str, str]:
-    """The URL parameters of the variant's requests."""
-    asked = {"request_cache": "true" if variant.cache else "false"}
-    if variant.answer == "lean":
-        asked["filter_path"] = (
-            "took,timed_out,_shards.failed,hits.hits._id,hits.hits._score,hits.hits._source,hits.hits.fields"
-        )
-    if pipeline is not None:
-        asked["search_pipeline"] = pipeline
-    return asked
+def parameters(pipeline: str | None) -> dict[str, str]:
+    """The URL parameters of requests."""
+    return {"request_cache": "false"} | ({} if pipeline is None else {"search_pipeline": pipeline})
 
 
 def pipeline_body(variant: Variant) -> Body | None:
@@ -319,29 +286,6 @@ def _first_phase(query: Body) -> Body:
     """The sparse clause of a query, without the filter around it."""
     must = query.get("bool", {}).get("must")
     return must[0] if must else query
-
-
-def _round_weights(node: Any, digits: int) -> None:
-    """Round every token weight of a body in place."""
-    if isinstance(node, list):
-        for item in node:
-            _round_weights(item, digits)
-    elif isinstance(node, dict):
-        if "query_tokens" in node:
-            node["query_tokens"] = {token: _rounded(weight, digits) for token, weight in node["query_tokens"].items()}
-        elif "boost" in node.get("rank_feature", {}):
-            node["rank_feature"]["boost"] = _rounded(node["rank_feature"]["boost"], digits)
-        elif "boost" in node.get("constant_score", {}):
-            node["constant_score"]["boost"] = _rounded(node["constant_score"]["boost"], digits)
-        elif "hashes" in node:
-            node["weights"] = [_rounded(weight, digits) for weight in node["weights"]]
-        else:
-            for item in node.values():
-                _round_weights(item, digits)
-
-
-def _rounded(weight: float, digits: int) -> float:
-    return float(f"{weight:.{digits}g}")
 
 
 def tokens_of(body: Body, rare: Rare | None = None) -> tuple[str, list[str]]:

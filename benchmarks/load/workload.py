@@ -166,7 +166,7 @@ class Workload:
 
     def path_of(self, variant: Variant) -> str:
         """Path and parameters of the variant's requests."""
-        asked = parameters(variant, self.pipelines.get(variant.name))
+        asked = parameters(self.pipelines.get(variant.name))
         return f"/{quote(self.index_of(variant), safe=',*-_')}/_search?{urlencode(asked, safe=',._*')}"
 
     def at(self, target: LoadTarget) -> Workload:

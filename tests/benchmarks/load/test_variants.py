@@ -7,20 +7,15 @@ import pytest
 from benchmarks.load.quality import SCORE_KEPT, Judged, judged_rows, nearness_rows, overlap, retrieve, score_kept
 from benchmarks.load.variants import (
     PRESETS,
-    _round_weights,
-    parameters,
     parse_variant,
     parse_variants,
     spec_of,
 )
 from benchmarks.load.workload import LoadTarget, body_builders, prepare, stored_pipelines
-from opensearch_neural import queries
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.errors import InputError
 from opensearch_neural.queries import Rare
-
-TOKENS = {"rainbow": 6.0, "colour": 5.0, "what": 1.5, "the": 0.5}
 
 
 def test_variants_are_read_as_they_are_written() -> None:
@@ -56,20 +51,6 @@ def test_what_is_wrong_is_named(text: str, words: str) -> None:
         parse_variants(text)
 
 
-def test_rounded_weights_are_shorter_and_close() -> None:
-    tokens = {token: weight + 0.123456789 for token, weight in TOKENS.items()}
-    for plugin in (True, False):
-        body = queries.high_idf_first(tokens, plugin=plugin)
-        _round_weights(body, 3)
-        assert "6.12" in str(body) and "6.123" not in str(body)
-
-
-def test_the_request_cache_is_off_unless_asked_for() -> None:
-    assert parameters(parse_variant("bm25"), None) == {"request_cache": "false"}
-    assert parameters(parse_variant("bm25+cache=yes"), "p") == {"request_cache": "true", "search_pipeline": "p"}
-    assert "filter_path" in parameters(parse_variant("bm25+answer=lean"), None)
-
-
 @pytest.mark.parametrize(
     ("hits", "share"),
     [
@@ -96,9 +77,8 @@ def test_ways_of_asking_the_same_find_the_same(client, loaded: str, corpus) -> N
         "form=features",
         "rescore=remaining+form=features",
         "source=none",
-        "source=docvalues",
     )
-    first, *others = [f"high-idf-first+window=1000{'+' * bool(way)}{way}" for way in (*ways, "answer=lean", "hits=yes")]
+    first, *others = [f"high-idf-first+window=1000{'+' * bool(way)}{way}" for way in (*ways, "hits=yes")]
     variants = parse_variants(",".join([first, *others]))
     questions = BeirData.load(corpus).queries
     workload = prepare(client, LoadTarget(ConnectionSettings()), loaded, variants, list(questions.values()))
@@ -152,7 +132,7 @@ def test_the_score_kept_is_a_share_of_the_best_page() -> None:
 
 @pytest.mark.cluster
 def test_every_variant_of_the_presets_is_answered(client, loaded: str) -> None:
-    variants = parse_variants("ablation,rivals,bm25+terminate=100,sparse+digits=2,dense=sparse+size=3")
+    variants = parse_variants("ablation,rivals,dense=sparse+size=3")
     with stored_pipelines(client, variants) as pipelines:
         workload = prepare(
             client, LoadTarget(ConnectionSettings()), loaded, variants, ["parse a string"], pipelines=pipelines
