@@ -54,8 +54,6 @@ class NewBackbone:
     layers: int = 4
     hidden: int = 256
     heads: int = 4
-    feed_forward: int | None = None
-    decoder_layers: int | None = None
     vocabulary: int = 16_000
     pieces: Pieces | None = None
     positions: int = 512
@@ -78,7 +76,7 @@ def new_backbone(new: NewBackbone, tokenizer: PreTrainedTokenizerBase) -> PreTra
                 hidden_size=new.hidden,
                 num_hidden_layers=new.layers,
                 num_attention_heads=new.heads,
-                intermediate_size=new.feed_forward or 4 * new.hidden,
+                intermediate_size=4 * new.hidden,
                 max_position_embeddings=new.positions,
                 hidden_dropout_prob=new.dropout,
                 attention_probs_dropout_prob=new.dropout,
@@ -90,9 +88,8 @@ def new_backbone(new: NewBackbone, tokenizer: PreTrainedTokenizerBase) -> PreTra
             vocab_size=len(tokenizer),
             d_model=new.hidden,
             d_kv=new.hidden // new.heads,
-            d_ff=new.feed_forward or 4 * new.hidden,
+            d_ff=4 * new.hidden,
             num_layers=new.layers,
-            num_decoder_layers=new.decoder_layers or new.layers,
             num_heads=new.heads,
             dropout_rate=new.dropout,
             pad_token_id=tokenizer.pad_token_id,
@@ -148,13 +145,11 @@ def train_tokenizer(texts: Iterable[str], pieces: Pieces, vocabulary: int, *, po
     )
 
 
-def masked_language_model(
-    name_or_path: str | Path, *, head_bias: float = HEAD_BIAS
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, bool]:
+def masked_language_model(name_or_path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, bool]:
     """(model, tokenizer, whether its head is fresh) of any BERT-like directory or hub id.
 
     An encoder without a masked-LM head (all-MiniLM-L6-v2) gets one whose output layer is tied to the word embeddings,
-    its transform random, its output bias `head_bias`. Raises ModelError where the directory is no such model.
+    its transform random, its output bias `HEAD_BIAS`. Raises ModelError where the directory is no such model.
     """
     folder = directory.locate(name_or_path)
     model, missing = load_model(AutoModelForMaskedLM, folder)
@@ -169,9 +164,9 @@ def masked_language_model(
         model.tie_weights()
         if output.weight is not model.get_input_embeddings().weight:
             raise ModelError(f"{folder}: {type(model).__name__} does not tie its head to the word embeddings")
-        logger.info("%s has no masked-LM head: one is tied to its word embeddings, bias %g", folder.name, head_bias)
+        logger.info("%s has no masked-LM head: one is tied to its word embeddings, bias %g", folder.name, HEAD_BIAS)
         if output.bias is not None:
-            nn.init.constant_(output.bias, head_bias)
+            nn.init.constant_(output.bias, HEAD_BIAS)
     return model, load_tokenizer(folder), fresh
 
 
@@ -274,12 +269,6 @@ def last_normalization(model: PreTrainedModel) -> nn.LayerNorm:
     if not norms:
         raise InputError(f"{type(model).__name__} has no normalization in its head, whose scale could be set")
     return norms[-1]
-
-
-def head_parameters(model: PreTrainedModel) -> list[nn.Parameter]:
-    """The parameters of a masked-LM head alone; the tied word embeddings are not among them."""
-    base = f"{model.base_model_prefix}."
-    return [parameter for name, parameter in model.named_parameters() if not name.startswith(base)]
 
 
 def encoder_decoder(

@@ -18,16 +18,12 @@ from trainers.encoders.sequence_to_sequence import IGNORED, LabelledBatch
 class MaskedLmTraining(TrainingModel):
     """Cross-entropy at the masked positions; the head's large product is made for these positions only."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, head_only: bool = False) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         super().__init__()
         self.model, self.tokenizer = model, tokenizer
         self._positions: Tensor | None = None
         output: Any = model.get_output_embeddings()
         output.register_forward_pre_hook(self._at_masked_positions)
-        if head_only:
-            model.requires_grad_(False)
-            for parameter in backbones.head_parameters(model):
-                parameter.requires_grad_(True)
 
     def _at_masked_positions(self, module: Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
         # 15% of the positions are predicted: the others' logits, most of the work of a small model, are not needed.

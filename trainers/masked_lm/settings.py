@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainers.common.settings import TrainingSettings
-from trainers.encoders.backbones import HEAD_BIAS, NewBackbone
+from trainers.encoders.backbones import NewBackbone
 
 
 @dataclass(slots=True)
@@ -27,14 +27,6 @@ class MaskedLmConfig:
     """the share of tokens to be predicted"""
     whole_word: bool = False
     """the pieces of a word are masked together (BERT-like only)"""
-    span_length: float = 3.0
-    """mean length of a masked span (T5 only)"""
-    head_bias: float = HEAD_BIAS
-    """where the output bias starts, for an encoder without a head"""
-    head_steps: int = 0
-    """steps that train the head alone before everything"""
-    head_learning_rate: float = 1e-3
-    """of those steps"""
     dev_share: float = 0.01
     """the part of the documents that measures and does not train"""
     training: TrainingSettings = field(default_factory=lambda: TrainingSettings(learning_rate=1e-4, bucket=16))
@@ -46,5 +38,5 @@ class MaskedLmConfig:
             raise ValueError(f"masked must be between 0 and 1, not {self.masked}")
         if not 0 <= self.dev_share < 1:
             raise ValueError(f"dev_share must be from 0 to below 1, not {self.dev_share}")
-        if self.max_length < 8 or self.span_length < 1:
-            raise ValueError("max_length must be at least 8, span_length at least 1")
+        if self.max_length < 8:
+            raise ValueError("max_length must be at least 8")

@@ -1,8 +1,7 @@
 """`osn train mlm`: masked language modelling (BERT-like) or span corruption (T5) on a corpus.
 
     osn train mlm --output models/base --set corpus=[squad-mix,tldr] --set new.architecture=bert
-    osn train mlm --output models/minilm-mlm --set corpus=[scifact] --set head_steps=500 \\
-        --backbone sentence-transformers/all-MiniLM-L6-v2
+    osn train mlm --output models/minilm-mlm --set corpus=[scifact] --backbone sentence-transformers/all-MiniLM-L6-v2
     osn train mlm --output models/t5 --set corpus=[tldr] --set new.architecture=t5
 
 BERT (Devlin et al., 2019, section 3.1): of the tokens, or whole words, that are chosen, 80% become [MASK], 10% a random
@@ -13,7 +12,6 @@ writes. The result is an ordinary Hugging Face directory: every other trainer ta
 from __future__ import annotations
 
 import logging
-import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +42,7 @@ def train_masked_lm(config: MaskedLmConfig, *, limit: int | None = None) -> Path
     """Train as `config` says; the model directory. limit: documents read of each corpus (for a dry run)."""
     working = config.output / ".training"
     torch.manual_seed(config.training.seed)
-    model, tokenizer, fresh = _starting_point(config, working, limit)
+    model, tokenizer = _starting_point(config, working, limit)
     spans = bool(model.config.is_encoder_decoder)
     special_tokens = 1 if spans else 2  # about a window
     train_windows, dev_windows = tokenize_corpus(
@@ -58,18 +56,13 @@ def train_masked_lm(config: MaskedLmConfig, *, limit: int | None = None) -> Path
 
     def corrupted(windows: Windows) -> MaskedWindows | CorruptedWindows:
         if spans:
-            return CorruptedWindows(windows, tokenizer, config.masked, config.span_length)
+            return CorruptedWindows(windows, tokenizer, config.masked)
         return MaskedWindows(windows, tokenizer, config.masked, config.whole_word)
 
     def evaluate(training_model: TrainingModel) -> dict[str, float]:
         return {"log_likelihood": log_likelihood(training_model, corrupted(dev_windows))}
 
     data = corrupted(train_windows)
-    if config.head_steps and not spans and not (config.output / "osn.json").exists():
-        if not fresh:
-            logger.info("the backbone brings its own head, which is trained alone for %d steps", config.head_steps)
-        assert isinstance(data, MaskedWindows)
-        model = _with_trained_head(config, model, data, working / "head")
     train(
         SequenceToSequence(model, tokenizer) if spans else MaskedLmTraining(model, tokenizer),
         data,
@@ -81,40 +74,19 @@ def train_masked_lm(config: MaskedLmConfig, *, limit: int | None = None) -> Path
         data_hash=train_windows.hash,
         evaluate=evaluate if len(dev_windows) else None,
     )
-    shutil.rmtree(working / "head", ignore_errors=True)
     return config.output
-
-
-def _with_trained_head(
-    config: MaskedLmConfig, model: PreTrainedModel, data: MaskedWindows, output: Path
-) -> PreTrainedModel:
-    """`model` after `head_steps` that train its head alone."""
-    settings = replace(config.training, steps=config.head_steps, learning_rate=config.head_learning_rate)
-    train(
-        MaskedLmTraining(model, data.tokenizer, head_only=True),
-        data,
-        data.collate,
-        settings=settings,
-        output=output,
-        kind=KIND,
-        config=config,
-        data_hash=data.windows.hash,
-    )
-    trained, _, _ = backbones.masked_language_model(output)
-    return trained
 
 
 def _starting_point(
     config: MaskedLmConfig, working: Path, limit: int | None
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, bool]:
-    """(model, tokenizer, whether its masked-LM head is fresh)."""
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     if config.backbone is not None:
         if backbones.is_sequence_to_sequence(config.backbone):
-            return *backbones.sequence_to_sequence(config.backbone), False
-        return backbones.masked_language_model(config.backbone, head_bias=config.head_bias)
+            return backbones.sequence_to_sequence(config.backbone)
+        return backbones.masked_language_model(config.backbone)[:2]
     assert config.new is not None
     tokenizer = backbones.load_tokenizer(_new_tokenizer(config, config.new, working / "tokenizer", limit))
-    return backbones.new_backbone(config.new, tokenizer), tokenizer, True
+    return backbones.new_backbone(config.new, tokenizer), tokenizer
 
 
 def _new_tokenizer(config: MaskedLmConfig, new: NewBackbone, folder: Path, limit: int | None) -> Path:
@@ -157,7 +129,7 @@ def mlm_command(config: MaskedLmConfig, dry_run: bool) -> None:
     if dry_run:
         with tempfile.TemporaryDirectory() as folder:
             settings = replace(config.training, steps=2, batch_size=min(config.training.batch_size, 4), workers=0)
-            tried = replace(config, output=Path(folder), head_steps=min(config.head_steps, 2), training=settings)
+            tried = replace(config, output=Path(folder), training=settings)
             train_masked_lm(tried, limit=200)
         click.echo("dry run: two steps taken, nothing kept")
         return

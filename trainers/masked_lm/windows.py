@@ -180,6 +180,10 @@ class MaskedWindows:
         return collate_rows(items, self.tokenizer.pad_token_id)
 
 
+SPAN_LENGTH = 3.0
+"""Mean tokens of a masked span, as T5 has it."""
+
+
 @dataclass
 class CorruptedWindows:
     """Windows with spans replaced by sentinels, anew at every visit."""
@@ -187,7 +191,6 @@ class CorruptedWindows:
     windows: Windows
     tokenizer: PreTrainedTokenizerBase
     rate: float
-    span_length: float
 
     def __post_init__(self) -> None:
         names = [f"<extra_id_{number}>" for number in range(backbones.SENTINELS)]
@@ -208,7 +211,7 @@ class CorruptedWindows:
         inputs, targets = corrupt_spans(
             self.windows[visit.index],
             rate=self.rate,
-            span_length=self.span_length,
+            span_length=SPAN_LENGTH,
             sentinels=self.sentinels,
             eos_id=int(self.tokenizer.eos_token_id),
             rng=visit.generator(),

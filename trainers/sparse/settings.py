@@ -64,10 +64,6 @@ class StudentSettings:
 class WarmUpSettings:
     """How a backbone without a masked-LM head becomes a student."""
 
-    masked_lm_steps: int = 0
-    """of masked language modelling"""
-    masked_lm_learning_rate: float = 1e-4
-    """of masked language modelling"""
     impact_steps: int = 0
     """of regression to the BM25 impacts of the tokens that a document holds"""
     impact_learning_rate: float = 1e-4
@@ -76,15 +72,13 @@ class WarmUpSettings:
     """documents a step"""
     length: int = 128
     """tokens of a document"""
-    corpus: list[Path] = field(default_factory=list)
-    """what masked language modelling reads; none takes the train sets' corpora"""
     expansions: float | None = 50
     """active terms that a document does not hold, on average, before training; null leaves the bias as it is"""
     weight: float | None = None
     """the largest expansion's mean weight at the start; null leaves the head's scale as it is"""
 
     def __post_init__(self) -> None:
-        if min(self.masked_lm_steps, self.impact_steps) < 0 or min(self.batch_size, self.length) < 1:
+        if self.impact_steps < 0 or min(self.batch_size, self.length) < 1:
             raise ValueError("steps must not be below 0, batch_size and length at least 1")
 
 

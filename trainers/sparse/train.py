@@ -180,7 +180,6 @@ def rehearse(config: SparseConfig) -> Trained:
 
     with tempfile.TemporaryDirectory() as folder:
         before = config.pretraining
-        warm_up = config.warm_up
         return train_sparse(
             replace(
                 config,
@@ -195,11 +194,7 @@ def rehearse(config: SparseConfig) -> Trained:
                     documents=64,
                     hold_back=rehearsed(config.selection.hold_back, rows_of(config)),
                 ),
-                warm_up=replace(
-                    warm_up,
-                    masked_lm_steps=min(2, warm_up.masked_lm_steps),
-                    impact_steps=min(2, warm_up.impact_steps),
-                ),
+                warm_up=replace(config.warm_up, impact_steps=min(2, config.warm_up.impact_steps)),
             ),
             documents=DRY_RUN_DOCUMENTS,
         )

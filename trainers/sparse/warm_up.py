@@ -2,7 +2,7 @@
 
 A cold head under FLOPS regularization silences every term that is not in the document, and a silenced ReLU gets no
 gradient. So a fresh head starts as the identity (a position then lies nearest to its own token and to its kin), may be
-trained to predict masked tokens and BM25 impacts, and its bias is set so that a given number of expansions are active.
+trained to predict BM25 impacts, and its bias is set so that a given number of expansions are active.
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from transformers import set_seed
 
-from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.results import sha256
 from opensearch_neural.models import sparse as sparse_models
 from opensearch_neural.models.directory import hash_files, locate
 from trainers.common.config import fingerprint
@@ -31,8 +28,6 @@ from trainers.data.candidates import Drawn, RetrievalData
 from trainers.data.examples import TrainingData
 from trainers.data.sets import Prepared
 from trainers.encoders import backbones
-from trainers.masked_lm.settings import MaskedLmConfig
-from trainers.masked_lm.train import train_masked_lm
 from trainers.sparse.batches import collate
 from trainers.sparse.calibration import calibrate
 from trainers.sparse.settings import SparseConfig
@@ -43,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 CALIBRATION = 64
 """Documents by which a head's bias is set."""
-WARM_UP_STEPS = ("identity", "masked-lm", "calibrated", "impacts")
+WARM_UP_STEPS = ("identity", "calibrated", "impacts")
 """The folders of a warm-up, in its order."""
 
 
@@ -78,7 +73,7 @@ def warmed_up(config: SparseConfig, prepared: Prepared) -> str:
     settings, folder = config.warm_up, config.folder / "warm-up"
     start_model = load_start(config.start, config.student)
     if not start_model.fresh:
-        if settings.masked_lm_steps or settings.impact_steps:
+        if settings.impact_steps:
             logger.warning("%s has a head that was trained: it is not warmed up", config.start)
         return config.start
     training = config.training
@@ -88,7 +83,6 @@ def warmed_up(config: SparseConfig, prepared: Prepared) -> str:
         hash_files(locate(config.start)),
         (training.seed, training.precision),
         config.document_length if settings.expansions is not None else None,
-        [_content(corpus) for corpus in settings.corpus] if settings.masked_lm_steps else [],
         [data.hash for data in prepared.train],
     )
     folder = folder.with_name(f"warm-up-{made_by[:8]}")
@@ -98,10 +92,8 @@ def warmed_up(config: SparseConfig, prepared: Prepared) -> str:
     with main_process_first():
         if not (ready / "config.json").exists():
             set_seed(config.training.seed)
-            start, masked, calibrated, impacts = (folder / name for name in WARM_UP_STEPS)
+            start, calibrated, impacts = (folder / name for name in WARM_UP_STEPS)
             backbones.save(start_model.model, start_model.tokenizer, start)
-            if settings.masked_lm_steps:
-                start = _masked_lm(config, start, masked)
             _calibrated(replace(config, start=str(start)), prepared, calibrated)
             if settings.impact_steps:
                 calibrated = _to_impacts(replace(config, start=str(calibrated)), prepared, impacts)
@@ -112,37 +104,6 @@ def warmed_up(config: SparseConfig, prepared: Prepared) -> str:
             for name in WARM_UP_STEPS:
                 shutil.rmtree(folder / name, ignore_errors=True)
     return str(ready)
-
-
-def _masked_lm(config: SparseConfig, start: Path, output: Path) -> Path:
-    settings = config.warm_up
-    corpora = _corpora(config)
-    if not corpora:
-        raise InputError("no corpus to warm up on", "name warm_up.corpus, or set warm_up.masked_lm_steps to 0")
-    return train_masked_lm(
-        MaskedLmConfig(
-            output=output,
-            corpus=corpora,
-            backbone=str(start),
-            max_length=settings.length,
-            dev_share=0.0,
-            training=_warming(config, settings.masked_lm_steps, settings.masked_lm_learning_rate, bucket=16),
-        )
-    )
-
-
-def _corpora(config: SparseConfig) -> list[Path]:
-    """What the masked language model reads: a BEIR folder, a set's own corpus, or one that questions are made of."""
-    corpora = [
-        settings.corpus or (settings.path if settings.path.is_dir() or settings.questions else None)
-        for settings in config.train
-    ]
-    return config.warm_up.corpus or [corpus for corpus in corpora if corpus is not None]
-
-
-def _content(corpus: Path) -> str:
-    """What is read of a corpus, folder or file, as a hash. Raises InputError for a file that cannot be read."""
-    return hash_files(corpus) if corpus.is_dir() else sha256(corpus)
 
 
 def _calibrated(config: SparseConfig, prepared: Prepared, output: Path) -> None:
@@ -176,7 +137,7 @@ def _to_impacts(config: SparseConfig, prepared: Prepared, output: Path) -> Path:
     return output
 
 
-def _warming(config: SparseConfig, steps: int, learning_rate: float, **settings: Any) -> TrainingSettings:
+def _warming(config: SparseConfig, steps: int, learning_rate: float) -> TrainingSettings:
     """Of a warm-up: on the device, and with the numbers, of the training that follows."""
     training = config.training
     return TrainingSettings(
@@ -186,5 +147,4 @@ def _warming(config: SparseConfig, steps: int, learning_rate: float, **settings:
         precision=training.precision,
         seed=training.seed,
         device=training.device,
-        **settings,
     )

@@ -66,7 +66,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory, beir: Path) -> Path:
 def masked_lm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A masked language model with a head of its own, some of whose weights are above 0."""
     folder = tmp_path_factory.mktemp("masked-lm")
-    model, tokenizer, _ = backbones.masked_language_model(tiny_backbone(folder / "tiny", seed=5), head_bias=0.2)
+    model, tokenizer, _ = backbones.masked_language_model(tiny_backbone(folder / "tiny", seed=5))
+    torch.nn.init.constant_(model.get_output_embeddings().bias, 0.2)
     backbones.save(model, tokenizer, folder / "model")
     return folder / "model"
 
@@ -111,7 +112,7 @@ def test_a_start_without_a_table_is_refused_before_anything_is_computed(
 
 
 def test_a_trained_head_is_neither_warmed_up_nor_calibrated(trained: Path, beir: Path, tmp_path: Path) -> None:
-    asked = WarmUpSettings(masked_lm_steps=1, impact_steps=1, expansions=3, weight=2.0, batch_size=4, length=16)
+    asked = WarmUpSettings(impact_steps=1, expansions=3, weight=2.0, batch_size=4, length=16)
     config = configuration(trained, beir, tmp_path / "out", warm_up=asked)
     assert warmed_up(config, prepared_sets(config, config)) == str(trained)
     assert not (tmp_path / "out").exists()

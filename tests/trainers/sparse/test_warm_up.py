@@ -10,13 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tiny import WORDS  # noqa: E402
 from tiny_sparse import TEXTS, configuration  # noqa: E402
 
 from opensearch_neural.errors import InputError  # noqa: E402
-from trainers.data.sets import (  # noqa: E402
-    QuestionSet,
-)
 from trainers.sparse.calibration import calibrate  # noqa: E402
 from trainers.sparse.settings import (  # noqa: E402
     SparseCandidates,
@@ -24,7 +20,7 @@ from trainers.sparse.settings import (  # noqa: E402
 )
 from trainers.sparse.start import build  # noqa: E402
 from trainers.sparse.train import prepared_sets  # noqa: E402
-from trainers.sparse.warm_up import _content, _corpora, warmed_up  # noqa: E402
+from trainers.sparse.warm_up import warmed_up  # noqa: E402
 
 
 def test_a_damaged_start_is_refused(tmp_path: Path, backbone: Path, beir: Path) -> None:
@@ -64,19 +60,3 @@ def test_a_warm_up_teaches_impacts_where_nothing_else_adds_them(tmp_path: Path, 
     assert error(warmed_up(config, prepared_sets(config, config))) < 0.7 * error(config.start)
     with pytest.raises(ValueError, match=r"name it in candidates\.mine"):
         SparseCandidates(mine=None, consistency=5)
-
-
-def test_a_corpus_without_judgements_is_what_a_masked_language_model_warms_up_on(
-    tmp_path: Path, backbone: Path, beir: Path
-) -> None:
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text(
-        "".join(f'{{"_id": "{at}", "title": "{WORDS[at]}", "text": "{WORDS[at + 1]}"}}\n' for at in range(12))
-    )
-    config = configuration(backbone, beir, tmp_path / "model", train=[QuestionSet(corpus, questions="title")])
-    assert _corpora(config) == [corpus]
-    assert _corpora(replace(config, warm_up=WarmUpSettings(corpus=[beir]))) == [beir]
-    # Another content under the same name is another warm-up.
-    first = _content(corpus)
-    corpus.write_text(corpus.read_text() + '{"_id": "more", "title": "a", "text": "b"}\n')
-    assert _content(corpus) != first
