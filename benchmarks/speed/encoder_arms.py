@@ -13,12 +13,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from benchmarks.speed.turns import Timed, say
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.errors import InputError
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 MAX_LENGTH = 256
 BATCH = 32
 TOLERANCE = 1e-3
-SEED = 0
 
 BASELINE = "sentence-transformers fp32"
 BASELINE_BF16 = "sentence-transformers bf16"
@@ -58,14 +58,6 @@ class Sizes:
 
 
 QUICK = Sizes(block=16, blocks=2, memory=32, judged=False)
-
-
-@dataclass
-class Timed:
-    """Wall-clock and processor seconds of one arm, a number for each block."""
-
-    wall: list[float] = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -333,10 +325,6 @@ def peak_memory() -> Iterator[list[int]]:
         seen.append(read("VmHWM"))
     else:
         seen.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def sleep_while_waiting() -> None:

@@ -15,8 +15,7 @@ documentation strings.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +29,6 @@ from benchmarks.speed.encoder_arms import (
     FP32,
     QUICK,
     READER,
-    SEED,
     TOLERANCE,
     WRITER,
     Difference,
@@ -38,17 +36,16 @@ from benchmarks.speed.encoder_arms import (
     Memory,
     Quality,
     Sizes,
-    Timed,
     difference,
     load_arm,
     measure_files,
     measure_quality,
     memory_in_a_process,
-    say,
     sleep_while_waiting,
     time_arms,
     token_counts,
 )
+from benchmarks.speed.turns import SCIFACT, SEED, Timed, rate, ratio, ratio_row, say, tell
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
@@ -61,7 +58,6 @@ if TYPE_CHECKING:
 
 
 RESULTS = Path(__file__).parents[1] / "results" / "ingest" / "encoding"
-SCIFACT = Path(__file__).parents[3] / "shared" / "data" / "scifact"
 
 
 @click.command()
@@ -78,11 +74,7 @@ def encoding(data: Path | None, model: str, quick: bool, record: Path | None) ->
     with tempfile.TemporaryDirectory(prefix="osn-encoding-") as folder:
         corpus = data or (SCIFACT if SCIFACT.is_dir() else python_docs(Path(folder) / "python-docs", quick))
         summary = measure(corpus, model, sizes, Path(folder))
-    for row in summary.rows:
-        spread = "" if row.low is None else f"   [{row.low:.3f}, {row.high:.3f}]"
-        print(f"{row.line:27} {row.column:43} {row.value:12.4f}{spread}")
-    for goal in summary.goals:
-        print(goal)
+    tell(summary)
     if record is not None:
         print(summary.write(record))
     elif not quick:
@@ -168,13 +160,10 @@ def _rows_of(
     quality: dict[str, Quality],
 ) -> Iterator[Row]:
     documents = sizes.block * sizes.blocks
-    rate, low, high = _over_blocks(lambda pick: documents / np.array(times[arm].wall)[pick].sum(), sizes.blocks)
-    yield Row(set_, arm, "documents/s", rate, low, high, documents)
+    yield Row(set_, arm, "documents/s", *rate(times[arm], sizes.block), documents)
     yield Row(set_, arm, "CPU ms a document", sum(times[arm].cpu) / documents * 1e3, None, None, documents)
     if arm != BASELINE:
-        ratio, low, high = _ratio(times, BASELINE, arm)
-        row = Row(set_, arm, "documents/s", ratio, low, high, sizes.blocks, kind="ratio", baseline=BASELINE)
-        yield replace(row, measure_label=f"times {BASELINE}")
+        yield ratio_row(set_, arm, BASELINE, ratio(times[BASELINE], times[arm]), sizes.blocks)
     yield Row(set_, arm, "memory, MB", memory[arm].encoding / 1e6, None, None, sizes.memory)
     yield Row(set_, arm, "memory with the model, MB", memory[arm].peak / 1e6, None, None, sizes.memory)
     if arm in differences and arm != BASELINE:
@@ -193,7 +182,7 @@ def goals(
     quality: dict[str, Quality],
 ) -> list[Goal]:
     """Each goal in the words in which it was set; speed counts only where the results are what they have to be."""
-    faster, reduced = (round(_ratio(times, BASELINE, arm)[0], 2) for arm in (FP32, BF16))
+    faster, reduced = (round(ratio(times[BASELINE], times[arm])[0], 2) for arm in (FP32, BF16))
     share = round(memory[FP32].encoding / max(1, memory[BASELINE].encoding), 3)
     off = differences[FP32].largest
     equal = off <= TOLERANCE
@@ -211,19 +200,6 @@ def goals(
             near,
         ),
     ]
-
-
-def _ratio(times: dict[str, Timed], slow: str, fast: str) -> tuple[float, float, float]:
-    """How many times as fast, over the same blocks, with its 95% interval over blocks."""
-    numerator, denominator = np.array(times[slow].wall), np.array(times[fast].wall)
-    return _over_blocks(lambda pick: numerator[pick].sum() / denominator[pick].sum(), len(numerator))
-
-
-def _over_blocks(statistic: Callable[[NDArray[np.int64]], float], blocks: int) -> tuple[float, float, float]:
-    """(value, low, high): a statistic of all blocks, and its 95% interval over blocks drawn again with replacement."""
-    drawn = np.random.default_rng(SEED).integers(blocks, size=(2000, blocks))
-    low, high = np.percentile([statistic(pick) for pick in drawn], [2.5, 97.5])
-    return float(statistic(np.arange(blocks))), float(low), float(high)
 
 
 def _machine() -> Machine:

@@ -28,7 +28,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ import numpy as np
 import orjson
 
 from benchmarks.local_cluster import reachable
+from benchmarks.speed.turns import SCIFACT, SEED, Timed, rate, ratio, ratio_row, say, tell
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 RESULTS = Path(__file__).parents[1] / "results" / "ingest"
-SCIFACT = Path(__file__).parents[3] / "shared" / "data" / "scifact"
-SEED = 0
 
 BASELINE = "opensearch-py parallel_bulk"
 OSN = "osn"
@@ -77,14 +76,6 @@ class Sizes:
 
 
 QUICK = Sizes(rounds=2, memory=30_000)
-
-
-@dataclass(frozen=True)
-class Timed:
-    """One writing of all documents: wall-clock and this process's processor seconds."""
-
-    wall: float
-    cpu: float
 
 
 @dataclass(frozen=True)
@@ -127,11 +118,7 @@ def ingest_speed(
         rows=[*rows(data.resolve().name, times, full, short, memory, memory_docs)],
         goals=goals(times, memory),
     )
-    for row in summary.rows:
-        interval = "" if row.low is None else f"  [{row.low:.3g}, {row.high:.3g}]"
-        print(f"{row.line:<30} {row.column:<32} {row.value:>12,.4g}{interval}")
-    for goal in summary.goals:
-        print(f"{'met' if goal.met else 'MISSED':<8} {goal.goal}: {goal.value}")
+    tell(summary)
     if not quick:
         say(f"wrote {summary.write(out)}")
 
@@ -154,29 +141,30 @@ def prepared(corpus: Path) -> tuple[Documents, Documents]:
     return full, short
 
 
-def race(client: OpenSearch, full: Documents, short: Documents, rounds: int, sizes: Sizes) -> dict[str, list[Timed]]:
+def race(client: OpenSearch, full: Documents, short: Documents, rounds: int, sizes: Sizes) -> dict[str, Timed]:
     """Every arm once a round, in an order that changes; one round before, which warms the node up, does not count."""
     work: dict[str, tuple[Callable[[OpenSearch, str, Documents, Sizes], None], Documents]] = {
         BASELINE: (with_parallel_bulk, full),
         OSN: (with_osn, full),
         SHORT: (with_osn, short),
     }
-    times: dict[str, list[Timed]] = {arm: [] for arm in ARMS}
+    times = {arm: Timed() for arm in ARMS}
     for round in range(-1, rounds):
         shift = round % len(ARMS)
         for arm in ARMS[shift:] + ARMS[:shift]:
             write, documents = work[arm]
-            timed = one(client, write, documents, sizes)
+            wall, cpu = written(client, write, documents, sizes)
             if round >= 0:
-                times[arm].append(timed)
-                say(f"round {round + 1} of {rounds}: {arm}: {len(documents) / timed.wall:,.0f} documents/s")
+                times[arm].wall.append(wall)
+                times[arm].cpu.append(cpu)
+                say(f"round {round + 1} of {rounds}: {arm}: {len(documents) / wall:,.0f} documents/s")
     return times
 
 
-def one(
+def written(
     client: OpenSearch, write: Callable[[OpenSearch, str, Documents, Sizes], None], documents: Documents, sizes: Sizes
-) -> Timed:
-    """One writing into a new index, which is checked and deleted."""
+) -> tuple[float, float]:
+    """Wall-clock and this process's processor seconds of one writing into a new index, which is checked and deleted."""
     index = f"osn-bench-{uuid.uuid4().hex[:10]}"
     body = index_body(
         IndexMeta(sparse=SparseMeta("lexical", "-", "-")), replicas=0, settings={"refresh_interval": "-1"}
@@ -185,13 +173,13 @@ def one(
     try:
         wall, cpu = time.perf_counter(), time.process_time()
         write(client, index, documents, sizes)
-        timed = Timed(time.perf_counter() - wall, time.process_time() - cpu)
+        taken = time.perf_counter() - wall, time.process_time() - cpu
         client.indices.refresh(index=index)
         count = client.count(index=index)["count"]
         assert count == len(documents), f"{count} of {len(documents)} documents are there"
     finally:
         client.indices.delete(index=index)
-    return timed
+    return taken
 
 
 def with_parallel_bulk(client: OpenSearch, index: str, documents: Documents, sizes: Sizes) -> None:
@@ -260,22 +248,18 @@ def make_corpus(path: Path, documents: int) -> None:
 
 
 def rows(
-    set_: str, times: dict[str, list[Timed]], full: Documents, short: Documents, memory: Memory | None, grown: int
+    set_: str, times: dict[str, Timed], full: Documents, short: Documents, memory: Memory | None, grown: int
 ) -> Iterator[Row]:
     for arm in ARMS:
         documents = short if arm == SHORT else full
-        n = len(documents) * len(times[arm])
-        wall = np.array([timed.wall for timed in times[arm]])
-        rate, low, high = over_rounds(lambda pick, wall=wall: len(full) / wall[pick].mean(), len(wall))  # type: ignore[misc]
-        yield Row(set_, arm, "documents/s", rate, low, high, n)
-        cpu = sum(timed.cpu for timed in times[arm])
-        yield Row(set_, arm, "client CPU ms a document", cpu / n * 1000, None, None, n)
+        rounds = len(times[arm].wall)
+        n = len(documents) * rounds
+        yield Row(set_, arm, "documents/s", *rate(times[arm], len(full)), n)
+        yield Row(set_, arm, "client CPU ms a document", sum(times[arm].cpu) / n * 1000, None, None, n)
         size = sum(len(orjson.dumps(source)) for _, source in documents) / len(documents)
         yield Row(set_, arm, "bytes of JSON a document", size, None, None, len(documents))
         if arm != BASELINE:
-            value, low, high = ratio(times, arm)
-            row = Row(set_, arm, "documents/s", value, low, high, len(wall), kind="ratio", baseline=BASELINE)
-            yield replace(row, measure_label=f"times {BASELINE}")
+            yield ratio_row(set_, arm, BASELINE, ratio(times[BASELINE], times[arm]), rounds)
     if memory is not None:
         made = f"{grown:,} made-up documents"
         yield Row(made, "osn ingest", "documents/s", memory.documents_per_second, None, None, grown)
@@ -283,9 +267,9 @@ def rows(
         yield Row(made, "osn ingest", "resident MB at most", memory.most / 1e6, None, None, grown)
 
 
-def goals(times: dict[str, list[Timed]], memory: Memory | None) -> list[Goal]:
+def goals(times: dict[str, Timed], memory: Memory | None) -> list[Goal]:
     """Each goal in the words in which it was set."""
-    value, low, _ = ratio(times, OSN)
+    value, low, _ = ratio(times[BASELINE], times[OSN])
     growth = None if memory is None else round((memory.most - memory.first) / 1e6, 1)
     return [
         Goal(
@@ -302,21 +286,3 @@ def goals(times: dict[str, list[Timed]], memory: Memory | None) -> list[Goal]:
             growth is not None and growth < 200,
         ),
     ]
-
-
-def ratio(times: dict[str, list[Timed]], arm: str) -> tuple[float, float, float]:
-    """How many times as fast as the baseline, over the same rounds, with its 95% interval."""
-    slow = np.array([timed.wall for timed in times[BASELINE]])
-    fast = np.array([timed.wall for timed in times[arm]])
-    return over_rounds(lambda pick: slow[pick].sum() / fast[pick].sum(), len(slow))
-
-
-def over_rounds(statistic: Callable[[Any], float], rounds: int) -> tuple[float, float, float]:
-    """(value, low, high): a statistic of all rounds, and its 95% interval over rounds drawn again with replacement."""
-    drawn = np.random.default_rng(SEED).integers(rounds, size=(2000, rounds))
-    low, high = np.percentile([statistic(pick) for pick in drawn], [2.5, 97.5])
-    return float(statistic(np.arange(rounds))), float(low), float(high)
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

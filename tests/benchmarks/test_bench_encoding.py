@@ -24,8 +24,8 @@ from benchmarks.speed.encoder_arms import (  # noqa: E402
     Memory,
     Quality,
     Sizes,
-    Timed,
 )
+from benchmarks.speed.turns import Timed, ratio  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation import results  # noqa: E402
 from opensearch_neural.models.lexical import train_word_pieces  # noqa: E402
@@ -158,7 +158,7 @@ def test_differences_count_entries_that_either_has() -> None:
 def test_ratios_pair_the_blocks() -> None:
     times = {"slow": Timed(wall=[10.0, 30.0, 20.0]), "fast": Timed(wall=[5.0, 15.0, 10.0])}
     # Each block takes half as long, however much the blocks differ.
-    assert encoding._ratio(times, "slow", "fast") == pytest.approx((2.0, 2.0, 2.0))
+    assert ratio(times["slow"], times["fast"]) == pytest.approx((2.0, 2.0, 2.0))
 
 
 @pytest.mark.parametrize(

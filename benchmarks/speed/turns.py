@@ -1,0 +1,68 @@
+"""Arms that take turns on the same work: their seconds, how many times as fast one is, and how a result is told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from opensearch_neural.evaluation.results import Row, Summary
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SEED = 0
+SCIFACT = Path(__file__).parents[3] / "shared" / "data" / "scifact"
+
+
+@dataclass
+class Timed:
+    """Wall-clock and processor seconds of one arm, a number for each turn."""
+
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+
+Estimate = tuple[float, float, float]
+"""(value, ends of its 95% interval over turns drawn again with replacement)"""
+
+
+def over_turns(statistic: Callable[[NDArray[np.int64]], Any], turns: int) -> Estimate:
+    """statistic: of the numbers of some turns."""
+    drawn = np.random.default_rng(SEED).integers(turns, size=(2000, turns))
+    low, high = np.percentile([statistic(pick) for pick in drawn], [2.5, 97.5])
+    return float(statistic(np.arange(turns))), float(low), float(high)
+
+
+def rate(timed: Timed, documents: int) -> Estimate:
+    """Documents a second, of so many in a turn."""
+    wall = np.array(timed.wall)
+    return over_turns(lambda pick: documents / wall[pick].mean(), len(wall))
+
+
+def ratio(slow: Timed, fast: Timed) -> Estimate:
+    """How many times as fast, over the same turns."""
+    numerator, denominator = np.array(slow.wall), np.array(fast.wall)
+    return over_turns(lambda pick: numerator[pick].sum() / denominator[pick].sum(), len(numerator))
+
+
+def ratio_row(set_: str, arm: str, baseline: str, estimate: Estimate, turns: int) -> Row:
+    row = Row(set_, arm, "documents/s", *estimate, turns, kind="ratio", baseline=baseline)
+    return replace(row, measure_label=f"times {baseline}")
+
+
+def tell(summary: Summary) -> None:
+    """Print rows and goals."""
+    for row in summary.rows:
+        interval = "" if row.low is None else f"  [{row.low:.3g}, {row.high:.3g}]"
+        print(f"{row.line:<30} {row.column:<43} {row.value:>12,.4g}{interval}")
+    for goal in summary.goals:
+        print(goal)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
