@@ -24,7 +24,7 @@ import math
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -316,6 +316,12 @@ def goal_of(words: str, target: str | float, value: str | float | None, met: boo
     return Goal(
         words, target, value or None if isinstance(value, str) else value, bool(met and value not in (None, ""))
     )
+
+
+def all_goal(words: str, passed: Collection[bool], note: str = "") -> Goal:
+    """That all of something pass: "2 of 3", with what `note` says of them; not measured where there are none."""
+    count, met = len(passed), sum(passed)
+    return goal_of(words, f"{count} of {count}", f"{met} of {count}{note}" if count else None, met == count)
 
 
 # ------------------------------------------------ the command

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ingest.inspection import PARTS
 from ingest.writing.stored_documents import count
 from opensearch_neural.cluster.addresses import is_loopback
 from opensearch_neural.cluster.errors import translate_errors
@@ -18,19 +19,6 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 log = logging.getLogger(__name__)
-
-# What Lucene keeps in files of each kind (org.apache.lucene.index.IndexFileNames and the formats of Lucene 9).
-FILE_KINDS = {
-    "postings": ("doc", "tim", "tip", "tmd", "psm"),
-    "positions": ("pos", "pay"),
-    "stored fields": ("fdt", "fdx", "fdm"),
-    "doc values": ("dvd", "dvm"),
-    "norms": ("nvd", "nvm"),
-    "vectors": ("vec", "vemf", "vex", "vem", "veq", "vemq"),
-    "points": ("kdd", "kdi", "kdm"),
-    "term vectors": ("tvd", "tvx", "tvm"),
-    "compound": ("cfs", "cfe"),
-}
 
 
 @dataclass(frozen=True)
@@ -192,11 +180,10 @@ def _bytes_of_primaries(segments: Mapping[str, Any]) -> int:
 
 
 def bytes_by_kind(sizes: Mapping[str, int]) -> dict[str, int]:
-    """{kind of data: bytes} of {file ending: bytes}; what is not listed is "other"."""
-    kinds = {ending: kind for kind, endings in FILE_KINDS.items() for ending in endings}
+    """{kind of data: bytes} of {file ending: bytes}."""
     by_kind: dict[str, int] = {}
     for ending, size in sizes.items():
-        kind = kinds.get(ending, "other")
+        kind = PARTS.get(ending, "other")
         by_kind[kind] = by_kind.get(kind, 0) + size
     return dict(sorted(by_kind.items(), key=lambda item: -item[1]))
 

@@ -7,7 +7,7 @@ wikiqa-sent as one corpus, with all-MiniLM-L6-v2's vectors, at several M: flat s
 HNSW, PQ, OPQ, HNSW+OPQ, LSH, OPQ with the query encoder tuned on uncompressed documents under the same negatives (the
 control that isolates joint training), frozen centroids, JPQ (`jpq`, table 1, figures 4 and 7).
 
-A trained model is removed once it is measured, unless --keep-models. Settings were chosen on questions held back from train.
+A trained model is removed once it is measured. Settings were chosen on questions held back from train.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from benchmarks.experiment import (
     JudgedSet,
     Part,
     Table,
+    all_goal,
     compared,
     goal_of,
     is_above,
@@ -215,7 +216,6 @@ class Experiment:
     work: Path
     name: str
     steps: int
-    keep_models: bool = False
 
     @cached_property
     def test(self) -> EncodedSet:
@@ -282,8 +282,7 @@ class Experiment:
         queries = model.encode_queries(list(self.test.texts.values()))
         flat = engine.name == FLAT_TUNED
         measured = self.test.flat(queries) if flat else self.test.quantized(model.quantizer, queries)
-        if not self.keep_models:
-            shutil.rmtree(config.output)
+        shutil.rmtree(config.output)
         return Outcome(measured, done.best_step)
 
     def quantizer(self, engine: str, m: int, seed: int) -> Quantizer:
@@ -373,15 +372,9 @@ def quality_goals(name: str, rows: Iterable[Row]) -> list[Goal]:
         gains: Mapping[int, Row] = {
             m: row for m in every if (row := of_m(table, m).difference(f"{name}, {m} bytes", JPQ, rival, "nDCG@10"))
         }
-        above, higher = sum(map(is_above, gains.values())), sum(row.value > 0 for row in gains.values())
-        goals.append(
-            goal_of(
-                f"JPQ above {words} at every M up to 32, interval above zero ({name})",
-                f"{len(every)} of {len(every)}",
-                f"{above} of {len(every)}, {higher} without regard to the interval" if gains else None,
-                above == len(every),
-            )
-        )
+        above, higher = [is_above(gains.get(m)) for m in every], sum(row.value > 0 for row in gains.values())
+        words_of = f"JPQ above {words} at every M up to 32, interval above zero ({name})"
+        goals.append(all_goal(words_of, above if gains else (), f", {higher} without regard to the interval"))
         row = gains.get(16)
         shown = None if row is None or row.low is None else f"{row.value:+.4f} ({row.low:+.4f} to {row.high:+.4f})"
         goals.append(
@@ -413,7 +406,6 @@ def of_m(table: Table, m: int) -> Table:
 @click.option("--set", "names", multiple=True, type=click.Choice(list(SETS)), help="Repeatable.  [default: all]")
 @click.option("--bytes", "sizes", multiple=True, type=int, help="M; repeatable.  [default: 8, 16, 24, 32, 48, 96]")
 @click.option("--steps", type=int, default=200, show_default=True, help="Optimizer steps of a training.")
-@click.option("--keep-models", is_flag=True, help="Keep each trained model in WORK/models.")
 def jpq(
     data: Path,
     work: Path,
@@ -421,7 +413,6 @@ def jpq(
     names: tuple[str, ...],
     sizes: tuple[int, ...],
     steps: int,
-    keep_models: bool,
 ) -> None:
     """Measure what M bytes a document keep of a dense model's ranking.
 
@@ -431,7 +422,7 @@ def jpq(
     parts = {
         f"quality/{slug(name)}": Part(
             f"JPQ: ranking at M bytes a document, {name}",
-            partial(quality, Experiment(data, work, name, steps, keep_models), sizes or M),
+            partial(quality, Experiment(data, work, name, steps), sizes or M),
             [data / folder for folder in SETS[name]],
             SEEDS,
             lambda row: row.measure in ("nDCG@10", "MRR@10", "R@100", BYTES) and row.kind == "value",

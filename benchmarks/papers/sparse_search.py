@@ -98,17 +98,12 @@ def on_target(encoder: Any, lexicon: Lexicon) -> Any:
 
 def student_run(encoder: Any, test: SparseTest) -> tuple[Run, dict[str, float]]:
     """The student's run, and how sparse its documents are."""
-    from trainers.sparse.dev_measures import measured_flops
+    from trainers.sparse.dev_measures import sparsity_of
 
     matrix = test.documents(encoder)
     queries = [encoder.query.encode(text) for text in test.texts.values()]
     present = test.lexicon(encoder.query.tokenizer).impacts(list(test.data.documents.values()))
-    outside = (matrix > 0).astype(int) - (matrix > 0).multiply(present > 0).astype(int)
-    sparsity = {
-        "active terms": float((matrix > 0).sum() / matrix.shape[0]),
-        "expansion terms": float(outside.sum() / matrix.shape[0]),
-        "FLOPS": measured_flops(queries, matrix, encoder.vocabulary),
-    }
+    sparsity = sparsity_of(matrix, present, queries, encoder.vocabulary)
     return test.search(matrix, encoder.vocabulary, encoder.query.encode), sparsity
 
 

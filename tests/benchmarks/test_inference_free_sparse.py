@@ -191,9 +191,9 @@ def test_the_ensemble_has_to_lead_every_other_way_to_pre_train() -> None:
     rows = [lag("InfoNCE", -0.02, -0.01), lag("dense pair", -0.02, -0.001), lag(PRESENCE, 0.1, 0.2)]
     goal = distillation_goal(rows)
     assert goal.met
-    assert goal.value == "2 of 2, 2 with the interval below zero"
+    assert goal.value == "2 of 2, 2 without regard to the interval"
     chance = distillation_goal([*rows, lag("no pre-training", -0.001, 0.1)])
-    assert not chance.met and chance.value == "3 of 3, 2 with the interval below zero"
+    assert not chance.met and chance.value == "2 of 3, 3 without regard to the interval"
 
 
 def test_the_searched_corpus_idf_has_to_be_the_better_one_for_every_student() -> None:
@@ -203,5 +203,5 @@ def test_the_searched_corpus_idf_has_to_be_the_better_one_for_every_student() ->
     sure = [gain("with IDF, λ 0", 0.02, 0.01), gain("without IDF, λ 0", -0.1, -0.2)]
     assert idf_goal(sure).met
     chance = idf_goal([*sure, gain("with IDF, λ 1", 0.01, -0.01)])
-    assert not chance.met and chance.value == "2 of 2, 1 with the interval above zero"
+    assert not chance.met and chance.value == "1 of 2, 2 without regard to the interval"
     assert not idf_goal([*sure, gain("with IDF, λ 1", -0.01, None)]).met

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
@@ -32,9 +32,6 @@ from trainers.common.resumable_chunks import progress
 from trainers.data.embedding_cache import FORMAT, Precision, check, dense_vectors, sparse_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
-
-if TYPE_CHECKING:
-    pass
 from trainers.data.teacher_models import SparseSides, cross_encoder, detect, query_vectors, sparse_sides
 from trainers.data.teachers import KINDS, LEXICAL, Kind
 

@@ -141,12 +141,31 @@ def _tokenize(
 
 
 @dataclass
-class MaskedWindows:
-    """Windows between the tokenizer's first and last token, masked anew at every visit."""
+class VisitedWindows:
+    """Windows that are made another example at every visit."""
 
     windows: Windows
     tokenizer: PreTrainedTokenizerBase
     rate: float
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        return self.windows.stops - self.windows.starts
+
+    def __getitem__(self, visit: Visit) -> Row:
+        raise NotImplementedError
+
+    def collate(self, items: Sequence[Row]) -> LabelledBatch:
+        return collate_rows(items, self.tokenizer.pad_token_id)
+
+
+@dataclass
+class MaskedWindows(VisitedWindows):
+    """Windows between the tokenizer's first and last token, masked anew at every visit."""
+
     whole_word: bool
 
     def __post_init__(self) -> None:
@@ -155,13 +174,6 @@ class MaskedWindows:
             raise InputError(f"the tokenizer of {self.tokenizer.name_or_path} lacks a first, last or mask token")
         self.special = special_ids(self.tokenizer)
         self.continuation = continuations(self.tokenizer) if self.whole_word else None
-
-    def __len__(self) -> int:
-        return len(self.windows)
-
-    @property
-    def lengths(self) -> npt.NDArray[np.int64]:
-        return self.windows.stops - self.windows.starts
 
     def __getitem__(self, visit: Visit) -> Row:
         tokenizer = self.tokenizer
@@ -176,21 +188,14 @@ class MaskedWindows:
         )
         return f"window {visit.index}", inputs, labels
 
-    def collate(self, items: Sequence[Row]) -> LabelledBatch:
-        return collate_rows(items, self.tokenizer.pad_token_id)
-
 
 SPAN_LENGTH = 3.0
 """Mean tokens of a masked span, as T5 has it."""
 
 
 @dataclass
-class CorruptedWindows:
+class CorruptedWindows(VisitedWindows):
     """Windows with spans replaced by sentinels, anew at every visit."""
-
-    windows: Windows
-    tokenizer: PreTrainedTokenizerBase
-    rate: float
 
     def __post_init__(self) -> None:
         names = [f"<extra_id_{number}>" for number in range(backbones.SENTINELS)]
@@ -199,13 +204,6 @@ class CorruptedWindows:
         if len(known) < 2:
             raise InputError(f"the tokenizer of {self.tokenizer.name_or_path} has no sentinels <extra_id_0>, …")
         self.sentinels = np.array(known, dtype=np.int64)
-
-    def __len__(self) -> int:
-        return len(self.windows)
-
-    @property
-    def lengths(self) -> npt.NDArray[np.int64]:
-        return self.windows.stops - self.windows.starts
 
     def __getitem__(self, visit: Visit) -> Row:
         inputs, targets = corrupt_spans(
@@ -217,6 +215,3 @@ class CorruptedWindows:
             rng=visit.generator(),
         )
         return f"window {visit.index}", inputs, targets
-
-    def collate(self, items: Sequence[Row]) -> LabelledBatch:
-        return collate_rows(items, self.tokenizer.pad_token_id)

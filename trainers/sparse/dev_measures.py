@@ -91,14 +91,7 @@ class DevRetrieval:
         lexicon, documents = self._lexicon(student, texts), encoded[id(texts)]
         impacts = lexicon.impacts(list(texts.values()))
         asked = [lexicon.encoder.query.encode(text) for text in queries.values()]
-        outside = (documents > 0).astype(np.int32) - (documents > 0).multiply(impacts > 0).astype(np.int32)
-        self.sparsity.append(
-            {
-                "active terms": (documents > 0).sum() / len(texts),
-                "expansion terms": outside.sum() / len(texts),
-                "FLOPS": measured_flops(asked, documents, student.vocabulary),
-            }
-        )
+        self.sparsity.append(sparsity_of(documents, impacts, asked, student.vocabulary))
         return _ranked(lexicon, documents, student.vocabulary, queries, texts)
 
     def _sum(
@@ -163,6 +156,19 @@ def _ranked(
     rows = csr_matrix(documents[:, : len(vocabulary)])
     vectors = SparseVectors(rows.indptr, rows.indices, rows.data, vocabulary)
     return ExactSparseRetriever(list(texts), vectors, lexicon.encoder.query.encode).retrieve(queries, DEPTH)
+
+
+def sparsity_of(
+    documents: csr_matrix, impacts: csr_matrix, queries: Sequence[Mapping[str, float]], vocabulary: Sequence[str]
+) -> dict[str, float]:
+    """How sparse documents (n, vocabulary) are. impacts: of the same documents, above 0 for the tokens that each holds."""
+    active = documents > 0
+    outside = active.astype(np.int32) - active.multiply(impacts > 0).astype(np.int32)
+    return {
+        "active terms": float(active.sum() / documents.shape[0]),
+        "expansion terms": float(outside.sum() / documents.shape[0]),
+        "FLOPS": measured_flops(queries, documents, vocabulary),
+    }
 
 
 def measured_flops(queries: Sequence[Mapping[str, float]], documents: csr_matrix, vocabulary: Sequence[str]) -> float:
