@@ -43,7 +43,7 @@ LEXICAL = "lexical"
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenModels:
     """The models that encode, and the records as they are encoded."""
 
     sparse: SparseDocumentEncoder | None
@@ -58,7 +58,7 @@ class Chosen:
     """Whether dense vectors are reconstructed from the codes of `pq`."""
 
 
-def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records, corpus_name: str) -> Chosen:
+def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records, corpus_name: str) -> ChosenModels:
     """Load or build the models for a corpus and an index; `wrote` is the record of the index where it exists.
 
     Raises ModelError when a model is missing, or passages are asked for where the index has none (or otherwise).
@@ -122,7 +122,7 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
     if total is None and any(encoder and encoder.info.kind != "lexical" for encoder in (sparse, dense, pq)):
         # Reading is nothing beside encoding, and the time left is worth knowing.
         total = sum(1 for _ in records(ignore))
-    return Chosen(sparse, dense, passages, records, total, pq, reconstructed)
+    return ChosenModels(sparse, dense, passages, records, total, pq, reconstructed)
 
 
 def _check_tokenizer(named: str, sparse: SparseDocumentEncoder) -> None:

@@ -39,7 +39,7 @@ from trainers.common.training_model import TrainingModel
 from trainers.data.candidates import CandidateSettings, RetrievalData
 from trainers.data.examples import TrainingData
 from trainers.data.retrieval_batches import RetrievalCollate
-from trainers.data.sets import DevSettings, Prepared, SetSettings, prepare, rehearsed
+from trainers.data.sets import DevSettings, PreparedSets, SetSettings, prepare, rehearsed
 from trainers.data.teacher_ensemble import open_teachers
 from trainers.data.teachers import Teacher
 from trainers.data.tokenized import PART_OVERHEAD
@@ -137,7 +137,7 @@ def train_dense(config: DenseConfig, build: Build = build) -> Trained:
     )
 
 
-def prepared_sets(config: DenseConfig) -> Prepared:
+def prepared_sets(config: DenseConfig) -> PreparedSets:
     """The data that `config` names. Raises InputError as `prepare` does."""
     return prepare(
         config.train,

@@ -200,7 +200,7 @@ def encoded_set(data: Path, work: Path, name: str) -> EncodedSet:
     )
 
 
-class Outcome(NamedTuple):
+class Reached(NamedTuple):
     """What an engine reached."""
 
     measured: Measured
@@ -209,7 +209,7 @@ class Outcome(NamedTuple):
 
 
 @dataclass
-class Experiment:
+class JpqExperiment:
     """The engines of one set, trained if they need it, each measured once."""
 
     data: Path
@@ -242,13 +242,13 @@ class Experiment:
         made_by = fingerprint(settings, seed, self.test.data.hash, self.test.start_hash)
         return self.work / "measured" / f"{slug(f'{self.name} {engine.name} {m} {seed}')}-{made_by}.json"
 
-    def outcomes(self, m: int, seeds: Sequence[int]) -> dict[Engine, Outcome]:
+    def outcomes(self, m: int, seeds: Sequence[int]) -> dict[Engine, Reached]:
         """Every engine at M bytes."""
         repeated = (FLAT_TUNED, PQ, OPQ, *TRAINED)
         engines = [*map(Engine, UNTRAINED), *trials(repeated, repeated, seeds)]
         return {engine: self.outcome(engine, m) for engine in engines}
 
-    def outcome(self, engine: Engine, m: int) -> Outcome:
+    def outcome(self, engine: Engine, m: int) -> Reached:
         from opensearch_neural.evaluation.measures import Measured
 
         def measure() -> dict[str, Any]:
@@ -257,9 +257,9 @@ class Experiment:
             return {"measured": asdict(measured), "best_step": best_step}
 
         content = kept(self.file(engine, m), measure)
-        return Outcome(Measured(**content["measured"]), content["best_step"])
+        return Reached(Measured(**content["measured"]), content["best_step"])
 
-    def measure(self, engine: Engine, m: int) -> Outcome:
+    def measure(self, engine: Engine, m: int) -> Reached:
         test, seed = self.test, engine.seed or SEEDS[0]
         plain: dict[str, Callable[[], Measured]] = {
             FLAT: test.flat,
@@ -269,9 +269,9 @@ class Experiment:
             PQ: lambda: test.quantized(self.quantizer(PQ, m, seed)),
             OPQ: lambda: test.quantized(self.quantizer(OPQ, m, seed)),
         }
-        return Outcome(plain[engine.name](), None) if engine.name in plain else self.train(engine, m)
+        return Reached(plain[engine.name](), None) if engine.name in plain else self.train(engine, m)
 
-    def train(self, engine: Engine, m: int) -> Outcome:
+    def train(self, engine: Engine, m: int) -> Reached:
         from opensearch_neural.models.quantized import load_quantized
         from trainers.jpq.train import train_jpq
 
@@ -283,7 +283,7 @@ class Experiment:
         flat = engine.name == FLAT_TUNED
         measured = self.test.flat(queries) if flat else self.test.quantized(model.quantizer, queries)
         shutil.rmtree(config.output)
-        return Outcome(measured, done.best_step)
+        return Reached(measured, done.best_step)
 
     def quantizer(self, engine: str, m: int, seed: int) -> Quantizer:
         """PQ's or OPQ's, without any training."""
@@ -359,7 +359,7 @@ def of_queries(measured: Measured, measure: str, queries: Sequence[str]) -> Meas
 # ------------------------------------------------ goals
 
 
-def quality(experiment: Experiment, sizes: Sequence[int]) -> tuple[list[Row], list[Goal]]:
+def quality(experiment: JpqExperiment, sizes: Sequence[int]) -> tuple[list[Row], list[Goal]]:
     rows = [row for m in sizes for row in experiment.rows(m)]
     return rows, quality_goals(experiment.name, rows)
 
@@ -422,7 +422,7 @@ def jpq(
     parts = {
         f"quality/{slug(name)}": Part(
             f"JPQ: ranking at M bytes a document, {name}",
-            partial(quality, Experiment(data, work, name, steps), sizes or M),
+            partial(quality, JpqExperiment(data, work, name, steps), sizes or M),
             [data / folder for folder in SETS[name]],
             SEEDS,
             lambda row: row.measure in ("nDCG@10", "MRR@10", "R@100", BYTES) and row.kind == "value",

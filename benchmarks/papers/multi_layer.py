@@ -67,9 +67,9 @@ from benchmarks.papers.multi_layer_training import (
     TESTS,
     TOP_5,
     WIKIQA,
-    Experiment,
+    MultiLayerExperiment,
     Recipe,
-    Trained,
+    TrainedArm,
 )
 from benchmarks.papers.multi_layer_winners import winner_rows
 from benchmarks.render import signed
@@ -108,7 +108,7 @@ def layer_arms(depth: int) -> list[Arm]:
 
 
 def test_rows(
-    experiment: Experiment, models: Sequence[Trained], baseline: Arm, rivals_of: Arm | None = None
+    experiment: MultiLayerExperiment, models: Sequence[TrainedArm], baseline: Arm, rivals_of: Arm | None = None
 ) -> list[Row]:
     """Every model on every test set beside the dual encoder `baseline` of its seed, the start as it is beside that of the
     first seed, and the mean over the seeds that judge; rivals_of: an arm that is compared with all others, too."""
@@ -128,7 +128,7 @@ def test_rows(
     return rows
 
 
-def dev_rows(experiment: Experiment, models: Iterable[Trained]) -> list[Row]:
+def dev_rows(experiment: MultiLayerExperiment, models: Iterable[TrainedArm]) -> list[Row]:
     """Where each arm started on dev, and where it ended."""
     return [
         Row("dev", model.arm.name, measure, value, None, None, experiment.dev_questions, seed=model.seed)
@@ -200,7 +200,7 @@ def start_goal(rows: Iterable[Row]) -> Goal:
 Result = tuple[list[Row], list[Goal]]
 
 
-def with_best(experiment: Experiment, arms: Iterable[Arm]) -> tuple[list[Arm], Arm]:
+def with_best(experiment: MultiLayerExperiment, arms: Iterable[Arm]) -> tuple[list[Arm], Arm]:
     """The wanted ones of `arms`, with the best on dev in the place of SELF_CONTRASTIVE, and that one; not looked for if
     SELF_CONTRASTIVE is not wanted."""
     wanted = experiment.wanted(arms)
@@ -208,7 +208,7 @@ def with_best(experiment: Experiment, arms: Iterable[Arm]) -> tuple[list[Arm], A
     return [best if arm == SELF_CONTRASTIVE else arm for arm in wanted], best
 
 
-def variants(experiment: Experiment, seeds: int) -> Result:
+def variants(experiment: MultiLayerExperiment, seeds: int) -> Result:
     wanted, best = with_best(experiment, VARIANTS)
     models = experiment.each_trained(
         [(arm, seed) for arm in wanted for seed in (SEEDS[: seeds + 1] if arm.repeated else SEEDS[:1])]
@@ -227,7 +227,7 @@ def variants(experiment: Experiment, seeds: int) -> Result:
     ]
 
 
-def two_stages(experiment: Experiment) -> Result:
+def two_stages(experiment: MultiLayerExperiment) -> Result:
     wanted, best = with_best(experiment, (DUAL, SELF_CONTRASTIVE))
     alone = experiment.each_trained([(arm, SEEDS[0]) for arm in wanted])
     jobs = {
@@ -243,7 +243,7 @@ def two_stages(experiment: Experiment) -> Result:
     ]
 
 
-def layers(experiment: Experiment) -> Result:
+def layers(experiment: MultiLayerExperiment) -> Result:
     arms = experiment.wanted((DUAL, *layer_arms(experiment.recipe.depth)))
     models = experiment.each_trained([(arm, SEEDS[0]) for arm in arms])
     rows = dev_rows(experiment, models) + test_rows(experiment, models, DUAL)
@@ -251,7 +251,7 @@ def layers(experiment: Experiment) -> Result:
     return rows, [start_goal(rows)]
 
 
-def lambdas(experiment: Experiment) -> Result:
+def lambdas(experiment: MultiLayerExperiment) -> Result:
     arms = experiment.wanted((DUAL, *of_lambdas()))
     models = experiment.each_trained([(arm, SEEDS[0]) for arm in arms])
     rows = dev_rows(experiment, models) + test_rows(experiment, models, DUAL)
@@ -321,7 +321,7 @@ def multi_layer(
     osn paper multi-layer --data DIR --work DIR --part variants --record benchmarks/results/multi_layer
     osn paper multi-layer --data DIR --work DIR --part variants --only "last:2, self" --steps 100 --seeds 1
     """
-    experiment = Experiment(data, work, Recipe(**recipe), steps, only)
+    experiment = MultiLayerExperiment(data, work, Recipe(**recipe), steps, only)
     experiment.recipe.check()
     experiment.prepare()
 

@@ -120,7 +120,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedArm:
     """A trained arm."""
 
     arm: Arm
@@ -142,7 +142,7 @@ class Trained:
 
 
 @dataclass
-class Experiment:
+class MultiLayerExperiment:
     """Data, recipe and length of the trainings, with all that is made of them in `work`."""
 
     data: Path
@@ -152,7 +152,7 @@ class Experiment:
     only: tuple[str, ...] = ()
     """Parts of the names of the arms that are wanted; the dual encoder always is. All without any."""
     _sets: dict[str, JudgedSet] = field(default_factory=dict)
-    _trained: dict[Path, Trained] = field(default_factory=dict)
+    _trained: dict[Path, TrainedArm] = field(default_factory=dict)
     _hashes: dict[str, str] = field(default_factory=dict)
 
     def wanted(self, arms: Iterable[Arm]) -> list[Arm]:
@@ -203,7 +203,7 @@ class Experiment:
             self._sets[name] = JudgedSet(name, loaded, qrels, by_article(qrels, articles(corpus)))
         return self._sets[name]
 
-    def prepare(self) -> Experiment:
+    def prepare(self) -> MultiLayerExperiment:
         """Split by article, keep the documents of training questions, mine BM25's negatives, if that is not done. Raises
         InputError for a folder of work on other data."""
         shared({self.work / "data": self._prepare})
@@ -282,7 +282,7 @@ class Experiment:
             return DenseConfig(**settings)
         return MlrConfig(**settings, representation=RepresentationSettings(**arm.representation))
 
-    def train(self, arm: Arm, seed: int) -> Trained:
+    def train(self, arm: Arm, seed: int) -> TrainedArm:
         """The model of an arm, trained if it is not there yet."""
         from trainers.dense import train_dense
         from trainers.multi_layer import MlrConfig, build
@@ -293,19 +293,19 @@ class Experiment:
             logger.info("%s, seed %d: %d steps, %s", arm.name, seed, done.steps, done.measures)
             history = (config.output / ".training" / "history.jsonl").read_text(encoding="utf-8").splitlines()
             dev = {line["step"]: line["eval_nDCG@10"] for line in map(json.loads, history) if "eval_nDCG@10" in line}
-            self._trained[config.output] = Trained(arm, seed, config.output, [dev[step] for step in sorted(dev)])
+            self._trained[config.output] = TrainedArm(arm, seed, config.output, [dev[step] for step in sorted(dev)])
         return self._trained[config.output]
 
-    def each_trained(self, trials: Iterable[tuple[Arm, int]], *, search: bool = True) -> list[Trained]:
+    def each_trained(self, trials: Iterable[tuple[Arm, int]], *, search: bool = True) -> list[TrainedArm]:
         """The models of arms and seeds, each trained once and, if `search`, tested on every set; see `shared`."""
 
-        def job(arm: Arm, seed: int) -> Trained:
+        def job(arm: Arm, seed: int) -> TrainedArm:
             trained = self.train(arm, seed)
             return self.tested(trained) if search else trained
 
         return shared({self.configuration(arm, seed).output: partial(job, arm, seed) for arm, seed in trials})
 
-    def train_on(self, first: Trained) -> Trained:
+    def train_on(self, first: TrainedArm) -> TrainedArm:
         """An arm in two stages, of which the first is what was trained in one."""
         from trainers.common.schedules import FIRST, FOLDER
 
@@ -322,7 +322,7 @@ class Experiment:
 
     # -------------------------------------------- searches
 
-    def tested(self, trained: Trained) -> Trained:
+    def tested(self, trained: TrainedArm) -> TrainedArm:
         for name in TESTS:
             self.searched(trained.spec, name)
         return trained

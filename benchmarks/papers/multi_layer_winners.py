@@ -14,8 +14,8 @@ from benchmarks.papers.multi_layer_training import (
     DEPTH,
     MEASURES,
     TESTS,
-    Experiment,
-    Trained,
+    MultiLayerExperiment,
+    TrainedArm,
 )
 from opensearch_neural.evaluation import result_rows
 from opensearch_neural.evaluation.results import Row
@@ -43,7 +43,7 @@ class Winners:
     """What is found by the last layer's vectors alone, of the same model."""
 
 
-def winners(experiment: Experiment, model: Trained, name: str) -> Winners:
+def winners(experiment: MultiLayerExperiment, model: TrainedArm, name: str) -> Winners:
     """Of a multi-vector arm over layers on a test set; kept as measures are."""
     from opensearch_neural.evaluation.measures import Measured
 
@@ -52,7 +52,7 @@ def winners(experiment: Experiment, model: Trained, name: str) -> Winners:
     return Winners(**content | {"last_alone": Measured(**content["last_alone"])})
 
 
-def _winners(experiment: Experiment, model: Trained, name: str) -> Winners:
+def _winners(experiment: MultiLayerExperiment, model: TrainedArm, name: str) -> Winners:
     from opensearch_neural.models.multi_layer import load_multi_layer
     from opensearch_neural.retrievers.faiss import FaissRetriever
     from trainers.data.embedding_cache import several_vectors
@@ -87,7 +87,7 @@ def shares_won(
     return shares
 
 
-def winner_rows(experiment: Experiment, models: Iterable[Trained]) -> list[Row]:
+def winner_rows(experiment: MultiLayerExperiment, models: Iterable[TrainedArm]) -> list[Row]:
     """Shares by layer, and what the vectors of the other layers add to those of the last."""
     result: list[Row] = []
     for model in models:

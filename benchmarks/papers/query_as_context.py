@@ -59,8 +59,8 @@ from benchmarks.papers.query_as_context_training import (
     START,
     TESTED,
     VARIANTS,
-    Arm,
-    Experiment,
+    Pretraining,
+    QueryAsContextExperiment,
     Scale,
     arms,
 )
@@ -92,7 +92,7 @@ def differences() -> list[tuple[str, str]]:
 # ------------------------------------------------ the parts
 
 
-def zero_shot(experiment: Experiment) -> tuple[list[Row], list[Goal]]:
+def zero_shot(experiment: QueryAsContextExperiment) -> tuple[list[Row], list[Goal]]:
     """Every arm as it stands beside random passage and the start, how far it has come on dev, and how fast its steps are."""
     from trainers.query_as_context.train import steps_per_second
 
@@ -119,7 +119,7 @@ def zero_shot(experiment: Experiment) -> tuple[list[Row], list[Goal]]:
     return rows, [*direction_goals(rows, seeds), *start_goals(rows)]
 
 
-def seeds_of(experiment: Experiment) -> list[int]:
+def seeds_of(experiment: QueryAsContextExperiment) -> list[int]:
     return [SEED + at for at in range(experiment.scale.seeds)]
 
 
@@ -141,7 +141,7 @@ def dev_rows(engine: Engine, model: Path) -> list[Row]:
     ]
 
 
-def question_rows(experiment: Experiment) -> list[Row]:
+def question_rows(experiment: QueryAsContextExperiment) -> list[Row]:
     """Of the questions that contexts are drawn from, how many lead BM25 to their own passage: what a generator is worth. And
     how often a training visits a passage, and with how many negatives of its own article."""
     from trainers.data.loading import load_training
@@ -176,12 +176,12 @@ def question_rows(experiment: Experiment) -> list[Row]:
     return rows
 
 
-def compared_arms() -> dict[str, Arm]:
+def compared_arms() -> dict[str, Pretraining]:
     """The arms that the paper compares."""
     return {name: arm for name, arm in arms().items() if arm.label in (NONE, RANDOM, QUERY)}
 
 
-def fine_tuning(experiment: Experiment) -> tuple[list[Row], list[Goal]]:
+def fine_tuning(experiment: QueryAsContextExperiment) -> tuple[list[Row], list[Goal]]:
     """Retrievers 1 and 2 of the arms that the paper compares, and of what all of them start from."""
     of_name = compared_arms()
 
@@ -295,7 +295,7 @@ def query_as_context(data: Path, work: Path, record: Path | None, chosen: tuple[
     scale = Scale(**sizes)
     if scale.seeds > MOST_SEEDS:
         raise InputError(f"{scale.seeds} seeds are more than the {MOST_SEEDS} that are compared")
-    experiment = Experiment(data, work, scale)
+    experiment = QueryAsContextExperiment(data, work, scale)
     runs = {"zero-shot": zero_shot, "fine-tuning": fine_tuning}
     parts = {
         name: Part(

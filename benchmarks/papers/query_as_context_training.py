@@ -70,7 +70,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Arm:
+class Pretraining:
     """One pre-training."""
 
     variant: Variant
@@ -84,20 +84,20 @@ class Arm:
         return f"{VARIANTS[self.variant]}, {self.label}"
 
 
-def arms() -> dict[str, Arm]:
+def arms() -> dict[str, Pretraining]:
     """{name: arm}."""
     every = [
-        *(Arm(variant, NONE, "none") for variant in VARIANTS),
-        *(Arm(variant, RANDOM, "random-passage") for variant in VARIANTS),
-        *(Arm(variant, QUERY, "query") for variant in VARIANTS),
-        Arm("cocondenser", SINGLE, "query", candidates=1),
-        Arm("cocondenser", HUMAN, "query"),
+        *(Pretraining(variant, NONE, "none") for variant in VARIANTS),
+        *(Pretraining(variant, RANDOM, "random-passage") for variant in VARIANTS),
+        *(Pretraining(variant, QUERY, "query") for variant in VARIANTS),
+        Pretraining("cocondenser", SINGLE, "query", candidates=1),
+        Pretraining("cocondenser", HUMAN, "query"),
     ]
     return {arm.name: arm for arm in every}
 
 
 @dataclass
-class Experiment:
+class QueryAsContextExperiment:
     """Data and sizes, with all that is made of them in `work`. Raises InputError for work on other data."""
 
     data: Path
@@ -270,7 +270,9 @@ class Experiment:
     def output(self, arm: str, seed: int = SEED) -> Path:
         return self.work / "models" / f"{slug(arm)}-{seed}"
 
-    def configuration(self, arm: Arm, seed: int, corpora: list[CorpusSettings], start: Path) -> QueryAsContextConfig:
+    def configuration(
+        self, arm: Pretraining, seed: int, corpora: list[CorpusSettings], start: Path
+    ) -> QueryAsContextConfig:
         """What `osn train query-as-context` is told for an arm."""
         from trainers.common.settings import TrainingSettings
         from trainers.data.sets import DevSettings
@@ -313,14 +315,16 @@ class Experiment:
         output, steps = self.work / "models" / START, self.scale.steps
 
         def train() -> None:
-            config = self.configuration(Arm("cocondenser", START, "none"), SEED, self.documents, self.masked_lm())
+            config = self.configuration(
+                Pretraining("cocondenser", START, "none"), SEED, self.documents, self.masked_lm()
+            )
             half = replace(config.training, steps=max(1, steps // 2), evaluate_every=max(1, steps // 4))
             train_query_as_context(replace(config, output=output, training=half))
 
         shared({output: train})
         return output
 
-    def of_arm(self, arm: Arm, seed: int = SEED) -> QueryAsContextConfig:
+    def of_arm(self, arm: Pretraining, seed: int = SEED) -> QueryAsContextConfig:
         """The configuration of an arm with what its contexts come from, which is made if it is not there yet."""
         config = self.configuration(arm, seed, self.documents, self.start)
         if arm.label == HUMAN:
@@ -329,7 +333,7 @@ class Experiment:
             return replace(config, corpora=[replace(corpus, queries=file) for corpus, file in corpora])
         return replace(config, corpora=self.with_generators(config.corpora)) if arm.context == "query" else config
 
-    def pretrained(self, arm: Arm, seed: int = SEED) -> Path:
+    def pretrained(self, arm: Pretraining, seed: int = SEED) -> Path:
         """An arm's checkpoint, trained if it is not there yet."""
         from trainers.query_as_context.train import train_query_as_context
 

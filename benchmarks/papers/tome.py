@@ -132,7 +132,7 @@ class SetExperiment:
 
     trainings: Trainings
     arms: Sequence[str]
-    searched: Searched
+    searched: Bm25Searches
     """By BM25."""
 
     @property
@@ -218,7 +218,7 @@ def latency_rows(name: str, engine: Engine, times: tuple[float, float], count: i
 
 
 @dataclass(frozen=True)
-class Searched:
+class Bm25Searches:
     """What OpenSearch's BM25 found, tuned on train."""
 
     run: Run
@@ -226,7 +226,7 @@ class Searched:
     """P50 and P99 of its searches."""
 
 
-def search_bm25(data: Path, file: Path, connection: ConnectionSettings) -> Searched:
+def search_bm25(data: Path, file: Path, connection: ConnectionSettings) -> Bm25Searches:
     """BM25 on a set's test questions, kept in `file`. Raises InputError for a file of other questions."""
     from benchmarks.local_cluster import cluster_or_node
     from opensearch_neural.queries import bm25
@@ -246,7 +246,7 @@ def search_bm25(data: Path, file: Path, connection: ConnectionSettings) -> Searc
     content = kept(file, search)
     if content["test"] != test.data.hash:
         raise InputError(f"{file} holds the searches of other questions", "give another --work")
-    return Searched(content["run"], (content["ms"][0], content["ms"][1]))
+    return Bm25Searches(content["run"], (content["ms"][0], content["ms"][1]))
 
 
 # ------------------------------------------------ goals

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from opensearch_neural.models.url_trie import CorpusUrls
     from opensearch_neural.retrievers import Run
 
-Corpus = Sequence[tuple[str, str | None]]
+DocumentUrls = Sequence[tuple[str, str | None]]
 """(document id, its URL)."""
 
 MEASURES = {"Success@1": "Hits@1", "Success@10": "Hits@10"}
@@ -38,14 +38,14 @@ class Decoder:
     """A model over a corpus, and what its last stage reads for each test question: the passages that stage 1 wrote."""
 
     model: GenerativeModel
-    corpus: Corpus
+    corpus: DocumentUrls
     read: dict[str, str]
     folder: Path
     """Where decoded runs are kept."""
 
     @classmethod
     def of(
-        cls, model: GenerativeModel, corpus: Corpus, queries: Mapping[str, str], folder: Path, *, stage_one: Path
+        cls, model: GenerativeModel, corpus: DocumentUrls, queries: Mapping[str, str], folder: Path, *, stage_one: Path
     ) -> Decoder:
         """stage_one: the directory of the model's first stage, which a single stage has not."""
         from trainers.common.config import fingerprint

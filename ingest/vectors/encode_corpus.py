@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingest.corpus import CorpusSource, Records, spooled
-from ingest.models import Chosen, choose, quantized_meta, sparse_meta, splitting_tokenizer
+from ingest.models import ChosenModels, choose, quantized_meta, sparse_meta, splitting_tokenizer
 from ingest.progress import Progress
 from ingest.settings import Models
 from ingest.vectorizers import Encoders
@@ -192,7 +192,7 @@ def shards_here(
         yield ShardDone(start, len(part), sum(isinstance(record, Rejected) for record in part), reused)
 
 
-def prepare_folder(folder: Path, chosen: Chosen) -> None:
+def prepare_folder(folder: Path, chosen: ChosenModels) -> None:
     """What the shards need beside them: the vocabulary, and what encodes queries."""
     from opensearch_neural.models.lexical import LexicalEncoder
 

@@ -261,7 +261,7 @@ def _datasource(read: _ReadShards) -> Any:
     from ray.data import Datasource, ReadTask
     from ray.data.block import BlockMetadata
 
-    class Corpus(Datasource):
+    class CorpusDatasource(Datasource):
         """The whole corpus by one reader: a compressed file has one beginning, and reading is nothing beside encoding."""
 
         def estimate_inmemory_data_size(self) -> int | None:
@@ -271,7 +271,7 @@ def _datasource(read: _ReadShards) -> Any:
             nothing_known = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
             return [ReadTask(read, nothing_known)]
 
-    return Corpus()
+    return CorpusDatasource()
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Batch:
+class WrittenBatch:
     """Records [start, end) of the corpus, written."""
 
     start: int
@@ -86,7 +86,7 @@ class Journal:
 
     def __init__(self, path: Path, identity: Identity, *, restart: bool = False) -> None:
         self.path = path
-        self.batches: dict[int, Batch] = {}
+        self.batches: dict[int, WrittenBatch] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(path)
         header = {"journal": 2, **asdict(identity)}
@@ -100,7 +100,7 @@ class Journal:
         self.notes = _read_notes(self._notes_path)
         self._file: IO[str] = path.open("a", encoding="utf-8")
 
-    def done(self, batch: Batch) -> None:
+    def done(self, batch: WrittenBatch) -> None:
         self._file.write(json.dumps(_line(batch)) + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -172,7 +172,7 @@ def _read_notes(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _line(batch: Batch) -> dict:
+def _line(batch: WrittenBatch) -> dict:
     return {
         "from": batch.start,
         "to": batch.end,
@@ -182,5 +182,5 @@ def _line(batch: Batch) -> dict:
     }
 
 
-def _batch(line: dict) -> Batch:
-    return Batch(line["from"], line["to"], line["digest"], line["written"], line["letters"])
+def _batch(line: dict) -> WrittenBatch:
+    return WrittenBatch(line["from"], line["to"], line["digest"], line["written"], line["letters"])

@@ -28,7 +28,7 @@ from ingest.writing import target as targets
 from ingest.writing.bulk import BulkWriter, Outcome
 from ingest.writing.bulk_actions import Prepared, prepare_batches
 from ingest.writing.dead_letters import DeadLetters
-from ingest.writing.journal import Batch, Identity, Journal, changed_corpus, digest
+from ingest.writing.journal import Identity, Journal, WrittenBatch, changed_corpus, digest
 from ingest.writing.target import Target
 from ingest.writing.verification import Verification
 from opensearch_neural.corpus.documents import Document, Rejected
@@ -306,7 +306,7 @@ class _Run:
         if items:
             yield start, items
 
-    def _skip(self, earlier: Batch, items: list[Document | Rejected]) -> None:
+    def _skip(self, earlier: WrittenBatch, items: list[Document | Rejected]) -> None:
         """Pass over what an earlier run wrote; only the ids are remembered."""
         if digest(items) != earlier.digest:
             raise changed_corpus(earlier.start, earlier.end)
@@ -354,7 +354,7 @@ class _Run:
         letters = len(batch.set_aside) + len(outcome.failures)
         self.letters.sync()
         written = len(prepared.actions) - len(outcome.failures)
-        self.journal.done(Batch(batch.start, batch.start + batch.length, batch.digest, written, letters))
+        self.journal.done(WrittenBatch(batch.start, batch.start + batch.length, batch.digest, written, letters))
         self.written += written
         self.letter_count += letters
         self.retries += outcome.retries

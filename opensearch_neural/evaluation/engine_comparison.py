@@ -40,7 +40,7 @@ CERTIFIED = "certified"
 UNJUDGED = "unjudged@10"
 """The measure that is the share of the first ten hits without a judgement."""
 
-Progress = Callable[[int], object]
+Advance = Callable[[int], object]
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def run_engine(
     measures: Iterable[str],
     *,
     own_documents: Collection[str] = (),
-    progress: Progress | None = None,
+    progress: Advance | None = None,
 ) -> EngineResult:
     """Search every query of an index with one engine, and measure; as `run_retriever` otherwise."""
     retriever = OpenSearchRetriever(client, index, engine, body_of, progress=progress)
@@ -160,7 +160,7 @@ def time_engines(
     bodies_of: Mapping[str, BodyOf],
     texts: Sequence[str],
     *,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
 ) -> dict[str, tuple[Latencies, Latencies]]:
     """{engine: (latency of its searches, time to make their bodies)}: pages of 10, one request at a time.
 
@@ -199,7 +199,7 @@ def common_only(
     full: Run,
     qrels: Qrels,
     *,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
 ) -> CommonOnly:
     """What of the pages that the full sparse query gave (`full`: a run of 10 hits a query) holds common tokens only.
 
@@ -237,7 +237,7 @@ def certified_queries(
     engine: str,
     texts: Iterable[str],
     *,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
 ) -> list[bool] | None:
     """Of each query, whether its page of 10 is certainly that of all documents (`queries.certified`); None of an engine that
     knows no such proof."""

@@ -33,7 +33,7 @@ if sys.platform != "win32":
 LOOPBACK = "127.0.0.1"
 DEFAULT_NAME = "osn"
 
-Report = Callable[[str], None]
+Say = Callable[[str], None]
 """Takes one plain line of progress."""
 
 
@@ -163,13 +163,13 @@ def known_clusters() -> list[ClusterState]:
 
 
 @contextmanager
-def locked(path: Path, busy: str, report: Report) -> Iterator[None]:
+def locked(path: Path, busy: str, report: Say) -> Iterator[None]:
     """Hold a lock file; the kernel lets it go however this process ends. Reports `busy` if it has to wait."""
     with _lock(path, busy, report):
         yield
 
 
-def _lock(path: Path, busy: str, report: Report) -> TextIO:
+def _lock(path: Path, busy: str, report: Say) -> TextIO:
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

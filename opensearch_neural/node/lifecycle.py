@@ -19,7 +19,7 @@ from opensearch_neural.node.clusters import (
     DEFAULT_NAME,
     ClusterState,
     NodeState,
-    Report,
+    Say,
     ask,
     cluster_folder,
     count,
@@ -62,7 +62,7 @@ def start(
     settings: Mapping[str, Any] | None = None,
     attached: bool = False,
     timeout: float = 180.0,
-    report: Report = logger.info,
+    report: Say = logger.info,
 ) -> RunningNode:
     """Start a local cluster and wait until it answers; find it if it runs; restart members of it that died.
 
@@ -119,7 +119,7 @@ def _start_missing(
     name: str,
     attached: bool,
     timeout: float,
-    report: Report,
+    report: Say,
 ) -> ClusterState:
     """Start the nodes of `cluster` that do not run, or all of a new one. If that fails, all of them are ended again."""
     profile = profile_named(cluster.profile if cluster else request.profile or launch.DEFAULT_PROFILE)
@@ -167,7 +167,7 @@ def _start_missing(
     return cluster
 
 
-def stop(name: str = DEFAULT_NAME, *, purge: bool = False, report: Report = logger.info) -> bool:
+def stop(name: str = DEFAULT_NAME, *, purge: bool = False, report: Say = logger.info) -> bool:
     """Stop a cluster: SIGTERM to its processes, SIGKILL after a while. With `purge` its data is removed too.
 
     Returns whether anything ran.
@@ -205,7 +205,7 @@ def kill_node(index: int, name: str = DEFAULT_NAME, *, number: int = signal.SIGK
 
 
 @contextmanager
-def _locked(name: str, report: Report) -> Iterator[None]:
+def _locked(name: str, report: Say) -> Iterator[None]:
     """One start or stop of a cluster at a time; a second start then finds what the first one started."""
     folder = cluster_folder(name)
     with locked(folder / "lock", f"another process is starting or stopping {name!r}; waiting", report):
@@ -233,7 +233,7 @@ def _remove_abandoned() -> None:
 # ------------------------------------------------------------------------------------------------------------ health
 
 
-def _wait_for_health(cluster: ClusterState, timeout: float, report: Report) -> None:
+def _wait_for_health(cluster: ClusterState, timeout: float, report: Say) -> None:
     """Wait until every node has joined one cluster that is yellow or green. Raises ClusterError if it does not."""
     began = shown = time.monotonic()
     pending = list(cluster.nodes)

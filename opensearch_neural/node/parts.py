@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.node.clusters import Report, known_clusters, locked, node_home
+from opensearch_neural.node.clusters import Say, known_clusters, locked, node_home
 from opensearch_neural.node.process import environment
 
 GOAL = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
@@ -178,7 +178,7 @@ def find_maven() -> Path:
     )
 
 
-def prepare(profile: Profile, java: Java, report: Report) -> Path:
+def prepare(profile: Profile, java: Java, report: Say) -> Path:
     """The folder with every jar of the profile, which is fetched if it is not there yet.
 
     It is filled beside and renamed, so it is complete or absent. Raises ClusterError: no Maven, or a failed download.
@@ -211,7 +211,7 @@ def prepare(profile: Profile, java: Java, report: Report) -> Path:
     return folder / "lib"
 
 
-def _fetch(maven: Path, profile: Profile, java: Java, beside: Path, report: Report) -> None:
+def _fetch(maven: Path, profile: Profile, java: Java, beside: Path, report: Say) -> None:
     shutil.copy(profile.pom, beside / "pom.xml")
     variables = environment()
     if java.executable != Path(shutil.which("java") or ""):

@@ -50,7 +50,7 @@ def test_quality_measures_every_engine_and_goes_on_where_it_was(
     work = tmp_path / "work"
 
     def run(m: int) -> list[Row]:
-        rows, goals = jpq.quality(jpq.Experiment(data, work, "both", steps=2), [m])
+        rows, goals = jpq.quality(jpq.JpqExperiment(data, work, "both", steps=2), [m])
         assert len(goals) == 5
         return rows
 
@@ -123,7 +123,7 @@ def test_each_arm_differs_from_jpq_by_what_its_name_says(tmp_path: Path) -> None
 def test_the_command_records_each_set_in_a_file_of_its_own(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def measured(experiment: jpq.Experiment, sizes: Any) -> tuple[list[Row], list[Goal]]:
+    def measured(experiment: jpq.JpqExperiment, sizes: Any) -> tuple[list[Row], list[Goal]]:
         row = Row(f"{experiment.name}, 16 bytes", JPQ, "nDCG@10", 0.5, 0.4, 0.6, 9)
         return [row], quality_goals(experiment.name, [row])
 

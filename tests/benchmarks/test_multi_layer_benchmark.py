@@ -44,9 +44,9 @@ from benchmarks.papers.multi_layer_training import (  # noqa: E402
     TESTS,
     TOP_5,
     WIKIQA,
-    Experiment,
+    MultiLayerExperiment,
     Recipe,
-    Trained,
+    TrainedArm,
 )
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
 from opensearch_neural.evaluation.comparison import interval  # noqa: E402
@@ -129,13 +129,15 @@ def chosen(value: dict[tuple[str, str, str], float]) -> str:
 def test_the_weight_is_chosen_on_dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dev = {0.01: [0.1, 0.5], 1.0: [0.1, 0.4]}
 
-    def train(experiment: Experiment, arm: Arm, seed: int) -> Trained:
+    def train(experiment: MultiLayerExperiment, arm: Arm, seed: int) -> TrainedArm:
         assert seed == 42 and arm.representation is not None
-        return Trained(arm, seed, tmp_path, dev[arm.representation["regularization"]])
+        return TrainedArm(arm, seed, tmp_path, dev[arm.representation["regularization"]])
 
-    monkeypatch.setattr(Experiment, "train", train)
+    monkeypatch.setattr(MultiLayerExperiment, "train", train)
     monkeypatch.setattr(Recipe, "start_hash", "")
-    assert Experiment(tmp_path, tmp_path).best_on_dev() == mlr("last:2", "self-contrastive", weight=0.01, repeated=True)
+    assert MultiLayerExperiment(tmp_path, tmp_path).best_on_dev() == mlr(
+        "last:2", "self-contrastive", weight=0.01, repeated=True
+    )
     assert SELF_CONTRASTIVE.repeated
 
 
@@ -179,7 +181,7 @@ def test_the_start_is_measured_at_the_arms_length_too(tmp_path: Path, data: Path
     transformer.save(str(published))
     short, long = "a b", "a b " * 60
     for length, names in ((20, ["published as it is", "published as it is, 20 tokens"]), (128, ["published as it is"])):
-        specs = Experiment(data, tmp_path / "work", Recipe(str(published), document_length=length)).starts()
+        specs = MultiLayerExperiment(data, tmp_path / "work", Recipe(str(published), document_length=length)).starts()
         assert list(specs) == names and specs[names[0]] == f"dense:{published}"
         whole, cut = (load_dense(specs[name].partition(":")[2]) for name in (names[0], names[-1]))
         ours, theirs = (encoder.encode_documents([short, long]) for encoder in (cut, whole))
@@ -190,7 +192,7 @@ def test_the_start_is_measured_at_the_arms_length_too(tmp_path: Path, data: Path
 def test_intervals_resample_articles(tmp_path: Path, data: Path, start: Path) -> None:
     summary = summary_of("lambda", data, start, tmp_path)
     engine = f"{DUAL.name}, seed 42"
-    experiment = Experiment(data, start.parent, Recipe(str(start)), steps=2).prepare()
+    experiment = MultiLayerExperiment(data, start.parent, Recipe(str(start)), steps=2).prepare()
     titles = {
         name: {
             line["_id"]: line["title"]
@@ -241,18 +243,18 @@ def test_only_what_is_asked_for_is_trained_in_every_part(
     asked: list[str] = []
     (model := tmp_path / "model").mkdir()
 
-    def train(experiment: Experiment, arm: Arm, seed: int) -> Trained:
+    def train(experiment: MultiLayerExperiment, arm: Arm, seed: int) -> TrainedArm:
         asked.append(arm.name)
-        return Trained(arm, seed, model, [0.0])
+        return TrainedArm(arm, seed, model, [0.0])
 
-    monkeypatch.setattr(Experiment, "train", train)
-    monkeypatch.setattr(Experiment, "tested", lambda experiment, trained: trained)
+    monkeypatch.setattr(MultiLayerExperiment, "train", train)
+    monkeypatch.setattr(MultiLayerExperiment, "tested", lambda experiment, trained: trained)
     for name in ("dev_rows", "test_rows", "winner_rows"):
         monkeypatch.setattr(bench, name, lambda *_: [])
 
     def names(part: Any, *more: Any) -> list[str]:
         asked.clear()
-        part(Experiment(data, tmp_path, Recipe(str(start)), 2, only=("ME-BERT",)), *more)
+        part(MultiLayerExperiment(data, tmp_path, Recipe(str(start)), 2, only=("ME-BERT",)), *more)
         return asked
 
     assert names(bench.two_stages) == [DUAL.name, f"{DUAL.name}, two stages"]
@@ -266,10 +268,10 @@ def test_dev_rows_say_how_many_questions_they_rest_on(
     counts = []
     for most in (training.DEV_QUERIES, 2):
         monkeypatch.setattr(training, "DEV_QUERIES", most)
-        experiment = Experiment(data, tmp_path, Recipe(str(start)), steps=2).prepare()
+        experiment = MultiLayerExperiment(data, tmp_path, Recipe(str(start)), steps=2).prepare()
         drawn = dense.prepared_sets(experiment.configuration(DUAL, 42)).dev
         counts.append(sum(len(one.queries) for one in drawn))
-        rows = dev_rows(experiment, [Trained(DUAL, 42, tmp_path, [0.1, 0.3, 0.2])])
+        rows = dev_rows(experiment, [TrainedArm(DUAL, 42, tmp_path, [0.1, 0.3, 0.2])])
         assert [(row.value, row.n) for row in rows] == [(0.1, counts[-1]), (0.3, counts[-1])]
     assert counts[0] > counts[1] == 4
 
@@ -363,7 +365,7 @@ def test_each_option_is_in_a_models_folder(tmp_path: Path, start: Path, monkeypa
     recipe = Recipe(str(start))
 
     def folder(recipe: Recipe, *, steps: int = 2, seed: int = 42) -> Path:
-        return Experiment(tmp_path, tmp_path, recipe, steps).configuration(DUAL, seed).output
+        return MultiLayerExperiment(tmp_path, tmp_path, recipe, steps).configuration(DUAL, seed).output
 
     others: list[dict[str, Any]] = [
         {"pooling": "cls"},
@@ -391,7 +393,7 @@ def test_test_sets_are_encoded_as_trainings_compute(tmp_path: Path, data: Path, 
     for precision in ("float32", "bfloat16"):
         more = ["--part=lambda", "--only=nothing", f"--precision={precision}"]
         assert command(data, start, *more, work=tmp_path).exit_code == 0
-    experiment = Experiment(data, tmp_path)
+    experiment = MultiLayerExperiment(data, tmp_path)
     folder = tmp_path / "vectors" / experiment.hash_of(f"dense:{start}")
     (test,) = {path.name.partition("-")[0] for path in folder.glob("[!.]*")} & {
         experiment.judged(WIKIQA).data.documents.hash
@@ -416,16 +418,16 @@ def test_a_t5_has_no_cls(tmp_path: Path) -> None:
 
 
 def test_work_on_other_data_is_refused(tmp_path: Path, data: Path) -> None:
-    Experiment(data, tmp_path / "work").prepare()
+    MultiLayerExperiment(data, tmp_path / "work").prepare()
     other = tmp_path / "data"
     for at, name in enumerate((SQUAD, WIKIQA)):
         tiny_beir(other / name, seed=at + 7)
     with pytest.raises(InputError, match=f"another {SQUAD}"):
-        Experiment(other, tmp_path / "work").prepare()
+        MultiLayerExperiment(other, tmp_path / "work").prepare()
 
 
 def test_what_is_tested_is_not_trained_on(tmp_path: Path, data: Path) -> None:
-    experiment = Experiment(data, tmp_path).prepare()
+    experiment = MultiLayerExperiment(data, tmp_path).prepare()
 
     def judged(folder: Path, split: str) -> set[str]:
         return {line.split("\t")[1] for line in (folder / "qrels" / f"{split}.tsv").read_text().splitlines()[1:]}
@@ -444,15 +446,15 @@ def test_what_is_tested_is_not_trained_on(tmp_path: Path, data: Path) -> None:
     assert judged(wikiqa, "train") & judged(wikiqa, "test"), "the data would show nothing"
     # Once made it stays, whatever the shares are then.
     before = (experiment.held / "qrels/test.tsv").read_bytes()
-    Experiment(data, tmp_path).prepare()
+    MultiLayerExperiment(data, tmp_path).prepare()
     assert (experiment.held / "qrels/test.tsv").read_bytes() == before
 
 
 def test_the_papers_studies_as_far_as_a_backbone_goes() -> None:
     names = [arm.name for arm in layer_arms(6)]
-    assert [arm.name for arm in Experiment(Path(), Path(), only=("average", "all")).wanted(bench.VARIANTS)] == [
-        DUAL.name
-    ]
+    assert [
+        arm.name for arm in MultiLayerExperiment(Path(), Path(), only=("average", "all")).wanted(bench.VARIANTS)
+    ] == [DUAL.name]
     assert "MLR uniform:4, multi-vector" in names and "MLR last:6, multi-vector" in names
     assert "MLR first:6, multi-vector" not in names and not any(
         "8, multi-vector" in name and "MLR" in name for name in names
@@ -470,9 +472,9 @@ def test_the_papers_studies_as_far_as_a_backbone_goes() -> None:
 def test_held_back_questions_are_taken_from_all_over(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = list(Experiment(data, tmp_path).prepare().judged(HELD).texts)
+    whole = list(MultiLayerExperiment(data, tmp_path).prepare().judged(HELD).texts)
     monkeypatch.setattr(training, "HELD_QUERIES", len(whole) - 2)
-    some = list(Experiment(data, tmp_path).judged(HELD).texts)
+    some = list(MultiLayerExperiment(data, tmp_path).judged(HELD).texts)
     assert len(some) == len(whole) - 2 and some[: len(some) - 1] != whole[: len(some) - 1]
 
 

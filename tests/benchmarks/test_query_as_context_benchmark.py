@@ -24,7 +24,7 @@ from benchmarks.papers.query_as_context_training import (  # noqa: E402
     RANDOM,
     STAGES,
     TESTED,
-    Experiment,
+    QueryAsContextExperiment,
     Scale,
     arms,
 )
@@ -143,7 +143,7 @@ def test_each_part_runs_and_records(part: str, data: Path, work: Path, tmp_path:
 
 @pytest.mark.usefixtures("small")
 def test_nothing_of_a_tested_article_trains(data: Path, tmp_path: Path) -> None:
-    experiment = Experiment(data, tmp_path, Scale(documents=90))
+    experiment = QueryAsContextExperiment(data, tmp_path, Scale(documents=90))
     for corpus in experiment.documents:
         kept = {json.loads(line)["_id"] for line in corpus.path.read_text().splitlines()}
         if corpus.title not in TESTED:
@@ -161,18 +161,18 @@ def test_nothing_of_a_tested_article_trains(data: Path, tmp_path: Path) -> None:
 def test_other_data_needs_another_folder_of_work(data: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(data, other)
-    Experiment(data, tmp_path / "work", Scale())
-    Experiment(other, tmp_path / "work", Scale())
+    QueryAsContextExperiment(data, tmp_path / "work", Scale())
+    QueryAsContextExperiment(other, tmp_path / "work", Scale())
     with (other / TESTED[0] / "corpus.jsonl").open("a") as file:
         file.write("\n")
     with pytest.raises(InputError, match=f"another {TESTED[0]} than"):
-        Experiment(other, tmp_path / "work", Scale())
+        QueryAsContextExperiment(other, tmp_path / "work", Scale())
 
 
 @pytest.mark.usefixtures("small")
 def test_another_number_of_documents_is_read_anew(data: Path, tmp_path: Path) -> None:
     def count(documents: int) -> int:
-        corpus = next(one for one in Experiment(data, tmp_path, Scale(documents=documents)).documents
+        corpus = next(one for one in QueryAsContextExperiment(data, tmp_path, Scale(documents=documents)).documents
                       if one.title not in TESTED)  # fmt: skip
         return len(corpus.path.read_text().splitlines())
 

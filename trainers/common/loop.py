@@ -31,7 +31,7 @@ from trainers.common.grad_cache import processes
 from trainers.common.precision import flushed_denormals
 from trainers.common.processes import is_main_process
 from trainers.common.run_folder import RunFolder, Trained
-from trainers.common.sampling import Data
+from trainers.common.sampling import SampledData
 from trainers.common.settings import TrainingSettings
 from trainers.common.trainer import Evaluate, LoopTrainer
 from trainers.common.training_model import TrainingModel
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 def train(
     model: TrainingModel,
-    data: Data,
+    data: SampledData,
     collate: Callable[..., Batch],
     *,
     settings: TrainingSettings,

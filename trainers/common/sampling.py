@@ -37,7 +37,7 @@ class Visit:
         return np.random.default_rng([self.seed, self.epoch, self.batch, self.index])
 
 
-class Data(Protocol):
+class SampledData(Protocol):
     """Examples by number. One with `sets` (trainers.data.examples.SetRange) gets each batch out of one set.
 
     One with `lengths` (tokens of each) can be bucketed."""
@@ -52,7 +52,9 @@ class EpochBatches(Sampler[list[Visit]]):
     A batch that the processes cannot share evenly loses its last examples, so that a mean of means is the mean.
     """
 
-    def __init__(self, data: Data, settings: TrainingSettings, *, rank: int = 0, world: int = 1, whole: bool) -> None:
+    def __init__(
+        self, data: SampledData, settings: TrainingSettings, *, rank: int = 0, world: int = 1, whole: bool
+    ) -> None:
         if settings.batch_size % world:
             raise InputError(f"a batch of {settings.batch_size} cannot be shared evenly by {world} processes")
         if not len(data):
@@ -105,7 +107,7 @@ class EpochBatches(Sampler[list[Visit]]):
         return iter([bucketed[at] for at in rng.permutation(len(bucketed))])
 
 
-def batches_an_epoch(data: Data, settings: TrainingSettings) -> int:
+def batches_an_epoch(data: SampledData, settings: TrainingSettings) -> int:
     """How many batches one pass makes: those that every set fills, one for a set that is smaller than a batch."""
     sizes = [part.stop - part.start for part in _sets(data)]
     return sum(max(1, size // settings.batch_size) for size in sizes if size)
@@ -118,7 +120,7 @@ def total_steps(settings: TrainingSettings, batches: int) -> int:
     return math.ceil(settings.epochs * math.ceil(batches / settings.gradient_accumulation))
 
 
-def _sets(data: Data) -> Sequence[SetRange]:
+def _sets(data: SampledData) -> Sequence[SetRange]:
     sets: Sequence[SetRange] | None = getattr(data, "sets", None)
     return sets if sets is not None else (SetRange("data", 0, len(data), 0, 0),)
 

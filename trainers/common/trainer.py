@@ -29,7 +29,7 @@ from trainers.common.grad_cache import CachedModel, average_gradients, cached_ba
 from trainers.common.precision import computed_in
 from trainers.common.processes import PATIENCE, from_main_process
 from trainers.common.run_folder import BestState, RunFolder, Trained
-from trainers.common.sampling import Data, EpochBatches, batches_an_epoch, total_steps
+from trainers.common.sampling import EpochBatches, SampledData, batches_an_epoch, total_steps
 from trainers.common.settings import LAST, TrainingSettings
 from trainers.common.step_log import StepLines, tensorboard
 from trainers.common.training_model import Losses, TrainingModel, TrainingProgress, decay_groups
@@ -46,7 +46,7 @@ class LoopTrainer(Trainer):
     def __init__(
         self,
         model: TrainingModel,
-        data: Data,
+        data: SampledData,
         collate: Callable[..., Batch],
         *,
         settings: TrainingSettings,

@@ -29,7 +29,7 @@ _BETWEEN = re.compile(r"[\s,]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class RecordDocument:
     """A document of a record: by id, by text, or by both. `text` is what is encoded: title and text together."""
 
     id: str | None
@@ -42,8 +42,8 @@ class Record:
 
     query_id: str | None
     query: str | None
-    positives: list[Passage]
-    negatives: list[Passage]
+    positives: list[RecordDocument]
+    negatives: list[RecordDocument]
     scores: list[float] | None
     where: str
 
@@ -137,12 +137,12 @@ def read_dpr(path: Path) -> Iterator[Record]:
         yield Record(None, question, positives, negatives, None, where)
 
 
-def _context(item: Any, where: str, field: str) -> Passage:
+def _context(item: Any, where: str, field: str) -> RecordDocument:
     item = _expect(item, dict, where, f"objects in {field!r}")
     text = _expect(item.get("text"), str, where, f"a 'text' in every object of {field!r}")
     identifier = item.get("passage_id", item.get("psg_id"))
     document = Document("" if identifier is None else str(identifier), text, item.get("title") or "")
-    return Passage(document.id or None, document.contents)
+    return RecordDocument(document.id or None, document.contents)
 
 
 def read_triples(path: Path, *, by_id: bool) -> Iterator[Record]:
@@ -156,9 +156,9 @@ def read_triples(path: Path, *, by_id: bool) -> Iterator[Record]:
             )
         query, positive, negative = columns
         if by_id:
-            yield Record(query, None, [Passage(positive)], [Passage(negative)], None, where)
+            yield Record(query, None, [RecordDocument(positive)], [RecordDocument(negative)], None, where)
         else:
-            yield Record(None, query, [Passage(None, positive)], [Passage(None, negative)], None, where)
+            yield Record(None, query, [RecordDocument(None, positive)], [RecordDocument(None, negative)], None, where)
 
 
 def read_pairs(path: Path) -> Iterator[Record]:
@@ -201,8 +201,8 @@ def read_pairs(path: Path) -> Iterator[Record]:
                 negatives = [documents[at] for at in order if not labels[at]]
                 scores = None if scores is None else [scores[at] for at in order]
         yield Record(
-            None, query, [Passage(None, text) for text in positives], [Passage(None, text) for text in negatives],
-            scores, where,
+            None, query, [RecordDocument(None, text) for text in positives],
+            [RecordDocument(None, text) for text in negatives], scores, where,
         )  # fmt: skip
 
 
@@ -257,7 +257,7 @@ def read_generated(path: Path) -> Iterator[Record]:
             # Sampling may give a passage the same query twice.
             if text.strip() and text.strip() not in seen:
                 seen.add(text.strip())
-                yield Record(f"{document}#{index}", text, [Passage(document)], [], None, where)
+                yield Record(f"{document}#{index}", text, [RecordDocument(document)], [], None, where)
 
 
 def read_id_texts(path: Path) -> Iterator[tuple[str, str]]:

@@ -23,7 +23,7 @@ from opensearch_neural.corpus.reader import how_to_get, read_corpus
 from opensearch_neural.errors import InputError
 from trainers.data import formats
 from trainers.data.examples import TrainingData
-from trainers.data.formats import Passage, Record
+from trainers.data.formats import Record, RecordDocument
 from trainers.data.negatives_file import NEGATIVES, with_negatives
 from trainers.data.texts import Ragged, TextStore, text_id
 
@@ -134,7 +134,7 @@ class _Builder:
             raise InputError(f"{record.where}: the query is empty")
         return self.queries.add(record.query_id or text_id(text), text)
 
-    def _document(self, passage: Passage, record: Record) -> int | None:
+    def _document(self, passage: RecordDocument, record: Record) -> int | None:
         self.references["document"] += 1
         if self.closed_documents:
             return self._known(self.documents, passage.id or "", self.unknown_documents)
@@ -205,8 +205,8 @@ def _load_beir(folder: Path, split: str, name: str) -> TrainingData:
     )
     irrelevant = 0
     for query, judgements in beir.qrels.items():
-        relevant = [Passage(document) for document, grade in judgements.items() if grade > 0]
-        others = [Passage(document) for document, grade in judgements.items() if grade <= 0]
+        relevant = [RecordDocument(document) for document, grade in judgements.items() if grade > 0]
+        others = [RecordDocument(document) for document, grade in judgements.items() if grade <= 0]
         irrelevant += len(others)
         builder.add(Record(query, None, relevant, others, None, query))
     if irrelevant:

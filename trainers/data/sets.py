@@ -87,7 +87,7 @@ class DevSettings:
 
 
 @dataclass(slots=True)
-class Prepared:
+class PreparedSets:
     """The data of a run."""
 
     train: list[TrainingData]
@@ -130,7 +130,7 @@ def prepare(
     folder: Path,
     documents: int | None = None,
     held: Sequence[TrainingData] = (),
-) -> Prepared:
+) -> PreparedSets:
     """Load the data, leave out of train what `unseen` asks, hold back dev where none is named, check for leaks.
 
     folder: where generated questions are kept. documents: of each corpus so many, beside those that its questions need;
@@ -151,7 +151,7 @@ def prepare(
     for data in sets:
         logger.info("train: %s, %d examples%s", data.name, len(data), "".join(f"; {note}" for note in data.notes))
     drawn = [dev_set(data, queries=selection.queries, documents=selection.documents, seed=seed) for data in measured]
-    return Prepared(sets, drawn, measured)
+    return PreparedSets(sets, drawn, measured)
 
 
 def rehearsed(hold_back: float | int | None, rows: int) -> float | int | None:

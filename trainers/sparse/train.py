@@ -36,7 +36,7 @@ from trainers.common.schedules import FOLDER
 from trainers.common.training_model import TrainingModel
 from trainers.data.candidates import RetrievalData
 from trainers.data.examples import TrainingData
-from trainers.data.sets import Prepared, prepare, rehearsed
+from trainers.data.sets import PreparedSets, prepare, rehearsed
 from trainers.sparse.batches import collate
 from trainers.sparse.dev_measures import BASELINES, DevRetrieval
 from trainers.sparse.settings import STUDENT, SparseConfig, StageSettings
@@ -88,7 +88,7 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None) -> Train
 
 def train_stage(
     config: SparseConfig,
-    prepared: Prepared,
+    prepared: PreparedSets,
     *,
     output: Path,
     lexicon: Sequence[Mapping[str, str]] | None = None,
@@ -137,7 +137,7 @@ def prepared_sets(
     *,
     documents: int | None = None,
     held: Sequence[TrainingData] = (),
-) -> Prepared:
+) -> PreparedSets:
     """The data of a stage; documents, held: see `prepare`. A consistency filter comes before a set's limit: see `mined`."""
     filtered = stage.candidates.consistency is not None
     return prepare(

@@ -26,7 +26,7 @@ from trainers.common.sampling import Visit
 from trainers.common.settings import TrainingSettings
 from trainers.data.candidates import Drawn, RetrievalData
 from trainers.data.examples import TrainingData
-from trainers.data.sets import Prepared
+from trainers.data.sets import PreparedSets
 from trainers.encoders import backbones
 from trainers.sparse.batches import collate
 from trainers.sparse.calibration import calibrate
@@ -65,7 +65,7 @@ class _Documents:
         return Drawn(at, 0, 0, visit.index - self.sets[at].start, [])
 
 
-def warmed_up(config: SparseConfig, prepared: Prepared) -> str:
+def warmed_up(config: SparseConfig, prepared: PreparedSets) -> str:
     """The model that the first stage starts from: `config.start`, or what the warm-up makes of it.
 
     A head that was trained is not warmed up: calibration would rescale it.
@@ -106,7 +106,7 @@ def warmed_up(config: SparseConfig, prepared: Prepared) -> str:
     return str(ready)
 
 
-def _calibrated(config: SparseConfig, prepared: Prepared, output: Path) -> None:
+def _calibrated(config: SparseConfig, prepared: PreparedSets, output: Path) -> None:
     settings = config.warm_up
     student = build(config, [data.documents for data in prepared.train]).eval()
     if settings.expansions is not None:
@@ -119,7 +119,7 @@ def _calibrated(config: SparseConfig, prepared: Prepared, output: Path) -> None:
     backbones.save(student.model, student.tokenizers["document"], output)
 
 
-def _to_impacts(config: SparseConfig, prepared: Prepared, output: Path) -> Path:
+def _to_impacts(config: SparseConfig, prepared: PreparedSets, output: Path) -> Path:
     settings = config.warm_up
     student = build(
         replace(config, document_length=settings.length), [data.documents for data in prepared.train], to_impacts=True

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.writing.journal import Batch, Identity, Journal, digest, record_digest
+from ingest.writing.journal import Identity, Journal, WrittenBatch, digest, record_digest
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import ClusterError
 
 RUN = Identity("uuid", "/corpus.jsonl", "model", None, "[]")
-FIRST, SECOND = Batch(0, 50, "aa", 49, 1), Batch(50, 100, "bb", 50, 0)
+FIRST, SECOND = WrittenBatch(0, 50, "aa", 49, 1), WrittenBatch(50, 100, "bb", 50, 0)
 
 
 def written(path: Path) -> bytes:
@@ -25,7 +25,7 @@ def written(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def reopened(path: Path, identity: Identity = RUN, *, restart: bool = False) -> dict[int, Batch]:
+def reopened(path: Path, identity: Identity = RUN, *, restart: bool = False) -> dict[int, WrittenBatch]:
     journal = Journal(path, identity, restart=restart)
     journal.close()
     return journal.batches
@@ -47,9 +47,9 @@ def test_torn_at_any_byte_it_says_nothing_that_was_not_done(tmp_path: Path) -> N
         assert list(found.values()) == [FIRST, SECOND][: max(0, complete - 1)]
         # And what is appended after the tear can be read.
         journal = Journal(tmp_path / "j", RUN)
-        journal.done(Batch(100, 150, "cc", 50, 0))
+        journal.done(WrittenBatch(100, 150, "cc", 50, 0))
         journal.close()
-        assert Batch(100, 150, "cc", 50, 0) in reopened(tmp_path / "j").values()
+        assert WrittenBatch(100, 150, "cc", 50, 0) in reopened(tmp_path / "j").values()
 
 
 @pytest.mark.parametrize(
