@@ -31,8 +31,7 @@ from trainers.common.loop import train
 from trainers.common.objective import ObjectiveSettings
 from trainers.common.own_loss import LOSS_OPTION, loss_hash
 from trainers.common.precision import computed_in, computing_in
-from trainers.common.processes import is_main_process
-from trainers.common.run_folder import Trained
+from trainers.common.run_folder import Trained, tell
 from trainers.common.schedules import FOLDER, TwoStageSettings, second_stage, two_stage, with_mined
 from trainers.common.settings import TrainingSettings
 from trainers.common.training_model import TrainingModel
@@ -200,12 +199,12 @@ def rehearse(config: DenseConfig, build: Build = build) -> Trained:
         small = replace(
             config,
             output=Path(folder) / config.output.name,
-            train=[replace(settings, limit=min(settings.limit or rows, rows)) for settings in config.train],
-            dev=[replace(settings, limit=min(settings.limit or 8, 8)) for settings in config.dev],
+            train=[settings.first(rows) for settings in config.train],
+            dev=[settings.first(8) for settings in config.dev],
             selection=replace(
                 config.selection, queries=8, documents=64, hold_back=rehearsed(config.selection.hold_back, rows)
             ),
-            training=replace(config.training, steps=2, evaluate_every=1, save_every=1, log_every=1),
+            training=config.training.two_steps(),
             two_stage=None if config.two_stage is None else replace(config.two_stage, steps=2),
         )
         return train_dense(small, build)
@@ -225,15 +224,4 @@ def dense(config: DenseConfig, dry_run: bool) -> None:
 
     Prints the dev measures before and after. Stopped at any point, the same command goes on.
     """
-    report(config.output, rehearse(config) if dry_run else train_dense(config), dry_run)
-
-
-def report(output: Path, trained: Trained, dry_run: bool) -> None:
-    """What training came to, on stdout."""
-    if not is_main_process():
-        return
-    place = "nothing kept (dry run)" if dry_run else str(output)
-    kept = "" if trained.best_step is None else f", the state after step {trained.best_step} kept"
-    click.echo(f"{place}: {trained.steps} steps{kept}")
-    for name, value in trained.measures.items():
-        click.echo(f"{name:>24}  {value:.4f}")
+    tell(config.output, rehearse(config) if dry_run else train_dense(config), dry_run)

@@ -39,10 +39,11 @@ from trainers.common.batches import Part
 from trainers.common.config import backbone_option, config_options
 from trainers.common.dev_measures import DEPTH
 from trainers.common.grad_cache import Encoded, gather
+from trainers.common.run_folder import tell
 from trainers.common.settings import TrainingSettings
 from trainers.common.training_model import Losses, decay_groups
 from trainers.data.retrieval_batches import RetrievalTargets
-from trainers.dense import DenseConfig, rehearse, report, towers, train_dense
+from trainers.dense import DenseConfig, rehearse, towers, train_dense
 from trainers.encoders.bi_encoder import BiEncoder
 from trainers.encoders.tower import Encoder, EncoderSettings, Role, read_config, read_start, write_sentence_transformer
 
@@ -375,4 +376,4 @@ def mlr(config: MlrConfig, dry_run: bool) -> None:
     it. Prints the dev measures before and after. Stopped at any point, the same command goes on.
     """
     check_layers(config)
-    report(config.output, rehearse(config, build) if dry_run else train_dense(config, build), dry_run)
+    tell(config.output, rehearse(config, build) if dry_run else train_dense(config, build), dry_run)

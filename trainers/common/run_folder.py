@@ -13,6 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import yaml
 from safetensors.torch import save_model
 
@@ -50,6 +51,18 @@ class Trained:
     """dev measures of the state that is kept, and "start …", those before the first step"""
     history: list[dict[str, float]] = field(default_factory=list)
     """the lines of the log"""
+
+
+def tell(output: Path, trained: Trained, dry_run: bool, *, width: int = 24, without: tuple[str, ...] = ()) -> None:
+    """What training came to, on stdout, but for measures that begin so."""
+    if not is_main_process():
+        return
+    place = "nothing kept (dry run)" if dry_run else str(output)
+    kept = "" if trained.best_step is None else f", the state after step {trained.best_step} kept"
+    click.echo(f"{place}: {trained.steps} steps{kept}")
+    for name, value in trained.measures.items():
+        if not name.startswith(without):
+            click.echo(f"{name:>{width}}  {value:.4f}")
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from trainers.common.precision import Precision
@@ -76,6 +76,11 @@ class TrainingSettings:
             raise ValueError("epochs and learning_rate must be above 0, warmup not below 0")
         if self.embedding_rate is not None and self.embedding_rate <= 0:
             raise ValueError(f"embedding_rate must be above 0, not {self.embedding_rate}")
+
+    def two_steps(self, most: int | None = None) -> TrainingSettings:
+        """Of a dry run: everything happens at each step. most: examples of a batch."""
+        size = self.batch_size if most is None else min(self.batch_size, most)
+        return replace(self, steps=2, batch_size=size, evaluate_every=1, save_every=1, log_every=1, workers=0)
 
     @property
     def device_type(self) -> Literal["cpu", "cuda"]:

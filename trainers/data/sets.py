@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from opensearch_neural.errors import InputError
 from trainers.common.dev_measures import DevSet, dev_set
@@ -16,6 +17,8 @@ from trainers.data.splits import fewer_documents, hold_back
 from trainers.data.unlabelled_questions import unlabelled
 
 logger = logging.getLogger(__name__)
+
+Settings = TypeVar("Settings", bound="SetSettings")
 
 
 @dataclass(slots=True)
@@ -45,6 +48,10 @@ class SetSettings:
     def title(self) -> str:
         """What the set is called: its name, by default the path's."""
         return self.name or self.path.resolve().name.partition(".")[0]
+
+    def first(self: Settings, rows: int) -> Settings:
+        """The first rows alone, for a dry run."""
+        return replace(self, limit=min(self.limit or rows, rows))
 
     def load(self, folder: Path | None = None) -> TrainingData:
         """folder: where what has to be computed for it is kept, if anything has."""

@@ -127,8 +127,7 @@ def doc2query_command(config: Doc2QueryConfig, dry_run: bool) -> None:
     """
     if dry_run:
         with tempfile.TemporaryDirectory() as folder:
-            settings = replace(config.training, steps=2, batch_size=min(config.training.batch_size, 4), workers=0)
-            train_doc2query(replace(config, output=Path(folder), training=settings), limit=50)
+            train_doc2query(replace(config, output=Path(folder), training=config.training.two_steps(4)), limit=50)
         click.echo("dry run: two steps taken, nothing kept")
         return
     click.echo(train_doc2query(config))

@@ -12,7 +12,6 @@ that it ranks highest at this very step (3.4). The result is a directory of kind
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,15 +20,15 @@ import click
 from opensearch_neural.models.quantized import KIND
 from trainers.common.config import config_options, fingerprint
 from trainers.common.loop import train
-from trainers.common.processes import is_main_process, main_process_first
-from trainers.common.run_folder import Trained, check_output
+from trainers.common.processes import main_process_first
+from trainers.common.run_folder import Trained, check_output, tell
 from trainers.common.training_model import TrainingModel
 from trainers.data import tokenized
 from trainers.data.sets import rehearsed
 from trainers.jpq.model import JpqModel
 from trainers.jpq.preparation import Preparation, dev_measures
 from trainers.jpq.questions import JpqCollate, TrainingQuestions
-from trainers.jpq.settings import RANKING_DEPTH, JpqConfig, JpqSet
+from trainers.jpq.settings import RANKING_DEPTH, JpqConfig
 
 PART_OVERHEAD = {**tokenized.PART_OVERHEAD, "cpu": 128}
 """In tokens. On a CPU the gradient of all word vectors weighs more where a batch is short questions alone."""
@@ -75,20 +74,17 @@ def rehearse(config: JpqConfig) -> Trained:
     """Everything that `config` asks, on the first rows of its data, two steps, nothing kept."""
     rows = max(32, 4 * config.training.batch_size)
 
-    def fewer(sets: Sequence[JpqSet]) -> list[JpqSet]:
-        return [replace(settings, limit=min(settings.limit or rows, rows)) for settings in sets]
-
     with tempfile.TemporaryDirectory() as folder:
         return train_jpq(
             replace(
                 config,
                 output=Path(folder) / config.output.name,
                 cache=None,
-                train=fewer(config.train),
-                dev=fewer(config.dev),
+                train=[settings.first(rows) for settings in config.train],
+                dev=[settings.first(rows) for settings in config.dev],
                 selection=replace(config.selection, queries=8, hold_back=rehearsed(config.selection.hold_back, rows)),
                 quantizer=replace(config.quantizer, rotation_iterations=2),
-                training=replace(config.training, steps=2, evaluate_every=1, save_every=1, log_every=1),
+                training=config.training.two_steps(),
             ),
             documents=REHEARSED,
         )
@@ -106,11 +102,4 @@ def jpq_command(config: JpqConfig, dry_run: bool) -> None:
 
     Prints the dev measures before (of OPQ) and after. Stopped at any point, the same command goes on.
     """
-    trained = rehearse(config) if dry_run else train_jpq(config)
-    if not is_main_process():
-        return
-    place = "nothing kept (dry run)" if dry_run else str(config.output)
-    best = "" if trained.best_step is None else f", the state after step {trained.best_step} kept"
-    click.echo(f"{place}: {trained.steps} steps{best}")
-    for name, value in trained.measures.items():
-        click.echo(f"{name:>24}  {value:.4f}")
+    tell(config.output, rehearse(config) if dry_run else train_jpq(config), dry_run)

@@ -128,9 +128,7 @@ def mlm_command(config: MaskedLmConfig, dry_run: bool) -> None:
     """
     if dry_run:
         with tempfile.TemporaryDirectory() as folder:
-            settings = replace(config.training, steps=2, batch_size=min(config.training.batch_size, 4), workers=0)
-            tried = replace(config, output=Path(folder), training=settings)
-            train_masked_lm(tried, limit=200)
+            train_masked_lm(replace(config, output=Path(folder), training=config.training.two_steps(4)), limit=200)
         click.echo("dry run: two steps taken, nothing kept")
         return
     click.echo(train_masked_lm(config))

@@ -30,7 +30,6 @@ from trainers.common.config import backbone_option, config_options, fingerprint
 from trainers.common.dev_measures import corpus_measures, dev_set
 from trainers.common.processes import is_main_process
 from trainers.common.schedules import FIRST, FOLDER
-from trainers.common.settings import TrainingSettings
 from trainers.dense import rehearse as rehearse_dense
 from trainers.dense import train_dense
 from trainers.query_as_context.checks import refuse_early
@@ -104,12 +103,6 @@ def _measured(name: str, model: Path, config: QueryAsContextConfig) -> Step:
 
 def rehearse(config: QueryAsContextConfig) -> list[Step]:
     """Everything that `config` asks, on the first rows of its data, two steps a training, nothing kept."""
-
-    def two_steps(training: TrainingSettings) -> TrainingSettings:
-        return replace(
-            training, steps=2, batch_size=min(training.batch_size, 8), evaluate_every=1, save_every=1, log_every=1
-        )
-
     for settings in config.unseen:
         settings.load()
     with tempfile.TemporaryDirectory() as folder:
@@ -125,12 +118,12 @@ def rehearse(config: QueryAsContextConfig) -> list[Step]:
             ],
             # All of the first documents may be tested on. Queries that are given are for what is left of the whole corpus.
             unseen=config.unseen if any(corpus.queries for corpus in config.corpora) else [],
-            dev=[replace(settings, limit=min(settings.limit or 8, 8)) for settings in config.dev],
-            test=[replace(settings, limit=min(settings.limit or 8, 8)) for settings in config.test],
+            dev=[settings.first(8) for settings in config.dev],
+            test=[settings.first(8) for settings in config.test],
             dev_share=max(config.dev_share, 0.1),
             selection=replace(config.selection, queries=8, documents=64),
-            training=two_steps(config.training),
-            condenser=None if config.condenser is None else two_steps(config.condenser),
+            training=config.training.two_steps(8),
+            condenser=None if config.condenser is None else config.condenser.two_steps(8),
             retriever=None,
         )
         steps = train_query_as_context(small)

@@ -30,8 +30,7 @@ from opensearch_neural.models.directory import hash_files, locate
 from trainers.common.config import backbone_option, config_options, fingerprint
 from trainers.common.loop import train
 from trainers.common.own_loss import LOSS_OPTION, loss_hash
-from trainers.common.processes import is_main_process
-from trainers.common.run_folder import Trained, check_output
+from trainers.common.run_folder import Trained, check_output, tell
 from trainers.common.schedules import FOLDER
 from trainers.common.training_model import TrainingModel
 from trainers.data.candidates import RetrievalData
@@ -172,10 +171,10 @@ def rehearse(config: SparseConfig) -> Trained:
     def small(stage: StageSettings) -> dict[str, Any]:
         rows = rows_of(stage)
         return {
-            "train": [replace(settings, limit=min(settings.limit or rows, rows)) for settings in stage.train],
+            "train": [settings.first(rows) for settings in stage.train],
             # A miner of two steps finds hardly anything: its filter would leave nothing to train on.
             "candidates": replace(stage.candidates, consistency=None),
-            "training": replace(stage.training, steps=2, evaluate_every=1, save_every=1, log_every=1),
+            "training": stage.training.two_steps(),
         }
 
     with tempfile.TemporaryDirectory() as folder:
@@ -187,7 +186,7 @@ def rehearse(config: SparseConfig) -> Trained:
                 output=Path(folder) / config.output.name,
                 cache=None,
                 pretraining=None if before is None else replace(before, **small(before)),
-                dev=[replace(settings, limit=min(settings.limit or 8, 8)) for settings in config.dev],
+                dev=[settings.first(8) for settings in config.dev],
                 selection=replace(
                     config.selection,
                     queries=8,
@@ -214,13 +213,5 @@ def sparse_command(config: SparseConfig, dry_run: bool) -> None:
     point, the same command goes on.
     """
     trained = rehearse(config) if dry_run else train_sparse(config)
-    if not is_main_process():
-        return
-    kept = "" if trained.best_step is None else f", the state after step {trained.best_step} kept"
-    place = "nothing kept (dry run)" if dry_run else str(config.output)
-    click.echo(f"{place}: {trained.steps} steps{kept}")
-    for name, value in trained.measures.items():
-        if not name.startswith(
-            tuple(f"start {baseline} nDCG" for baseline in BASELINES)
-        ):  # They are the same at the end.
-            click.echo(f"{name:>40}  {value:.4f}")
+    # What needs no training is the same at the end.
+    tell(config.output, trained, dry_run, width=40, without=tuple(f"start {baseline} nDCG" for baseline in BASELINES))

@@ -247,8 +247,8 @@ def tome_command(config: TomeConfig, dry_run: bool) -> None:
                 output=Path(folder) / "model",
                 generation=replace(config.generation, candidates=2, query_length=8),
                 written=min(config.written, 4),
-                training=_two_steps(config.training),
-                url_training=_two_steps(config.url_training),
+                training=config.training.two_steps(4),
+                url_training=config.url_training.two_steps(4),
             )
             for stage, trained in train_tome(tried, limit=50).items():
                 click.echo(f"{stage}: {trained.steps} steps {trained.measures}")
@@ -258,7 +258,3 @@ def tome_command(config: TomeConfig, dry_run: bool) -> None:
         return
     train_tome(config)
     click.echo(config.output)
-
-
-def _two_steps(training: TrainingSettings) -> TrainingSettings:
-    return replace(training, steps=2, batch_size=min(training.batch_size, 4), workers=0)
