@@ -27,12 +27,13 @@ import numpy as np
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines import Engines
 from opensearch_neural.engines.settings import TUNED, TUNED_CASCADE, TUNED_SUM, Cascade, TwoPhases, WeightedSum
-from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation import measures
 from opensearch_neural.evaluation.overlap import PAGE, TIES, overlap
 from opensearch_neural.index.record import existing_record, write_record
 from opensearch_neural.queries import Body, Rare
 from opensearch_neural.retrievers import Run
+from opensearch_neural.retrievers.opensearch import search
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -154,11 +155,8 @@ def asker(client: OpenSearch, index: str) -> Ask:
 
     def ask(body: Body) -> tuple[dict[str, float], float]:
         began = time.perf_counter()
-        with translate_errors():
-            answer = client.search(index=index, body=body, params={"request_cache": "false"})
+        answer = search(client, index, body, request_cache="false")
         ms = (time.perf_counter() - began) * 1000
-        if answer["timed_out"] or answer["_shards"]["failed"]:
-            raise ClusterError(f"only a part of the index {index!r} answered", "see the node's log and `osn doctor`")
         return {hit["_id"]: hit["_score"] for hit in answer["hits"]["hits"]}, ms
 
     return ask

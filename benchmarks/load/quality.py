@@ -22,13 +22,13 @@ from opensearch_neural import multi_vector
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines import Engines
 from opensearch_neural.engines.dense import dense_vector
-from opensearch_neural.errors import ClusterError
 from opensearch_neural.evaluation import comparison, measures, result_rows
 from opensearch_neural.evaluation.measures import Qrels
 from opensearch_neural.evaluation.overlap import PAGE, TIES, overlap
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.queries import DOT_ALIAS, Body, Rare
 from opensearch_neural.retrievers import Run
+from opensearch_neural.retrievers.opensearch import search
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -178,10 +178,7 @@ def _search_all(
     parameters: Mapping[str, str],
 ) -> Run:
     def ask(body: Body) -> dict[str, float]:
-        with translate_errors():
-            answer = client.search(index=index, body={**body, "_source": False}, params=dict(parameters))
-        if answer["timed_out"] or answer["_shards"]["failed"]:
-            raise ClusterError(f"only a part of the index {index!r} answered", "see the node's log and `osn doctor`")
+        answer = search(client, index, {**body, "_source": False}, **parameters)
         return {hit["_id"]: hit["_score"] for hit in answer["hits"]["hits"]}
 
     run: Run = {}

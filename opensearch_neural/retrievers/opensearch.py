@@ -106,14 +106,14 @@ class OpenSearchRetriever:
         return search(self._client, self._index, body)
 
 
-def search(client: OpenSearch, index: str, body: Body) -> Any:
-    """One `_search`; only a complete answer counts.
+def search(client: OpenSearch, index: str, body: Body, **params: str) -> Any:
+    """One `_search` with these URL parameters; only a complete answer counts.
 
     Raises ClusterError for what the cluster refuses, for a time-out, and where a shard failed: measured on the rest of
     the index, an engine would look worse, or better, than it is.
     """
     with translate_errors():
-        answer = client.search(index=index, body=body)
+        answer = client.search(index=index, body=body, params=params)
     failed = answer.get("_shards", {}).get("failed", 0)
     if answer.get("timed_out") or failed:
         reasons = [
