@@ -25,11 +25,7 @@ def publish(
     from opensearch_neural.evaluation.tables import result_table
 
     summary = Summary.of_this_run(
-        data=[data_facts(folder) for folder in data],
-        seeds=seeds,
-        rows=rows,
-        goals=goals,
-        title=title,
+        data=[data_facts(folder) for folder in data], seeds=seeds, rows=rows, goals=goals, title=title
     )
     print(result_table(rows, shown, intervals=True))
     for goal in goals:

@@ -86,9 +86,7 @@ Build = Callable[[Any], BiEncoder]
 """(configuration) → the untrained model, the same each time."""
 
 
-def towers(
-    config: DenseConfig,
-) -> tuple[dict[Role, Encoder], dict[Role, PreTrainedTokenizerBase], EncoderSettings]:
+def towers(config: DenseConfig) -> tuple[dict[Role, Encoder], dict[Role, PreTrainedTokenizerBase], EncoderSettings]:
     """What `config` starts from: encoders, tokenizers, and the settings with what the start decides filled in. Raises
     ModelError and InputError as `read_start` and `load_towers` do."""
     set_seed(config.training.seed)

@@ -111,12 +111,7 @@ def resampler_of(growth: Growth) -> tuple[IndexMeta, Resampler, list[str]]:
     place = growth.sparse if growth.sparse not in (None, "lexical") else None
     encoder = QueryEncoder.load(place or registry.find(meta.sparse.hash, meta.sparse.name, "sparse"))
     resampler = Resampler(
-        documents,
-        vectors,
-        encoder.tokenizer,
-        mix=growth.mix,
-        seed=growth.seed,
-        query_weights=encoder.weights,
+        documents, vectors, encoder.tokenizer, mix=growth.mix, seed=growth.seed, query_weights=encoder.weights
     )
     return meta, resampler, vocabulary
 
@@ -140,8 +135,7 @@ def grow(
         wrote = read_record(client, growth.index)
         if wrote is not None and _facts(wrote) != _facts(wanted):
             raise ClusterError(
-                f"there is an index {growth.index!r} with other documents",
-                "delete it, or give another --index",
+                f"there is an index {growth.index!r} with other documents", "delete it, or give another --index"
             )
 
         whole = wrote is not None and LOADING not in wrote.extra

@@ -245,14 +245,7 @@ def run(
         workload = prepare(client, target, index, variants, texts, models, pipelines)
         with progress(f"load → {index}") as (say, on_block):
             return measure(
-                client,
-                workload,
-                settings,
-                judged=judged,
-                out=folder,
-                restart=restart,
-                say=say,
-                on_block=on_block,
+                client, workload, settings, judged=judged, out=folder, restart=restart, say=say, on_block=on_block
             )
 
 

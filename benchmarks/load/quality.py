@@ -51,13 +51,7 @@ class Judged:
 
 
 def judged_rows(
-    client: OpenSearch,
-    workload: Workload,
-    judged: Judged,
-    set_: str,
-    *,
-    baseline: str,
-    seed: int = 0,
+    client: OpenSearch, workload: Workload, judged: Judged, set_: str, *, baseline: str, seed: int = 0
 ) -> list[Row]:
     """nDCG@10, recall, and their differences to the baseline, with intervals over queries.
 
@@ -67,25 +61,15 @@ def judged_rows(
     for variant in workload.variants:
         page = retrieve(client, workload, variant, judged.queries, PAGE)
         deep = retrieve(client, workload, variant, judged.queries, DEEP)
-        parts = [
-            measures.measure(page, judged.qrels, MEASURES),
-            measures.measure(deep, judged.qrels, DEEP_MEASURES),
-        ]
+        parts = [measures.measure(page, judged.qrels, MEASURES), measures.measure(deep, judged.qrels, DEEP_MEASURES)]
         measured[variant.name] = replace(
-            parts[0],
-            per_query={**parts[0].per_query, **parts[1].per_query},
-            mean={**parts[0].mean, **parts[1].mean},
+            parts[0], per_query={**parts[0].per_query, **parts[1].per_query}, mean={**parts[0].mean, **parts[1].mean}
         )
     return result_rows.rows(set_, measured, baseline=baseline, seed=seed)
 
 
 def nearness_rows(
-    client: OpenSearch,
-    workload: Workload,
-    queries: Mapping[str, str],
-    set_: str,
-    *,
-    seed: int = 0,
+    client: OpenSearch, workload: Workload, queries: Mapping[str, str], set_: str, *, seed: int = 0
 ) -> list[Row]:
     """overlap@10 and the score kept of each engine that is not exact itself, with intervals over queries."""
     exact: dict[Variant, Run] = {}
@@ -153,13 +137,7 @@ def exact_dense(engines: Engines, text: str, size: int) -> Body:
     return {"size": size, "query": multi_vector.by_the_best(query) if meta.vectors > 1 else query}
 
 
-def retrieve(
-    client: OpenSearch,
-    workload: Workload,
-    variant: Variant,
-    queries: Mapping[str, str],
-    size: int,
-) -> Run:
+def retrieve(client: OpenSearch, workload: Workload, variant: Variant, queries: Mapping[str, str], size: int) -> Run:
     """What the variant finds for each query, as its requests ask for it but for the number of hits.
 
     Raises ClusterError for what the cluster refuses, and for an incomplete answer.

@@ -28,23 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from benchmarks.experiment import (
-    Part,
-    Table,
-    all_goal,
-    goal_of,
-    is_above,
-    paper_options,
-    part_option,
-    run_parts,
-    slug,
-)
+from benchmarks.experiment import Part, Table, all_goal, goal_of, is_above, paper_options, part_option, run_parts, slug
 from benchmarks.papers import plots
-from benchmarks.papers.cluster_bm25 import (
-    cluster_bm25,
-    corpus_of,
-    tuned_bm25,
-)
+from benchmarks.papers.cluster_bm25 import cluster_bm25, corpus_of, tuned_bm25
 from benchmarks.papers.inference_free_sparse_training import (
     OWN,
     SMALL,

@@ -407,12 +407,7 @@ def of_m(table: Table, m: int) -> Table:
 @click.option("--bytes", "sizes", multiple=True, type=int, help="M; repeatable.  [default: 8, 16, 24, 32, 48, 96]")
 @click.option("--steps", type=int, default=200, show_default=True, help="Optimizer steps of a training.")
 def jpq(
-    data: Path,
-    work: Path,
-    record: Path | None,
-    names: tuple[str, ...],
-    sizes: tuple[int, ...],
-    steps: int,
+    data: Path, work: Path, record: Path | None, names: tuple[str, ...], sizes: tuple[int, ...], steps: int
 ) -> None:
     """Measure what M bytes a document keep of a dense model's ranking.
 

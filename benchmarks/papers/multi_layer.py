@@ -292,10 +292,7 @@ def lambdas(experiment: MultiLayerExperiment) -> Result:
     help="Vectors of length 1, or the paper's raw inner products.",
 )
 @size_options(
-    Recipe,
-    learning_rate="Of every training.",
-    batch="Questions of a step.",
-    document_length="Tokens, at most.",
+    Recipe, learning_rate="Of every training.", batch="Questions of a step.", document_length="Tokens, at most."
 )
 @click.option(
     "--precision",

@@ -7,17 +7,8 @@ from pathlib import Path
 
 from benchmarks.experiment import Table
 from benchmarks.papers import plots
-from benchmarks.papers.multi_layer_arms import (
-    DUAL,
-    LAMBDAS,
-    me_bert,
-    mlr,
-)
-from benchmarks.papers.multi_layer_training import (
-    SEEDS,
-    TESTS,
-    TOP_5,
-)
+from benchmarks.papers.multi_layer_arms import DUAL, LAMBDAS, me_bert, mlr
+from benchmarks.papers.multi_layer_training import SEEDS, TESTS, TOP_5
 from opensearch_neural.evaluation.results import Row
 
 CHOICES, COUNTS = ("last", "first", "uniform"), (2, 4, 6, 8)

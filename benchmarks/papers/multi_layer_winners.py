@@ -10,13 +10,7 @@ import numpy as np
 
 from benchmarks.experiment import kept
 from benchmarks.papers.multi_layer_plots import WINS
-from benchmarks.papers.multi_layer_training import (
-    DEPTH,
-    MEASURES,
-    TESTS,
-    MultiLayerExperiment,
-    TrainedArm,
-)
+from benchmarks.papers.multi_layer_training import DEPTH, MEASURES, TESTS, MultiLayerExperiment, TrainedArm
 from opensearch_neural.evaluation import result_rows
 from opensearch_neural.evaluation.results import Row
 from trainers.common.precision import computing_in

@@ -176,10 +176,7 @@ def _rows_of(
 
 
 def goals(
-    memory: dict[str, Memory],
-    times: dict[str, Timed],
-    differences: dict[str, Difference],
-    quality: dict[str, Quality],
+    memory: dict[str, Memory], times: dict[str, Timed], differences: dict[str, Difference], quality: dict[str, Quality]
 ) -> list[Goal]:
     """Each goal in the words in which it was set; speed counts only where the results are what they have to be."""
     faster, reduced = (round(ratio(times[BASELINE], times[arm])[0], 2) for arm in (FP32, BF16))

@@ -216,11 +216,7 @@ class RunFolder:
         staging.rmdir()
         write_json(self.folder / "outcome.json", {"steps": trained.steps, "best_step": trained.best_step})
         write_osn_json(
-            self.output,
-            self.kind,
-            training=to_dict(self.config),
-            data_hash=self.data_hash,
-            measures=trained.measures,
+            self.output, self.kind, training=to_dict(self.config), data_hash=self.data_hash, measures=trained.measures
         )
         for folder in (self.checkpoints, self.best):
             shutil.rmtree(folder, ignore_errors=True)

@@ -126,12 +126,7 @@ def _sets(data: SampledData) -> Sequence[SetRange]:
 
 
 def draw_batches(
-    sets: Sequence[SetRange],
-    batch_size: int,
-    *,
-    seed: int,
-    epoch: int,
-    weights: Sequence[float] | float | None = None,
+    sets: Sequence[SetRange], batch_size: int, *, seed: int, epoch: int, weights: Sequence[float] | float | None = None
 ) -> Iterator[list[int]]:
     """One epoch of batches as lists of example indices, each batch out of one set.
 

@@ -101,10 +101,7 @@ class BiEncoder(CachedModel):
             block = cache.rows(range(start, min(start + 4096, len(texts))))
             longest = max(len(ids) for ids in block)
             parts = padded_parts(
-                block,
-                padding=padding_id(self.tokenizers[role]),
-                overhead=0,
-                largest=max(1, tokens // longest),
+                block, padding=padding_id(self.tokenizers[role]), overhead=0, largest=max(1, tokens // longest)
             )
             for part in parts:
                 vectors = tower(part.input_ids.to(device), part.attention_mask.to(device))

@@ -168,11 +168,7 @@ def _places(
 
 
 def collate(
-    config: SparseConfig,
-    sets: Sequence[TrainingData],
-    student: SparseStudent,
-    *,
-    teachers: Sequence[Sequence[Teacher]],
+    config: SparseConfig, sets: Sequence[TrainingData], student: SparseStudent, *, teachers: Sequence[Sequence[Teacher]]
 ) -> SparseCollate:
     """Batches for `student`, whose IDF is the student's, or each set's own."""
     size, tokenizer = len(student.head.weight), student.tokenizers["document"]

@@ -29,13 +29,7 @@ ENTRIES = 8192
 
 
 def largest_logits(
-    hidden: Tensor,
-    mask: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    columns: Tensor | None = None,
-    *,
-    revive: float = 0.0,
+    hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor, columns: Tensor | None = None, *, revive: float = 0.0
 ) -> Tensor:
     """max(0, max over positions of h · w + b), with gradient for all: (documents, columns).
 

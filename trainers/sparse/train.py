@@ -131,11 +131,7 @@ def train_stage(
 
 
 def prepared_sets(
-    config: SparseConfig,
-    stage: StageSettings,
-    *,
-    documents: int | None = None,
-    held: Sequence[TrainingData] = (),
+    config: SparseConfig, stage: StageSettings, *, documents: int | None = None, held: Sequence[TrainingData] = ()
 ) -> PreparedSets:
     """The data of a stage; documents, held: see `prepare`. A consistency filter comes before a set's limit: see `mined`."""
     filtered = stage.candidates.consistency is not None

@@ -50,10 +50,7 @@ class _Documents:
         self.sets = tuple(
             part._replace(start=start, stop=start + len(data.documents))
             for part, data, start in zip(
-                self.data.sets,
-                sets,
-                np.cumsum([0, *(len(data.documents) for data in sets)])[:-1].tolist(),
-                strict=True,
+                self.data.sets, sets, np.cumsum([0, *(len(data.documents) for data in sets)])[:-1].tolist(), strict=True
             )
         )
 

@@ -127,12 +127,7 @@ def _warn_of_unreached(data: ToPassage) -> None:
 
 
 def _train_stage(
-    config: TomeConfig,
-    stage: str,
-    backbone: str,
-    training: TrainingSettings,
-    data: ToPassage,
-    dev: Batched | None,
+    config: TomeConfig, stage: str, backbone: str, training: TrainingSettings, data: ToPassage, dev: Batched | None
 ) -> Trained:
     set_seed(training.seed)
     model, tokenizer = backbones.sequence_to_sequence(backbone)
