@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ingest.corpus import Records, as_passages, ignore
-from ingest.models import (
-    choose,
-    dense_meta,
-    quantized_meta,
-    reconstructed_meta,
-    sparse_meta,
-    stored_dense_meta,
-)
+from ingest.models import choose, dense_meta, quantized_meta, reconstructed_meta, sparse_meta, stored_dense_meta
 from ingest.settings import IndexSettings
 from ingest.vectorizers import Coding, Encoders, Reconstructing, Vectorizer
 from ingest.vectors.stored_vectors import Manifest, StoredVectors

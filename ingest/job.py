@@ -84,12 +84,7 @@ def run_job(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Repo
 
 
 def _write(
-    client: OpenSearch,
-    job: Job,
-    corpus: CorpusSource,
-    stored: StoredVectors | None,
-    letters: Path,
-    show_progress: bool,
+    client: OpenSearch, job: Job, corpus: CorpusSource, stored: StoredVectors | None, letters: Path, show_progress: bool
 ) -> Report:
     with translate_errors(), patience(job.writing.retry.patience), spooled(corpus.path, client) as place:
         wrote = read_record(client, job.index)

@@ -214,13 +214,7 @@ def body_of(engines: Engines, setting: Setting | None, text: str, size: int, ful
 
 
 def choose(
-    ask: Ask,
-    engines: Engines,
-    tried: Sequence[Tried],
-    held_back: Questions,
-    keep: float,
-    *,
-    seed: int = 0,
+    ask: Ask, engines: Engines, tried: Sequence[Tried], held_back: Questions, keep: float, *, seed: int = 0
 ) -> Chosen | None:
     """The fastest setting that keeps the share on both halves with the lower end of its interval. None if no setting that is
     faster than all tokens does.

@@ -50,13 +50,7 @@ def _open(connection: ConnectionSettings, index: str, **how: Any) -> Documents:
 @_trust
 @click.option("--json", "as_json", is_flag=True, help="Print what became of them as JSON.")
 @connection_options
-def add(
-    connection: ConnectionSettings,
-    corpus: str,
-    index: str,
-    as_json: bool,
-    **how: Any,
-) -> None:
+def add(connection: ConnectionSettings, corpus: str, index: str, as_json: bool, **how: Any) -> None:
     """Add the documents of CORPUS (a file as for `osn ingest`, or - for lines of JSON); replace those that are there.
 
     Exits with status 3 when one was refused. A large corpus is better ingested: that can be continued.
@@ -108,12 +102,7 @@ def get(connection: ConnectionSettings, id: str, index: str) -> None:
 @_trust
 @connection_options
 def update(
-    connection: ConnectionSettings,
-    id: str,
-    index: str,
-    changes: tuple[str, ...],
-    remove: tuple[str, ...],
-    **how: Any,
+    connection: ConnectionSettings, id: str, index: str, changes: tuple[str, ...], remove: tuple[str, ...], **how: Any
 ) -> None:
     """Change fields of a document, which is encoded anew.
 

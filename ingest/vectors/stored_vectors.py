@@ -176,8 +176,7 @@ class StoredVectors:
         sparse = dense = pq = None
         if self.manifest.sparse is not None:
             sparse = SparseVectors.concat(
-                [shard.sparse.take(np.array([row])) for shard, row in rows if shard.sparse is not None],
-                self.vocabulary,
+                [shard.sparse.take(np.array([row])) for shard, row in rows if shard.sparse is not None], self.vocabulary
             )
         if self.manifest.dense is not None:
             dense = np.stack([shard.dense[row] for shard, row in rows if shard.dense is not None])

@@ -148,13 +148,7 @@ def existing_target(client: OpenSearch, index: str) -> Target:
 
 
 def _check_existing(
-    client: OpenSearch,
-    index: str,
-    wrote: IndexMeta,
-    asked: dict[str, Any],
-    *,
-    keep_replicas: bool,
-    store_vectors: bool,
+    client: OpenSearch, index: str, wrote: IndexMeta, asked: dict[str, Any], *, keep_replicas: bool, store_vectors: bool
 ) -> None:
     """Raise InputError for settings that were asked for and that an index has or has not for good.
 

@@ -151,10 +151,7 @@ def _translate_block(where: str, request: str, kind: str, reason: str) -> Cluste
 def _translate_unauthenticated(where: str, attempt: Attempt | None) -> ClusterError:
     credentials = attempt.credentials if attempt else None
     if credentials == "password":
-        return ClusterError(
-            f"{where} rejected the user and password (401)",
-            f"check both: {SET_CREDENTIALS}",
-        )
+        return ClusterError(f"{where} rejected the user and password (401)", f"check both: {SET_CREDENTIALS}")
     if credentials == "token":
         return ClusterError(f"{where} rejected the token (401)", "it may have expired: set a fresh one in OSN_TOKEN")
     if credentials == "aws":

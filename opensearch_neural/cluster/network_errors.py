@@ -175,8 +175,7 @@ def _translate_tls(text: str, where: str) -> ClusterError:
         "PACKET_LENGTH_TOO_LONG",
     ):
         return ClusterError(
-            f"{where} does not speak TLS",
-            f"is it plain HTTP? then use {re.sub('^https:', 'http:', where)}",
+            f"{where} does not speak TLS", f"is it plain HTTP? then use {re.sub('^https:', 'http:', where)}"
         )
     if "CERTIFICATE_REQUIRED" in name or "HANDSHAKE_FAILURE" in name or "BAD_CERTIFICATE" in name:
         return ClusterError(

@@ -83,15 +83,7 @@ def start(
     export OSN_URL=$(osn node start --heap 2g)
     """
     running = local_node.start(
-        profile,
-        nodes,
-        port,
-        data,
-        heap,
-        name=name,
-        settings=_settings(settings) or None,
-        timeout=timeout,
-        report=_say,
+        profile, nodes, port, data, heap, name=name, settings=_settings(settings) or None, timeout=timeout, report=_say
     )
     click.echo(running.url)
 

@@ -151,13 +151,7 @@ class Bm25Sparse(Windowed):
         how = WeightedSum.of(self.opened)
         tokens, weight = self.tokens(text, how.tokens), how.weight / self.scale
         return queries.bm25_sparse(
-            text,
-            tokens,
-            weight=weight,
-            window=window,
-            plugin=self.opened.plugin,
-            forward=self.opened.forward,
-            **page,
+            text, tokens, weight=weight, window=window, plugin=self.opened.plugin, forward=self.opened.forward, **page
         )
 
 

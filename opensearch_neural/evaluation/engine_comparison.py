@@ -232,12 +232,7 @@ def common_only(
 
 
 def certified_queries(
-    client: OpenSearch,
-    opened: Engines,
-    engine: str,
-    texts: Iterable[str],
-    *,
-    progress: Advance | None = None,
+    client: OpenSearch, opened: Engines, engine: str, texts: Iterable[str], *, progress: Advance | None = None
 ) -> list[bool] | None:
     """Of each query, whether its page of 10 is certainly that of all documents (`queries.certified`); None of an engine that
     knows no such proof."""

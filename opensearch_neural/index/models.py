@@ -99,10 +99,7 @@ class IndexModels:
         from opensearch_neural.models.sparse import load_sparse
 
         encoder = load_sparse(
-            self._place("sparse"),
-            device=self.device,
-            dtype=self.dtype,
-            trust_remote_code=self.trust_remote_code,
+            self._place("sparse"), device=self.device, dtype=self.dtype, trust_remote_code=self.trust_remote_code
         )
         self._check("sparse", encoder.info.hash)
         wrote = self.record.sparse if self.record else None

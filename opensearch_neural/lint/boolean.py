@@ -6,10 +6,7 @@ from opensearch_neural.lint.clause_count import HOLDERS
 from opensearch_neural.lint.findings import Path
 from opensearch_neural.lint.neighbours import neighbours_only
 from opensearch_neural.lint.request import Body, Request
-from opensearch_neural.lint.values import (
-    as_list,
-    as_object,
-)
+from opensearch_neural.lint.values import as_list, as_object
 
 
 def bool_(request: Request, inner: Body, path: Path) -> None:

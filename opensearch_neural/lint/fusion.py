@@ -7,10 +7,7 @@ from typing import Any
 from opensearch_neural.lint.clause_count import children
 from opensearch_neural.lint.findings import Path, Verdict
 from opensearch_neural.lint.request import Body, Request
-from opensearch_neural.lint.values import (
-    as_list,
-    as_object,
-)
+from opensearch_neural.lint.values import as_list, as_object
 
 NORMALIZATION = "normalization-processor"
 RANKER = "score-ranker-processor"

@@ -9,13 +9,7 @@ from opensearch_neural.lint.clause_count import HOLDERS
 from opensearch_neural.lint.findings import Path, Verdict
 from opensearch_neural.lint.fusion import NORMALIZATION, RANKER
 from opensearch_neural.lint.request import Body, Request
-from opensearch_neural.lint.values import (
-    as_list,
-    as_number,
-    as_object,
-    number_or,
-    sort_field,
-)
+from opensearch_neural.lint.values import as_list, as_number, as_object, number_or, sort_field
 
 MOST_HYBRID_QUERIES = 5
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 from opensearch_neural.lint.clause_count import count
 from opensearch_neural.lint.findings import Path
 from opensearch_neural.lint.request import Body, Request
-from opensearch_neural.lint.values import (
-    as_number,
-    number_or,
-    sorts_by_score,
-)
+from opensearch_neural.lint.values import as_number, number_or, sorts_by_score
 
 MOST_CLAUSES = 1024
 

@@ -8,12 +8,7 @@ from typing import Any
 
 from opensearch_neural.lint.findings import Path
 from opensearch_neural.lint.request import Body, Request
-from opensearch_neural.lint.values import (
-    as_list,
-    as_number,
-    as_object,
-    float32,
-)
+from opensearch_neural.lint.values import as_list, as_number, as_object, float32
 
 MOST_NEIGHBOURS = 10_000
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from opensearch_neural import forward_index
 from opensearch_neural.lint.findings import Path, Verdict
 from opensearch_neural.lint.request import Body, Request
-from opensearch_neural.lint.values import (
-    as_object,
-)
+from opensearch_neural.lint.values import as_object
 from opensearch_neural.look_up_table import SCRIPT, WEIGHTED_SCRIPT, PackedTable
 
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from opensearch_neural.lint.findings import Path
 from opensearch_neural.lint.request import Body, Request
-from opensearch_neural.lint.values import (
-    as_number,
-    as_object,
-    number_or,
-    sorts_by_score,
-)
+from opensearch_neural.lint.values import as_number, as_object, number_or, sorts_by_score
 
 
 def rescoring(request: Request) -> None:

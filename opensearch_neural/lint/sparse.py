@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from opensearch_neural.lint.findings import Path
 from opensearch_neural.lint.request import Body, Request
-from opensearch_neural.lint.values import (
-    as_object,
-)
+from opensearch_neural.lint.values import as_object
 from opensearch_neural.lint.weights import check_weight
 
 SEISMIC_IDS = 32_768

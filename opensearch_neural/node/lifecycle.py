@@ -114,12 +114,7 @@ def _cluster_to_join(name: str, request: launch.StartRequest) -> ClusterState | 
 
 
 def _start_missing(
-    cluster: ClusterState | None,
-    request: launch.StartRequest,
-    name: str,
-    attached: bool,
-    timeout: float,
-    report: Say,
+    cluster: ClusterState | None, request: launch.StartRequest, name: str, attached: bool, timeout: float, report: Say
 ) -> ClusterState:
     """Start the nodes of `cluster` that do not run, or all of a new one. If that fails, all of them are ended again."""
     profile = profile_named(cluster.profile if cluster else request.profile or launch.DEFAULT_PROFILE)
