@@ -170,6 +170,27 @@ EXPECTED = {
             "student.document_length": 512,
         },
     ),
+    "splade": Recipe(
+        "sparse",
+        SparseConfig,
+        {
+            "student.queries": "network",
+            "regularization.query_weight": 0.5,
+            "regularization.weight": 0.2,  # .4 of the mean of two slots
+            "regularization.flops": "slot",
+            "objective.margin_mse": 1.0,
+            "objective.normalize_teachers": False,
+            "objective.teacher_scale": 1.0,
+            "candidates.negatives": 1,
+            "training.steps": 150_000,
+            "training.batch_size": 128,
+            "training.learning_rate": 2e-5,
+            "training.warmup": 6000.0,
+            "training.weight_decay": 0.01,
+            "training.max_gradient_norm": None,
+            "document_length": 256,
+        },
+    ),
     "jpq": Recipe(
         "jpq",
         JpqConfig,
@@ -319,6 +340,7 @@ def test_the_tome_recipes_take_two_steps_a_stage(name: str, tmp_path: Path, beir
             ],
         ),
         ("bm25-sparse", ["student.frozen_layers=1", "selection.hold_back=null"]),
+        ("splade", ["objective.teachers=[lexical]", "selection.hold_back=null"]),
     ],
 )
 def test_a_sparse_recipe_takes_two_steps_a_stage(name: str, changed: list[str], tmp_path: Path, beir: Path) -> None:

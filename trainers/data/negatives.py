@@ -25,7 +25,6 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.measures import rank
 from opensearch_neural.evaluation.run_files import read_run
 from opensearch_neural.models.directory import locate, model_info
-from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.retrievers import Retriever, Run
 from trainers.common.resumable_chunks import Chunk, summary, write_in_chunks
 from trainers.data.examples import TrainingData
@@ -202,10 +201,10 @@ def open_retriever(
 
     "bm25" (bm25s); "dense:MODEL" (exact, inner product of the model's vectors); "multi-layer:MODEL" (exact, the largest
     over a document's vectors); "quantized:MODEL" (exact, over the codes of its documents); "sparse:MODEL" (exact, also a
-    lexical model); "opensearch:INDEX:ENGINE" (an index that `osn ingest` wrote, on the cluster of the environment,
-    and an engine of `osn search`); "tome:URLS", the folder of `osn model urls`, whose model is found by its hash;
-    "run:FILE", a TREC run of any other engine. cache: a folder that keeps the documents' vectors, so that an interrupted
-    run need not encode again.
+    lexical model, or a SPLADE whose network encodes queries); "opensearch:INDEX:ENGINE" (an index that `osn ingest` wrote,
+    on the cluster of the environment, and an engine of `osn search`); "tome:URLS", the folder of `osn model urls`, whose
+    model is found by its hash; "run:FILE", a TREC run of any other engine. cache: a folder that keeps the documents'
+    vectors, so that an interrupted run need not encode again.
 
     Raises InputError for another name, ModelError as the models do, ClusterError as the cluster does.
     """
@@ -276,22 +275,21 @@ def _multi_layer(name: str, documents: TextStore, cache: Path | None, device: st
 
 
 def _sparse(name: str, documents: TextStore, cache: Path | None, device: str | None, batch_size: int) -> Retriever:
-    from opensearch_neural.models.sparse import load_sparse
     from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
     from trainers.data.embedding_cache import sparse_vectors
+    from trainers.data.teacher_models import sparse_sides
 
-    encoder = load_sparse(name, device=device)
-
-    def encode(texts: Sequence[str]) -> SparseVectors:
-        return encoder.encode_documents(texts, batch_size=batch_size)
-
+    folder = locate(name)
+    sides = sparse_sides(name, folder, device, batch_size, None)
     vectors: Any
     if cache is None:
-        vectors = encode(list(documents.values()))
+        vectors = sides.documents(list(documents.values()))
     else:
-        path = cache / "documents"
-        vectors = sparse_vectors(encode, documents, path, model=encoder.info, vocabulary=encoder.vocabulary)
-    return ExactSparseRetriever(documents.ids, vectors, encoder.query.encode)
+        info = model_info(folder, name=name, kind="sparse")
+        vectors = sparse_vectors(
+            sides.documents, documents, cache / "documents", model=info, vocabulary=sides.vocabulary
+        )
+    return ExactSparseRetriever(documents.ids, vectors, lambda text: sides.queries([text]).row(0))
 
 
 BUILDERS = {"dense": _dense, "multi-layer": _multi_layer, "quantized": _quantized, "sparse": _sparse}

@@ -1,4 +1,4 @@
-"""Batches for the sparse student: queries as weighted columns, documents as token ids, what teachers say."""
+"""Batches for the sparse student: queries as weighted columns (or token ids), documents as token ids, what teachers say."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainers.data.texts import TextStore
 from trainers.data.tokenized import PART_OVERHEAD, padded_parts, padding_id
 from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.settings import SparseConfig
-from trainers.sparse.student import DocumentPart, SparseBatch, SparseStudent, SparseTargets
+from trainers.sparse.student import SparseBatch, SparsePart, SparseStudent, SparseTargets
 from trainers.sparse.tiled_head import Columns, sample_columns
 
 
@@ -52,6 +52,7 @@ class SparseCollate:
         self.known = [KnownPositives(data) for data in sets]
         self.all_columns, self.size = student.columns, len(student.head.weight)
         self.settings, self.to_impacts = student.student, student.to_impacts
+        self.encodes_queries = student.encodes_queries
         self.bm25: list[Bm25OfSet] = []
         if objective.base == "bm25" and not student.to_impacts:
             self.bm25 = [Bm25OfSet(data) for data in sets]
@@ -87,15 +88,18 @@ class SparseCollate:
             )
         elif self.ensemble is not None:
             targets.teacher = self.ensemble.of_candidates(drawn.own)
+        parts = {"document": self._parts(tokens["document"].rows(drawn.own_documents), targets.columns)}
+        if self.encodes_queries:
+            parts["query"] = self._parts(tokens["query"].rows([item.query for item in drawn.own]), None)
         return SparseBatch(
             ids=[f"{data.name}/{data.queries.ids[item.query]}" for item in drawn.own],
-            parts={"document": self._parts(tokens["document"].rows(drawn.own_documents), targets.columns)},
+            parts=parts,
             targets=targets,
         )
 
-    def _parts(self, documents: Sequence[npt.NDArray[np.int32]], columns: Tensor | None) -> list[DocumentPart]:
-        parts = padded_parts(documents, padding=self.padding, overhead=self.overhead, largest=self.chunk_size)
-        return [DocumentPart(part.input_ids, part.attention_mask, part.position, columns) for part in parts]
+    def _parts(self, texts: Sequence[npt.NDArray[np.int32]], columns: Tensor | None) -> list[SparsePart]:
+        parts = padded_parts(texts, padding=self.padding, overhead=self.overhead, largest=self.chunk_size)
+        return [SparsePart(part.input_ids, part.attention_mask, part.position, columns) for part in parts]
 
     def _columns(
         self, items: Sequence[Drawn], queries: Sequence[npt.NDArray[Any]], pieces: Sequence[npt.NDArray[Any]]

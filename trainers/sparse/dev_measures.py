@@ -61,10 +61,12 @@ class DevRetrieval:
         documents = {id(dev.documents): self._encoded(student, dev.documents) for dev in self.sets}
         self.sparsity = []
         alone, summed = partial(self._alone, student, documents), partial(self._sum, student, documents)
-        if student.objective.base is None:
-            measures = dev_measures(self.sets, alone) | self._named(SUM, summed)
-        else:
+        if student.objective.base is not None:
             measures = dev_measures(self.sets, summed) | self._named(ALONE, alone)
+        else:
+            measures = dev_measures(self.sets, alone)
+            if not student.encodes_queries:  # No search adds a SPLADE to BM25.
+                measures |= self._named(SUM, summed)
         means = {name: float(np.mean([sparsity[name] for sparsity in self.sparsity])) for name in self.sparsity[0]}
         return measures | means | self.baselines
 
@@ -90,9 +92,12 @@ class DevRetrieval:
     ) -> Run:
         lexicon, documents = self._lexicon(student, texts), encoded[id(texts)]
         impacts = lexicon.impacts(list(texts.values()))
-        asked = [lexicon.encoder.query.encode(text) for text in queries.values()]
+        encode = _query_encoder(student, lexicon, list(queries.values()))
+        asked = [encode(text) for text in queries.values()]
         self.sparsity.append(sparsity_of(documents, impacts, asked, student.vocabulary))
-        return _ranked(lexicon, documents, student.vocabulary, queries, texts)
+        if student.encodes_queries:
+            self.sparsity[-1]["query terms"] = float(np.mean([len(query) for query in asked]))
+        return _ranked(encode, documents, student.vocabulary, queries, texts)
 
     def _sum(
         self,
@@ -103,14 +108,14 @@ class DevRetrieval:
     ) -> Run:
         """Every document by BM25 + weight · sparse."""
         lexicon, documents, bm25 = self._lexicon(student, texts), encoded[id(texts)], self.bm25[id(texts)]
-        weight = student.objective.sparse_weight
+        weight, encode = student.objective.sparse_weight, _query_encoder(student, lexicon, list(queries.values()))
         if student.objective.base is None:
             # As `osn search` has it: in units of what the model says of known items.
             weight = WeightedSum.weight / _scale(lexicon, documents, bm25, texts)
         ids, order = list(texts), id_order(list(texts))
         run: Run = {}
         for (query, text), scores in zip(queries.items(), bm25.scores(list(queries.values())), strict=True):
-            scores = scores + weight * (documents @ _query_vector(lexicon, text, documents.shape[1]))
+            scores = scores + weight * (documents @ _query_vector(lexicon, encode(text), documents.shape[1]))
             ranked, ranked_scores = best(scores, order, DEPTH)
             hits = zip(ranked.tolist(), ranked_scores.tolist(), strict=True)
             run[query] = {ids[at]: score for at, score in hits if score > 0}
@@ -124,7 +129,7 @@ class DevRetrieval:
         lexicon = self._lexicon(student, texts)
         impacts = lexicon.impacts(list(texts.values()))
         documents = impacts if name == "word-piece BM25" else (impacts > 0).astype(np.float32)
-        return _ranked(lexicon, documents, lexicon.encoder.vocabulary, queries, texts)
+        return _ranked(lexicon.encoder.query.encode, documents, lexicon.encoder.vocabulary, queries, texts)
 
 
 def _scale(lexicon: Lexicon, documents: csr_matrix, bm25: BM25Retriever, texts: Mapping[str, str]) -> float:
@@ -135,27 +140,40 @@ def _scale(lexicon: Lexicon, documents: csr_matrix, bm25: BM25Retriever, texts: 
     sentences = [own_sentence(contents[row], chosen) for row in rows]
     ratios: list[float] = []
     for row, sentence, scores in zip(rows, sentences, bm25.scores(sentences), strict=True):
-        sparse = float((documents[row] @ _query_vector(lexicon, sentence, documents.shape[1]))[0])
+        query = lexicon.encoder.query.encode(sentence)
+        sparse = float((documents[row] @ _query_vector(lexicon, query, documents.shape[1]))[0])
         if sparse > 0 and scores[row] > 0:
             ratios.append(sparse / float(scores[row]))
     return median(ratios) if ratios else 1.0
 
 
-def _query_vector(lexicon: Lexicon, text: str, size: int) -> npt.NDArray[np.float32]:
+def _query_encoder(
+    student: SparseStudent, lexicon: Lexicon, queries: Sequence[str]
+) -> Callable[[str], Mapping[str, float]]:
+    """What encodes each of `queries`: the table, or the student's network."""
+    if not student.encodes_queries:
+        return lexicon.encoder.query.encode
+    return dict(zip(queries, student.vectors(queries).rows(), strict=True)).__getitem__
+
+
+def _query_vector(lexicon: Lexicon, query: Mapping[str, float], size: int) -> npt.NDArray[np.float32]:
     """(vocabulary,), the weights of a query's tokens."""
-    query = lexicon.encoder.query
     vector = np.zeros(size, dtype=np.float32)
-    for token, weight in query.encode(text).items():
-        vector[query.tokenizer.token_to_id(token)] = weight
+    for token, weight in query.items():
+        vector[lexicon.encoder.query.tokenizer.token_to_id(token)] = weight
     return vector
 
 
 def _ranked(
-    lexicon: Lexicon, documents: csr_matrix, vocabulary: list[str], queries: Mapping[str, str], texts: Mapping[str, str]
+    encode: Callable[[str], Mapping[str, float]],
+    documents: csr_matrix,
+    vocabulary: list[str],
+    queries: Mapping[str, str],
+    texts: Mapping[str, str],
 ) -> Run:
     rows = csr_matrix(documents[:, : len(vocabulary)])
     vectors = SparseVectors(rows.indptr, rows.indices, rows.data, vocabulary)
-    return ExactSparseRetriever(list(texts), vectors, lexicon.encoder.query.encode).retrieve(queries, DEPTH)
+    return ExactSparseRetriever(list(texts), vectors, encode).retrieve(queries, DEPTH)
 
 
 def sparsity_of(

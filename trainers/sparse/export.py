@@ -1,4 +1,4 @@
-"""The files of a sparse model: a Router that `SparseEncoder(folder)` loads."""
+"""The files of a sparse model, which `SparseEncoder(folder)` loads: a Router, or of a SPLADE the network alone."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.models import sparse as sparse_models
 from opensearch_neural.models.inference_free import Activation, write_inference_free
+from opensearch_neural.models.pretrained import quiet_loading
 from trainers.encoders import backbones
 from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.settings import StudentSettings
@@ -26,7 +27,7 @@ def write_model(
     settings: StudentSettings,
     folder: Path,
 ) -> None:
-    """Write what `load_sparse` and `SparseEncoder(folder)` read.
+    """Write what `SparseEncoder(folder)` reads, and `load_sparse` where queries have a table.
 
     model: the masked language model without its last layer, which is `head` and belongs at `head_names`.
     """
@@ -37,12 +38,32 @@ def write_model(
     finally:
         sparse_models.put_last_layer(model, head_names, nn.Identity())
     activation: Activation = "log1p_relu" if settings.double_log else "relu"
-    write_inference_free(
-        temporary,
-        folder,
-        lexicon.encoder.query.weights,
-        activation=activation,
-        max_active=settings.max_active,
-        max_length=settings.document_length,
-    )
+    if settings.queries == "network":
+        _write_siamese(temporary, folder, activation, settings)
+    else:
+        write_inference_free(
+            temporary,
+            folder,
+            lexicon.encoder.query.weights,
+            activation=activation,
+            max_active=settings.max_active,
+            max_length=settings.document_length,
+        )
     shutil.rmtree(temporary)
+
+
+def _write_siamese(masked_lm: Path, folder: Path, activation: Activation, settings: StudentSettings) -> None:
+    """A SPLADE whose one network encodes queries and documents."""
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+    with quiet_loading():
+        network = Transformer(str(masked_lm), transformer_task="fill-mask", max_seq_length=settings.document_length)
+        model = SparseEncoder(
+            modules=[network, SpladePooling("max", activation_function=activation)],
+            similarity_fn_name="dot",
+            device="cpu",
+            max_active_dims=settings.max_active,
+        )
+        model.save_pretrained(str(folder), create_model_card=False)

@@ -10,6 +10,7 @@ from trainers.common.objective import ObjectiveSettings
 from trainers.common.schedules import FOLDER, quadratic_ramp
 from trainers.common.settings import TrainingSettings
 from trainers.data.sets import DevSettings, QuestionSet
+from trainers.encoders.tower import Role
 
 STUDENT = "student"
 """As a miner: the student of the fine-tuning stage, trained without pre-training (section 4.2)."""
@@ -24,6 +25,8 @@ class StudentSettings:
 
     activation: Activation | None = None
     """log(1 + ReLU(x)), or log(1 + log(1 + ReLU(x))); null keeps a sparse start's own, and takes log elsewhere"""
+    queries: Literal["table", "network"] = "table"
+    """what weighs a query's tokens: the table that `idf` says, or the network, as it does documents' (a SPLADE, to teach)"""
     idf: str = "train"
     """of "train" documents, each set's "own" in training, the "start"'s, "none" (every token 1), or an idf.json"""
     idf_rate: float | None = None
@@ -35,11 +38,11 @@ class StudentSettings:
     columns: int = 1024
     """vocabulary entries drawn beside the queries'"""
     max_active: int | None = None
-    """a document keeps so many terms, its heaviest, in use, and with head "full" in training; null keeps all"""
+    """a text keeps so many terms, its heaviest, in use, and with head "full" in training; null keeps all"""
     document_length: int = 256
-    """tokens read of a document when the model is used"""
+    """tokens read of a document when the model is used; of a query, too, where the network encodes it"""
     query_length: int = 64
-    """tokens read of a query in training; in use the tokenizer's own limit holds"""
+    """tokens read of a query in training; in use the tokenizer's own limit holds for the table"""
     dropout: float | None = None
     """in the place of the backbone's own; null keeps that"""
     frozen_layers: int = 0
@@ -54,6 +57,10 @@ class StudentSettings:
             raise ValueError("idf_rate must be above 0, and trains one table: idf must not be own")
         if self.max_active is not None and self.max_active < 1:
             raise ValueError(f"max_active must be at least 1, not {self.max_active}")
+        if self.queries == "network" and self.head != "full":
+            raise ValueError("any term may be in a query that the network encodes: queries network needs head full")
+        if self.queries == "network" and (self.idf != "train" or self.idf_rate is not None):
+            raise ValueError("idf and idf_rate are about the table of queries: with queries network there is none")
 
     @property
     def double_log(self) -> bool:
@@ -113,6 +120,8 @@ class RegularizationSettings:
 
     weight: float = 1e-3
     """λ; it does not carry over between the two kinds of FLOPS"""
+    query_weight: float | None = None
+    """λ of queries that the network encodes, whose FLOPS are over all of them at once; null is `weight`"""
     flops: Literal["batch", "slot"] = "batch"
     """over all documents at once, as in sentence-transformers, or of each candidate slot, summed, as in the paper's code"""
     least_terms: int | None = None
@@ -125,20 +134,22 @@ class RegularizationSettings:
     def __post_init__(self) -> None:
         if self.least_terms is not None and self.least_terms < 1:
             raise ValueError(f"least_terms must be at least 1, not {self.least_terms}")
-        if self.weight < 0 or not 0 <= self.delay <= 1 or not 0 <= self.ramp <= 1:
+        if min(self.weight, self.query_weight or 0) < 0 or not 0 <= self.delay <= 1 or not 0 <= self.ramp <= 1:
             raise ValueError(
-                f"weight {self.weight}, delay {self.delay}, ramp {self.ramp}: none below 0, shares up to 1"
+                f"weight {self.weight}, query_weight {self.query_weight}, delay {self.delay}, ramp {self.ramp}: "
+                "none below 0, shares up to 1"
             )
 
     @property
     def whole_from(self) -> float:
         """The share of the steps from which λ has its whole weight: 1 at most."""
-        return min(1.0, self.delay + self.ramp) if self.weight else 0.0
+        return min(1.0, self.delay + self.ramp) if self.weight or self.query_weight else 0.0
 
-    def at(self, step: int, steps: int) -> float:
-        """λ at a step."""
+    def at(self, step: int, steps: int, role: Role = "document") -> float:
+        """λ of a role at a step."""
+        weight = self.weight if role == "document" or self.query_weight is None else self.query_weight
         late = step - self.delay * steps
-        return 0.0 if late < 0 else self.weight * quadratic_ramp(round(late), steps=round(self.ramp * steps))
+        return 0.0 if late < 0 else weight * quadratic_ramp(round(late), steps=round(self.ramp * steps))
 
 
 @dataclass(slots=True)
@@ -202,6 +213,12 @@ class SparseConfig(StageSettings):
     selection: DevSettings = field(default_factory=DevSettings)
     cache: Path | None = None
     """made questions, teachers' scores, mined negatives, warm-ups: may be shared; null hides it in the output"""
+
+    def __post_init__(self) -> None:
+        for stage in (self, self.pretraining):
+            if stage is not None and stage.regularization.query_weight is not None and self.student.queries == "table":
+                raise ValueError("regularization.query_weight is of queries that the network encodes: student.queries")
+        StageSettings.__post_init__(self)
 
     @property
     def folder(self) -> Path:

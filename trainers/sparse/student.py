@@ -1,7 +1,8 @@
 """The student that `osn train sparse` trains: documents become weighted word pieces, scored with IDF inside the match.
 
 "Towards Competitive Search Relevance For Inference-Free Learned Sparse Retrievers" (`inference-free-sparse`), sections 3
-and 4.1. Beyond the paper, BM25 may be added to the scores that the loss compares (`objective.base`).
+and 4.1. Beyond the paper, BM25 may be added to the scores that the loss compares (`objective.base`), and the network may
+encode queries, too (`student.queries`): SPLADE (Formal et al. 2021, "SPLADE v2"), which teaches inference-free students.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ SILENT = -1e4
 
 
 @dataclass
-class DocumentPart(Part):
-    """Documents that are encoded together."""
+class SparsePart(Part):
+    """Texts that are encoded together."""
 
     columns: Tensor | None = None
     """(columns,) int64, the vocabulary entries that are computed, ascending; None is all of them"""
@@ -74,14 +75,15 @@ class SparseTargets:
 
 @dataclass
 class SparseBatch(CachedBatch):
-    """The one role: "document"."""
+    """Roles: "document", and "query" where the network encodes queries."""
 
-    parts: dict[str, list[DocumentPart]]
+    parts: dict[str, list[SparsePart]]
     targets: SparseTargets
 
 
 class SparseStudent(CachedModel):
-    """Documents under a sum of distillation and contrastive terms and the FLOPS regularizer; queries are not encoded.
+    """Documents under a sum of distillation and contrastive terms and the FLOPS regularizer; queries are not encoded, or
+    (`student.queries` "network") as documents are.
 
     model: a masked language model, whose last layer becomes `head`. to_impacts: the loss is the regression of a warm-up.
     """
@@ -126,6 +128,11 @@ class SparseStudent(CachedModel):
             module.requires_grad_(False)
 
     @property
+    def encodes_queries(self) -> bool:
+        """Whether the loss compares queries as the network encodes them."""
+        return self.student.queries == "network" and not self.to_impacts
+
+    @property
     def lexicon(self) -> Lexicon:
         """The statistics that the student is used with, its table as it stands."""
         if self.log_idf is None:
@@ -148,19 +155,19 @@ class SparseStudent(CachedModel):
             self.head.bias[self._silent.to(self.head.bias.device)] = SILENT
 
     def weights(self, input_ids: Tensor, attention_mask: Tensor, columns: Tensor | None = None) -> Tensor:
-        """The learned weights of documents: (documents, columns)."""
+        """The learned weights of texts: (texts, columns)."""
         hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
         logits = largest_logits(
             hidden, attention_mask, self.head.weight, self.head.bias, columns, revive=self.student.revive
         )
         return activation(logits, double_log=self.student.double_log)
 
-    def encode(self, role: str, part: DocumentPart) -> Encoded:
+    def encode(self, role: str, part: SparsePart) -> Encoded:
         weights = self.weights(part.input_ids, part.attention_mask, part.columns)
         return Encoded(weights if part.columns is not None else self._heaviest(weights))
 
     def _heaviest(self, weights: Tensor) -> Tensor:
-        """The `max_active` largest weights of each document, the others 0: (documents, vocabulary)."""
+        """The `max_active` largest weights of each text, the others 0: (texts, vocabulary)."""
         most = self.student.max_active
         if most is None or most >= weights.shape[1]:
             return weights
@@ -168,7 +175,8 @@ class SparseStudent(CachedModel):
         return torch.where(weights >= least, weights, 0.0)
 
     def losses(self, vectors: dict[str, Tensor], targets: SparseTargets) -> Losses:
-        """vectors: "document" (documents, columns), the learned weights of this process's documents."""
+        """vectors: the learned weights of this process's texts: "document" (documents, columns), and where the network
+        encodes queries "query" (queries, columns)."""
         learned = gather(vectors["document"])
         present, shares, impacts = targets.present, targets.shares, targets.impacts
         if self.to_impacts:
@@ -176,7 +184,8 @@ class SparseStudent(CachedModel):
             error = torch.where(present, learned - impacts, 0.0).square().sum() / present.sum()
             return Losses({"impacts": error}, self._sparsity(learned, present, shares))
         candidates, objective = targets.candidates, self.objective
-        scores = self._queries(targets) @ learned.T
+        queries = vectors["query"] if self.encodes_queries else self._weighed(targets)
+        scores = queries @ learned.T
         if targets.base is not None:
             scores = targets.base + objective.sparse_weight * scores
         terms: dict[str, Tensor] = {}
@@ -192,9 +201,15 @@ class SparseStudent(CachedModel):
             "flops_unweighted": flops.detach(),
             "lambda": torch.tensor(factor, device=flops.device),
         }
+        if self.encodes_queries:
+            everyone = gather(queries)
+            flops = losses.flops(everyone)
+            terms["query_flops"] = self.regularization.at(self.progress.step, self.progress.steps, "query") * flops
+            measures["query_flops_unweighted"] = flops.detach()
+            measures["query_active"] = (everyone.detach() > 0).float().sum(dim=1).mean()
         return Losses(terms, measures | self._sparsity(learned, present, shares))
 
-    def _queries(self, targets: SparseTargets) -> Tensor:
+    def _weighed(self, targets: SparseTargets) -> Tensor:
         """(queries, columns), each token's IDF, as the table stands."""
         if self.log_idf is None:
             return targets.query
