@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Drawn(Document):
+class DrawnDocument(Document):
     """A document with its vectors. token_ids, weights: (tokens,); dense: (dimension,)."""
 
     token_ids: NDArray[np.int32] | None = None
@@ -68,12 +68,12 @@ class Resampler:
         self._words = [document.text.split() for document in documents]
         self._of_word: dict[str, tuple[int, ...]] = {}
 
-    def real(self, number: int) -> Drawn:
+    def real(self, number: int) -> DrawnDocument:
         """One of the real documents, with its vectors."""
         document = self.documents[number]
         row = self._row(number)
         dense = self.vectors.dense
-        return Drawn(
+        return DrawnDocument(
             document.id,
             document.text,
             document.title,
@@ -84,7 +84,7 @@ class Resampler:
             dense=None if dense is None else dense[number],
         )
 
-    def draw(self, number: int, attempt: int = 0) -> Drawn:
+    def draw(self, number: int, attempt: int = 0) -> DrawnDocument:
         """A new document."""
         random_ = random.Random(f"{self.seed}/{number}/{attempt}")
         first, second = random_.sample(range(len(self.documents)), 2)
@@ -101,7 +101,7 @@ class Resampler:
                 at += 1
             text.append(word)
         real = self.documents[first]
-        made = Drawn(f"drawn-{number:09d}", " ".join(text), real.title, real.url, dict(real.fields))
+        made = DrawnDocument(f"drawn-{number:09d}", " ".join(text), real.title, real.url, dict(real.fields))
         if self.vectors.sparse is not None:
             kept = [word for word in distinct if word not in gone] + real.title.split()
             made.token_ids, made.weights = self._mixed(first, second, kept, gone, came, random_)
@@ -114,7 +114,7 @@ class Resampler:
             made.dense = (mixed * length).astype(np.float32)
         return made
 
-    def take(self, count: int) -> Iterator[Drawn]:
+    def take(self, count: int) -> Iterator[DrawnDocument]:
         """`count` documents: the real ones, then drawn ones; no text twice."""
         seen: set[int] = set()
         taken = 0
@@ -196,7 +196,7 @@ class DrawnVectors:
     query_weights: Mapping[str, float] = field(default_factory=dict)
 
     def vectors(self, documents: Sequence[Document]) -> Vectors:
-        drawn = [document for document in documents if isinstance(document, Drawn)]
+        drawn = [document for document in documents if isinstance(document, DrawnDocument)]
         sparse = dense = None
         if drawn and drawn[0].token_ids is not None:
             rows = [self._pruned(document) for document in drawn]
@@ -210,7 +210,7 @@ class DrawnVectors:
             dense = np.stack([document.dense for document in drawn if document.dense is not None])
         return Vectors(sparse, dense)
 
-    def _pruned(self, document: Drawn) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    def _pruned(self, document: DrawnDocument) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         assert document.token_ids is not None and document.weights is not None
         if self.prune is None or not len(document.token_ids):
             return document.token_ids, document.weights

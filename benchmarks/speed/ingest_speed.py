@@ -57,12 +57,12 @@ OSN = "osn"
 SHORT = "osn, short weights"
 ARMS = (BASELINE, OSN, SHORT)
 
-Documents = Sequence[tuple[str, dict[str, Any]]]
+Sources = Sequence[tuple[str, dict[str, Any]]]
 """(id, source) as they are to be indexed."""
 
 
 @dataclass(frozen=True)
-class Sizes:
+class WritingSizes:
     """How much is measured."""
 
     rounds: int = 10
@@ -75,11 +75,11 @@ class Sizes:
     """Documents after which it is looked at first."""
 
 
-QUICK = Sizes(rounds=2, memory=30_000)
+QUICK = WritingSizes(rounds=2, memory=30_000)
 
 
 @dataclass(frozen=True)
-class Memory:
+class IngestMemory:
     """What an ingest needed."""
 
     first: int
@@ -104,7 +104,7 @@ def ingest_speed(
     connection: ConnectionSettings, data: Path, rounds: int | None, memory_docs: int | None, quick: bool, out: Path
 ) -> None:
     """Measure writing speed beside opensearch-py, and how memory grows with the corpus."""
-    sizes = QUICK if quick else Sizes()
+    sizes = QUICK if quick else WritingSizes()
     rounds = rounds or sizes.rounds
     memory_docs = sizes.memory if memory_docs is None else memory_docs
     with reachable(connection, f"osn-bench-{os.getpid()}") as settings:
@@ -123,7 +123,7 @@ def ingest_speed(
         say(f"wrote {summary.write(out)}")
 
 
-def prepared(corpus: Path) -> tuple[Documents, Documents]:
+def prepared(corpus: Path) -> tuple[Sources, Sources]:
     """The corpus with lexical vectors in memory: with the weights as the model gives them, and with short ones."""
     from ingest.vectorizers import Encoders
     from ingest.writing.bulk_actions import prepare
@@ -141,9 +141,9 @@ def prepared(corpus: Path) -> tuple[Documents, Documents]:
     return full, short
 
 
-def race(client: OpenSearch, full: Documents, short: Documents, rounds: int, sizes: Sizes) -> dict[str, Timed]:
+def race(client: OpenSearch, full: Sources, short: Sources, rounds: int, sizes: WritingSizes) -> dict[str, Timed]:
     """Every arm once a round, in an order that changes; one round before, which warms the node up, does not count."""
-    work: dict[str, tuple[Callable[[OpenSearch, str, Documents, Sizes], None], Documents]] = {
+    work: dict[str, tuple[Callable[[OpenSearch, str, Sources, WritingSizes], None], Sources]] = {
         BASELINE: (with_parallel_bulk, full),
         OSN: (with_osn, full),
         SHORT: (with_osn, short),
@@ -162,7 +162,10 @@ def race(client: OpenSearch, full: Documents, short: Documents, rounds: int, siz
 
 
 def written(
-    client: OpenSearch, write: Callable[[OpenSearch, str, Documents, Sizes], None], documents: Documents, sizes: Sizes
+    client: OpenSearch,
+    write: Callable[[OpenSearch, str, Sources, WritingSizes], None],
+    documents: Sources,
+    sizes: WritingSizes,
 ) -> tuple[float, float]:
     """Wall-clock and this process's processor seconds of one writing into a new index, which is checked and deleted."""
     index = f"osn-bench-{uuid.uuid4().hex[:10]}"
@@ -182,7 +185,7 @@ def written(
     return taken
 
 
-def with_parallel_bulk(client: OpenSearch, index: str, documents: Documents, sizes: Sizes) -> None:
+def with_parallel_bulk(client: OpenSearch, index: str, documents: Sources, sizes: WritingSizes) -> None:
     from opensearchpy.helpers import parallel_bulk
 
     actions = ({"_index": index, "_id": id, "_source": source} for id, source in documents)
@@ -190,7 +193,7 @@ def with_parallel_bulk(client: OpenSearch, index: str, documents: Documents, siz
         assert ok, item
 
 
-def with_osn(client: OpenSearch, index: str, documents: Documents, sizes: Sizes) -> None:
+def with_osn(client: OpenSearch, index: str, documents: Sources, sizes: WritingSizes) -> None:
     """As the pipeline does: this thread makes the bytes, others send them, and a bounded number is on its way."""
     from ingest.writing.bulk import Action, BulkWriter
 
@@ -216,7 +219,7 @@ def with_osn(client: OpenSearch, index: str, documents: Documents, sizes: Sizes)
 # ---------------------------------------------------------------- memory
 
 
-def grow(url: str, documents: int, first: int) -> Memory:
+def grow(url: str, documents: int, first: int) -> IngestMemory:
     """Resident memory of an `osn ingest` of made-up documents, in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="osn-bench-") as folder:
         corpus = Path(folder) / "corpus.jsonl"
@@ -230,7 +233,7 @@ def grow(url: str, documents: int, first: int) -> Memory:
             )
         finally:
             connect(url).indices.delete(index=index, params={"ignore_unavailable": "true"})
-    return Memory(**json.loads(ran.stdout))
+    return IngestMemory(**json.loads(ran.stdout))
 
 
 def make_corpus(path: Path, documents: int) -> None:
@@ -248,7 +251,7 @@ def make_corpus(path: Path, documents: int) -> None:
 
 
 def rows(
-    set_: str, times: dict[str, Timed], full: Documents, short: Documents, memory: Memory | None, grown: int
+    set_: str, times: dict[str, Timed], full: Sources, short: Sources, memory: IngestMemory | None, grown: int
 ) -> Iterator[Row]:
     for arm in ARMS:
         documents = short if arm == SHORT else full
@@ -267,7 +270,7 @@ def rows(
         yield Row(made, "osn ingest", "resident MB at most", memory.most / 1e6, None, None, grown)
 
 
-def goals(times: dict[str, Timed], memory: Memory | None) -> list[Goal]:
+def goals(times: dict[str, Timed], memory: IngestMemory | None) -> list[Goal]:
     """Each goal in the words in which it was set."""
     value, low, _ = ratio(times[BASELINE], times[OSN])
     growth = None if memory is None else round((memory.most - memory.first) / 1e6, 1)

@@ -50,13 +50,13 @@ from opensearch_neural.lint import (
 from opensearch_neural.lint.clause_count import children
 from opensearch_neural.lint.findings import RULES, Finding, Path
 from opensearch_neural.lint.index_description import IndexDescription
-from opensearch_neural.lint.request import Body, Request
+from opensearch_neural.lint.request import Body, LintedRequest
 
 if TYPE_CHECKING:
     from opensearch_neural.cluster.capabilities import Capabilities
     from opensearch_neural.index.record import IndexMeta
 
-OF_THE_REQUEST: tuple[Callable[[Request], None], ...] = (
+OF_THE_REQUEST: tuple[Callable[[LintedRequest], None], ...] = (
     limits.page,
     limits.clause_counts,
     neighbours.post_filter,
@@ -67,7 +67,7 @@ OF_THE_REQUEST: tuple[Callable[[Request], None], ...] = (
 )
 """Rules that look at the request as a whole."""
 
-OF_A_QUERY: dict[str, Callable[[Request, Body, Path], None]] = {
+OF_A_QUERY: dict[str, Callable[[LintedRequest, Body, Path], None]] = {
     "neural_sparse": sparse.neural_sparse,
     "rank_feature": sparse.rank_feature,
     "bool": boolean.bool_,
@@ -95,7 +95,7 @@ def lint(
     """
     if not isinstance(body, dict):
         return [Finding("malformed", "rejected", "(body)", "the body is no JSON object", 'write {"query": {…}}')]
-    request = Request(body, capabilities, meta, index or IndexDescription())
+    request = LintedRequest(body, capabilities, meta, index or IndexDescription())
     for rule in OF_THE_REQUEST:
         rule(request)
     for path, query in request.queries:
@@ -104,7 +104,7 @@ def lint(
     return sorted(request.findings, key=lambda finding: order[finding.outcome])
 
 
-def _visit(request: Request, clause: Any, path: Path, *, of_hits: bool) -> None:
+def _visit(request: LintedRequest, clause: Any, path: Path, *, of_hits: bool) -> None:
     """Every rule on one query and on the queries that it holds. of_hits: also the rules that speak of hits."""
     if not isinstance(clause, dict) or len(clause) != 1:
         request.report("malformed", "rejected", path, RULES["malformed"], 'write {"KIND": {…}}')

@@ -5,11 +5,11 @@ from __future__ import annotations
 from opensearch_neural.lint.clause_count import HOLDERS
 from opensearch_neural.lint.findings import Path
 from opensearch_neural.lint.neighbours import neighbours_only
-from opensearch_neural.lint.request import Body, Request
+from opensearch_neural.lint.request import Body, LintedRequest
 from opensearch_neural.lint.values import as_list, as_object
 
 
-def bool_(request: Request, inner: Body, path: Path) -> None:
+def bool_(request: LintedRequest, inner: Body, path: Path) -> None:
     held = {name: as_list(inner.get(name)) for name in HOLDERS["bool"]}
     if not any(held.values()):
         request.report("empty-query", "bends", path, "a bool without clauses matches every document", "match_none")

@@ -6,14 +6,14 @@ from typing import Any
 
 from opensearch_neural.lint.clause_count import children
 from opensearch_neural.lint.findings import Path, Verdict
-from opensearch_neural.lint.request import Body, Request
+from opensearch_neural.lint.request import Body, LintedRequest
 from opensearch_neural.lint.values import as_list, as_object
 
 NORMALIZATION = "normalization-processor"
 RANKER = "score-ranker-processor"
 
 
-def fusion(request: Request) -> None:
+def fusion(request: LintedRequest) -> None:
     """The processors that fuse: their parameters, and whether there is anything to fuse."""
     hybrid = as_object(request.body.get("query")).get("hybrid")
     parts = as_object(hybrid).get("queries")
@@ -39,7 +39,7 @@ def fusion(request: Request) -> None:
             fusion_weights(request, parameters["weights"], len(parts) if isinstance(parts, list) else None, where)
 
 
-def ranker(request: Request, combination: Body, parameters: Body, path: Path) -> None:
+def ranker(request: LintedRequest, combination: Body, parameters: Body, path: Path) -> None:
     if request.capabilities and request.capabilities.rrf is False:
         request.report_missing_plugin(path, RANKER, "queries.hybrid(…, method='min_max')")
     if "weights" in parameters and (refused := request.unless_release(3, 1)):
@@ -68,7 +68,7 @@ def ranker(request: Request, combination: Body, parameters: Body, path: Path) ->
         request.report("rank-constant", "rejected", where, message, "60 is usual")
 
 
-def techniques(request: Request, config: Body, combination: Body, path: Path) -> None:
+def techniques(request: LintedRequest, config: Body, combination: Body, path: Path) -> None:
     technique = as_object(config.get("normalization")).get("technique", "min_max")
     where = (*path, "normalization", "technique")
     if technique == "z_score":
@@ -84,7 +84,7 @@ def techniques(request: Request, config: Body, combination: Body, path: Path) ->
         request.report("fusion-technique", "bends", (*path, "combination", "technique"), message, remedy)
 
 
-def fusion_weights(request: Request, weights: Any, parts: int | None, path: Path) -> None:
+def fusion_weights(request: LintedRequest, weights: Any, parts: int | None, path: Path) -> None:
     listed = as_list(weights)
     remedy = "one decimal for each query, from 0.0 to 1.0, that sum to 1.0"
     if not all(isinstance(weight, float) for weight in listed):

@@ -8,13 +8,13 @@ from typing import Any
 from opensearch_neural.lint.clause_count import HOLDERS
 from opensearch_neural.lint.findings import Path, Verdict
 from opensearch_neural.lint.fusion import NORMALIZATION, RANKER
-from opensearch_neural.lint.request import Body, Request
+from opensearch_neural.lint.request import Body, LintedRequest
 from opensearch_neural.lint.values import as_list, as_number, as_object, number_or, sort_field
 
 MOST_HYBRID_QUERIES = 5
 
 
-def hybrid(request: Request, inner: Body, path: Path) -> None:
+def hybrid(request: LintedRequest, inner: Body, path: Path) -> None:
     if request.capabilities and request.capabilities.hybrid is False:
         request.report_missing_plugin(path, "hybrid", "search with each query and fuse the hits in the application")
     if path != ("query", "hybrid"):
@@ -31,13 +31,13 @@ def hybrid(request: Request, inner: Body, path: Path) -> None:
         request.report("hybrid-option", outcome, (*path, "filter"), message, "give the filter to each of its parts")
 
 
-def filters(request: Request, kind: str, inner: Body) -> Iterator[tuple[Path, Any]]:
+def filters(request: LintedRequest, kind: str, inner: Body) -> Iterator[tuple[Path, Any]]:
     """(path, query) of the filter that a hybrid query holds, from the release on that takes one."""
     if kind == "hybrid" and "filter" in inner and request.unless_release(3, 0) is None:
         yield ("filter",), inner["filter"]
 
 
-def nested_hybrid(request: Request, path: Path) -> None:
+def nested_hybrid(request: LintedRequest, path: Path) -> None:
     """A hybrid below another query: OpenSearch refuses some of these, and adds up raw scores in others."""
     if path[0] not in ("query", "rescore"):
         return  # where only matching counts, a hybrid is as good as a bool
@@ -66,7 +66,7 @@ def nested_hybrid(request: Request, path: Path) -> None:
     )
 
 
-def hybrid_request(request: Request) -> None:
+def hybrid_request(request: LintedRequest) -> None:
     """What a request with hybrid at its top may hold beside it."""
     query = as_object(request.body.get("query"))
     if "hybrid" not in query:
@@ -86,7 +86,7 @@ def hybrid_request(request: Request) -> None:
     beside_hybrid(request)
 
 
-def pagination(request: Request, hybrid: Body) -> None:
+def pagination(request: LintedRequest, hybrid: Body) -> None:
     path: Path = ("query", "hybrid", "pagination_depth")
     asked = hybrid.get("pagination_depth")
     deep = number_or(request.body.get("from"), 0) > 0
@@ -111,7 +111,7 @@ def pagination(request: Request, hybrid: Body) -> None:
         request.report("hybrid-pagination", "bends", path, message, "give a depth of at least from + size")
 
 
-def beside_hybrid(request: Request) -> None:
+def beside_hybrid(request: LintedRequest) -> None:
     sort = request.body.get("sort")
     fields = [sort_field(each) for each in as_list(sort)]
     if "_score" in fields and len(fields) > 1:

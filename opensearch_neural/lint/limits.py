@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from opensearch_neural.lint.clause_count import count
 from opensearch_neural.lint.findings import Path
-from opensearch_neural.lint.request import Body, Request
+from opensearch_neural.lint.request import Body, LintedRequest
 from opensearch_neural.lint.values import as_number, number_or, sorts_by_score
 
 MOST_CLAUSES = 1024
 
 
-def page(request: Request) -> None:
+def page(request: LintedRequest) -> None:
     for name in ("from", "size"):
         number = as_number(request.body.get(name, 0))
         if number is None or number < 0:
@@ -42,7 +42,7 @@ def page(request: Request) -> None:
         )
 
 
-def clause_counts(request: Request) -> None:
+def clause_counts(request: LintedRequest) -> None:
     analyzer = request.meta.analyzer if request.meta else None
     most = (request.capabilities.max_clause_count if request.capabilities else None) or MOST_CLAUSES
     for path, query in request.queries:
@@ -61,7 +61,7 @@ def clause_counts(request: Request) -> None:
         )
 
 
-def terms(request: Request, inner: Body, path: Path) -> None:
+def terms(request: LintedRequest, inner: Body, path: Path) -> None:
     for name, values in inner.items():
         if isinstance(values, list) and len(values) > request.index.max_terms_count:
             request.report(

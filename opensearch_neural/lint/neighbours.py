@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from opensearch_neural.lint.findings import Path
-from opensearch_neural.lint.request import Body, Request
+from opensearch_neural.lint.request import Body, LintedRequest
 from opensearch_neural.lint.values import as_list, as_number, as_object, float32
 
 MOST_NEIGHBOURS = 10_000
 
 
-def knn(request: Request, inner: Body, path: Path) -> None:
+def knn(request: LintedRequest, inner: Body, path: Path) -> None:
     if request.capabilities and request.capabilities.knn_lucene is False and not request.capabilities.knn_faiss:
         request.report_missing_plugin(path, "knn", "osn doctor shows what the cluster has")
     for name, options in inner.items():
@@ -27,7 +27,7 @@ def knn(request: Request, inner: Body, path: Path) -> None:
             request.report("knn-filter", "rejected", (*where, "filter"), "knn takes one filter object, no list", remedy)
 
 
-def check_k(request: Request, options: Body, where: Path) -> None:
+def check_k(request: LintedRequest, options: Body, where: Path) -> None:
     limits = [name for name in ("k", "min_score", "max_distance") if name in options]
     if len(limits) != 1:
         request.report(
@@ -52,7 +52,7 @@ def check_k(request: Request, options: Body, where: Path) -> None:
         request.report("knn-k", "bends", (*where, "k"), f"k = {k} is taken as {int(k)}", "give a whole number")
 
 
-def check_vector(request: Request, name: str, vector: Any, path: Path) -> None:
+def check_vector(request: LintedRequest, name: str, vector: Any, path: Path) -> None:
     numbers = [float32(number) for number in vector] if isinstance(vector, list) else []
     finite = [number for number in numbers if number is not None and math.isfinite(number)]
     if not numbers or len(finite) != len(numbers):
@@ -71,7 +71,7 @@ def check_vector(request: Request, name: str, vector: Any, path: Path) -> None:
         request.report("knn-vector", "rejected", path, message, "an empty text has no neighbours: answer it otherwise")
 
 
-def field_of_vectors(request: Request, name: str) -> tuple[int | None, str | None, bool]:
+def field_of_vectors(request: LintedRequest, name: str) -> tuple[int | None, str | None, bool]:
     """(dimension, element type, whether compared by cosine) of a knn_vector field, as far as known."""
     mapping = (request.index.fields or {}).get(name)
     if mapping is not None:
@@ -91,7 +91,7 @@ def filters(kind: str, inner: Body) -> Iterator[tuple[Path, Any]]:
             yield (name, "filter"), options["filter"]
 
 
-def post_filter(request: Request) -> None:
+def post_filter(request: LintedRequest) -> None:
     if "post_filter" in request.body and neighbours_only(request.body.get("query")):
         message = "post_filter is applied to the k neighbours found without it, so hits are lost"
         request.report("knn-filter", "bends", ("post_filter",), message, "put the filter into the knn query")

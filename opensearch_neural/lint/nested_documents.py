@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from opensearch_neural.lint.findings import Path
-from opensearch_neural.lint.request import Body, Request
+from opensearch_neural.lint.request import Body, LintedRequest
 from opensearch_neural.lint.weights import ONE_FIELD
 
 
-def nested(request: Request, inner: Body, path: Path) -> None:
+def nested(request: LintedRequest, inner: Body, path: Path) -> None:
     if not isinstance(name := inner.get("path"), str):
         request.report("malformed", "rejected", path, "nested has no path", 'give "path": the field of type nested')
     elif (type_ := request.type_of(name)) not in (None, "nested"):
         request.report_wrong_field((*path, "path"), name, "nested", "rejected", type_)
 
 
-def finds_nothing(request: Request, inner: Body) -> bool:
+def finds_nothing(request: LintedRequest, inner: Body) -> bool:
     """Whether a nested query names no object at all, and says that it may."""
     unmapped = isinstance(name := inner.get("path"), str) and request.type_of(name) not in (None, "nested", "object")
     return unmapped and inner.get("ignore_unmapped") in (True, "true")
 
 
-def fields(request: Request, kind: str, inner: Body, path: Path) -> None:
+def fields(request: LintedRequest, kind: str, inner: Body, path: Path) -> None:
     """The fields that a query names, if its kind is asked of one."""
     if kind in ("exists", "rank_feature"):
         if isinstance(name := inner.get("field"), str):
@@ -31,7 +31,7 @@ def fields(request: Request, kind: str, inner: Body, path: Path) -> None:
                 nested_field(request, name, (*path, name))
 
 
-def nested_field(request: Request, name: str, path: Path) -> None:
+def nested_field(request: LintedRequest, name: str, path: Path) -> None:
     """A field that is asked for among other documents than those that have it."""
     if request.type_of(name) in (None, "", "nested", "object"):
         return

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from opensearch_neural import forward_index
 from opensearch_neural.lint.findings import Path, Verdict
-from opensearch_neural.lint.request import Body, Request
+from opensearch_neural.lint.request import Body, LintedRequest
 from opensearch_neural.lint.values import as_object
 from opensearch_neural.look_up_table import SCRIPT, WEIGHTED_SCRIPT, PackedTable
 
 
-def forward(request: Request, params: Body, path: Path) -> None:
+def forward(request: LintedRequest, params: Body, path: Path) -> None:
     """What `queries.bm25_sparse(…, forward=True)` rescores by."""
     if request.capabilities and request.capabilities.painless is False:
         request.report_missing_plugin(path, "painless scripts", "forward=False rescores by clauses")
@@ -28,7 +28,7 @@ def forward(request: Request, params: Body, path: Path) -> None:
         request.report("forward-index", "doubtful", (*where, "weights"), message, "leave tokens of negative weight out")
 
 
-def script_score(request: Request, inner: Body, path: Path) -> None:
+def script_score(request: LintedRequest, inner: Body, path: Path) -> None:
     """The scripts of `queries`; others are not looked into."""
     script = as_object(inner.get("script"))
     if script.get("source") == forward_index.SCRIPT:

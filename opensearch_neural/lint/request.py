@@ -10,16 +10,15 @@ from opensearch_neural import forward_index, multi_vector
 from opensearch_neural.lint.findings import RULES, Finding, Path, Verdict, path_text
 from opensearch_neural.lint.index_description import IndexDescription
 from opensearch_neural.lint.values import as_object, number_or, whole
+from opensearch_neural.queries.clauses import Body
 
 if TYPE_CHECKING:
     from opensearch_neural.cluster.capabilities import Capabilities
     from opensearch_neural.index.record import IndexMeta
 
-Body = dict[str, Any]
-
 
 @dataclass
-class Request:
+class LintedRequest:
     body: Body
     capabilities: Capabilities | None
     meta: IndexMeta | None

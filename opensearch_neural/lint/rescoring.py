@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from opensearch_neural.lint.findings import Path
-from opensearch_neural.lint.request import Body, Request
+from opensearch_neural.lint.request import Body, LintedRequest
 from opensearch_neural.lint.values import as_number, as_object, number_or, sorts_by_score
 
 
-def rescoring(request: Request) -> None:
+def rescoring(request: LintedRequest) -> None:
     stages = request.rescore_stages
     for path, rescore in stages:
         how = as_object(rescore.get("query"))
@@ -44,7 +44,7 @@ def rescoring(request: Request) -> None:
         )
 
 
-def with_rescoring(request: Request, path: Path) -> None:
+def with_rescoring(request: LintedRequest, path: Path) -> None:
     """What no request that rescores may hold, whether by itself or by a processor."""
     if not sorts_by_score(request.body.get("sort")):
         request.report(
@@ -72,7 +72,7 @@ def with_rescoring(request: Request, path: Path) -> None:
         )
 
 
-def rescore_window(request: Request, rescore: Body, path: Path) -> None:
+def rescore_window(request: LintedRequest, rescore: Body, path: Path) -> None:
     asked = rescore.get("window_size", 10)
     window, path = as_number(asked), (*path, "window_size")
     most = request.index.max_rescore_window

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from opensearch_neural.lint.findings import Path
-from opensearch_neural.lint.request import Body, Request
+from opensearch_neural.lint.request import Body, LintedRequest
 from opensearch_neural.lint.values import as_object
 from opensearch_neural.lint.weights import check_weight
 
 SEISMIC_IDS = 32_768
 
 
-def neural_sparse(request: Request, inner: Body, path: Path) -> None:
+def neural_sparse(request: LintedRequest, inner: Body, path: Path) -> None:
     if request.capabilities and request.capabilities.neural_sparse is False:
         request.report_missing_plugin(
             path, "neural_sparse with raw tokens", "queries.neural_sparse(…, plugin=False) needs no plugin"
@@ -31,7 +31,7 @@ def neural_sparse(request: Request, inner: Body, path: Path) -> None:
             seismic(request, tokens, (*where, "query_tokens"))
 
 
-def seismic(request: Request, tokens: Body, path: Path) -> None:
+def seismic(request: LintedRequest, tokens: Body, path: Path) -> None:
     """From neural-search's sources (SparseAnnQueryBuilder, SparseVector): no release with this field is tried."""
     folded: dict[int, str] = {}
     for token in tokens:
@@ -64,7 +64,7 @@ def seismic(request: Request, tokens: Body, path: Path) -> None:
             )
 
 
-def rank_feature(request: Request, inner: Body, path: Path) -> None:
+def rank_feature(request: LintedRequest, inner: Body, path: Path) -> None:
     name = inner.get("field")
     if not isinstance(name, str):
         request.report("malformed", "rejected", (*path, "field"), "rank_feature needs a field", "FIELD.TOKEN")
@@ -94,7 +94,7 @@ def rank_feature(request: Request, inner: Body, path: Path) -> None:
         )
 
 
-def feature(request: Request, name: str) -> tuple[str, str]:
+def feature(request: LintedRequest, name: str) -> tuple[str, str]:
     """(field, token) as the writer of a rank_feature clause meant it."""
     known = request.index.fields
     if known is not None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from opensearch_neural.lint.clause_count import ENGLISH_STOP_WORDS, words_of
 from opensearch_neural.lint.findings import Path
-from opensearch_neural.lint.request import Body, Request
+from opensearch_neural.lint.request import Body, LintedRequest
 
 
-def match(request: Request, kind: str, inner: Body, path: Path) -> None:
+def match(request: LintedRequest, kind: str, inner: Body, path: Path) -> None:
     analyzer = request.meta.analyzer if request.meta else None
     if kind == "match":
         ((_, how),) = list(inner.items())[:1] or [("", "")]

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from opensearch_neural.lint.findings import Path
-from opensearch_neural.lint.request import Body, Request
+from opensearch_neural.lint.request import Body, LintedRequest
 from opensearch_neural.lint.rescoring import with_rescoring
 from opensearch_neural.lint.values import as_list, as_number, as_object, number_or, whole
 
 TWO_PHASE = "neural_sparse_two_phase_processor"
 
 
-def two_phase(request: Request) -> None:
+def two_phase(request: LintedRequest) -> None:
     for name, config, path in request.processors("request_processors"):
         config = as_object(config)
         if name != TWO_PHASE or config.get("enabled") is False:
@@ -59,7 +59,7 @@ def split_queries(clause: Any) -> Iterator[Body]:
         yield from split_queries(query)
 
 
-def two_phase_parameters(request: Request, parameters: Body, path: Path) -> bool:
+def two_phase_parameters(request: LintedRequest, parameters: Body, path: Path) -> bool:
     kind = str(parameters.get("prune_type", "max_ratio"))
     ratio = as_number(parameters.get("prune_ratio", 0.4))
     ranges = {
@@ -85,7 +85,7 @@ def two_phase_parameters(request: Request, parameters: Body, path: Path) -> bool
     return not wrong
 
 
-def two_phase_window(request: Request, parameters: Body, path: Path) -> None:
+def two_phase_window(request: LintedRequest, parameters: Body, path: Path) -> None:
     window = whole(request.size * number_or(parameters.get("expansion_rate"), 5.0))
     most = min(number_or(parameters.get("max_window_size"), 10_000), request.index.max_rescore_window)
     if window > most:

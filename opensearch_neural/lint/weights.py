@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from opensearch_neural.lint.findings import Path
-from opensearch_neural.lint.request import Body, Request
+from opensearch_neural.lint.request import Body, LintedRequest
 from opensearch_neural.lint.values import as_number, as_object, float32, number_or
 
 LARGEST_WEIGHT = 64.0
@@ -15,7 +15,7 @@ ONE_FIELD = ("match", "term", "range", "prefix", "wildcard", "fuzzy", "neural_sp
 """Queries of one field, {kind: {field: …}}."""
 
 
-def boosts(request: Request, kind: str, inner: Body, path: Path) -> None:
+def boosts(request: LintedRequest, kind: str, inner: Body, path: Path) -> None:
     # A query on one field has its boost beside the value; `term` may be asked of a field named boost.
     by_field = [((*path, name), as_object(options)) for name, options in inner.items()]
     places = by_field if kind in ONE_FIELD else [(path, inner)]
@@ -46,7 +46,7 @@ def boosts(request: Request, kind: str, inner: Body, path: Path) -> None:
             )
 
 
-def check_weight(request: Request, weight: Any, path: Path) -> None:
+def check_weight(request: LintedRequest, weight: Any, path: Path) -> None:
     value = float32(weight)
     if value is not None and 0 < value <= LARGEST_WEIGHT:
         return

@@ -37,7 +37,7 @@ FILE, TENSORS, DOCUMENTS = "urls.json", "trie-{}.safetensors", "documents-{}.jso
 """The first names the others, which are called by what they hold."""
 
 Ids = NDArray[np.int64]
-Encode = Callable[[str], Sequence[int]]
+EncodeUrl = Callable[[str], Sequence[int]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +171,7 @@ class CorpusUrls:
     def build(
         cls,
         documents: Iterable[tuple[str, str | None]],
-        encode: Encode,
+        encode: EncodeUrl,
         *,
         model: dict[str, str],
         length: int,
@@ -231,7 +231,11 @@ class CorpusUrls:
         return zip(self.ids, self.urls, strict=True)
 
     def extended(
-        self, documents: Iterable[tuple[str, str | None]], encode: Encode, *, learned: Mapping[str, str] | None = None
+        self,
+        documents: Iterable[tuple[str, str | None]],
+        encode: EncodeUrl,
+        *,
+        learned: Mapping[str, str] | None = None,
     ) -> CorpusUrls:
         """These documents and further ones; a further one whose id is here already takes that document's place.
 
@@ -254,7 +258,7 @@ class CorpusUrls:
             learned={**(learned or {}), **dict(self.documents())},
         )
 
-    def sequences(self, encode: Encode) -> list[tuple[int, ...]]:
+    def sequences(self, encode: EncodeUrl) -> list[tuple[int, ...]]:
         """The tokens that stand for each document in the trie, which a model is to learn to write. encode: what the trie was
         built with."""
         return _kept(self.urls, encode, self.length)
@@ -332,7 +336,7 @@ def check_folder(folder: Path) -> None:
         raise InputError(f"{folder} holds something else ({others[0]})", "name another folder for the URLs")
 
 
-def _kept(urls: Sequence[str], encode: Encode, length: int) -> list[tuple[int, ...]]:
+def _kept(urls: Sequence[str], encode: EncodeUrl, length: int) -> list[tuple[int, ...]]:
     """The tokens of each URL, shortened unless another URL is shortened to the same."""
     whole = [tuple(encode(url)) for url in urls]
     short = [shortened(sequence, length) for sequence in whole]

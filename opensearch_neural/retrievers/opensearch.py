@@ -21,14 +21,12 @@ from numpy.typing import NDArray
 
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.queries import best_passages
+from opensearch_neural.queries import Body, best_passages
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.ranking import require_positive
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
-
-Body = dict[str, Any]
 
 # index.max_result_window: beyond it a search is refused unless the index was set up for more.
 MOST_HITS = 10_000

@@ -12,8 +12,8 @@ from benchmarks.speed.ingest_speed import (
     ARMS,
     BASELINE,
     SHORT,
-    Memory,
-    Sizes,
+    IngestMemory,
+    WritingSizes,
     goals,
     grow,
     prepared,
@@ -28,7 +28,7 @@ def test_every_arm_writes_every_document_and_short_weights_are_shorter(client: A
     full, short = prepared(write_jsonl(tmp_path / "d.jsonl", records(120)))
     assert [id for id, _ in full] == [id for id, _ in short] == [record["_id"] for record in records(120)]
     assert all(one["sparse"].keys() == other["sparse"].keys() for (_, one), (_, other) in zip(full, short, strict=True))
-    times = race(client, full, short, 2, Sizes(threads=2, chunk=50))
+    times = race(client, full, short, 2, WritingSizes(threads=2, chunk=50))
     assert {arm: len(of_arm.wall) for arm, of_arm in times.items()} == dict.fromkeys(ARMS, 2)
     found = {(row.line, row.column): row.value for row in rows("d", times, full, short, None, 0)}
     assert found[SHORT, "bytes of JSON a document"] < 0.8 * found[BASELINE, "bytes of JSON a document"]
@@ -41,10 +41,10 @@ def test_goals_by_hand() -> None:
         SHORT: Timed([1.0, 2.0], [1.0, 1.0]),
     }
     assert ratio(times[BASELINE], times[SHORT]) == (2.0, 2.0, 2.0)
-    assert [goal.met for goal in goals(times, Memory(100_000_000, 299_000_000, 1.0))] == [True, True]
+    assert [goal.met for goal in goals(times, IngestMemory(100_000_000, 299_000_000, 1.0))] == [True, True]
     times["osn"] = Timed([3.0, 3.0], [1.0, 1.0])
     # As fast on the whole, but not surely so.
-    assert [goal.met for goal in goals(times, Memory(100_000_000, 300_000_001, 1.0))] == [False, False]
+    assert [goal.met for goal in goals(times, IngestMemory(100_000_000, 300_000_001, 1.0))] == [False, False]
     assert [goal.value for goal in goals(times, None)] == [1.0, None]
 
 
@@ -57,7 +57,7 @@ def test_memory_is_that_of_an_ingest(cluster_url: str, client: Any) -> None:
 def test_the_summary_can_be_published(tmp_path: Path) -> None:
     times = {arm: Timed([1.0, 1.1], [0.5, 0.5]) for arm in ARMS}
     documents = [("a", {"text": "x"})]
-    made = [*rows("scifact", times, documents, documents, Memory(1, 2, 3.0), 500_000)]
+    made = [*rows("scifact", times, documents, documents, IngestMemory(1, 2, 3.0), 500_000)]
     Summary(
         "python -m benchmarks.speed.ingest_speed", "abc", {"cores": 2}, [], [0], made, goals(times, None)
     ).validate()

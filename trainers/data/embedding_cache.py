@@ -35,7 +35,7 @@ FORMAT = 1
 CHUNK = 1024
 """Texts encoded between two writes; also the window in which an encoder sorts by length."""
 
-Precision = Literal["float16", "float32"]
+StoredPrecision = Literal["float16", "float32"]
 _PARTS = ("indptr", "token_ids", "weights")
 
 
@@ -75,7 +75,7 @@ def dense_vectors(
     *,
     model: ModelInfo,
     dimension: int,
-    precision: Precision = "float16",
+    precision: StoredPrecision = "float16",
 ) -> npt.NDArray[Any]:
     """The vectors of all `texts`, (texts, dimension), from the cache at `path` (without suffix), encoded where missing.
 

@@ -29,7 +29,7 @@ from opensearch_neural.models import directory
 from opensearch_neural.models.directory import ModelInfo
 from trainers.common.config import fingerprint
 from trainers.common.resumable_chunks import progress
-from trainers.data.embedding_cache import FORMAT, Precision, check, dense_vectors, sparse_vectors
+from trainers.data.embedding_cache import FORMAT, StoredPrecision, check, dense_vectors, sparse_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
 from trainers.data.teacher_models import SparseSides, cross_encoder, detect, query_vectors, sparse_sides
@@ -56,7 +56,7 @@ def teach(
     output: Path,
     kind: Kind | None = None,
     depth: int = DEPTH,
-    precision: Precision = "float16",
+    precision: StoredPrecision = "float16",
     device: str | None = None,
     batch_size: int = 32,
     max_length: int | None = None,
@@ -127,7 +127,7 @@ def _teach_dense(
     info: ModelInfo,
     data: TrainingData,
     output: Path,
-    precision: Precision,
+    precision: StoredPrecision,
     device: str | None,
     batch_size: int,
     max_length: int | None,
@@ -264,7 +264,7 @@ def teach_command(
     negatives: Path | None,
     kind: Kind | None,
     depth: int,
-    precision: Precision,
+    precision: StoredPrecision,
     device: str | None,
     batch_size: int,
     max_length: int | None,

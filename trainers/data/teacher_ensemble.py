@@ -14,7 +14,7 @@ from trainers.common import losses
 from trainers.common.objective import ObjectiveSettings, TeacherScores
 from trainers.data.candidates import Drawn
 from trainers.data.examples import TrainingData
-from trainers.data.teachers import Documents, Teacher, open_teacher
+from trainers.data.teachers import DocumentIds, Teacher, open_teacher
 
 
 class TeacherEnsemble:
@@ -52,7 +52,7 @@ class TeacherEnsemble:
         return TeacherScores(torch.from_numpy(np.nan_to_num(values)), torch.from_numpy(known))
 
     def of_documents(
-        self, own: Sequence[Drawn], documents: Documents, *, excluded: Tensor | None = None
+        self, own: Sequence[Drawn], documents: DocumentIds, *, excluded: Tensor | None = None
     ) -> TeacherScores:
         """Of the queries with `documents` (see `Teacher.scores`): (queries, documents).
 

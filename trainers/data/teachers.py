@@ -28,7 +28,7 @@ Kind = Literal["dense", "sparse", "cross-encoder"]
 KINDS: tuple[Kind, ...] = ("dense", "sparse", "cross-encoder")
 LEXICAL = "lexical"
 Scores = npt.NDArray[np.float32]
-Documents = Sequence[str] | Sequence[Sequence[str]]
+DocumentIds = Sequence[str] | Sequence[Sequence[str]]
 Missing = Literal["refuse", "nan"]
 """What becomes of pairs that a cache does not have."""
 
@@ -42,7 +42,7 @@ class Teacher(Protocol):
     @property
     def kind(self) -> Kind: ...
 
-    def scores(self, query_ids: Sequence[str], document_ids: Documents) -> Scores:
+    def scores(self, query_ids: Sequence[str], document_ids: DocumentIds) -> Scores:
         """The teacher's scores, (queries, candidates), higher is better.
 
         document_ids: one list for all queries, (candidates,), or each query's own, (queries, candidates).
@@ -93,7 +93,7 @@ class _Siamese:
     data: TrainingData
     missing: Missing
 
-    def scores(self, query_ids: Sequence[str], document_ids: Documents) -> Scores:
+    def scores(self, query_ids: Sequence[str], document_ids: DocumentIds) -> Scores:
         queries = np.array([self.data.queries.row(query) for query in query_ids], dtype=np.int64)
         own, flat = _candidates(document_ids, len(query_ids))
         store = self.data.documents
@@ -162,7 +162,7 @@ class PairTeacher:
             raise ModelError(f"{folder / 'pairs.npz'} cannot be read: {error}", "make the cache again") from None
         return cls(name, data, *arrays, missing)
 
-    def scores(self, query_ids: Sequence[str], document_ids: Documents) -> Scores:
+    def scores(self, query_ids: Sequence[str], document_ids: DocumentIds) -> Scores:
         own, flat = _candidates(document_ids, len(query_ids))
         rows = np.array([self.data.documents.row(document) for document in flat], dtype=np.int32)
         wanted = rows.reshape(len(query_ids), -1) if own else np.broadcast_to(rows, (len(query_ids), len(rows)))
@@ -188,7 +188,7 @@ class PairTeacher:
         return scores
 
 
-def _candidates(document_ids: Documents, queries: int) -> tuple[bool, list[str]]:
+def _candidates(document_ids: DocumentIds, queries: int) -> tuple[bool, list[str]]:
     """Whether each query has its own candidates, and all ids in one list."""
     if not len(document_ids) or isinstance(document_ids[0], str):
         return False, list(document_ids)  # type: ignore[arg-type]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError, ModelError
@@ -19,8 +18,6 @@ from trainers.common.config import fingerprint
 from trainers.data.examples import TrainingData, training_pairs
 from trainers.data.loading import load_training, read_documents
 from trainers.data.texts import TextStore
-
-Questions = Literal["title", "first-sentence"]
 
 _SENTENCE = re.compile(r"(.+?[.!?])\s+(?=\S)", re.DOTALL)
 QUERY_WORDS = range(4, 41)

@@ -33,7 +33,13 @@ from trainers.doc2query.copying import Copying, copying_of, fitted
 from trainers.doc2query.generate import KIND
 from trainers.doc2query.settings import COPYING, Doc2QueryConfig
 from trainers.encoders import backbones
-from trainers.encoders.sequence_to_sequence import LabelledBatch, Row, SequenceToSequence, collate_rows, log_likelihood
+from trainers.encoders.sequence_to_sequence import (
+    LabelledBatch,
+    LabelledRow,
+    SequenceToSequence,
+    collate_rows,
+    log_likelihood,
+)
 
 
 @dataclass
@@ -57,14 +63,14 @@ class QueryPairs:
     def __len__(self) -> int:
         return len(self.data)
 
-    def __getitem__(self, visit: Visit) -> Row:
+    def __getitem__(self, visit: Visit) -> LabelledRow:
         example, config = self.data.example(visit.index), self.config
         passage = config.prefix + self.data.documents[visit.random().choice(example.positives)]
         inputs = self.tokenizer(passage, truncation=True, max_length=config.passage_length)["input_ids"]
         target = self.tokenizer(text_target=example.query, truncation=True, max_length=config.query_length)["input_ids"]
         return example.query_id, inputs, target
 
-    def collate(self, items: Sequence[Row]) -> LabelledBatch:
+    def collate(self, items: Sequence[LabelledRow]) -> LabelledBatch:
         return collate_rows(items, self.tokenizer.pad_token_id)
 
 

@@ -35,7 +35,7 @@ def pad_rows(rows: Sequence[npt.NDArray[np.integer] | Sequence[int]], value: int
     return torch.from_numpy(padded)
 
 
-Row = tuple[str, Sequence[int] | npt.NDArray[np.integer], Sequence[int] | npt.NDArray[np.integer]]
+LabelledRow = tuple[str, Sequence[int] | npt.NDArray[np.integer], Sequence[int] | npt.NDArray[np.integer]]
 """The name, the input ids and the labels of one example."""
 
 
@@ -51,7 +51,7 @@ class LabelledBatch(Batch):
     """(rows, target length) int64, −100 where nothing is to be predicted"""
 
 
-def collate_rows(rows: Sequence[Row], padding: int | None) -> LabelledBatch:
+def collate_rows(rows: Sequence[LabelledRow], padding: int | None) -> LabelledBatch:
     """Rows as a batch; `padding` is the tokenizer's id for it."""
     names, inputs, labels = zip(*rows, strict=True)
     return LabelledBatch(

@@ -24,7 +24,7 @@ from trainers.common.settings import TrainingSettings
 from trainers.common.training_model import Losses, TrainingModel, decay_groups
 from trainers.jpq.query_tower import query_tower
 from trainers.jpq.questions import JpqBatch, Rows
-from trainers.jpq.settings import Documents, JpqConfig
+from trainers.jpq.settings import DocumentForm, JpqConfig
 
 NORMALIZED_SCALE = 20.0
 """The default scale of inner products of vectors of length 1."""
@@ -78,7 +78,7 @@ class JpqModel(TrainingModel):
         parts = (queries @ self.rotation.T).unflatten(1, (self.scoring.shape[0], -1))
         return torch.einsum("qmd,mkd->qmk", parts, self.scoring)
 
-    def scores(self, queries: Tensor, rows: Tensor, by: Documents) -> Tensor:
+    def scores(self, queries: Tensor, rows: Tensor, by: DocumentForm) -> Tensor:
         """⟨q, d⟩ of queries (q, D) with their own candidates, document `rows` (q, candidates): (q, candidates)."""
         if by == "uncompressed":
             return torch.einsum("qd,qcd->qc", queries, self.documents.vectors[rows])
@@ -87,7 +87,7 @@ class JpqModel(TrainingModel):
 
     @torch.no_grad()
     def search(
-        self, queries: Tensor, k: int, documents: CodedDocuments, by: Documents, excluded: Tensor | None = None
+        self, queries: Tensor, k: int, documents: CodedDocuments, by: DocumentForm, excluded: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """(scores, rows) of the k best documents of each query (q, D) by exact search: both (q, k), best first.
 
@@ -113,7 +113,7 @@ class JpqModel(TrainingModel):
             rows = torch.cat([rows, at], dim=1).gather(1, order)
         return best, rows
 
-    def search_all(self, queries: Tensor, k: int, documents: CodedDocuments, by: Documents) -> tuple[Rows, Any]:
+    def search_all(self, queries: Tensor, k: int, documents: CodedDocuments, by: DocumentForm) -> tuple[Rows, Any]:
         """(rows, scores) of `search` for any number of queries (n, D): both (n, k), in numpy."""
         parts = [self.search(block, k, documents, by) for block in queries.split(256)]
         rows, scores = torch.cat([rows for _, rows in parts]), torch.cat([scores for scores, _ in parts])

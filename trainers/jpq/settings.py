@@ -15,7 +15,7 @@ from trainers.data.sets import QuestionSet
 from trainers.data.splits import Apart
 from trainers.data.texts import TextStore
 
-Documents = Literal["quantized", "uncompressed"]
+DocumentForm = Literal["quantized", "uncompressed"]
 """Which vectors stand for documents: those that codes are decoded to, or the document encoder's own."""
 RANKING_DEPTH = 10
 """Documents of the uncompressed ranking that a relevant one is drawn from."""
@@ -86,7 +86,7 @@ class JpqObjective:
 
     labels: Literal["judged", "ranking"] | None = None
     """what is relevant; null takes a set's judgements if it has any, else the ranking"""
-    documents: Documents = "quantized"
+    documents: DocumentForm = "quantized"
     """what the loss scores; "uncompressed" trains the query encoder alone (figure 7, "+JPQ Neg")"""
     scale: float | None = None
     """factor of the inner products; null is 20 if vectors have length 1, else 1"""
@@ -107,7 +107,7 @@ class NegativeSettings:
 
     depth: int = 200
     """how many; reciprocal ranks beyond it count as 0"""
-    search: Documents = "quantized"
+    search: DocumentForm = "quantized"
     """in which documents"""
 
     def __post_init__(self) -> None:

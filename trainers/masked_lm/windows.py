@@ -25,7 +25,7 @@ from trainers.data.loading import read_documents
 from trainers.data.masking import Ids, continuations, corrupt_spans, mask_tokens, special_ids
 from trainers.data.texts import in_dev
 from trainers.encoders import backbones
-from trainers.encoders.sequence_to_sequence import LabelledBatch, Row, collate_rows
+from trainers.encoders.sequence_to_sequence import LabelledBatch, LabelledRow, collate_rows
 
 logger = logging.getLogger(__name__)
 
@@ -155,10 +155,10 @@ class VisitedWindows:
     def lengths(self) -> npt.NDArray[np.int64]:
         return self.windows.stops - self.windows.starts
 
-    def __getitem__(self, visit: Visit) -> Row:
+    def __getitem__(self, visit: Visit) -> LabelledRow:
         raise NotImplementedError
 
-    def collate(self, items: Sequence[Row]) -> LabelledBatch:
+    def collate(self, items: Sequence[LabelledRow]) -> LabelledBatch:
         return collate_rows(items, self.tokenizer.pad_token_id)
 
 
@@ -175,7 +175,7 @@ class MaskedWindows(VisitedWindows):
         self.special = special_ids(self.tokenizer)
         self.continuation = continuations(self.tokenizer) if self.whole_word else None
 
-    def __getitem__(self, visit: Visit) -> Row:
+    def __getitem__(self, visit: Visit) -> LabelledRow:
         tokenizer = self.tokenizer
         ids = np.concatenate([[tokenizer.cls_token_id], self.windows[visit.index], [tokenizer.sep_token_id]])
         inputs, labels = mask_tokens(
@@ -205,7 +205,7 @@ class CorruptedWindows(VisitedWindows):
             raise InputError(f"the tokenizer of {self.tokenizer.name_or_path} has no sentinels <extra_id_0>, …")
         self.sentinels = np.array(known, dtype=np.int64)
 
-    def __getitem__(self, visit: Visit) -> Row:
+    def __getitem__(self, visit: Visit) -> LabelledRow:
         inputs, targets = corrupt_spans(
             self.windows[visit.index],
             rate=self.rate,

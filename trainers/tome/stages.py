@@ -12,7 +12,7 @@ from opensearch_neural.models.generative_settings import GenerativeSettings
 from trainers.common.sampling import Visit
 from trainers.data.texts import TextStore
 from trainers.data.tokenized import TokenCache
-from trainers.encoders.sequence_to_sequence import LabelledBatch, Row, collate_rows
+from trainers.encoders.sequence_to_sequence import LabelledBatch, LabelledRow, collate_rows
 from trainers.tome.data import Queries, TomeCorpus
 
 SPAN_WORDS = (4, 24)
@@ -40,7 +40,7 @@ class ToPassage:
     def __len__(self) -> int:
         return len(self.queries.pairs) + self.spans * len(self.corpus.contents)
 
-    def __getitem__(self, visit: Visit) -> Row:
+    def __getitem__(self, visit: Visit) -> LabelledRow:
         at = visit.index
         if at < len(self.queries.pairs):
             query, document = self.queries.pairs[at].tolist()
@@ -55,7 +55,7 @@ class ToPassage:
         ids: list[int] = self.passage_tokens.rows([document])[0].tolist()
         return ids
 
-    def collate(self, items: Sequence[Row]) -> LabelledBatch:
+    def collate(self, items: Sequence[LabelledRow]) -> LabelledBatch:
         return collate_rows(items, self.tokenizer.pad_token_id)
 
 
@@ -92,7 +92,7 @@ class PassageToUrl(ToUrl):
     def __len__(self) -> int:
         return len(self.corpus.passages) + len(self.queries.pairs)
 
-    def __getitem__(self, visit: Visit) -> Row:
+    def __getitem__(self, visit: Visit) -> LabelledRow:
         own = len(self.corpus.passages)
         if visit.index < own:
             name, passage = self.corpus.passages.ids[visit.index], self.passage_tokens.rows([visit.index])[0]

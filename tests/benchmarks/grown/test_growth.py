@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.grown import field_bytes
-from benchmarks.grown.documents import Drawn, DrawnVectors, Resampler
+from benchmarks.grown.documents import DrawnDocument, DrawnVectors, Resampler
 from benchmarks.grown.index import Growth, grow, resampler_of
 from benchmarks.grown.scale import growth_of, growth_rows, scale
 from benchmarks.load.run import RESAMPLED
@@ -42,17 +42,17 @@ def resampler(texts: list[str], model: LexicalEncoder) -> Resampler:
 
 
 @pytest.fixture(scope="module")
-def drawn(resampler: Resampler) -> list[Drawn]:
+def drawn(resampler: Resampler) -> list[DrawnDocument]:
     return list(resampler.take(DRAWN))
 
 
-def test_no_text_and_no_id_occurs_twice(drawn: list[Drawn], texts: list[str]) -> None:
+def test_no_text_and_no_id_occurs_twice(drawn: list[DrawnDocument], texts: list[str]) -> None:
     assert len(drawn) == DRAWN
     assert len({document.text for document in drawn}) == len({document.id for document in drawn}) == DRAWN
     assert [document.text for document in drawn[: len(texts)]] == texts  # the real ones come first
 
 
-def test_the_same_seed_draws_the_same_documents(resampler: Resampler, drawn: list[Drawn]) -> None:
+def test_the_same_seed_draws_the_same_documents(resampler: Resampler, drawn: list[DrawnDocument]) -> None:
     again = list(resampler.take(700))
     assert [document.text for document in again] == [document.text for document in drawn[:700]]
     assert all((one.weights == other.weights).all() for one, other in zip(again, drawn, strict=False))
@@ -61,7 +61,7 @@ def test_the_same_seed_draws_the_same_documents(resampler: Resampler, drawn: lis
 
 
 def test_a_drawn_vector_holds_the_tokens_of_its_text_and_no_others(
-    drawn: list[Drawn], texts: list[str], model: LexicalEncoder
+    drawn: list[DrawnDocument], texts: list[str], model: LexicalEncoder
 ) -> None:
     """The lexical model has no expansions, so a document's tokens are those of its words."""
     for document in drawn[len(texts) : len(texts) + 200]:
@@ -77,20 +77,20 @@ def test_a_drawn_vector_holds_the_tokens_of_its_text_and_no_others(
 
 
 def test_lengths_weights_and_shares_of_tokens_stay_those_of_the_corpus(
-    drawn: list[Drawn], texts: list[str], resampler: Resampler
+    drawn: list[DrawnDocument], texts: list[str], resampler: Resampler
 ) -> None:
     real, new = drawn[: len(texts)], drawn[len(texts) :]
 
-    def tokens(documents: list[Drawn]) -> float:
+    def tokens(documents: list[DrawnDocument]) -> float:
         return float(np.mean([len(each.token_ids) for each in documents if each.token_ids is not None]))
 
-    def words(documents: list[Drawn]) -> float:
+    def words(documents: list[DrawnDocument]) -> float:
         return float(np.mean([len(each.text.split()) for each in documents]))
 
     assert words(new) == pytest.approx(words(real), rel=0.1)
     assert tokens(new) == pytest.approx(tokens(real), rel=0.15)
 
-    def shares(documents: list[Drawn]) -> np.ndarray:
+    def shares(documents: list[DrawnDocument]) -> np.ndarray:
         held = np.zeros(len(resampler.vectors.sparse.vocabulary))  # type: ignore[union-attr]
         for each in documents:
             held[each.token_ids] += 1
@@ -101,13 +101,15 @@ def test_lengths_weights_and_shares_of_tokens_stay_those_of_the_corpus(
     assert np.corrcoef(shares(real)[common], shares(new)[common])[0, 1] > 0.97
 
 
-def test_dense_vectors_are_mixed_like_the_text_and_stay_normalized(drawn: list[Drawn], texts: list[str]) -> None:
+def test_dense_vectors_are_mixed_like_the_text_and_stay_normalized(
+    drawn: list[DrawnDocument], texts: list[str]
+) -> None:
     vectors = np.stack([document.dense for document in drawn if document.dense is not None])
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(1.0, abs=1e-5)
     assert len(np.unique(vectors, axis=0)) == len(drawn)
 
 
-def test_pruning_keeps_the_heaviest_tokens(drawn: list[Drawn], model: LexicalEncoder) -> None:
+def test_pruning_keeps_the_heaviest_tokens(drawn: list[DrawnDocument], model: LexicalEncoder) -> None:
     kept = DrawnVectors(model.vocabulary, Rare("count", 5)).vectors(drawn[:50]).sparse
     whole = DrawnVectors(model.vocabulary).vectors(drawn[:50]).sparse
     assert kept is not None and whole is not None
@@ -122,7 +124,7 @@ def test_pruning_keeps_the_heaviest_tokens(drawn: list[Drawn], model: LexicalEnc
 def test_pruning_weighs_what_a_token_adds_to_a_score(model: LexicalEncoder) -> None:
     common, rare = model.vocabulary.index("the"), model.vocabulary.index("string")
     ids, weights = np.array([common, rare], dtype=np.int32), np.array([0.8, 0.5], dtype=np.float32)
-    document = Drawn("d", "the string", token_ids=ids, weights=weights)
+    document = DrawnDocument("d", "the string", token_ids=ids, weights=weights)
     kept = DrawnVectors(model.vocabulary, Rare("count", 1), {"the": 0.1, "string": 3.0}).vectors([document]).sparse
     assert kept is not None and kept.row(0) == {"string": 0.5}
 
