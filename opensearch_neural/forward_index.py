@@ -12,7 +12,6 @@ BERT's 30,522 no two are alike, and among 250,000 about seven pairs are likely.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 SUFFIX = "_forward"
 """The field of the rows is named after the field of the postings: `sparse`, `sparse_forward`."""
 FIELD = f"sparse{SUFFIX}"
-BYTES = 6
-"""Of a token."""
 
 # Tokens that are not in the row, and documents without a row, add nothing. The query's hashes ascend too, so that each
 # search goes on where the one before has ended.
@@ -84,18 +81,6 @@ def packed(hashes: NDArray[np.int32], weights: NDArray[np.float32]) -> bytes:
     order = np.argsort(hashes, kind="stable")
     bits = np.ascontiguousarray(weights, dtype=np.float32).view(np.uint32) >> 15
     return hashes[order].astype(">i4").tobytes() + bits[order].astype(">u2").tobytes()
-
-
-def unpacked(row: bytes) -> dict[int, float]:
-    """{hash: stored weight} of a row. Raises ValueError for bytes that are none."""
-    if len(row) % BYTES:
-        raise ValueError(f"a row has {BYTES} bytes a token, and these are {len(row)}")
-    held = len(row) // BYTES
-    numbers = struct.unpack(f">{held}i{held}H", row)
-    return {
-        hash: struct.unpack(">f", struct.pack(">I", bits << 15))[0]
-        for hash, bits in zip(numbers[:held], numbers[held:], strict=True)
-    }
 
 
 def params(tokens: Mapping[str, float], field: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forward_rows import BYTES, unpacked
 
 from opensearch_neural import forward_index, queries
 from opensearch_neural.errors import InputError
@@ -65,14 +66,14 @@ def scores(client: Any, index: str, body: dict[str, Any]) -> dict[str, float]:
 def test_a_row_holds_the_weights_that_the_index_stores() -> None:
     row = dict(zip(VOCABULARY, np.linspace(0.001, 3, len(VOCABULARY)).tolist(), strict=True))
     data = packed(row)
-    assert len(data) == forward_index.BYTES * len(row)
-    held = forward_index.unpacked(data)
+    assert len(data) == BYTES * len(row)
+    held = unpacked(data)
     assert list(held) == sorted(held)
     for token, weight in row.items():
         assert held[forward_index.token_hash(token)] == float(stored([weight])[0])
     with pytest.raises(ValueError, match="6 bytes a token"):
-        forward_index.unpacked(data[:-1])
-    assert packed({}) == b"" and forward_index.unpacked(b"") == {}
+        unpacked(data[:-1])
+    assert packed({}) == b"" and unpacked(b"") == {}
 
 
 @pytest.mark.cluster

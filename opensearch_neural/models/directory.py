@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -19,8 +18,6 @@ from typing import Any
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.files import read_json_object, write_json
-
-logger = logging.getLogger(__name__)
 
 FORMAT = 1
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"

@@ -7,7 +7,6 @@ with an `idf.json`; each from a folder or a hub id.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["SparseDocumentEncoder", "SparseVectors", "load_sparse"]
-
-logger = logging.getLogger(__name__)
 
 KIND = "sparse"
 RESIDUAL = "residual.json"

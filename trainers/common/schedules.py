@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +14,6 @@ from trainers.common.settings import TrainingSettings
 from trainers.data.examples import TrainingData
 from trainers.data.negatives import mine, open_retriever
 from trainers.data.negatives_file import with_negatives
-
-logger = logging.getLogger(__name__)
 
 FOLDER = ".stages"
 """Where intermediate results lie in an output directory; hidden, since they are no part of the model."""

@@ -12,7 +12,6 @@ other texts.
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,8 +27,6 @@ from opensearch_neural.models.multi_layer import MultiLayerEncoder, MultiVectors
 from opensearch_neural.models.vectors import SparseVectors
 from trainers.common.resumable_chunks import progress
 from trainers.data.texts import TextStore
-
-logger = logging.getLogger(__name__)
 
 FORMAT = 1
 CHUNK = 1024

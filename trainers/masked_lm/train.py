@@ -11,7 +11,6 @@ writes. The result is an ordinary Hugging Face directory: every other trainer ta
 
 from __future__ import annotations
 
-import logging
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -30,8 +29,6 @@ from trainers.encoders.sequence_to_sequence import SequenceToSequence, log_likel
 from trainers.masked_lm.model import MaskedLmTraining
 from trainers.masked_lm.settings import MaskedLmConfig
 from trainers.masked_lm.windows import CorruptedWindows, MaskedWindows, Windows, corpus_documents, tokenize_corpus
-
-logger = logging.getLogger(__name__)
 
 KIND = "masked-lm"
 TOKENIZER_SAMPLE = 100_000

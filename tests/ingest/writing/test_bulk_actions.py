@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 import pytest
 from corpora import letters, snapshot
+from forward_rows import unpacked
 
 from ingest.content import Content
 from ingest.vectorizers import Vectors
@@ -21,7 +22,7 @@ from opensearch_neural import queries
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.passages import Passage
 from opensearch_neural.errors import ModelError
-from opensearch_neural.forward_index import FIELD, token_hash, unpacked
+from opensearch_neural.forward_index import FIELD, token_hash
 from opensearch_neural.index.mapping import NO_TOKEN
 from opensearch_neural.index.record import DenseMeta, IndexMeta, SparseMeta
 from opensearch_neural.models.vectors import SparseVectors
