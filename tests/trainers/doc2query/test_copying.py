@@ -14,7 +14,7 @@ from torch import Tensor
 from trainers.doc2query import copying
 from trainers.doc2query.copying import Copying, CopyingScores, fitted
 from trainers.doc2query.settings import GenerationSettings
-from trainers.encoders.sequence_to_sequence import Row, collate_rows
+from trainers.encoders.sequence_to_sequence import LabelledRow, collate_rows
 
 # A vocabulary of 8: 0 pads, 1 starts and ends, 5 and 6 continue words.
 CONTINUATION = torch.tensor([False, False, False, False, False, True, True, False])
@@ -79,7 +79,7 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, visit: Any, /) -> Row:
+    def __getitem__(self, visit: Any, /) -> LabelledRow:
         passage, target = self.rows[visit.index]
         return str(visit.index), [1, passage, 1], [target, 1]
 
