@@ -204,6 +204,7 @@ def sparse_command(config: SparseConfig, dry_run: bool) -> None:
     osn train sparse --config inference-free-sparse --print-config
     osn train sparse --set 'train=[{path: scifact}]' --set selection.hold_back=0.1 --output models/sparse
     osn train sparse --set 'train=[{path: docs.jsonl.gz, questions: title}]' --set objective.base=bm25
+    osn train sparse --config splade --output models/splade     # a teacher, whose network encodes queries, too
 
     Prints dev measures, sparsity, and what presence and BM25 over word pieces give without training. Stopped at any
     point, the same command goes on.
