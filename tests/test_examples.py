@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ from click.testing import CliRunner
 
 from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
+from opensearch_neural.index.record import read_record
 from trainers.data.clicks.from_clicks import from_clicks
 
 if TYPE_CHECKING:
@@ -130,6 +133,55 @@ def test_the_loss_is_the_hinge_that_it_says_and_trains(tmp_path: Path, environme
     )  # fmt: skip
     osn_json = json.loads((tmp_path / "model" / "osn.json").read_text())
     assert osn_json["training"]["objective"]["loss"] == "own_loss:hinge"
+
+
+@pytest.mark.skipif(find_spec("cognition") is None, reason="the published model needs Python 3.11")
+def test_a_model_from_clicks_is_trained_on_one_part_of_the_queries_and_measured_on_the_other(
+    environment: dict[str, str], client: OpenSearch, index_name: str, tmp_path: Path
+) -> None:
+    from tiny import tiny_beir
+
+    spec = find_spec("cognition")
+    assert spec is not None and spec.submodule_search_locations
+    model = Path(spec.submodule_search_locations[0]) / "model"
+    data = tiny_beir(tmp_path / "data", documents=80)
+    documents = [json.loads(line) for line in (data / "corpus.jsonl").read_text().splitlines()]
+    for document in documents:  # with titles there are two rankings, and documents change their places
+        document["title"], _, document["text"] = document["text"].rpartition(" ")
+    (data / "corpus.jsonl").write_text("".join(json.dumps(document) + "\n" for document in documents))
+    shown = f"{index_name}-shown"
+    job = Job(CorpusSource(str(data)), shown, replicas=0, dead_letters=tmp_path / "letters")
+    run_job(client, job, show_progress=False)
+    log = tmp_path / "log.csv"
+    simulate = (EXAMPLES / "simulate_clicks.py", "--index", shown, "--data", data, "--split", "train", "--output", log)
+    run(*simulate, "--searches", "8000", environment=environment, cwd=tmp_path)
+
+    path = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    done = subprocess.run(
+        [EXAMPLES / "model_from_clicks.sh", log, data, model, index_name],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=environment | {"PATH": path, "STEPS": "10", "OSN_HOME": str(tmp_path / "home")},
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "80 documents in" in done.stdout
+    table = done.stdout.rpartition("sparse model\n")[2].partition("difference to")[0]
+    scores = re.findall(r"^\| (bm25|bm25-sparse) +\| +(0\.\d{3}) \|", table, re.MULTILINE)
+    assert [engine for engine, _ in scores] == ["bm25", "bm25-sparse"]
+
+    clicks = tmp_path / "from-clicks" / "clicks"
+    queries = map(json.loads, (clicks / "queries.jsonl").read_text().splitlines())
+    texts = {query["_id"]: query["text"] for query in queries}
+    measured = {texts[line.split()[0]] for line in (clicks / "qrels" / "test.tsv").read_text().splitlines()[1:]}
+    trained_on = {json.loads(line)["query"] for line in (clicks / "pairs.jsonl").read_text().splitlines()}
+    assert len(measured) >= 5 and len(trained_on) >= 20 and not measured & trained_on
+    assert f"{len(measured)} queries" in done.stdout
+    osn_json = json.loads((tmp_path / "from-clicks" / "model" / "osn.json").read_text())
+    assert osn_json["training"]["train"][0]["path"].endswith("clicks/pairs.jsonl")
+    wrote = read_record(client, index_name)
+    assert wrote is not None and wrote.sparse is not None and wrote.sparse.name == "model-of-corpus"
 
 
 def test_simulated_clicks_are_a_log_from_which_their_propensities_come_back(

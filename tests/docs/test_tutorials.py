@@ -88,14 +88,16 @@ def test_documents_out_of_an_index_that_is_there(
         lines += [{"index": {"_id": id}}, {"title": id, "body": text, "lang": "en"}]
     client.bulk(index=f"{index_name}-articles", body=lines, refresh=True)
     judged(tmp_path / "my-beir-folder", texts, {"q1": ("fish in a river", "trout")})
-    first, whole = commands("existing-index.md")
+    first, look, whole = commands("existing-index.md")
     connect, *rest = first.splitlines()
     assert connect.startswith("export OSN_URL=")
-    script = "\n".join([*rest, "osn index plan articles-osn --docs 300000", whole]).replace(
-        "articles", f"{index_name}-articles"
-    )
+    script = "\n".join([*rest, look, whole]).replace("articles", f"{index_name}-articles")
     printed = shell(script.replace("MODEL", "lexical"), tmp_path, cluster_url)
     assert f"51 documents in {index_name}-articles-osn, verified" in printed
     assert f"{index_name}-articles-pilot now names" in printed
+    written, _, planned = outputs("existing-index.md")
+    assert re.fullmatch(r"5000 documents in articles-osn, verified \(\d+\.\d s, \d+/s\)", written)
+    shown = re.findall(r"^  \w[\w ]*?(?=  )|^300,000 documents, from ", planned, re.MULTILINE)
+    assert len(shown) == 5 and all(part in printed for part in shown)
     assert "bm25-sparse" in printed.split("now names")[1]
     assert client.count(index=f"{index_name}-articles")["count"] == 51
