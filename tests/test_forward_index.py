@@ -147,7 +147,7 @@ def test_an_explained_body_tells_the_tokens_apart_and_scores_the_same(
 )
 def test_what_does_not_fit_together_is_no_set_of_tokens(damage: dict[str, Any]) -> None:
     tokens = {"t1": 1.0, "t2": 2.0, "t3": 3.0}
-    given = forward_index.params(tokens, forward_index.FIELD)
+    given = forward_index.script_params(tokens, forward_index.FIELD)
     assert forward_index.tokens_of(given) == tokens
     with pytest.raises(ValueError):
         forward_index.tokens_of({**given, **damage})

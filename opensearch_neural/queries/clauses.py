@@ -48,7 +48,7 @@ def sparse_clause(tokens: Mapping[str, float], field: str, plugin: bool, boost: 
 
 def forward_clause(tokens: Mapping[str, float], field: str) -> Clause:
     """What documents score by the rows beside `field` (`forward_index`); those without any of the tokens score 0."""
-    params = forward_index.params(tokens, field + forward_index.SUFFIX)
+    params = forward_index.script_params(tokens, field + forward_index.SUFFIX)
     script = {"source": forward_index.SCRIPT, "params": params}
     return {"script_score": {"query": {"match_all": {}}, "script": script}}
 
