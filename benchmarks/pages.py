@@ -6,7 +6,7 @@ Between one of these lines and `<!-- end -->` stands what `benchmarks/results/NA
 made it:
 
     <!-- table: NAME -->                      all rows but differences, and the goals
-    <!-- table: NAME: MEASURE, MEASURE -->    these measures alone
+    <!-- table: NAME: MEASURE, MEASURE -->    these measures alone; of several seeds their mean
     <!-- goals: NAME -->                      the goals
     <!-- gains: NAME -->                      paired differences in nDCG@10, a line for each set, and the goals
     <!-- arms: NAME -->                       paired differences, a line for each arm, and the goals
@@ -25,11 +25,12 @@ Nothing in between is typed by hand, nor are the single figures of docs/encoding
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.render import COSTS, arms, costs, gains, of_first_seed, quality_and_cost, ratios
+from benchmarks.render import COSTS, arms, costs, gains, model_of, of_first_seed, quality_and_cost, ratios
 from benchmarks.speed import encoding, encoding_page
-from opensearch_neural.evaluation.results import Summary, read
+from opensearch_neural.evaluation.results import Row, Summary, read
 from opensearch_neural.evaluation.tables import result_table
 from opensearch_neural.files import write_text
 
@@ -60,7 +61,7 @@ def rendered(what: str, summary: Summary, measures: str | None = None) -> str:
         ]
         return f"{quality_and_cost(chosen)}\n\n`{summary.command}`\n"
     if measures:
-        return f"{result_table(summary.rows, measures.split(', '))}\n\n`{summary.command}`\n"
+        return f"{result_table(without_single_seeds(summary.rows), measures.split(', '))}\n\n`{summary.command}`\n"
     parts = []
     if what == "table":
         parts.append(result_table([row for row in summary.rows if row.kind in ("value", "ratio")]))
@@ -72,6 +73,16 @@ def rendered(what: str, summary: Summary, measures: str | None = None) -> str:
         parts.append("\n".join(f"- {goal}" for goal in summary.goals))
     parts.append(f"`{summary.command}`")
     return "\n\n".join(parts) + "\n"
+
+
+def without_single_seeds(rows: Sequence[Row]) -> list[Row]:
+    """All rows but those of a single seed beside which the mean over several stands."""
+
+    def of(row: Row) -> tuple[str, ...]:
+        return row.set, row.engine, model_of(row), row.measure, row.kind, row.baseline
+
+    means = {of(row) for row in rows if row.variant.startswith("seeds ")}
+    return [row for row in rows if row.seed is None or of(row) not in means]
 
 
 def with_tables(text: str, results: Path = RESULTS) -> str:

@@ -171,9 +171,9 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
         differences, key=lambda row: row.seed is not None
     ):  # the mean over seeds, where there are several
         if row.baseline == baseline:
-            gain.setdefault((row.engine, _model(row), row.set), _in_points(row))
-    cost = {(row.engine, _model(row), row.set, row.measure): row for row in ratios_}
-    score = {(row.engine, _model(row), row.set): row for row in rows if row.measure == "score kept"}
+            gain.setdefault((row.engine, model_of(row), row.set), _in_points(row))
+    cost = {(row.engine, model_of(row), row.set, row.measure): row for row in ratios_}
+    score = {(row.engine, model_of(row), row.set): row for row in rows if row.measure == "score kept"}
     means = list(dict.fromkeys(row.set for row in differences if row.set.startswith("mean of ")))
     levels = [(row.set, row.measure) for row in ratios_]
     levels = sorted(dict.fromkeys(levels), key=lambda level: (COSTS.index(level[1]), levels.index(level)))
@@ -206,7 +206,8 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
     )
 
 
-def _model(row: Row) -> str:
+def model_of(row: Row) -> str:
+    """The variant without the seeds before it."""
     return row.variant.rpartition(", ")[2] if row.variant.startswith("seed") else row.variant
 
 

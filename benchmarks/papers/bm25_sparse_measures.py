@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.experiment import compared, kept, kept_measured, means, slug
+from benchmarks.experiment import compared, kept, kept_measured, means, of_seeds, slug
 from benchmarks.papers.bm25_sparse_models import PUBLISHED, STEPS, Experiment
 from benchmarks.papers.cluster_bm25 import cluster_bm25, corpus_of, tuned_bm25
 from opensearch_neural.cluster.errors import translate_errors
@@ -194,13 +194,26 @@ def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
             measured.update(means(own, experiment.seeds))
         of_sets[name] = measured
         rows += compared(name, measured, DIFFERENCES, seeds=experiment.seeds)
-        rows += more
+        rows += [*more, *mean_facts(more, experiment.seeds)]
     for label, names in (
         (f"mean of {len(of_sets)} sets", list(of_sets)),
         (f"mean of {len(experiment.unseen)} unseen sets", experiment.unseen),
     ):
         rows += mean_rows(label, {name: of_sets[name] for name in names})
     return rows
+
+
+def mean_facts(rows: Sequence[Row], seeds: Sequence[int]) -> list[Row]:
+    """Of each fact that the models of several seeds have, the mean over them."""
+    of_model: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.seed is not None:
+            of_model.setdefault((row.variant, row.measure), []).append(row)
+    return [
+        replace(own[0], value=fmean(row.value for row in own), seed=None, variant=of_seeds(seeds, model))
+        for (model, _), own in of_model.items()
+        if len(own) > 1
+    ]
 
 
 def tuned_measured(client: OpenSearch, folder: Path, settings: Any) -> Measured:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 640, 160
 """Of a plot, in its own units."""
+LABEL_WIDTH, LABEL_HEIGHT = 240, 15
+"""What a point's label takes, in the same units, about."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ class Point:
     x: float
     y: float
     text: str
+    below: float = 0.0
+    """How far the label stands below its point, so that labels of near points do not cover each other."""
 
 
 @dataclass(frozen=True)
@@ -102,16 +106,18 @@ def plot(title: str, across: str, points: Iterable[tuple[str, float, float, str]
     furthest = max((x for _, x, _, _ in listed), default=start)
     width = (furthest - start) or 1.0
     low, high = min((y for *_, y, _ in listed), default=0.0), max((y for *_, y, _ in listed), default=0.0)
-    height = (high - low) or 1.0
-    drawn = [
-        Point(
-            label,
-            round(0.75 * WIDTH * (x - start) / width, 1),
-            round(HEIGHT - (HEIGHT - 20) * (y - low) / height, 1),
-            text,
+    drawn: list[Point] = []
+    for label, x, y, text in listed:
+        share = (y - low) / (high - low) if high > low else 0.5
+        across_at, down_at = round(0.75 * WIDTH * (x - start) / width, 1), round(HEIGHT - (HEIGHT - 20) * share, 1)
+        others = [point for point in drawn if point.label and label and abs(point.x - across_at) < LABEL_WIDTH]
+        places = (step * sign * LABEL_HEIGHT for step in range(len(others) + 1) for sign in (-1, 1))
+        free = (
+            place
+            for place in places
+            if all(abs(each.y + each.below - down_at - place) >= LABEL_HEIGHT for each in others)
         )
-        for label, x, y, text in listed
-    ]
+        drawn.append(Point(label, across_at, down_at, text, next(free, 0.0)))
     return Plot(title, across, drawn)
 
 

@@ -46,7 +46,7 @@ def tune_report(
         if chosen is not None and each.setting == chosen.setting:
             label = "chosen"
         points.append((label, each.ms, each.quality, f"{each.quality:.3f}, {each.ms:.2f} ms"))
-    title = f"Share of {full}'s {measure} kept, 95% intervals; the line is at {line:.1%}"
+    title = f"Share kept of the {measure} of {full}, 95% intervals; the line is at {line:.1%}"
     lines = [
         [
             full if each.setting is None else str(each.setting),

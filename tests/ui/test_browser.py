@@ -362,3 +362,5 @@ def test_a_point_of_a_report_opens_the_hits_of_both(
     opened = page.locator("article.opened:visible")
     assert opened.count() == 1 and opened.locator("ol").count() == 2
     assert "grade 2" in opened.inner_text()
+    page.set_viewport_size({"width": 400, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400

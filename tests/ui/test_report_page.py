@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from page_elements import Elements
 from opensearch_neural.cli import osn
 from opensearch_neural.evaluation.results import Row, Summary
 from opensearch_neural.ui.report import difference_forest, verdict
+from opensearch_neural.ui.report_parts import LABEL_HEIGHT, plot
 
 
 def rows(low: float, high: float) -> list[Row]:
@@ -52,6 +54,14 @@ def test_a_forest_lies_to_the_right_of_zero_if_all_gain() -> None:
 
 
 @pytest.mark.cluster
+def test_labels_of_near_points_do_not_cover_each_other_and_alike_points_stand_in_the_middle() -> None:
+    near = plot("", "", [("a", 1.0, 0.5, ""), ("b", 1.1, 0.5, ""), ("c", 1.0, 0.501, ""), ("", 1.0, 0.7, "")]).points
+    labels = sorted(point.y + point.below for point in near if point.label)
+    assert all(second - first >= LABEL_HEIGHT for first, second in pairwise(labels))
+    alike = plot("", "", [("a", 1.0, 0.5, ""), ("", 2.0, 0.5, "")]).points
+    assert [point.y for point in alike] == [90, 90]
+
+
 def test_the_report_is_one_page_with_all_that_was_measured(cluster_url: str, page_index: str, tmp_path: Path) -> None:
     page = Elements(write_report(cluster_url, page_index, tmp_path).read_text())
     assert len(page.of("svg", "forest")) == 4 and len(page.of("svg", "costs")) == len(page.of("svg", "scatter")) == 1
