@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 
-from benchmarks.pages import PAGES, README, RENDERED, with_tables
+from benchmarks.pages import PAGES, README, RENDERED, with_tables, without_single_seeds
+from opensearch_neural.evaluation.results import Row
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -53,6 +54,15 @@ def test_a_table_may_be_of_some_measures_alone() -> None:
     assert len(lines) >= 3 and all(len(line.split("|")) == 5 for line in lines)
     assert "`osn bench published" in shown and "- met:" not in shown
     assert with_tables(shown) == shown
+
+
+def test_a_table_has_the_mean_of_several_seeds_and_not_each() -> None:
+    one, two = (
+        Row("s", "e", "m", value, None, None, 9, seed=seed, variant="arm") for value, seed in ((1.0, 1), (3.0, 2))
+    )
+    mean = Row("s", "e", "m", 2.0, None, None, 9, variant="seeds 1 to 2, arm")
+    alone = Row("s", "e", "m", 4.0, None, None, 9, seed=1, variant="another arm")
+    assert without_single_seeds([one, two, mean, alone]) == [mean, alone]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
