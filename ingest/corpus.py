@@ -19,7 +19,7 @@ from ingest.index_corpus import copy_index, is_index
 from ingest.settings import Command, options_of
 from ingest.writing.dead_letters import is_dead_letter_file, mended
 from ingest.writing.duplicate_ids import FirstRecords
-from opensearch_neural.corpus.documents import Document, Rejected
+from opensearch_neural.corpus.documents import Document, FieldNames, Rejected
 from opensearch_neural.corpus.passages import Passage, split
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.corpus.text_files import open_binary
@@ -55,6 +55,11 @@ class CorpusSource:
         if self.path == "-":
             return "stdin"
         return self.path if self.path.startswith("hf:") or is_read_once(self.path) else str(Path(self.path).resolve())
+
+    @property
+    def names(self) -> FieldNames:
+        """The names under which the parts of a document are looked for."""
+        return FieldNames.of(id=self.id_field, title=self.title_field, text=self.text_field, url=self.url_field)
 
     @property
     def reading(self) -> str:

@@ -28,7 +28,7 @@ from ingest.writing.bulk import BulkWriter
 from ingest.writing.bulk_actions import prepare
 from opensearch_neural.cluster.errors import reason_of, translate_errors
 from opensearch_neural.cluster.patience import RetryPolicy
-from opensearch_neural.corpus.documents import INDEX_FIELDS, Document, document_of
+from opensearch_neural.corpus.documents import INDEX_FIELDS, Document, FieldNames, document_of
 from opensearch_neural.corpus.passages import Passage, joined, split
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index import segments
@@ -196,6 +196,9 @@ class Documents:
     def update(self, id: str, changes: Mapping[str, Any], *, refresh: bool = True) -> Document:
         """Change some fields of a document, and encode it anew; a field given as None is removed.
 
+        The text goes by the names that `add` knows it by (text, body, content, …), unless the document has another field of
+        that name.
+
         The index keeps no vectors in its `_source`, so OpenSearch's own partial update would lose them. Of two updates at
         the same time none is lost (except in an index of passages, where the later one wins).
 
@@ -207,6 +210,9 @@ class Documents:
             if held is None:
                 raise InputError(f"{self.index!r} holds no document {id!r}", "add it with all its fields")
             document, condition = held
+            text_name = FieldNames().find(changes, "text")
+            if text_name is not None and text_name not in document.fields:  # as `add` reads it
+                changes = {"text" if name == text_name else name: value for name, value in changes.items()}
             record = {**document.record(), **changes}
             if "_id" in changes and changes["_id"] != id:
                 raise InputError(

@@ -11,8 +11,9 @@ of `_id`, which a cluster may refuse (`indices.id_field_data.enabled`), and a pa
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from contextvars import copy_context
@@ -20,6 +21,7 @@ from heapq import merge
 from typing import IO, TYPE_CHECKING, Any
 
 from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.corpus.documents import FieldNames
 from opensearch_neural.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,6 +34,17 @@ AT_ONCE = 4
 KEEP_ALIVE = "10m"
 SORTED_BYTES = 128 << 20
 """Bytes of documents that are sorted in memory; more are sorted in parts, which lie in files until they are merged."""
+
+ALIKE = frozenset(
+    {"keyword", "boolean", "date", "object", "flat_object", "alias", "double", "float", "half_float", "scaled_float"}
+    | {"byte", "short", "integer", "long"}
+)
+"""Types that queries find alike in an index of `osn`, which maps strings as keywords and numbers as doubles."""
+
+NAMED = 12
+"""Fields that a warning names."""
+
+log = logging.getLogger(__name__)
 
 Hits = list[dict[str, Any]]
 
@@ -74,6 +87,57 @@ def copy_index(client: OpenSearch, corpus: str, file: IO[bytes]) -> int:
             file.write(line)
             written += 1
     return written
+
+
+def warn_of_queries(client: OpenSearch, corpus: str, names: FieldNames, mapped: Collection[str]) -> None:
+    """Name the fields of `opensearch:INDEX` by which queries find nothing, or something else, in an index that `osn` makes
+    of it.
+
+    names: under which the parts of a document are looked for
+    mapped: names of the fields that `--mapping` decides about
+    """
+    with translate_errors():
+        mappings = client.indices.get_mapping(index=corpus.removeprefix(PREFIX))
+    properties: dict[str, Any] = {}
+    for each in mappings.values():
+        properties |= each["mappings"].get("properties", {})
+    other = other_for_queries(properties, names, mapped)
+    if other:
+        shown = [f"{name} ({told})" for name, told in list(other.items())[:NAMED]]
+        log.warning(
+            "queries that name these fields of %r find other hits in the new index, or none: %s; --mapping FILE says how "
+            "fields are mapped (docs/how-to/production-query.md)",
+            corpus.removeprefix(PREFIX),
+            ", ".join(shown) + (f" and {len(other) - NAMED} more" if len(other) > NAMED else ""),
+        )
+
+
+def other_for_queries(properties: Mapping[str, Any], names: FieldNames, mapped: Collection[str] = ()) -> dict[str, str]:
+    """{field: what becomes of it} of the fields that a query finds otherwise in an index that `osn` makes.
+
+    properties: of the mapping of the index that is there
+    """
+    part_of = {names.find(properties, part): part for part in ("url", "title", "text")}
+    other: dict[str, str] = {}
+    for name, mapping in properties.items():
+        part = part_of.get(name)
+        if part is not None:
+            if name != part and name not in mapped:
+                other[name] = f"called {part} there"
+            other |= {f"{name}.{sub}": "not there" for sub in mapping.get("fields", {})}
+        elif name not in mapped:
+            other |= _other_below(name, mapping)
+    return other
+
+
+def _other_below(name: str, mapping: Mapping[str, Any]) -> dict[str, str]:
+    """The same for a field of the caller's own, and for all below it."""
+    kind = mapping.get("type", "object")
+    other = {} if kind in ALIKE else {name: f"no longer {kind}"}
+    other |= {f"{name}.{sub}": "not there" for sub in mapping.get("fields", {}) if (kind, sub) != ("date", "keyword")}
+    for sub, below in mapping.get("properties", {}).items():
+        other |= _other_below(f"{name}.{sub}", below)
+    return other
 
 
 def _line(hit: dict[str, Any], index: str) -> bytes:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ingest.content import content_by_models, content_of_files
 from ingest.corpus import CorpusSource, ignore, spooled
+from ingest.index_corpus import is_index, warn_of_queries
 from ingest.kept_for_searches import keep_encoder, keep_measures, raising
 from ingest.preflight import FIELD_LIMIT, check_fields
 from ingest.settings import IndexSettings, Writing
@@ -94,6 +95,8 @@ def _write(
             if wrote is None:
                 limit = job.field_limit or FIELD_LIMIT
                 mapped = {name.partition(".")[0] for name in fields}
+                if is_index(corpus.path):
+                    warn_of_queries(client, corpus.path, corpus.names, mapped)
                 check_fields(corpus.reader(place)(ignore), mapped=mapped, limit=limit, flat_objects=flat_objects)
             content = (
                 content_by_models(job, wrote, job.index, corpus.reader(place), corpus.name)

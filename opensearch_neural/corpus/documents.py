@@ -93,6 +93,11 @@ class FieldNames:
     text: tuple[str, ...] = ("text", "contents", "content", "body", "passage", "segment")
     url: tuple[str, ...] = ("url",)
 
+    @classmethod
+    def of(cls, **names: str | None) -> FieldNames:
+        """The names of the parts that are given; the usual ones of those that are None."""
+        return cls(**{part: (name,) for part, name in names.items() if name is not None})
+
     def find(self, record: Mapping[str, Any], part: str) -> str | None:
         """The name that a part ("id", "title", "text", "url") has in a record; None if it has none."""
         names: tuple[str, ...] = getattr(self, part)

@@ -60,13 +60,7 @@ def read_corpus(
     Raises InputError at once if there is nothing to read, at damage of unknown extent, and, without `on_reject`, at the
     first bad record.
     """
-    usual = FieldNames()
-    names = FieldNames(
-        usual.id if id_field is None else (id_field,),
-        usual.title if title_field is None else (title_field,),
-        usual.text if text_field is None else (text_field,),
-        usual.url if url_field is None else (url_field,),
-    )
+    names = FieldNames.of(id=id_field, title=title_field, text=text_field, url=url_field)
     format, place = format_of(path, format)
     on_reject = on_reject or raise_rejected
     ahead = LookAhead(on_reject) if check_first and place != "-" else None  # what is piped in is answered line by line

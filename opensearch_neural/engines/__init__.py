@@ -68,7 +68,8 @@ class Engines(Opened):
         return lambda text, size: self.body(name, text, size=size)
 
     def body(self, name: str, text: str, *, filter: Filter = None, **page: Any) -> Body:
-        """One request body; `page` takes what all functions of `queries` take (size, from_, source, highlight, …).
+        """One request body; `page` takes what all functions of `queries` take (size, from_, source, highlight, …), and for
+        bm25-sparse `base`: a query clause of your own in the place of BM25.
 
         Of an index of passages each document is found once, by its best passage: `queries.best_passages` reads the answer.
         """

@@ -101,3 +101,41 @@ def test_documents_out_of_an_index_that_is_there(
     assert len(shown) == 5 and all(part in printed for part in shown)
     assert "bm25-sparse" in printed.split("now names")[1]
     assert client.count(index=f"{index_name}-articles")["count"] == 51
+
+
+def test_an_application_keeps_its_query_and_adds_what_the_model_says(
+    cluster_url: str, client: OpenSearch, index_name: str, tmp_path: Path
+) -> None:
+    page = "../how-to/production-query.md"
+    text = (TUTORIALS / page).read_text(encoding="utf-8").replace("articles", f"{index_name}-articles")
+    lines = []
+    for number in range(40):
+        each = {
+            "title": f"Page {number}",
+            "body": "a rainbow in the rain",
+            "published": "2026-01-01",
+            "brand": "Red Brand",
+        }
+        lines += [{"index": {"_id": f"d{number}"}}, {**each, "public": number % 2 == 0}]
+    client.bulk(index=f"{index_name}-articles", body=lines, refresh=True)
+    template = re.search(r"^   ```json\n(.*?)^   ```$", text, re.DOTALL | re.MULTILINE)
+    request = re.search(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    measure = re.findall(r"^   ```sh\n(.*?)^   ```$", text, re.DOTALL | re.MULTILINE)[1]
+    assert template is not None and request is not None
+    (tmp_path / "production.json").write_text(template[1])
+    (tmp_path / "request.py").write_text(request[1])
+    (tmp_path / "queries.tsv").write_text("q1\trainbow\nq2\train\n")
+    (tmp_path / "judged.qrels").write_text("q1 0 d2 1\nq2 0 d4 1\n")
+    ingest, weights = BLOCK.findall(text)
+    shell(ingest.replace("MODEL", "lexical"), tmp_path, cluster_url)
+    shell(measure.replace("articles-osn", "articles-pilot"), tmp_path, cluster_url)
+    printed = shell(weights, tmp_path, cluster_url)
+    assert "weight-0.45" in printed and "difference to production.top10" in printed
+    runs = {weight: (tmp_path / f"weight-{weight}.trec").read_text().splitlines() for weight in ("0.45", "1.8")}
+    for run in runs.values():
+        assert len(run) == 20  # found by `body`, which is an alias
+        assert all(int(line.split()[2][1:]) % 2 == 0 for line in run)  # and filtered
+    assert float(runs["1.8"][0].split()[4]) > float(runs["0.45"][0].split()[4])
+    brand = {"query": {"match": {"brand": "red"}}, "aggs": {"brands": {"terms": {"field": "brand.keyword"}}}}
+    answer = client.search(index=f"{index_name}-articles-pilot", body=brand)
+    assert answer["aggregations"]["brands"]["buckets"] == [{"key": "Red Brand", "doc_count": 40}]

@@ -90,6 +90,17 @@ def test_an_update_keeps_what_it_does_not_change_and_encodes_anew(client: Any, i
     assert client.search(index=index, body=body)["hits"]["hits"][0]["_id"].partition("#")[0] == id
 
 
+def test_an_update_knows_the_text_by_the_names_that_adding_knows_it_by(client: Any, index: str) -> None:
+    documents = Documents(client, index)
+    documents.add([{"_id": "newt", "title": "Newts", "body": "limbs grow again", "summary": "s"}])
+    changed = documents.update("newt", {"body": "hearts heal"})
+    assert (changed.text, changed.fields) == ("hearts heal", {"summary": "s"})
+    # Beside a text, such a name is a field of the document's own.
+    documents.add([{"_id": "newt", "title": "Newts", "text": "limbs", "body": "amphibian"}])
+    changed = documents.update("newt", {"body": "long"})
+    assert (changed.text, changed.fields) == ("limbs", {"body": "long"})
+
+
 def test_a_document_that_becomes_shorter_leaves_no_passage_behind(client: Any, index: str, tmp_path: Path) -> None:
     id = HUNDRED[9]["_id"]
     Documents(client, index).update(id, {"text": "rain"})

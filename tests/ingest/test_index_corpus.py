@@ -18,9 +18,10 @@ from fault_proxy import Fault, FaultProxy, Request
 
 from ingest import index_corpus
 from ingest.corpus import CorpusSource, spooled
-from ingest.index_corpus import copy_index
+from ingest.index_corpus import copy_index, other_for_queries
 from ingest.job import Job, run_job
 from opensearch_neural.cluster.connect import connect
+from opensearch_neural.corpus.documents import FieldNames
 from opensearch_neural.errors import InputError
 
 if TYPE_CHECKING:
@@ -153,6 +154,51 @@ def test_an_ingest_takes_the_documents_with_their_fields(
     document = client.get(index=index_name, id="d7")["_source"]
     assert document == {"title": "Number 7", "text": "rain", "price": 7}
     assert client.count(index=index_name)["count"] == 2500
+
+
+def test_fields_that_queries_find_otherwise_are_named() -> None:
+    text = {"type": "text", "fields": {"raw": {"type": "keyword"}}}
+    properties = {
+        "title": text,
+        "body": {"type": "text"},
+        "brand": text,
+        "price": {"type": "scaled_float", "fields": {"keyword": {"type": "keyword"}}},
+        "public": {"type": "boolean"},
+        "author": {"properties": {"id": {"type": "keyword"}, "name": {"type": "text"}}},
+        "reviews": {"type": "nested", "properties": {"stars": {"type": "byte"}}},
+    }
+    other = other_for_queries(properties, FieldNames())
+    assert other == {
+        "title.raw": "not there",
+        "body": "called text there",
+        "brand": "no longer text",
+        "brand.raw": "not there",
+        "price.keyword": "not there",
+        "author.name": "no longer text",
+        "reviews": "no longer nested",
+    }
+    mapped = other_for_queries(properties, FieldNames.of(text="summary"), ["brand", "author", "reviews", "price"])
+    assert mapped == {"title.raw": "not there", "body": "no longer text"}
+
+
+def test_a_query_that_names_a_field_of_the_old_index_is_warned_of_until_an_alias_stands_for_it(
+    client: OpenSearch, theirs: str, index_name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = CorpusSource(f"opensearch:{theirs}", title_field="headline", text_field="story", limit=20)
+    query = {"query": {"multi_match": {"query": "rain", "fields": ["headline^3", "story"]}}}
+    mapping = tmp_path / "mapping.json"
+    mapping.write_text(json.dumps({"story": {"type": "alias", "path": "text"}}))
+    gone = {"headline (called title there)", "headline.keyword (not there)", "story.keyword (not there)"}
+    for job, warned, hits in (
+        (Job(source, f"{index_name}-0", replicas=0), gone | {"story (called text there)"}, 0),
+        (Job(source, f"{index_name}-1", replicas=0, mapping=mapping), gone, 20),
+    ):
+        caplog.clear()
+        run_job(client, job, show_progress=False)
+        said = next(record.getMessage() for record in caplog.records if "queries that name" in record.getMessage())
+        assert set(said.partition("or none: ")[2].partition(";")[0].split(", ")) == warned
+        assert client.search(index=job.index, body=query)["hits"]["total"]["value"] == hits
+        client.indices.delete(index=job.index)
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="elsewhere the second run waits for a minute")
