@@ -240,6 +240,8 @@ def test_the_command_tunes_shows_and_stores(client, cluster_url: str, index: str
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert f"{len(settings())} settings on 8 queries, by nDCG@10" in done.stdout and "all tokens" in done.stdout
+    assert "up: nDCG@10, as a share of that of all tokens (=: to keep)" in done.stdout
+    assert "A all tokens, # chosen" in done.stdout
     if "stored in" in done.stdout:
         assert open_engines(client, index).meta.extra[TUNED]["keep"] == 0.9
     page = tmp_path / "report.html"

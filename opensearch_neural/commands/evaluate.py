@@ -19,7 +19,7 @@ from opensearch_neural.commands.engine_options import engine_options
 from opensearch_neural.commands.evaluate_runs import runs_command
 from opensearch_neural.commands.evaluation_options import Evaluation, chosen_baseline, evaluation_options, title_of
 from opensearch_neural.commands.headings import HeadedGroup
-from opensearch_neural.commands.templates import read_templates
+from opensearch_neural.commands.templates import read_templates, template_paths
 from opensearch_neural.engines import ENGINES, Engines, open_engines
 from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import InputError, ModelError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from opensearch_neural.corpus.judgements import JudgedQueries
     from opensearch_neural.evaluation.engine_comparison import CommonOnly, EngineResult
     from opensearch_neural.evaluation.expectations import Expectation
-    from opensearch_neural.evaluation.results import Row, Summary
+    from opensearch_neural.evaluation.results import Data, Row, Summary
 
 BASELINE = "bm25"
 
@@ -89,6 +89,7 @@ def evaluate(
     osn eval runs bm25.trec mine.trec --qrels judged.qrels
     """
     from opensearch_neural.evaluation import engine_comparison
+    from opensearch_neural.evaluation.results import data_facts
 
     if index is None:
         raise click.UsageError("Missing option '--index'.")
@@ -113,7 +114,8 @@ def evaluate(
             production.warn_of_absent(client, judged)
         results, lost = searched(client, opened, production, judged, chosen, evaluation.names, own, timed)
         rows = evaluation.rows(judged, results, against)
-        summary = summarize(client, opened, index, evaluation, judged, rows, results, lost, expectations)
+        read = [*evaluation.facts(judged), *map(data_facts, template_paths(template_files))]
+        summary = summarize(client, opened, index, judged, read, rows, results, lost, expectations, evaluation.seed)
         titles = functools.partial(engine_comparison.titles, client, index) if opened is not None else None
         evaluation.tell(summary, results, judged, against, lost, titles)
 
@@ -286,14 +288,15 @@ def summarize(
     client: OpenSearch,
     opened: Engines | None,
     index: str,
-    evaluation: Evaluation,
     judged: JudgedQueries,
+    read: list[Data],
     rows: list[Row],
     results: Sequence[EngineResult],
     lost: CommonOnly | None,
     expectations: Sequence[Expectation],
+    seed: int,
 ) -> Summary:
-    """The result file of this evaluation."""
+    """The result file of this evaluation. read: names and hashes of the files it depends on."""
     from opensearch_neural.evaluation import engine_comparison
     from opensearch_neural.evaluation.provenance import machine_facts
     from opensearch_neural.evaluation.results import Summary
@@ -309,8 +312,8 @@ def summarize(
     what = f"{documents:,} documents, {results[0].measured.queries:,} queries"
     return Summary.of_this_run(
         machine={**machine_facts(), "opensearch": client.info()["version"]["number"]},
-        data=evaluation.facts(judged),
-        seeds=[evaluation.seed],
+        data=read,
+        seeds=[seed],
         rows=rows,
         goals=[expectation.goal_of(results) for expectation in expectations],
         title="; ".join([f"{title_of(judged)}: {what}", *([", ".join(models)] if models else [])]),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from opensearch_neural.commands.evaluation_options import Evaluation, chosen_baseline, evaluation_options, title_of
 from opensearch_neural.commands.headings import Headed
 from opensearch_neural.errors import InputError
+
+if TYPE_CHECKING:
+    from opensearch_neural.retrievers import Run
 
 
 @click.command(
@@ -45,6 +50,11 @@ def runs_command(evaluation: Evaluation, files: tuple[Path, ...]) -> None:
         measured = measure(run, judged.qrels, evaluation.names)
         if measured.unjudged:
             click.echo(f"warning: {file}: {measured.unjudged:,} queries have no judgement and are left out", err=True)
+        if beyond := cut_short(run, evaluation.names):
+            deepest = max(map(len, run.values()))
+            click.echo(
+                f"warning: {file} ends at {deepest:,} hits a query: {', '.join(beyond)} count no later hit", err=True
+            )
         shown = {PAGE: run} if evaluation.report else {}
         results.append(EngineResult(name, measured, shown, unjudged=unjudged_hits(run, judged.qrels)))
     names = [result.engine for result in results]
@@ -57,6 +67,17 @@ def runs_command(evaluation: Evaluation, files: tuple[Path, ...]) -> None:
         title=f"{title_of(judged)}: {len(files):,} runs, {results[0].measured.queries:,} queries",
     )
     evaluation.tell(summary, results, judged, against)
+
+
+def cut_short(run: Run, measures: Iterable[str]) -> list[str]:
+    """The measures that look deeper than a run goes that was cut: half of its queries or more have as many hits as any."""
+    from opensearch_neural.evaluation.measures import cutoff
+
+    depths = [len(hits) for hits in run.values()]
+    deepest = max(depths)
+    if 2 * depths.count(deepest) < len(depths):
+        return []
+    return [name for name in measures if (cutoff(name) or math.inf) > deepest]
 
 
 def names_of(files: Sequence[Path]) -> list[str]:

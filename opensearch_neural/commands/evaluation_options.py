@@ -124,13 +124,15 @@ class Evaluation:
         return [*engine_rows(judged.name, results, baseline=against, seed=self.seed), *segments]
 
     def facts(self, judged: JudgedQueries) -> list[Data]:
-        """Names and hashes of what was read: of a folder its corpus too."""
+        """Names and hashes of what was read: of a folder its corpus too, and the files that segments come from."""
         from opensearch_neural.evaluation.results import data_facts
 
+        given = [Path(self.segments or ""), *([self.frequencies] if self.frequencies else [])]
+        segments = [data_facts(file) for file in given if file.is_file()]
         if self.data is None:
-            return [data_facts(file) for file in judged.files]
+            return [*(data_facts(file) for file in judged.files), *segments]
         files = [*sorted(self.data.glob("corpus.jsonl*")), *judged.files]
-        return [data_facts(self.data, [path.relative_to(self.data).as_posix() for path in files])]
+        return [data_facts(self.data, [path.relative_to(self.data).as_posix() for path in files]), *segments]
 
     def tell(
         self,

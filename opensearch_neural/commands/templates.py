@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from opensearch_neural.engines import ENGINES
@@ -25,3 +26,8 @@ def read_templates(named: Sequence[str]) -> dict[str, BodyTemplate]:
             raise InputError(f"--template {text}: {name!r} is an engine already", "give it another name")
         templates[name] = BodyTemplate.read(file)
     return templates
+
+
+def template_paths(named: Sequence[str]) -> list[Path]:
+    """The files of NAME=FILE."""
+    return [Path(text.partition("=")[2]) for text in named]

@@ -167,7 +167,9 @@ def tune(
         return
     print(f"{len(tried) - 1} settings on {len(tuning.texts)} queries, by {measure}\n")
     print(plot(tried, chosen, keep))
-    print("\n" + front_table(tried, chosen, measure, full) + "\n")
+    print(f"{'':>9}up: {measure}, as a share of that of {full} (=: to keep); right: time of a query")
+    print(f"{'':>9}A {full}, # chosen, o nothing is both faster and better, · other settings\n")
+    print(front_table(tried, chosen, measure, full) + "\n")
     print(told)
 
 

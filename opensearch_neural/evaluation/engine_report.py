@@ -45,6 +45,8 @@ def print_tables(
     whole = [row for row in summary.rows if row.set == data]
     print(f"{summary.title}\n")
     print(result_table(whole, [*measures, UNJUDGED, *timed]))
+    if results[0].latency is not None:
+        print(f"\nms: {len(results[0].latency.ms):,} requests, one at a time; a P99 to decide by: osn bench load")
     others = [result.engine for result in results if result.engine != baseline]
     if baseline is not None and others:
         print_differences(whole, others, measures, baseline)
@@ -55,7 +57,8 @@ def print_tables(
         if result.certified is not None:
             share = sum(result.certified) / max(1, len(result.certified))
             print(
-                f"\n{result.engine}: {share:.1%} of pages are certainly those of all documents (--exact makes all so)"
+                f"\n{result.engine}: for {share:.1%} of the queries it is proved that no document outside the window "
+                "belongs on the page (--exact widens the window until it is for all)"
             )
     if lost is not None:
         print(

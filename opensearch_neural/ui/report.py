@@ -14,7 +14,7 @@ from opensearch_neural.ui.report_parts import Forest, Interval, Plot, Table, for
 
 if TYPE_CHECKING:
     from opensearch_neural.evaluation.engine_comparison import EngineResult
-    from opensearch_neural.evaluation.results import Kind, Row, Summary
+    from opensearch_neural.evaluation.results import Key, Kind, Row, Summary
 
 MOST_QUERIES = 400
 """Whose hits the page holds: those of the largest differences."""
@@ -99,9 +99,7 @@ def verdict(summary: Summary, measure: str, baseline: str | None) -> str:
         return f"{n:,} queries were measured; there is nothing to compare."
     best = max(gains, key=lambda row: row.value)
     by_key = {row.key: row for row in whole}
-    kinds: tuple[Kind, ...] = ("holm", "p-value")
-    p = next(by_key[key] for kind in kinds if (key := best.key._replace(kind=kind)) in by_key)
-    told = f"{measure} {difference(best, p)}, over {n:,} queries"
+    told = f"{measure} {difference(best, corrected_p(best, by_key))}, over {n:,} queries"
     if best.low is not None and best.low > 0:
         return f"{best.line} is better than {baseline}: {told}."
     worse = [row.line for row in gains if row.high is not None and row.high < 0]
@@ -110,15 +108,22 @@ def verdict(summary: Summary, measure: str, baseline: str | None) -> str:
 
 
 def difference_forest(rows: Sequence[Row], measure: str, baseline: str | None) -> Forest:
-    """Every engine's difference to the baseline, and that of each segment."""
+    """Every engine's difference to the baseline, and that of each segment; p as the tables print it, corrected (Holm)."""
     by_key = {row.key: row for row in rows}
     shown = [row for row in rows if row.kind == "difference" and row.measure == measure]
     intervals = []
     for row in shown:
         name = row.line if row.set == rows[0].set else f"{row.line} ({row.set.removeprefix(f'{rows[0].set}: ')})"
-        told = difference(row, by_key[row.key._replace(kind="p-value")])
+        told = difference(row, corrected_p(row, by_key))
         intervals.append(Interval(name, row.value, row.low, row.high, told))
-    return forest(f"{measure}: difference to {baseline}, 95% intervals", intervals)
+    several = ", p corrected (Holm)" if len(shown) > 1 else ""
+    return forest(f"{measure}: difference to {baseline}, 95% intervals{several}", intervals)
+
+
+def corrected_p(row: Row, by_key: Mapping[Key, Row]) -> Row:
+    """The p-value of a difference: Holm's if there is one."""
+    kinds: tuple[Kind, ...] = ("holm", "p-value")
+    return next(by_key[key] for kind in kinds if (key := row.key._replace(kind=kind)) in by_key)
 
 
 def costs(results: Sequence[EngineResult], measure: str) -> Plot:
@@ -126,9 +131,10 @@ def costs(results: Sequence[EngineResult], measure: str) -> Plot:
     timed = [
         (each.engine, each.latency.p99, each.measured.mean[measure]) for each in results if each.latency is not None
     ]
+    requests = next((len(each.latency.ms) for each in results if each.latency is not None), 0)
     return plot(
         f"{label(measure)} against P99",
-        "P99 from 0 ms",
+        f"P99 of {requests:,} single requests, from 0 ms",
         [(engine, p99, value, f"{value:.3f}, {p99:.1f} ms") for engine, p99, value in timed],
     )
 

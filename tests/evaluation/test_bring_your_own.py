@@ -53,6 +53,15 @@ def test_run_files_are_compared_without_a_cluster(folder: Path) -> None:
     assert "smallest difference that these 4 queries show" in text
 
 
+def test_a_run_that_was_cut_is_named_with_the_measures_that_look_deeper(folder: Path) -> None:
+    (folder / "base.trec").write_text(
+        "".join(f"q{q} Q0 d{at} {at} {9 - at} x\n" for q in (1, 2, 3) for at in (1, 2, 3))
+    )
+    told = runs(folder, "--measures", "RR@3,R@100,AP").stderr
+    assert f"{folder / 'base.trec'} ends at 3 hits a query: R@100, AP count no later hit" in told
+    assert f"{folder / 'better.trec'} ends" not in told, "one query of four has two hits: there are no more"
+
+
 def test_several_comparisons_are_corrected(folder: Path) -> None:
     (folder / "other.trec").write_text(BASE)
     files = [str(folder / f"{name}.trec") for name in ("base", "better", "other")]
@@ -165,7 +174,10 @@ def test_productions_own_query_stands_in_the_table_and_can_be_the_baseline(
     ]
     with pytest.raises(InputError, match="none of the 2 documents judged relevant is in"):
         CliRunner().invoke(evaluate, asked, catch_exceptions=False)
-    rows = values(CliRunner().invoke(evaluate, [*asked, "--id-field", "sku"], catch_exceptions=False))
+    result = CliRunner().invoke(evaluate, [*asked, "--id-field", "sku"], catch_exceptions=False)
+    hashed = {name for data in json.loads(result.stdout)["data"] for name in data["files"]}
+    assert hashed == {"q.tsv", "judged.tsv", "match.json", "newest.json"}
+    rows = values(result)
     assert rows["judged", "match", "MRR@10"].value == 1.0
     assert rows["judged", "newest", "MRR@10"].value == 0.75, "by year the rainbow of 2020 comes first"
     assert rows["judged", "newest", "MRR@10 - match"].value == -0.25

@@ -160,6 +160,7 @@ def test_the_tables_name_engines_measures_and_differences(osn_eval: Osn) -> None
         "engine", "nDCG@10", "MRR@10", "R@100", "R@1000", "unjudged@10", "P50 ms", "P99 ms", "encode P50 ms",
     ]  # fmt: skip
     assert "difference to bm25 [95% interval], p" in result.stdout
+    assert "ms: 2 requests, one at a time; a P99 to decide by: osn bench load" in result.stdout
     assert "high-idf-first found nothing for 2 queries; each counts as 0" in result.stdout
     losses = lines[next(at for at, line in enumerate(lines) if line.startswith("high-idf-first against bm25")) :]
     assert losses[0] == "high-idf-first against bm25, nDCG@10: 0 wins, 1 losses"

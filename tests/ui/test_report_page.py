@@ -46,6 +46,12 @@ def test_a_segment_does_not_decide_and_is_named() -> None:
     assert [bar.label for bar in difference_forest(every, "nDCG@10", "bm25").bars] == ["mine", "mine (tail)"]
 
 
+def test_the_forest_has_the_corrected_p_that_the_tables_print() -> None:
+    holm = Row("set", "mine", "nDCG@10", 0.04, None, None, 40, baseline="bm25", kind="holm")
+    (bar,) = difference_forest([*rows(0.01, 0.03), holm], "nDCG@10", "bm25").bars
+    assert bar.text.endswith("p=0.040"), "0.010 before the correction"
+
+
 def test_a_forest_lies_to_the_right_of_zero_if_all_gain() -> None:
     drawn = difference_forest(rows(0.01, 0.03), "nDCG@10", "bm25")
     (bar,) = drawn.bars
@@ -77,7 +83,11 @@ def test_two_runs_make_a_report_without_a_cluster(tmp_path: Path) -> None:
         (tmp_path / f"{name}.trec").write_text(lines)
     runs = [str(tmp_path / f"{name}.trec") for name in "ab"]
     out = tmp_path / "report.html"
-    done = CliRunner().invoke(osn, ["eval", "runs", *runs, *write_judgements(tmp_path), "--report", str(out)])
+    (tmp_path / "segments.tsv").write_text("q1\tweather\n")
+    asked = [*write_judgements(tmp_path), "--segments", str(tmp_path / "segments.tsv"), "--report", str(out)]
+    done = CliRunner().invoke(osn, ["eval", "runs", *runs, *asked])
     assert done.exit_code == 0, done.output
     page = Elements(out.read_text())
     assert {"rain", "trout"} == {item["data-document"] for item in page.of("li") if "data-document" in item}
+    hashed = page.text[page.text.index("How it was measured") :]
+    assert all(name in hashed for name in ("judged.qrels", "queries.jsonl", "a.trec", "b.trec", "segments.tsv"))

@@ -133,6 +133,7 @@ def test_ubi_is_read_from_files_and_from_the_cluster(
     # 30 searches with an impression of "good" alone, 30 with both documents shown.
     assert "60 searches, 90 impressions, 30 clicks" in result.stdout
     assert "left out: 1 events of an unknown query_id" in result.stderr
+    assert "warning: fewer than 100 clicks at place 1, 2: propensities and grades are rough there" in result.stderr
     for name, file in (("queries", queries), ("events", events)):
         body = "".join(f'{{"index": {{}}}}\n{line}\n' for line in file.read_text().splitlines())
         client.bulk(index=f"{index_name}-{name}", body=body, refresh=True)

@@ -28,6 +28,8 @@ from trainers.data.loading import read_documents
 PREFIX = "opensearch:"
 POSITIVE, NEGATIVE = 0.5, 0.1
 """Of the best grade of its query: what a positive of a training pair has at least, a negative at most."""
+FEW_CLICKS = 100
+"""From so many clicks on, a propensity's standard error is a tenth of it at best."""
 DIGITS = 4
 FILE = click.Path(path_type=Path)
 
@@ -131,6 +133,11 @@ def from_clicks(
     searches, impressions = sum(found.frequencies.values()), sum(read.shown.values())
     print(f"{searches:,} searches, {impressions:,} impressions, {sum(read.clicked.values()):,} clicks\n")
     print(table(["place", "propensity", "impressions", "clicks"], map(_cells, found.places)))
+    if known is None and (few := few_clicks(found)):
+        click.echo(
+            f"warning: fewer than {FEW_CLICKS} clicks at place {', '.join(few)}: propensities and grades are rough there",
+            err=True,
+        )
     judged = sum(map(len, found.grades.values()))
     print(
         f"\n{judged:,} judgements of {len(found.grades):,} queries in {output}; {found.too_few:,} documents of a query were "
@@ -140,6 +147,15 @@ def from_clicks(
         print(
             f"{write_pairs(output, found, corpus, test_share, min_impressions):,} training pairs in {output}/pairs.jsonl"
         )
+
+
+def few_clicks(found: Judgements) -> list[str]:
+    """The places whose propensity rests on fewer than `FEW_CLICKS` clicks."""
+    return [
+        str(place["place"])
+        for place in found.places
+        if place["propensity"] is not None and (place["clicked"] or 0) < FEW_CLICKS
+    ]
 
 
 def _cells(place: Mapping[str, float | int | None]) -> list[str]:
