@@ -95,7 +95,9 @@ def bars(row: Row, scale: float = 1.0) -> list[list[float]] | None:
 
 
 def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
-    """quality_and_cost.svg: each engine's gain over BM25 in the mean of all sets, against its P99 in BM25's."""
+    """quality_and_cost.svg: each engine's gain over BM25 in the mean of sets, against its P99 in BM25's, if it has one."""
+    from matplotlib.lines import Line2D
+
     from benchmarks.papers.plots import pyplot, save
 
     plt = pyplot()
@@ -103,7 +105,8 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
     size = max(experiment.sizes, default=0)
     table = Table(rows, experiment.seeds)
     label = f"mean of {len(experiment.sets)} sets"
-    axis.errorbar([1], [0], fmt="s", color="black", label="bm25")
+    axis.plot([1], [0], "ks")
+    keys = [Line2D([], [], color="black", marker="s", linestyle="", label="bm25")]
     for number, (engine, arm) in enumerate(
         (engine, arm) for arm in experiment.arms for engine in (SUM, *WINDOWS, SPARSE, HIGH_IDF_FIRST)
     ):
@@ -111,15 +114,17 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
         cost = table.ratio(loaded(size), engine, BM25, "P99", variant=arm)
         if gain is None or cost is None:
             continue
+        look: dict[str, Any] = {"color": f"C{number // 5}", "marker": "o<>sD"[number % 5], "linestyle": ""}
         axis.errorbar(
-            [cost.value], [100 * gain.value],
-            xerr=bars(cost),
-            yerr=bars(gain, 100),
-            fmt="o<>sD"[number % 5], color=f"C{number // 5}", capsize=2, label=f"{engine}, {arm}",
+            [cost.value], [100 * gain.value], xerr=bars(cost), yerr=bars(gain, 100), capsize=2, markersize=7, **look
         )  # fmt: skip
+        keys.append(Line2D([], [], markersize=7, label=f"{engine}, {arm}", **look))
+    if len(keys) == 1:  # no P99 was measured
+        plt.close(figure)
+        return
     axis.axhline(0, color="grey", linewidth=0.6)
-    axis.set(xlabel=f"P99, in BM25's ({loaded(size)})", ylabel=f"nDCG@10 over BM25, points, {label}")
-    axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncol=2)
+    axis.set(xlabel=f"P99, in BM25's ({loaded(size)})", ylabel=f"points of nDCG@10 over BM25,\n{label}")
+    axis.legend(handles=keys, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncol=2)
     save(figure, folder / "quality_and_cost.svg")
 
 
