@@ -170,7 +170,7 @@ def notes(measurement: Measurement, workload: Workload) -> list[str]:
     """What a reader must know to judge the numbers."""
     said = [
         "Request cache off for these requests (request_cache=false); the query cache of filters is "
-        " as the index has it. The operating system's page cache is warm."
+        "as the index has it. The operating system's page cache is warm."
     ]
     for variant in workload.variants:
         if variant.engine == "high-idf-first":

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MOST_QUERIES = 400
 """Whose hits the page holds: those of the largest differences."""
 PAGE = 10
+MOST_P = 0.05
+"""Of a difference that a verdict calls shown."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,11 @@ def report(
 
 
 def verdict(summary: Summary, measure: str, baseline: str | None) -> str:
-    """One sentence: whether an engine is better than the baseline, by the whole of its interval. Segments do not decide."""
+    """One sentence: whether an engine is better than the baseline.
+
+    It is if the whole interval lies above zero and the corrected p-value is below .05: of few queries an interval alone
+    says too much. Segments do not decide.
+    """
     whole = [row for row in summary.rows if row.set == summary.rows[0].set]
     gains = [row for row in whole if row.kind == "difference" and row.measure == measure and not row.variant]
     n = summary.rows[0].n
@@ -100,9 +106,13 @@ def verdict(summary: Summary, measure: str, baseline: str | None) -> str:
     best = max(gains, key=lambda row: row.value)
     by_key = {row.key: row for row in whole}
     told = f"{measure} {difference(best, corrected_p(best, by_key))}, over {n:,} queries"
-    if best.low is not None and best.low > 0:
+
+    def shown(row: Row) -> bool:
+        return corrected_p(row, by_key).value < MOST_P
+
+    if best.low is not None and best.low > 0 and shown(best):
         return f"{best.line} is better than {baseline}: {told}."
-    worse = [row.line for row in gains if row.high is not None and row.high < 0]
+    worse = [row.line for row in gains if row.high is not None and row.high < 0 and shown(row)]
     also = f" Worse than it: {', '.join(worse)}." if worse else ""
     return f"No engine is shown to be better than {baseline}; the highest is {best.line}: {told}.{also}"
 

@@ -38,6 +38,13 @@ def test_the_verdict_is_that_of_the_whole_interval(low: float, high: float, told
     assert "nothing to compare" in verdict(summary, "nDCG@10", None)
 
 
+@pytest.mark.parametrize(("low", "high", "never"), [(0.045, 0.35, "is better"), (-0.35, -0.045, "Worse")])
+def test_an_interval_beside_a_large_corrected_p_decides_nothing(low: float, high: float, never: str) -> None:
+    holm = Row("set", "mine", "nDCG@10", 0.5, None, None, 5, baseline="bm25", kind="holm")
+    told = verdict(Summary("osn", "c0ffee", {}, [], [0], [*rows(low, high), holm]), "nDCG@10", "bm25")
+    assert told.startswith("No engine is shown to be better") and never not in told and "p=0.500" in told
+
+
 def test_a_segment_does_not_decide_and_is_named() -> None:
     segment = [replace(row, set="set: tail", n=9) for row in rows(0.2, 0.4)]
     every = rows(-0.01, 0.03) + segment
