@@ -113,7 +113,7 @@ def test_of_ones_own_index_the_sentence_is_marked_whatever_its_text_holds(client
         browser = TestClient(application(Searcher(client, (index,))))
         assert '<p class="id">' in browser.get("/", params={"q": "rainbow"}).text, "all fields are searched at first"
         shown = browser.get("/", params={"q": "rainbow", "engine": "own body", "body": own}).text
-        marked = re.findall('<mark class="sentence">(.*)</p>', shown)
+        marked = re.findall('<p class="excerpt">.*<mark class="sentence">(.*)</p>', shown)
         assert sorted(marked) == [
             "Rain &lt;/mark&gt;&lt;em&gt;<mark>Rainbows</mark> &lt;b&gt;shine. \ufffd\ufffd &lt;/em&gt;</mark>",
             "\U0001f308 <mark>Rainbow</mark>!</mark>",
