@@ -13,8 +13,10 @@ import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
-from opensearch_neural.explanation import Share
+if TYPE_CHECKING:
+    from opensearch_neural.explanation import Share
 
 LONGEST = 400
 """Characters of a sentence; a longer one is cut between words."""

@@ -39,6 +39,12 @@ def copied(client: OpenSearch, index: str) -> list[bytes]:
     return lines
 
 
+def ingest_of(theirs: str, index: str) -> list[str]:
+    """The command that makes an index of theirs."""
+    fields = ["--title-field", "headline", "--text-field", "story"]
+    return ["ingest", f"opensearch:{theirs}", "--index", index, *fields, "--replicas", "0"]
+
+
 def ids_of(lines: list[bytes]) -> list[str]:
     return [json.loads(line)["_id"] for line in lines]
 
@@ -211,8 +217,7 @@ def test_a_killed_ingest_of_an_index_continues_and_takes_every_document_once(
     osn_home: Path,
 ) -> None:
     """SIGKILL, and the same command at once: the killed process is not waited for, although nobody has reaped it."""
-    fields = ["--title-field", "headline", "--text-field", "story"]
-    ingest = ["ingest", f"opensearch:{theirs}", "--index", index_name, *fields, "--batch-docs", "50", "--replicas", "0"]
+    ingest = [*ingest_of(theirs, index_name), "--batch-docs", "50"]
     with FaultProxy(cluster_url) as proxy:
         proxy.fault = lambda request: Fault("delay", seconds=0.1)
         killed = subprocess.Popen(
@@ -248,8 +253,7 @@ def test_an_ingest_that_is_killed_within_a_slice_begins_again_and_takes_every_do
     osn: Callable[..., subprocess.CompletedProcess[str]],
     osn_home: Path,
 ) -> None:
-    fields = ["--title-field", "headline", "--text-field", "story"]
-    ingest = ["ingest", f"opensearch:{theirs}", "--index", index_name, *fields, "--replicas", "0"]
+    ingest = ingest_of(theirs, index_name)
     within = threading.Event()
 
     def fault(request: Request) -> Fault | None:
