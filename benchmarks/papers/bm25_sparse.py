@@ -119,8 +119,9 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
             [cost.value], [100 * gain.value], xerr=bars(cost), yerr=bars(gain, 100), capsize=2, markersize=7, **look
         )  # fmt: skip
         keys.append(Line2D([], [], markersize=7, label=f"{engine}, {arm}", **look))
-    if len(keys) == 1:  # no P99 was measured
+    if len(keys) == 1:  # no P99 was measured, and an earlier run's plot is not this one's
         plt.close(figure)
+        (folder / "quality_and_cost.svg").unlink(missing_ok=True)
         return
     axis.axhline(0, color="grey", linewidth=0.6)
     axis.set(xlabel=f"P99, in BM25's ({loaded(size)})", ylabel=f"points of nDCG@10 over BM25,\n{label}")

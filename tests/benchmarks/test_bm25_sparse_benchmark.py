@@ -87,7 +87,6 @@ def test_one_command_measures_quality_and_cost_of_the_same_models(
     assert any(row.measure == "active terms" and row.value > 0 for row in summary.rows)
     assert any("points of nDCG@10 over BM25" in goal.goal for goal in summary.goals)
     assert "score kept, 200 documents" in quality_and_cost(summary.rows).splitlines()[0]
-    assert (tmp_path / "results" / "quality_and_cost.svg").exists()
     assert not [
         name for name in client.indices.get(index="osn-one*,osn-two*,osn-as-published*") if "osn-test" not in name
     ]
@@ -113,6 +112,16 @@ def test_the_mean_over_sets_weighs_each_set_alike_and_its_interval_holds_it() ->
     assert mean_interval([np.full(5, 0.2), np.full(9, 0.4)]) == pytest.approx((0.3, 0.3))
 
 
+def experiment_of_nine_sets(folder: Path) -> bm25_sparse_models.Experiment:
+    for at in range(9):
+        (folder / f"set{at}" / "qrels").mkdir(parents=True)
+        (folder / f"set{at}" / "qrels" / "test.tsv").touch()
+    return bm25_sparse_models.Experiment(
+        data=folder, start="", work=folder, seeds=(1,), arms=(PUBLISHED,), dense=None, sizes=(100,), clients=(20,),
+        minutes=1.0, heap="1g", connection=None, owned=False,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
 def test_a_goal_is_missed_where_one_set_is_below_or_too_few_are_above(tmp_path: Path) -> None:
     def gain(name: str, low: float, high: float) -> Row:
         return Row(
@@ -120,13 +129,7 @@ def test_a_goal_is_missed_where_one_set_is_below_or_too_few_are_above(tmp_path: 
         )
 
     names = [f"set{at}" for at in range(9)]
-    for name in names:
-        (tmp_path / name / "qrels").mkdir(parents=True)
-        (tmp_path / name / "qrels" / "test.tsv").touch()
-    experiment = bm25_sparse_models.Experiment(
-        data=tmp_path, start="", work=tmp_path, seeds=(1,), arms=(PUBLISHED,), dense=None, sizes=(), clients=(20,),
-        minutes=1.0, heap="1g", connection=None, owned=False,  # type: ignore[arg-type]
-    )  # fmt: skip
+    experiment = experiment_of_nine_sets(tmp_path)
     rows = [gain(name, 0.01, 0.03) for name in names[:7]] + [gain(name, -0.01, 0.02) for name in names[7:]]
     rows.append(
         Row("mean of 9 sets", SUM, "nDCG@10", 0.026, 0.02, 0.03, 9, kind="difference", baseline=BM25, variant=PUBLISHED)
@@ -136,3 +139,18 @@ def test_a_goal_is_missed_where_one_set_is_below_or_too_few_are_above(tmp_path: 
     assert [goal.met for goal in bm25_sparse.goals(experiment, below)] == [False, True]
     few = [*rows[:6], gain("set6", -0.01, 0.03), *rows[7:9]]
     assert [goal.met for goal in bm25_sparse.goals(experiment, few)] == [False, False]  # and no mean was measured
+
+
+def test_the_plot_has_a_point_for_each_engine_with_a_p99_and_none_is_left_of_an_earlier_run(tmp_path: Path) -> None:
+    experiment = experiment_of_nine_sets(tmp_path)
+    gain = Row(
+        "mean of 9 sets", SUM, "nDCG@10", 0.026, 0.02, 0.03, 9, kind="difference", baseline=BM25, variant=PUBLISHED
+    )
+    cost = Row(
+        "100 documents, 20 clients", SUM, "P99", 1.3, 1.2, 1.4, 9, kind="ratio", baseline=BM25, variant=PUBLISHED
+    )  # fmt: skip
+    plot = tmp_path / "quality_and_cost.svg"
+    bm25_sparse.draw(experiment, [gain, cost], tmp_path)
+    assert "bm25-sparse, as published" in plot.read_text() and "high-idf-first" not in plot.read_text()
+    bm25_sparse.draw(experiment, [gain], tmp_path)
+    assert not plot.exists()
