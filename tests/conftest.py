@@ -6,6 +6,7 @@ none of them can be had the tests that need one fail and say what is missing; th
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -41,6 +42,11 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 COMPOSE = Path(__file__).parent.parent / "docker-compose.yml"
 CLUSTER_FIXTURES = {"cluster_url", "client", "index_name", "three_nodes", "three_nodes_url"}
+
+
+def pytest_collection_finish() -> None:
+    """What was imported until now stays. Every training ends with `gc.collect()`, which would go through all of it."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -39,6 +39,7 @@ from opensearch_neural.engines.settings import TUNED_CASCADE, Cascade, TwoPhases
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.evaluation.results import Row, read
 from opensearch_neural.explanation import shares
+from opensearch_neural.index import segments
 from opensearch_neural.index.mapping import index_body
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import DenseMeta, IndexMeta, PassageMeta, QuantizedMeta, write_record
@@ -681,6 +682,8 @@ def test_the_cascade_is_measured_against_sparse_alone(
 ) -> None:
     monkeypatch.setattr(tuning, "WEIGHTS", (0.025, 0.2))
     monkeypatch.setattr(tuning, "CASCADE_WINDOWS", (20, 50))
+    # Waiting makes fields smaller on disk and changes nothing else, and takes half a minute.
+    monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)
     quick = "--clients 2 --requests 20 --rounds 2 --block-seconds 0.1,1 --settle 0 --warmup 0.1,1 --processes 1"
     command = ["--url", cluster_url, "--data", str(judged), "--pq", str(exported), "--dense", str(exported)]
     command += ["--tune", str(judged), "--engines", "sparse,cascade", "--out", str(tmp_path / "out")]

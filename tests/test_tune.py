@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from docstring_corpus import write_docstring_corpus
 from loaded_index import write
+from osn_command import osn_command
 from page_elements import Elements
 
 from opensearch_neural import tune
@@ -234,10 +233,10 @@ def test_a_stored_setting_that_cannot_be_read_is_named(client, index: str) -> No
 @pytest.mark.cluster
 def test_the_command_tunes_shows_and_stores(client, cluster_url: str, index: str, corpus: Path, tmp_path: Path) -> None:
     command = [
-        *(sys.executable, "-m", "opensearch_neural.cli", "tune", "--url", cluster_url, "--index", index),
+        *("tune", "--url", cluster_url, "--index", index),
         *("--data", str(corpus), "--split", "test", "--most", "8", "--passes", "1", "--keep", "0.9"),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = osn_command(*command)
     assert done.returncode == 0, done.stderr
     assert f"{len(settings())} settings on 8 queries, by nDCG@10" in done.stdout and "all tokens" in done.stdout
     assert "up: nDCG@10, as a share of that of all tokens (=: to keep)" in done.stdout
@@ -246,7 +245,7 @@ def test_the_command_tunes_shows_and_stores(client, cluster_url: str, index: str
         assert open_engines(client, index).meta.extra[TUNED]["keep"] == 0.9
     page = tmp_path / "report.html"
     command += ["--report", str(page)]
-    shown = subprocess.run([*command, "--json", "--dry-run"], capture_output=True, text=True, check=False, timeout=120)
+    shown = osn_command(*command, "--json", "--dry-run")
     content = json.loads(shown.stdout)
     assert len(content["tried"]) == len(settings()) + 1 and content["tried"][0]["all"] is True
     assert any(each["pareto"] for each in content["tried"])

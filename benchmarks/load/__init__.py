@@ -5,7 +5,7 @@
 
 variants workload        which engines, with which options; what is asked of whom and when, as a worker process needs it
 connection generator     the load itself: keep-alive HTTP, closed and open loop processes
-ceiling phases           what the generator itself can do, and what is refused; the warm-up, the highest rate that keeps P99
+ceiling phases           what the generator itself can do, and what is refused; the warm-up
 blocks                   engines in random turns within one run; every finished block is on disk
 measurement run          what is asked and all that was found out; a whole run
 histogram statistics     HDR histograms; percentiles that may be shown; bootstrap intervals of numbers and ratios

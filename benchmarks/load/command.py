@@ -60,7 +60,6 @@ def measuring_options(command: Command) -> Command:
             "--clients", type=NumberList(int), default="5,10,20,40,80", show_default=True, help="Closed loop."
         ),
         click.option("--rates", type=NumberList(float), default="", help="Open loop: requests a second."),
-        click.option("--slo", type=NumberList(float), default="", help="Find the highest rate with P99 ≤ so many ms."),
         click.option("--requests", type=click.IntRange(min=1), default=10_000, show_default=True, help="In each cell."),
         click.option("--rounds", type=click.IntRange(min=1), default=20, show_default=True, help="Blocks of a cell."),
         click.option("--minutes", type=float, default=None, help="The most that the blocks may take."),
@@ -104,7 +103,6 @@ def load_settings(options: dict[str, Any], **more: Any) -> LoadSettings:
     settings = LoadSettings(
         clients=options["clients"],
         rates=options["rates"],
-        slo=options["slo"],
         requests=options["requests"],
         rounds=options["rounds"],
         minutes=options["minutes"],
@@ -142,7 +140,7 @@ def queries_of(
     return None, list(islice(read_queries(queries).values(), limit))
 
 
-@click.command(cls=Headed, first="index engines data queries output restart clients rates slo i-own-this-cluster json")
+@click.command(cls=Headed, first="index engines data queries output restart clients rates i-own-this-cluster json")
 @click.option("--index", required=True, help="The index to search.")
 @click.option("--engines", default="paper", show_default=True, help="Engines with options, or presets; see above.")
 @click.option("--data", type=click.Path(path_type=Path), default=None, help="Judged queries: a folder in BEIR layout.")
@@ -186,7 +184,7 @@ def load(
 
     \b
     osn bench load --index scifact --data data/scifact
-    osn bench load --index docs --queries queries.jsonl --clients 20 --rates 50,100 --slo 100
+    osn bench load --index docs --queries queries.jsonl --clients 20 --rates 50,100
     osn bench load --index docs --data data/docs --clients 20 --report load.html
     osn bench load --index docs --data data/docs --engines bm25,high-idf-first+window=50,mine=sparse+hits=yes
 
@@ -280,7 +278,6 @@ def finish(
         for goal in made.goals:
             print(goal)
     refused = any(cell.refused for row in levels.values() for cell in row.values())
-    refused |= any(result.refused for results in measurement.slo.values() for result in results)
     return not measurement.partial and not refused
 
 

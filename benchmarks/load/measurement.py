@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from benchmarks.load import histogram as hdr
 from benchmarks.load.blocks import Block, Level
 from benchmarks.load.ceiling import Ceiling
 from benchmarks.load.generator import CONNECTIONS, default_processes
-from benchmarks.load.phases import SloResult, Warmup, WarmupSettings
+from benchmarks.load.phases import Warmup, WarmupSettings
 from benchmarks.load.quality import Postings
 from benchmarks.load.server import ClusterFacts, Counters, IndexStatistics
 from opensearch_neural.errors import InputError
@@ -25,8 +24,6 @@ class LoadSettings:
     """Levels of the closed loop."""
     rates: tuple[float, ...] = ()
     """Levels of the open loop."""
-    slo: tuple[float, ...] = ()
-    """Limits of P99 in ms, for each of which the highest rate is searched."""
     requests: int = 10_000
     """Wanted of each engine at each level."""
     rounds: int = 20
@@ -56,12 +53,10 @@ class LoadSettings:
 
     def validate(self) -> LoadSettings:
         """Raises InputError for values that cannot work."""
-        if not self.clients and not self.rates and not self.slo:
-            raise InputError("there is no load to measure with", "give --clients, --rates or --slo")
+        if not self.clients and not self.rates:
+            raise InputError("there is no load to measure with", "give --clients or --rates")
         if any(clients < 1 for clients in self.clients) or any(rate <= 0 for rate in self.rates):
             raise InputError("numbers of clients and rates must be above 0")
-        if any(not limit > 0 for limit in self.slo):
-            raise InputError("a limit of P99 must be above 0 ms")
         if len(set(self.levels())) < len(self.levels()):
             raise InputError("a number of clients or a rate is given twice")
         for name in ("requests", "rounds", "shortest", "longest"):
@@ -72,11 +67,6 @@ class LoadSettings:
             raise InputError(
                 f"{max(self.clients):,} clients are more than the generator has connections for: {most:,}",
                 f"give more --processes, one for {CONNECTIONS} clients",
-            )
-        if self.slo and not hdr.may_show(0.99, self.requests):
-            raise InputError(
-                f"{self.requests:,} requests are too few for a P99, which a limit is compared with",
-                "give --requests 10000 or more",
             )
         if self.shortest > self.longest:
             raise InputError("the shortest window must not be longer than the longest")
@@ -96,7 +86,6 @@ class Measurement:
     blocks: list[Block] = field(default_factory=list)
     ceilings: dict[str, Ceiling] = field(default_factory=dict)
     warmup: Warmup = field(default_factory=Warmup)
-    slo: dict[str, list[SloResult]] = field(default_factory=dict)
     quality: list[Row] = field(default_factory=list)
     """nDCG@10 and recall, or overlap@10 and the score kept."""
     postings: dict[str, Postings] = field(default_factory=dict)

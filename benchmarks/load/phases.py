@@ -1,12 +1,8 @@
-"""The two phases of a run that end by what they see: the warm-up, and the search for the highest rate.
-
-Until it is warm, the server is not measured: a JVM needs a minute and more until its code is compiled. The highest rate is
-that at which an engine keeps its promise: P99 at or below a limit, under Poisson arrivals.
-"""
+"""The warm-up, which ends by what it sees: a JVM needs a minute and more until its code is compiled, and until then the
+server is not measured."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +11,6 @@ from benchmarks.load.blocks import Block, Level, Turn
 
 SHORTEST = 0.5  # seconds of a window
 WINDOWS = 3  # of each engine that are compared with as many before them
-PRECISION = 1.05  # the search ends where the lowest rate that failed is within 5% of the highest that held
-STEP = 1.5
-MOST_PROBES = 20
 
 
 @dataclass(frozen=True)
@@ -81,60 +74,3 @@ def warm_up(
         warmup.steady = all(steady(windows, settings.tolerance) for windows in warmup.throughput.values())
         if warmup.seconds >= settings.most or (warmup.steady and warmup.seconds >= settings.least):
             return warmup
-
-
-@dataclass(frozen=True)
-class Probe:
-    """One trial."""
-
-    rate: float
-    p99: float
-    """Milliseconds; infinite if failures reach it, or if the trial was given up early for good reason."""
-    requests: int
-    seconds: float
-    refused: str | None = None
-    """Why it says more about the generator than about the cluster."""
-
-
-@dataclass
-class SloResult:
-    """The highest rate that was found."""
-
-    limit_ms: float
-    rate: float = 0.0
-    """The highest that held; 0 if none did."""
-    above: float = math.inf
-    """The lowest that did not hold; infinite if all held."""
-    probes: list[Probe] = field(default_factory=list)
-    refused: str | None = None
-    """Why the search ended below what the cluster can do: the generator came near its own limits."""
-
-
-def highest_rate(measure: Callable[[float], Probe], limit_ms: float, first: float) -> SloResult:
-    """Search from the rate `first`: in steps until one holds and one fails, then halving (geometrically) between.
-
-    A rate that failed is not tried again: with noise, the answer is the lowest crossing that the search met.
-    """
-    result = SloResult(limit_ms)
-    rate = first
-    while len(result.probes) < MOST_PROBES:
-        probe = measure(rate)
-        result.probes.append(probe)
-        if probe.refused is not None:
-            result.refused = f"{probe.refused} at {rate:.4g}/s"
-            break
-        if probe.p99 <= limit_ms:
-            result.rate = max(result.rate, rate)
-        else:
-            result.above = min(result.above, rate)
-        if result.rate and result.above < math.inf:
-            if result.above / result.rate <= PRECISION:
-                break
-            rate = math.sqrt(result.rate * result.above)
-        elif result.rate:
-            rate *= STEP
-        else:
-            rate /= STEP
-            if rate < 0.1:
-                break
-    return result

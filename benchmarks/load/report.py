@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -44,8 +43,6 @@ def text(measurement: Measurement, levels: Levels | None = None) -> str:
         + ", ".join(f"{count} × {what}" for what, count in sorted(block.failures.items()))
         for block in broken
     ]
-    if measurement.slo:
-        parts.append(slo_table(measurement))
     parts.append("\n".join([*strain_lines(levels), facts_text(measurement)]))
     return "\n\n".join(parts)
 
@@ -125,22 +122,6 @@ def _quality_of(measurement: Measurement) -> dict[str, dict[str, Row]]:
         if row.kind == "value":
             by_engine.setdefault(row.engine, {})[row.measure] = row
     return by_engine
-
-
-def slo_table(measurement: Measurement) -> str:
-    lines = [
-        [
-            name,
-            f"{slo.limit_ms:g} ms",
-            f"{slo.rate:.4g}/s",
-            "–" if math.isinf(slo.above) else f"{slo.above:.4g}/s",
-            str(len(slo.probes)),
-            slo.refused or "",
-        ]
-        for name, results in measurement.slo.items()
-        for slo in results
-    ]
-    return table(["engine", "P99 ≤", "highest rate that held", "lowest that did not", "trials", "refused"], lines)
 
 
 def facts_text(measurement: Measurement) -> str:

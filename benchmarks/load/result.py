@@ -38,17 +38,6 @@ def rows(measurement: Measurement, levels: Levels | None = None) -> list[Row]:
     for level, row in (cells(measurement) if levels is None else levels).items():
         for name, cell in row.items():
             result += _cell_rows(set_name(measurement, level), name, cell, base)
-    for name, results in measurement.slo.items():
-        for slo in results:
-            requests = sum(probe.requests for probe in slo.probes)
-            high = None if math.isinf(slo.above) else slo.above
-            if slo.refused:
-                result.append(
-                    Row(measurement.index, name, f"refused: P99 ≤ {slo.limit_ms:g} ms", 1.0, None, None, requests)
-                )
-                continue
-            measure = f"highest rate with P99 ≤ {slo.limit_ms:g} ms"
-            result.append(Row(measurement.index, name, measure, slo.rate, slo.rate, high, requests))
     for name, ceiling in measurement.ceilings.items():
         result.append(
             Row(measurement.index, name, "generator's ceiling, requests/s", ceiling.requests_per_second, None, None, 0)

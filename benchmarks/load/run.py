@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from benchmarks.load import histogram as hdr
 from benchmarks.load import quality, server
 from benchmarks.load.blocks import Block, BlockLog, Level, Pace, Turn, round_of, run_block
-from benchmarks.load.ceiling import measure_ceilings, strain_of
+from benchmarks.load.ceiling import measure_ceilings
 from benchmarks.load.generator import GeneratorLost, Generators, default_processes
 from benchmarks.load.measurement import LoadSettings, Measurement
-from benchmarks.load.phases import Probe, highest_rate, warm_up
+from benchmarks.load.phases import warm_up
 from benchmarks.load.quality import Judged
 from benchmarks.load.server import ServerProbe
 from benchmarks.load.variants import described, with_options
@@ -135,7 +134,7 @@ def measure(
 def identity(measurement: Measurement, workload: Workload) -> dict[str, Any]:
     """What makes two runs one: another engine, query, index or setting makes another."""
     settings = asdict(measurement.settings)
-    for name in ("rounds", "requests", "minutes", "quality", "quality_queries", "ceiling", "warmup", "slo"):
+    for name in ("rounds", "requests", "minutes", "quality", "quality_queries", "ceiling", "warmup"):
         settings.pop(name)  # more of the same may be added to a run
     return orjson.loads(
         orjson.dumps(
@@ -233,10 +232,7 @@ class LoadRun:
             self.warm_up(level)
             measurement.before = self.probe.counters()
             try:
-                if settings.levels():
-                    self.rounds()
-                for limit in settings.slo:
-                    self.search_rates(limit)
+                self.rounds()
             finally:
                 measurement.after = self.probe.counters()
 
@@ -342,25 +338,3 @@ class LoadRun:
         """The share of the blocks that are measured."""
         whole = self.settings.rounds * len(levels) * len(names)
         return min(1.0, len(self.measurement.blocks) / whole)
-
-    def search_rates(self, limit: float) -> None:
-        """For each engine the highest rate with P99 at or below `limit` ms."""
-        names = list(self.measurement.variants)
-        for name in names:
-            self.say(f"the highest rate of {name} with P99 ≤ {limit:g} ms")
-            fastest = max((speed for (_, variant), speed in self.pace.speed.items() if variant == name), default=100.0)
-            result = highest_rate(lambda rate, name=name: self.probe_rate(name, rate, limit), limit, 0.7 * fastest)  # type: ignore[misc]
-            self.measurement.slo.setdefault(name, []).append(result)
-
-    def probe_rate(self, name: str, rate: float, limit: float) -> Probe:
-        """P99 at one rate: a short look first, since a rate that is far too high would take minutes to drain."""
-        level, ceiling = Level("open", rate), self.measurement.ceilings.get(name)
-        block = self.block(Turn(-1, level, name), max(2.0, min(10.0, 200 / rate)))
-        p95 = hdr.quantile(hdr.counts(hdr.decode(block.latency)), float(block.failed), 0.95)
-        p99 = math.inf
-        if float(p95) <= 2 * limit and block.completed >= 0.8 * block.requests:
-            block = self.block(Turn(-1, level, name), max(self.settings.shortest, 1.05 * self.settings.requests / rate))
-            p99 = float(hdr.quantile(hdr.counts(hdr.decode(block.latency)), float(block.failed), 0.99))
-        # A rate that held, held; one that did not may have met the generator's limits instead of the cluster's.
-        refused = None if p99 <= limit else strain_of(level, [block], ceiling).refusal()
-        return Probe(rate, p99, block.requests, block.seconds, refused)

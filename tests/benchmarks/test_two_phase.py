@@ -11,6 +11,7 @@ from benchmarks.load.variants import parse_variants
 from benchmarks.two_phase import goals_of, score_kept, two_phase
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import read
+from opensearch_neural.index import segments
 
 
 def test_a_gain_meets_the_goal_and_a_loss_of_more_than_half_a_point_misses_it() -> None:
@@ -40,8 +41,10 @@ def test_the_command_measures_and_leaves_no_index(client, cluster_url: str, corp
 
 @pytest.mark.cluster
 def test_the_score_kept_stands_beside_the_overlap_by_window_and_documents(
-    client, cluster_url: str, corpus: Path, tmp_path: Path
+    client, cluster_url: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Waiting makes an index smaller and changes nothing else, and takes half a minute.
+    monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)
     engines = "bm25,high-idf-first+window=1,high-idf-first+window=500,two-phase+prune=0.8+expansion=2.0"
     asked = ["--url", cluster_url, "--data", str(corpus), "--split", "test", "--record", str(tmp_path)]
     sizes = ["--documents", "300,400", "--limit-queries", "10", "--engines", engines, "--index", "osn-test-kept"]

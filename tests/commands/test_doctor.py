@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 
 import pytest
 from click.testing import CliRunner, Result
 from cluster_servers import Answer, Request, closed_port, forbidden, forbidding_proxy, http_server, silent, tcp_server
+from osn_command import osn_command
 
 from opensearch_neural.cluster.capabilities import Capabilities, NodeResources
 from opensearch_neural.cluster.watermarks import Watermarks
@@ -20,9 +20,7 @@ def run(*arguments: str) -> Result:
 
 
 def osn(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command as a user runs it, in a process of its own."""
-    command = [sys.executable, "-m", "opensearch_neural.cli", "doctor", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return osn_command("doctor", *arguments)
 
 
 def test_the_doctor_shows_every_capability_and_is_content_with_a_cluster_that_can_search(cluster_url: str) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from osn_command import osn_command
 
 from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
@@ -35,8 +36,7 @@ def index(client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def osn(cluster_url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("osn")), "search", "--url", cluster_url, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return osn_command("search", "--url", cluster_url, *arguments)
 
 
 @pytest.mark.cluster

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
+from osn_command import osn_command
 
 from ingest.writing import pipeline
 from opensearch_neural.models import registry
@@ -26,18 +25,7 @@ def osn_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def osn(cluster_url: str, osn_home: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs the command `osn` in a process of its own, as a user does."""
-
-    def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "opensearch_neural.cli", *arguments],
-            env=os.environ | {"OSN_URL": cluster_url, "OSN_HOME": str(osn_home)},
-            cwd=tmp_path,
-            text=True,
-            capture_output=True,
-            timeout=120,
-            **options,
-        )
-
-    return run
+def osn(cluster_url: str, osn_home: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs the command `osn` in the test's folder."""
+    environment = {"OSN_URL": cluster_url, "OSN_HOME": str(osn_home)}
+    return partial(osn_command, environment=environment)

@@ -17,6 +17,7 @@ import killable
 import pytest
 from corpora import job, letters, records, snapshot, write_jsonl
 from fault_proxy import Fault, FaultProxy, Request
+from opensearchpy import OpenSearch
 
 from ingest.job import run_job
 from opensearch_neural import node
@@ -120,6 +121,34 @@ def test_a_kill_costs_no_more_than_what_was_on_its_way(
 
 
 # ---------------------------------------------------------------- nodes
+
+
+def test_a_node_can_be_lost_and_started_again_and_nothing_is_lost(three_nodes: node.RunningNode) -> None:
+    client = OpenSearch(three_nodes.urls, timeout=30, max_retries=3, retry_on_timeout=True)
+    members = {row["name"] for row in client.cat.nodes(format="json")}
+    assert members == {f"{three_nodes.name}-{i}" for i in (1, 2, 3)}
+    assert len(set(three_nodes.pids)) == 3
+    client.indices.create(index="kept", body={"settings": {"number_of_shards": 3, "number_of_replicas": 1}})
+    client.cluster.health(index="kept", params={"wait_for_status": "green"})
+    for i in range(20):
+        client.index(index="kept", id=str(i), body={"n": i})
+
+    node.kill_node(2, three_nodes.name)
+    client = OpenSearch([three_nodes.urls[0], three_nodes.urls[2]], timeout=30, max_retries=3)
+    client.index(index="kept", id="while it was away", body={"n": 20})
+    client.indices.refresh(index="kept")
+    assert client.count(index="kept")["count"] == 21
+    (known,) = node.status(three_nodes.name)
+    assert [member.running for member in known.nodes] == [True, False, True]
+
+    again = node.start(name=three_nodes.name, attached=True)
+    assert again.urls == three_nodes.urls
+    assert [a == b for a, b in zip(again.pids, three_nodes.pids, strict=True)] == [True, False, True]
+    client.cluster.health(index="kept", params={"wait_for_status": "green"})
+    returned = OpenSearch(again.urls[1], timeout=30)
+    assert returned.count(index="kept")["count"] == 21
+    assert returned.cluster.health(index="kept")["status"] == "green"
+    client.indices.delete(index="kept")
 
 
 @pytest.mark.parametrize("keep_replicas", [True, False], ids=["with a replica", "loading without replicas"])

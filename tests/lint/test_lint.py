@@ -753,6 +753,18 @@ def bare_client() -> Iterator[Any]:
     node.stop(name, purge=True)
 
 
+def test_the_core_profile_scores_features_and_bytes_without_plugins(bare_client) -> None:
+    assert bare_client.info()["version"]["number"] == "3.5.0"
+    properties = {"sparse": {"type": "rank_features"}, "pq": {"type": "binary", "doc_values": True}}
+    bare_client.indices.create(index="a", body={"mappings": {"properties": properties}})
+    bare_client.index(index="a", body={"sparse": {"cat": 1.5}, "pq": "/wA="}, params={"refresh": "true"})
+    query = {"rank_feature": {"field": "sparse.cat", "linear": {}, "boost": 2.0}}
+    by_script = {"script_score": {"query": ALL, "script": {"source": "doc['pq'].value.bytes[0] & 255"}}}
+    rescoring = {"window_size": 10, "query": {"rescore_query": by_script}}
+    (hit,) = bare_client.search(index="a", body={"query": query, "rescore": rescoring})["hits"]["hits"]
+    assert hit["_score"] == 3.0 + 255.0
+
+
 def test_without_plugins_what_needs_one_is_rejected_and_the_plugin_free_form_is_taken(bare_client) -> None:
     """The same rules on another release: 3.5 refuses what they say it does, and takes what passes."""
     name = "lint"

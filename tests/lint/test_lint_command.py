@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from osn_command import osn_command as osn
 
 from opensearch_neural import multi_vector, queries
 from opensearch_neural.cluster.capabilities import Capabilities
@@ -268,20 +267,15 @@ def test_linting_costs_less_than_a_millisecond() -> None:
 # ------------------------------------------------------------------------------------------------------------- osn lint
 
 
-def osn(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("osn")), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, input=stdin)
-
-
 def test_a_body_is_read_from_standard_input_and_the_status_tells(tmp_path: Path) -> None:
-    wrong = osn("lint", stdin=json.dumps(queries.neural_sparse({"rain": 65.0})))
+    wrong = osn("lint", input=json.dumps(queries.neural_sparse({"rain": 65.0})))
     assert wrong.returncode == 1
     assert wrong.stdout.startswith("rejected: query.neural_sparse.sparse.query_tokens.rain: the weight 65.0 is outside")
     fine = tmp_path / "body.json"
     fine.write_text(json.dumps(queries.neural_sparse({"rain": 6.0})))
     done = osn("lint", str(fine))
     assert (done.returncode, done.stdout, done.stderr) == (0, "nothing found\n", "")
-    as_json = osn("lint", "--json", "-", stdin='{"query": {"match_all": {}}, "size": -1}')
+    as_json = osn("lint", "--json", "-", input='{"query": {"match_all": {}}, "size": -1}')
     assert [finding["rule"] for finding in json.loads(as_json.stdout)] == ["page"]
 
 
@@ -294,7 +288,7 @@ def test_a_body_is_read_from_standard_input_and_the_status_tells(tmp_path: Path)
     ],
 )
 def test_what_is_no_json_is_named_by_line(text: str, message: str) -> None:
-    done = osn("lint", stdin=text)
+    done = osn("lint", input=text)
     assert done.returncode == 1
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -306,11 +300,11 @@ def test_the_cluster_is_asked_for_what_the_index_allows(client, cluster_url: str
     mapping = {"properties": {"sparse": {"type": "rank_features"}, "text": {"type": "text"}}}
     client.indices.create(index=index_name, body={"settings": settings, "mappings": mapping})
     body = json.dumps({"query": {"neural_sparse": {"text": {"query_tokens": {"rain": 1.0}}}}, "size": 60})
-    assert osn("lint", stdin=body).returncode == 0
-    done = osn("lint", "--url", cluster_url, "--index", index_name, "--json", stdin=body)
+    assert osn("lint", input=body).returncode == 0
+    done = osn("lint", "--url", cluster_url, "--index", index_name, "--json", input=body)
     assert done.returncode == 1
     assert {finding["rule"] for finding in json.loads(done.stdout)} == {"page", "field"}
-    absent = osn("lint", "--url", cluster_url, "--index", f"{index_name}-absent", stdin=body)
+    absent = osn("lint", "--url", cluster_url, "--index", f"{index_name}-absent", input=body)
     assert absent.returncode == 1
     assert f"there is no index '{index_name}-absent'" in absent.stderr
 

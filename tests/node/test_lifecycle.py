@@ -22,7 +22,7 @@ from opensearch_neural import node
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.node import launch, process
 from opensearch_neural.node.clusters import ClusterState, cluster_folder, read_state
-from opensearch_neural.node.parts import PROFILES, find_java
+from opensearch_neural.node.parts import PROFILES
 
 # A start takes seconds; what takes minutes hangs.
 pytestmark = pytest.mark.timeout(240)
@@ -33,6 +33,7 @@ class Started:
     name: str
     url: str
     pids: list[int]
+    data: Path
     first: subprocess.CompletedProcess[str]
 
     @property
@@ -78,18 +79,19 @@ def listening_addresses(pid: int) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def one_node(cleaned_name: Callable[[str], str]) -> Started:
-    """One node, started by the command."""
-    name = cleaned_name("one")
+def one_node(cleaned_name: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Started:
+    """One node, started by the command, with its data in a folder of the user's."""
+    name, data = cleaned_name("one"), tmp_path_factory.mktemp("data")
+    (data / "mine.txt").write_text("not the node's")
     first = osn_node(
-        *("start", "--name", name, "--port", "0", "--heap", "512m"),
+        *("start", "--name", name, "--port", "0", "--heap", "512m", "--store", str(data)),
         *("--setting", "indices.query.bool.max_clause_count=2048"),
     )
     assert first.returncode == 0, first.stderr
     url = first.stdout.splitlines()[-1]
     state = read_state(name)
     assert state is not None
-    return Started(name, url, [pid for n in state.nodes if (pid := n.pid)], first)
+    return Started(name, url, [pid for n in state.nodes if (pid := n.pid)], data, first)
 
 
 @pytest.mark.cluster
@@ -165,35 +167,27 @@ class TestOneNode:
         assert "no local cluster 'never-started'" in osn_node("logs", "--name", "never-started").stderr
         assert "has no node 2" in osn_node("logs", "--name", one_node.name, "--node", "2").stderr
 
-
-@pytest.mark.cluster
-class TestLifeOfACluster:
-    def test_data_survives_a_kill_and_a_stop_until_it_is_purged(
-        self, cleaned_name: Callable[[str], str], tmp_path: Path
-    ) -> None:
-        name = cleaned_name("life")
-        (tmp_path / "mine.txt").write_text("not the node's")
-        options: dict[str, Any] = {"port": 0, "heap": "512m", "data": tmp_path}
-        running = node.start(name=name, **options)
-        client = OpenSearch(running.url, timeout=30)
-        client.index(index="kept", id="1", body={"a": 1}, params={"refresh": "true"})
+    def test_data_survives_a_kill_and_a_stop_until_it_is_purged(self, one_node: Started) -> None:
+        """The last of this class: it takes the node away."""
+        name = one_node.name
+        one_node.client.index(index="kept", id="1", body={"a": 1}, params={"refresh": "true"})
 
         node.kill_node(1, name)
         (known,) = node.status(name)
         assert (known.running, known.health) == (0, None)
         # A pid file that is stale in the worst way: the pid is that of another process, which must be left alone.
-        state = read_state(name)
-        assert state is not None
+        state = one_node.state
         replace(state, nodes=[replace(state.nodes[0], pid=os.getpid())]).write()
         again = node.start(name=name)
-        assert again.url == running.url
-        assert again.pids != running.pids
-        assert client.get(index="kept", id="1")["_source"] == {"a": 1}
+        assert again.url == one_node.url
+        assert again.pids != one_node.pids
+        assert one_node.client.get(index="kept", id="1")["_source"] == {"a": 1}
         assert Path(known.nodes[0].log).with_suffix(".log.1").exists(), "what the node wrote before it died is kept"
 
         assert node.stop(name) is True
         assert node.stop(name) is False
         assert not any(process.command_line(pid) for pid in again.pids)
+        options: dict[str, Any] = {"port": 0, "heap": "512m", "data": one_node.data}
         with pytest.raises(
             ClusterError, match=r"profile full \(2\.19\.1\) with 1 node\(s\), not full \(2\.19\.1\) with 2"
         ):
@@ -204,9 +198,12 @@ class TestLifeOfACluster:
 
         purged = osn_node("stop", "--name", name, "--purge")
         assert "stopped, its data removed" in purged.stderr
-        assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+        assert [path.name for path in one_node.data.iterdir()] == ["mine.txt"]
         assert node.status(name) == []
 
+
+@pytest.mark.cluster
+class TestLifeOfACluster:
     def test_a_node_that_dies_while_starting_shows_the_end_of_its_log_and_leaves_no_process(
         self, cleaned_name: Callable[[str], str]
     ) -> None:
@@ -276,54 +273,3 @@ class TestLifeOfACluster:
         owner.stdout.close()
         assert process.wait_until_gone(state.processes(), 30.0) == []
         wait_for(lambda: not state.folder.exists())
-
-
-@pytest.mark.cluster
-class TestThreeNodes:
-    def test_one_can_be_lost_and_started_again_and_nothing_is_lost(self, three_nodes: node.RunningNode) -> None:
-        client = OpenSearch(three_nodes.urls, timeout=30, max_retries=3, retry_on_timeout=True)
-        members = {row["name"] for row in client.cat.nodes(format="json")}
-        assert members == {f"{three_nodes.name}-{i}" for i in (1, 2, 3)}
-        assert len(set(three_nodes.pids)) == 3
-        client.indices.create(index="kept", body={"settings": {"number_of_shards": 3, "number_of_replicas": 1}})
-        client.cluster.health(index="kept", params={"wait_for_status": "green"})
-        for i in range(20):
-            client.index(index="kept", id=str(i), body={"n": i})
-
-        node.kill_node(2, three_nodes.name)
-        client = OpenSearch([three_nodes.urls[0], three_nodes.urls[2]], timeout=30, max_retries=3)
-        client.index(index="kept", id="while it was away", body={"n": 20})
-        client.indices.refresh(index="kept")
-        assert client.count(index="kept")["count"] == 21
-        (known,) = node.status(three_nodes.name)
-        assert [member.running for member in known.nodes] == [True, False, True]
-
-        again = node.start(name=three_nodes.name, attached=True)
-        assert again.urls == three_nodes.urls
-        assert [a == b for a, b in zip(again.pids, three_nodes.pids, strict=True)] == [True, False, True]
-        client.cluster.health(index="kept", params={"wait_for_status": "green"})
-        returned = OpenSearch(again.urls[1], timeout=30)
-        assert returned.count(index="kept")["count"] == 21
-        assert returned.cluster.health(index="kept")["status"] == "green"
-        client.indices.delete(index="kept")
-
-
-@pytest.mark.cluster
-def test_the_core_profile_answers_without_plugins(cleaned_name: Callable[[str], str]) -> None:
-    try:
-        find_java(PROFILES["core"].java, "the core profile")
-    except ClusterError as error:
-        pytest.skip(str(error))
-    name = cleaned_name("core")
-    running = node.start("core", port=0, heap="512m", name=name)
-    client = OpenSearch(running.url, timeout=30)
-    assert client.info()["version"]["number"] == "3.5.0"
-    properties = {"sparse": {"type": "rank_features"}, "pq": {"type": "binary", "doc_values": True}}
-    client.indices.create(index="a", body={"mappings": {"properties": properties}})
-    client.index(index="a", body={"sparse": {"cat": 1.5}, "pq": "/wA="}, params={"refresh": "true"})
-    query = {"rank_feature": {"field": "sparse.cat", "linear": {}, "boost": 2.0}}
-    by_script = {"script_score": {"query": {"match_all": {}}, "script": {"source": "doc['pq'].value.bytes[0] & 255"}}}
-    rescore = {"window_size": 10, "query": {"rescore_query": by_script}}
-    (hit,) = client.search(index="a", body={"query": query, "rescore": rescore})["hits"]["hits"]
-    assert hit["_score"] == 3.0 + 255.0
-    node.stop(name, purge=True)

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+from osn_command import osn_command
+
 OSN_NODE = [sys.executable, "-m", "opensearch_neural.cli", "node"]
 
 
 def osn_node(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run `osn node …` as a user does."""
-    return subprocess.run(
-        [*OSN_NODE, *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environment},
-        timeout=300,
-        check=False,
-    )
+    return osn_command("node", *arguments, environment=environment)
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> Any:

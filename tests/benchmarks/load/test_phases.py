@@ -1,15 +1,13 @@
-"""The warm-up ends when the server is warm, and the search for a rate where the limit is."""
+"""The warm-up ends when the server is warm."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import pytest
 from runs import block
 
 from benchmarks.load.blocks import Level, Turn
-from benchmarks.load.phases import Probe, WarmupSettings, highest_rate, steady, warm_up
+from benchmarks.load.phases import WarmupSettings, steady, warm_up
 
 
 @pytest.mark.parametrize(
@@ -44,28 +42,3 @@ def test_warm_up_that_never_gets_steady_ends_and_says_so() -> None:
 
     found = warm_up(measure, ["a"], Level("closed", 5), WarmupSettings(least=0.0, most=0.05, window=1.0))  # type: ignore[arg-type]
     assert not found.steady and found.seconds < 5
-
-
-@pytest.mark.parametrize("first", [3.0, 80.0, 2000.0])
-def test_the_highest_rate_within_the_limit_is_found_from_either_side(first: float) -> None:
-    """A queue whose P99 is 4.6 / (1 - rate/100) ms holds 46 ms up to 90 requests a second."""
-
-    def probe(rate: float) -> Probe:
-        return Probe(rate, 4.6 / (1 - rate / 100) if rate < 100 else math.inf, 10_000, 10_000 / rate)
-
-    found = highest_rate(probe, 46.0, first)
-    assert 90 / 1.06 <= found.rate <= 90.0 < found.above <= 90 * 1.06
-    assert len(found.probes) <= 15
-
-
-def test_a_limit_that_nothing_keeps_ends_with_no_rate() -> None:
-    found = highest_rate(lambda rate: Probe(rate, 50.0, 100, 1.0), 10.0, 100.0)
-    assert found.rate == 0.0 and found.above < 1
-
-
-def test_a_rate_search_ends_where_the_generator_is_the_limit() -> None:
-    def probe(rate: float) -> Probe:
-        return Probe(rate, 5.0, 10_000, 1.0, "80% of what the generator can do" if rate > 500 else None)
-
-    found = highest_rate(probe, 10.0, 100.0)
-    assert found.refused == "80% of what the generator can do at 506.2/s" and 300 < found.rate <= 500
