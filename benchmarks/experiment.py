@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from opensearch_neural.errors import MissingExtra
-from opensearch_neural.evaluation.results import Engine, Goal, Kind, Row
+from opensearch_neural.evaluation.results import Engine, Goal, Row, RowKind
 from opensearch_neural.files import write_json
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+RowsAndGoals = tuple[list[Row], list[Goal]]
 
 SEED_ERROR = "standard error over seeds"
 
@@ -293,7 +294,7 @@ class Table:
 
     def by_seed(self, name: str, engine: str, baseline: str, measure: str) -> list[Row]:
         """The difference of each of the seeds that were measured."""
-        kind: Kind = "difference"
+        kind: RowKind = "difference"
         every = [self._rows.get((name, engine, measure, kind, baseline, seed, "")) for seed in self.seeds]
         return [row for row in every if row is not None]
 
@@ -328,11 +329,11 @@ def all_goal(words: str, passed: Collection[bool], note: str = "") -> Goal:
 
 
 @dataclass(frozen=True)
-class Part:
+class PaperPart:
     """What one result file holds."""
 
     title: str
-    run: Callable[[], tuple[list[Row], list[Goal]]]
+    run: Callable[[], RowsAndGoals]
     data: Sequence[Path]
     """The folders of the data sets that the rows rest on."""
     seeds: Sequence[int]
@@ -342,7 +343,7 @@ class Part:
     """Writes plots of the rows into a folder."""
 
 
-def run_parts(parts: Mapping[str, Part], record: Path | None) -> None:
+def run_parts(parts: Mapping[str, PaperPart], record: Path | None) -> None:
     """Run the parts one after the other, print their tables and goals, and write RECORD/NAME/summary.json and the plots."""
     from benchmarks.publish import publish
 

@@ -27,7 +27,7 @@ COSTS = ("P50", "P99", "requests/s")
 """What `quality_and_cost` shows, likewise."""
 
 
-class Interval(Protocol):
+class WithInterval(Protocol):
     """A number with the ends of its interval: a row, or an estimate of a load test."""
 
     @property
@@ -38,7 +38,7 @@ class Interval(Protocol):
     def high(self) -> float | None: ...
 
 
-def with_interval(number: Interval | None) -> str:
+def with_interval(number: WithInterval | None) -> str:
     """As ratios and points are shown: "0.98 [0.92, 1.06]"; "–" for what is unknown."""
     if number is None:
         return "–"
@@ -47,7 +47,7 @@ def with_interval(number: Interval | None) -> str:
     return f"{number.value:.2f} [{number.low:.2f}, {number.high:.2f}]"
 
 
-def signed(number: Interval, digits: int = 3) -> str:
+def signed(number: WithInterval, digits: int = 3) -> str:
     """As goals show a paired difference: "+0.045 [+0.036, +0.055]", without the interval if there is none."""
     interval = (
         "" if number.low is None or number.high is None else f" [{number.low:+.{digits}f}, {number.high:+.{digits}f}]"

@@ -10,16 +10,16 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import click
 
+from opensearch_neural.cluster.options import Command
 from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import DenseType, PassageMeta
 
 Dtype = Literal["fp32", "bf16"]
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def options_of(make: Callable[..., Any], argument: str, *options: Callable[[Any], Any]) -> Callable[[Command], Command]:

@@ -19,9 +19,9 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.queries import DOT_ALIAS, Body, Clause
 
 if TYPE_CHECKING:
-    from opensearch_neural.oracle import Floats
+    from opensearch_neural.oracle import Float32s
 
-Source = Literal["bm25", "sparse", "codes", "other"]
+ScoreSource = Literal["bm25", "sparse", "codes", "other"]
 TOLERANCE = 1e-4
 """By which share of a score a sum of its parts may differ: each phase of a search rounds to float32."""
 LOST = 2.0**-24
@@ -42,7 +42,7 @@ _STAGES = ("primaryWeight", "secondaryWeight")
 class Share:
     """What one token, word or stage adds to a score."""
 
-    source: Source
+    source: ScoreSource
     token: str
     score: float
     query_weight: float | None = None
@@ -61,7 +61,7 @@ def shares(explanation: Mapping[str, Any]) -> list[Share]:
 
     Each share counts as much as its stage of the search does. What cannot be told apart is one share of source "other".
     """
-    by_name: dict[tuple[Source, str], Share] = {}
+    by_name: dict[tuple[ScoreSource, str], Share] = {}
 
     def add(share: Share) -> None:
         key = (share.source, share.token)
@@ -130,7 +130,7 @@ def predicted(body: Body, hits: Sequence[Iterable[Share]]) -> list[float]:
                 bases[number] += share.score
     asked: list[Clause] = []
 
-    def known(clause: Clause) -> Floats:
+    def known(clause: Clause) -> Float32s:
         asked.append(clause)
         if len(asked) > 1 or "script_score" in clause:
             raise InputError("the score of a body with several queries that are not sparse is not predicted")

@@ -33,14 +33,14 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.look_up_table import SCRIPT, PackedTable
 from opensearch_neural.queries import DOT_ALIAS, Clause
 
-Floats = NDArray[np.float32]
-Known = Callable[[Clause], Floats] | None
+Float32s = NDArray[np.float32]
+Known = Callable[[Clause], Float32s] | None
 
 SMALLEST_WEIGHT = float(np.finfo(np.float32).tiny)
 _KEPT = np.uint32(0xFFFF_8000)
 
 
-def stored(weights: ArrayLike) -> Floats:
+def stored(weights: ArrayLike) -> Float32s:
     """What `rank_features` keeps of weights, any shape: their float32 with the lower 15 bits cut off.
 
     Raises InputError for a weight that OpenSearch refuses: not finite, or below the least normal float32.
@@ -65,7 +65,7 @@ class StoredWeights:
     """
 
     documents: int
-    postings: Mapping[str, tuple[NDArray[np.int64], Floats]]
+    postings: Mapping[str, tuple[NDArray[np.int64], Float32s]]
     codes: NDArray[np.uint8] | None = None
 
     @classmethod
@@ -85,7 +85,7 @@ class StoredWeights:
         postings = {token: (np.array(numbers[token], np.int64), stored(weights[token])) for token in numbers}
         return cls(documents, postings, codes)
 
-    def scores(self, tokens: Mapping[str, float], *, boosts: Iterable[float] = ()) -> Floats:
+    def scores(self, tokens: Mapping[str, float], *, boosts: Iterable[float] = ()) -> Float32s:
         """(documents,) scores of a query {token: weight}; 0 where a document holds none of its tokens.
 
         boosts: those of the queries around, outermost first, as in {"bool": {"boost": 2.0, "should": …}}.
@@ -107,7 +107,9 @@ class StoredWeights:
         return matched
 
 
-def rescored(first: Floats, second: Floats, *, query_weight: float = 1.0, rescore_query_weight: float = 1.0) -> Floats:
+def rescored(
+    first: Float32s, second: Float32s, *, query_weight: float = 1.0, rescore_query_weight: float = 1.0
+) -> Float32s:
     """(documents,) scores after a rescore with score_mode `total`; `second` is 0 for what its query does not match."""
     return first * np.float32(query_weight) + second * np.float32(rescore_query_weight)
 
@@ -134,7 +136,7 @@ def predict(body: Mapping[str, Any], documents: StoredWeights, *, known: Known =
 
 def _score(
     query: Mapping[str, Any], documents: StoredWeights, boosts: tuple[float, ...], known: Known
-) -> tuple[NDArray[np.bool_], Floats]:
+) -> tuple[NDArray[np.bool_], Float32s]:
     """Which documents match a query, and with which scores."""
     ((kind, inner),) = query.items() if len(query) == 1 else [("", {})]
     if kind == "match_none":
@@ -169,7 +171,7 @@ def _score(
 
 def _score_bool(
     inner: Mapping[str, Any], documents: StoredWeights, boosts: tuple[float, ...], known: Known
-) -> tuple[NDArray[np.bool_], Floats]:
+) -> tuple[NDArray[np.bool_], Float32s]:
     must = [_score(query, documents, boosts, known) for query in _listed(inner.get("must"))]
     should = [_score(query, documents, boosts, known) for query in _listed(inner.get("should"))]
     least = inner.get("minimum_should_match", 0 if must or _listed(inner.get("filter")) else 1)

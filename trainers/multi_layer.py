@@ -31,7 +31,7 @@ from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.models import multi_layer
-from opensearch_neural.models.multi_layer import MultiVectors, Selection, Source, mixed, write_selection
+from opensearch_neural.models.multi_layer import MultiVectors, Selection, VectorSource, mixed, write_selection
 from opensearch_neural.models.pooling import Pooling
 from opensearch_neural.retrievers import Run
 from trainers.common import losses
@@ -61,7 +61,7 @@ DEFAULT_LAYERS = "last:2"
 class RepresentationSettings:
     """Which vectors a document is, and what they become."""
 
-    source: Source = "layers"
+    source: VectorSource = "layers"
     """ "layers": of `layers`; "first-tokens": the last layer's first `count` (ME-BERT); "tokens": all (ColBERT-style)"""
     layers: list[int] | str = DEFAULT_LAYERS
     """numbers from 1, the last among them, or last:M, first:M, uniform:M (M layers of any backbone) or all"""

@@ -31,7 +31,14 @@ from typing import Any
 
 import click
 
-from benchmarks.demo.python_objects import MIN_WORDS, Counts, Documented, Source, installed_sources, read_objects
+from benchmarks.demo.python_objects import (
+    MIN_WORDS,
+    CorpusCounts,
+    Documented,
+    ModuleFolder,
+    installed_sources,
+    read_objects,
+)
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError
@@ -204,8 +211,8 @@ def build(
     seed: int = 0,
     train_queries: int | None = None,
     test_queries: int | None = None,
-    sources: Sequence[Source] | None = None,
-) -> Counts:
+    sources: Sequence[ModuleFolder] | None = None,
+) -> CorpusCounts:
     """Write the corpus, its queries and its judgements to the folder `out` in BEIR layout.
 
     limit: the most documents; None takes all
@@ -218,7 +225,7 @@ def build(
     out = Path(out)
     if out.exists() and not _is_ours(out):
         raise InputError(f"{out} exists and was not written by `osn data corpus python-docs`", "name another folder")
-    counts = Counts()
+    counts = CorpusCounts()
     objects = choose(read_objects(installed_sources() if sources is None else sources, counts), limit, seed)
     if not objects:
         raise InputError("no documented Python object was found", "is this a Python without its library's sources?")
@@ -278,7 +285,7 @@ def _write_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
             lines.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
 
 
-def _readme(counts: Counts, limit: int | None, seed: int) -> str:
+def _readme(counts: CorpusCounts, limit: int | None, seed: int) -> str:
     rows = "\n".join(f"| {name.replace('_', ' ')} | {number:,} |" for name, number in asdict(counts).items())
     most = f"at most {limit:,}" if limit else "all"
     return f"""{_MARK}

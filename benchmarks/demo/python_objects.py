@@ -34,7 +34,7 @@ _NOT_LIBRARIES = {"site-packages", "dist-packages", "opensearch_neural", "traine
 
 
 @dataclass(frozen=True)
-class Source:
+class ModuleFolder:
     """A folder of importable modules and packages."""
 
     folder: Path
@@ -66,7 +66,7 @@ class Documented:
 
 
 @dataclass
-class Counts:
+class CorpusCounts:
     """What was read and passed over, and what a corpus made of it holds."""
 
     documents: int = 0
@@ -85,11 +85,11 @@ class Counts:
     """Names or docstrings that an earlier object has."""
 
 
-def installed_sources() -> list[Source]:
+def installed_sources() -> list[ModuleFolder]:
     """The standard library, and the folders that this Python's packages are installed in."""
     paths = sysconfig.get_paths()
     sites = dict.fromkeys([paths["purelib"], paths["platlib"]])
-    return [Source(Path(paths["stdlib"]), True), *(Source(Path(site)) for site in sites)]
+    return [ModuleFolder(Path(paths["stdlib"]), True), *(ModuleFolder(Path(site)) for site in sites)]
 
 
 # ---------------------------------------------------------------- reading sources
@@ -113,7 +113,7 @@ def _is_public_module(name: str) -> bool:
     return name.isidentifier() and not excluded
 
 
-def read_objects(sources: Sequence[Source], counts: Counts) -> list[Documented]:
+def read_objects(sources: Sequence[ModuleFolder], counts: CorpusCounts) -> list[Documented]:
     """All documented public objects of MIN_WORDS or more, each name and each docstring once, the first one kept."""
     files = [
         (path, module, source.standard_library) for source in sources for path, module in source_files(source.folder)
@@ -186,7 +186,7 @@ def _signature(node: Any) -> str:
     return signature if len(signature) <= SIGNATURE_CHARACTERS else signature[: SIGNATURE_CHARACTERS - 1] + "…"
 
 
-def _distinct(objects: Iterable[Documented], counts: Counts) -> list[Documented]:
+def _distinct(objects: Iterable[Documented], counts: CorpusCounts) -> list[Documented]:
     distinct = []
     names: set[str] = set()
     docstrings: set[bytes] = set()

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.options import Command, connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.commands.headings import Headed
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from benchmarks.load.workload import ModelChoice
     from opensearch_neural.evaluation.results import Data
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 SECONDS_BETWEEN_LINES = 10.0
 SPACES = 1000  # of the progress bar: shares of the work are written as thousandths

@@ -10,7 +10,7 @@ from benchmarks.load.result import set_name
 from benchmarks.load.statistics import Levels
 from opensearch_neural.evaluation.results import Row, Summary
 from opensearch_neural.evaluation.tables import cell, pivot
-from opensearch_neural.ui.report_parts import Forest, Interval, Plot, Table, forest, plot, report_page
+from opensearch_neural.ui.report_parts import Forest, Interval, Plot, ReportTable, forest, plot, report_page
 
 LATENCIES = ("P99", "P90", "P50")
 """Ratios by which the verdict is told: the first that was measured often enough."""
@@ -87,11 +87,11 @@ def plots(measurement: Measurement, rows: Sequence[Row], names: Sequence[str]) -
         yield plot(f"{name}: {measures[0]} against P99", "P99 from 0 ms", points)
 
 
-def tables(rows: Sequence[Row]) -> list[Table]:
+def tables(rows: Sequence[Row]) -> list[ReportTable]:
     """A table for each load, and one of what is the same for all."""
     made = []
     for set_ in dict.fromkeys(row.set for row in rows):
         columns, lines = pivot([row for row in rows if row.set == set_ and row.kind == "value"])
         cells = [[line, *(cell(values.get(name)) for name in columns)] for _, line, values in lines]
-        made.append(Table(set_, ["engine", *columns], cells))
+        made.append(ReportTable(set_, ["engine", *columns], cells))
     return made

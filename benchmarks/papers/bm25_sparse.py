@@ -24,7 +24,7 @@ from typing import Any
 
 import click
 
-from benchmarks.experiment import Part, Table, goal_of, paper_options, run_parts
+from benchmarks.experiment import PaperPart, Table, goal_of, paper_options, run_parts
 from benchmarks.grown.scale import NODE
 from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import reachable
@@ -188,7 +188,7 @@ def bm25_sparse(
             rows += cost_rows(client, settings, experiment)
         return rows, goals(experiment, rows)
 
-    part = Part(
+    part = PaperPart(
         "BM25 and what a sparse model adds", run, list(experiment.sets.values()), experiment.seeds, shown,
         lambda rows, folder: draw(experiment, rows, folder),
     )  # fmt: skip

@@ -28,7 +28,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from benchmarks.experiment import Part, Table, all_goal, goal_of, is_above, paper_options, part_option, run_parts, slug
+from benchmarks.experiment import (
+    PaperPart,
+    RowsAndGoals,
+    Table,
+    all_goal,
+    goal_of,
+    is_above,
+    paper_options,
+    part_option,
+    run_parts,
+    slug,
+)
 from benchmarks.papers import plots
 from benchmarks.papers.cluster_bm25 import cluster_bm25, corpus_of, tuned_bm25
 from benchmarks.papers.inference_free_sparse_training import (
@@ -81,10 +92,8 @@ RATIOS = (0.4, 0.6, 0.8)
 
 # ------------------------------------------------ the parts
 
-Result = tuple[list[Row], list[Goal]]
 
-
-def quality(data: Path, work: Path, steps: int, connection: ConnectionSettings) -> Result:
+def quality(data: Path, work: Path, steps: int, connection: ConnectionSettings) -> RowsAndGoals:
     """Train together, test apart."""
     from benchmarks.local_cluster import cluster_or_node
     from trainers.data.negatives import open_retriever
@@ -120,7 +129,7 @@ def quality(data: Path, work: Path, steps: int, connection: ConnectionSettings) 
     return rows, quality_goals(rows)
 
 
-def flops(data: Path, work: Path, steps: int) -> Result:
+def flops(data: Path, work: Path, steps: int) -> RowsAndGoals:
     """Curves over λ, with and without IDF, and IDF at retrieval from either corpus."""
     own, targeted = {}, {}
     for idf, weight in itertools.product(("train", "none"), LAMBDAS):
@@ -138,7 +147,7 @@ def flops(data: Path, work: Path, steps: int) -> Result:
     return rows, [flops_goal(rows), terms_goal(rows), idf_goal(rows)]
 
 
-def distillation(data: Path, work: Path, steps: int) -> Result:
+def distillation(data: Path, work: Path, steps: int) -> RowsAndGoals:
     """Table 6 in direction: what the first of two stages of equal length is trained with; the second is the same in all.
 
     The second dense teacher is MiniLM trained on the same questions; a second sparse one there is none of. The arm without
@@ -176,7 +185,7 @@ def distillation(data: Path, work: Path, steps: int) -> Result:
     return rows, [distillation_goal(rows)]
 
 
-def high_idf_first(data: Path, work: Path, steps: int) -> Result:
+def high_idf_first(data: Path, work: Path, steps: int) -> RowsAndGoals:
     """The student of part "quality", its rare tokens first: the best 100 by these, scored again with all."""
     from opensearch_neural.queries import Rare, rare_tokens
 
@@ -350,12 +359,14 @@ def inference_free_sparse(
     """Train inference-free sparse models and measure them beside BM25, or what their parts contribute."""
     every, small = (*TRAINED_ON, *UNSEEN), sorted({*SMALL, *TESTED})
 
-    def part(title: str, run: Callable[..., Result], default: int, sets: Sequence[str], draw: Any = None) -> Part:
+    def part(
+        title: str, run: Callable[..., RowsAndGoals], default: int, sets: Sequence[str], draw: Any = None
+    ) -> PaperPart:
         def shown(row: Row) -> bool:
             return row.measure not in MEASURES[1:] and row.kind != "p-value"
 
         used = [data / name for name in sets]
-        return Part(title, partial(run, data, work, steps or default), used, [42], shown, draw)
+        return PaperPart(title, partial(run, data, work, steps or default), used, [42], shown, draw)
 
     parts = {
         "quality": part(

@@ -25,7 +25,8 @@ import numpy as np
 
 from benchmarks.experiment import (
     JudgedSet,
-    Part,
+    PaperPart,
+    RowsAndGoals,
     Table,
     all_goal,
     compared,
@@ -359,7 +360,7 @@ def of_queries(measured: Measured, measure: str, queries: Sequence[str]) -> Meas
 # ------------------------------------------------ goals
 
 
-def quality(experiment: JpqExperiment, sizes: Sequence[int]) -> tuple[list[Row], list[Goal]]:
+def quality(experiment: JpqExperiment, sizes: Sequence[int]) -> RowsAndGoals:
     rows = [row for m in sizes for row in experiment.rows(m)]
     return rows, quality_goals(experiment.name, rows)
 
@@ -415,7 +416,7 @@ def jpq(
     osn paper jpq --data beir --work /tmp/jpq --set scifact --bytes 16
     """
     parts = {
-        f"quality/{slug(name)}": Part(
+        f"quality/{slug(name)}": PaperPart(
             f"JPQ: ranking at M bytes a document, {name}",
             partial(quality, JpqExperiment(data, work, name, steps), sizes or M),
             [data / folder for folder in SETS[name]],

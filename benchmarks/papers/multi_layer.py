@@ -33,7 +33,8 @@ import click
 
 from benchmarks.experiment import (
     SEED_ERROR,
-    Part,
+    PaperPart,
+    RowsAndGoals,
     Table,
     all_goal,
     compared,
@@ -197,8 +198,6 @@ def start_goal(rows: Iterable[Row]) -> Goal:
 
 # ------------------------------------------------ the parts
 
-Result = tuple[list[Row], list[Goal]]
-
 
 def with_best(experiment: MultiLayerExperiment, arms: Iterable[Arm]) -> tuple[list[Arm], Arm]:
     """The wanted ones of `arms`, with the best on dev in the place of SELF_CONTRASTIVE, and that one; not looked for if
@@ -208,7 +207,7 @@ def with_best(experiment: MultiLayerExperiment, arms: Iterable[Arm]) -> tuple[li
     return [best if arm == SELF_CONTRASTIVE else arm for arm in wanted], best
 
 
-def variants(experiment: MultiLayerExperiment, seeds: int) -> Result:
+def variants(experiment: MultiLayerExperiment, seeds: int) -> RowsAndGoals:
     wanted, best = with_best(experiment, VARIANTS)
     models = experiment.each_trained(
         [(arm, seed) for arm in wanted for seed in (SEEDS[: seeds + 1] if arm.repeated else SEEDS[:1])]
@@ -227,7 +226,7 @@ def variants(experiment: MultiLayerExperiment, seeds: int) -> Result:
     ]
 
 
-def two_stages(experiment: MultiLayerExperiment) -> Result:
+def two_stages(experiment: MultiLayerExperiment) -> RowsAndGoals:
     wanted, best = with_best(experiment, (DUAL, SELF_CONTRASTIVE))
     alone = experiment.each_trained([(arm, SEEDS[0]) for arm in wanted])
     jobs = {
@@ -243,7 +242,7 @@ def two_stages(experiment: MultiLayerExperiment) -> Result:
     ]
 
 
-def layers(experiment: MultiLayerExperiment) -> Result:
+def layers(experiment: MultiLayerExperiment) -> RowsAndGoals:
     arms = experiment.wanted((DUAL, *layer_arms(experiment.recipe.depth)))
     models = experiment.each_trained([(arm, SEEDS[0]) for arm in arms])
     rows = dev_rows(experiment, models) + test_rows(experiment, models, DUAL)
@@ -251,7 +250,7 @@ def layers(experiment: MultiLayerExperiment) -> Result:
     return rows, [start_goal(rows)]
 
 
-def lambdas(experiment: MultiLayerExperiment) -> Result:
+def lambdas(experiment: MultiLayerExperiment) -> RowsAndGoals:
     arms = experiment.wanted((DUAL, *of_lambdas()))
     models = experiment.each_trained([(arm, SEEDS[0]) for arm in arms])
     rows = dev_rows(experiment, models) + test_rows(experiment, models, DUAL)
@@ -322,12 +321,12 @@ def multi_layer(
     experiment.recipe.check()
     experiment.prepare()
 
-    def part(title: str, run: Any, *, of: int = 1, draw: Any = None) -> Part:
+    def part(title: str, run: Any, *, of: int = 1, draw: Any = None) -> PaperPart:
         def shown(row: Row) -> bool:
             return (row.measure in MEASURES and row.kind == "value") or row.column.startswith(f"{TOP_5} - {DUAL.name}")
 
         title = f"{title}; start: {experiment.recipe.described}; {steps} steps"
-        return Part(title, run, [data / name for name in (SQUAD, WIKIQA)], SEEDS[:of], shown, draw)
+        return PaperPart(title, run, [data / name for name in (SQUAD, WIKIQA)], SEEDS[:of], shown, draw)
 
     parts = {
         "variants": part(

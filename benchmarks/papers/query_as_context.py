@@ -33,7 +33,8 @@ import numpy as np
 
 from benchmarks.beir_parts import evenly
 from benchmarks.experiment import (
-    Part,
+    PaperPart,
+    RowsAndGoals,
     Table,
     all_goal,
     compared,
@@ -61,7 +62,7 @@ from benchmarks.papers.query_as_context_training import (
     VARIANTS,
     Pretraining,
     QueryAsContextExperiment,
-    Scale,
+    QueryAsContextScale,
     arms,
 )
 from benchmarks.render import signed
@@ -92,7 +93,7 @@ def differences() -> list[tuple[str, str]]:
 # ------------------------------------------------ the parts
 
 
-def zero_shot(experiment: QueryAsContextExperiment) -> tuple[list[Row], list[Goal]]:
+def zero_shot(experiment: QueryAsContextExperiment) -> RowsAndGoals:
     """Every arm as it stands beside random passage and the start, how far it has come on dev, and how fast its steps are."""
     from trainers.query_as_context.train import steps_per_second
 
@@ -181,7 +182,7 @@ def compared_arms() -> dict[str, Pretraining]:
     return {name: arm for name, arm in arms().items() if arm.label in (NONE, RANDOM, QUERY)}
 
 
-def fine_tuning(experiment: QueryAsContextExperiment) -> tuple[list[Row], list[Goal]]:
+def fine_tuning(experiment: QueryAsContextExperiment) -> RowsAndGoals:
     """Retrievers 1 and 2 of the arms that the paper compares, and of what all of them start from."""
     of_name = compared_arms()
 
@@ -279,7 +280,7 @@ def start_goals(rows: Iterable[Row]) -> list[Goal]:
 @paper_options
 @part_option(PARTS)
 @size_options(
-    Scale,
+    QueryAsContextScale,
     layers="Of the small BERT.",
     hidden="Its dimension.",
     mlm_steps="Masked LM of the small BERT, batches of 32 windows.",
@@ -292,13 +293,13 @@ def start_goals(rows: Iterable[Row]) -> list[Goal]:
 )
 def query_as_context(data: Path, work: Path, record: Path | None, chosen: tuple[str, ...], **sizes: int) -> None:
     """Pre-train with generated queries, random passages or no context, and measure what retrieval gains."""
-    scale = Scale(**sizes)
+    scale = QueryAsContextScale(**sizes)
     if scale.seeds > MOST_SEEDS:
         raise InputError(f"{scale.seeds} seeds are more than the {MOST_SEEDS} that are compared")
     experiment = QueryAsContextExperiment(data, work, scale)
     runs = {"zero-shot": zero_shot, "fine-tuning": fine_tuning}
     parts = {
-        name: Part(
+        name: PaperPart(
             f"Query-as-context pre-training, {name}",
             partial(runs[name], experiment),
             [data / corpus for corpus in ARTICLES],

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from opensearch_neural.evaluation.measures import Measured
     from trainers.data.sets import SetSettings
     from trainers.dense import DenseConfig
-    from trainers.query_as_context.settings import Context, CorpusSettings, QueryAsContextConfig, Variant
+    from trainers.query_as_context.settings import Context, CorpusSettings, PretrainingVariant, QueryAsContextConfig
 
 READER = "sentence-transformers/all-MiniLM-L6-v2"
 """What query generators start from."""
@@ -43,7 +43,7 @@ LEAST_PASSAGES = 4
 """Of an article that trains."""
 PASSAGE_LENGTH = 144
 QUERY_LENGTH = 32
-VARIANTS: dict[Variant, str] = {"cocondenser": "coCondenser", "cot-mae": "CoT-MAE"}
+VARIANTS: dict[PretrainingVariant, str] = {"cocondenser": "coCondenser", "cot-mae": "CoT-MAE"}
 START = "start"
 NONE, RANDOM, QUERY, SINGLE, HUMAN = "none", "random passage", "query", "query of 1 candidate", "human questions"
 FINE_TUNED_ON = 4000
@@ -53,7 +53,7 @@ STAGES = ("zero-shot", "retriever 1", "retriever 2")
 
 
 @dataclass(frozen=True)
-class Scale:
+class QueryAsContextScale:
     """Sizes and lengths of everything: the defaults are for two cores."""
 
     layers: int = 4
@@ -73,7 +73,7 @@ class Scale:
 class Pretraining:
     """One pre-training."""
 
-    variant: Variant
+    variant: PretrainingVariant
     label: str
     context: Context
     candidates: int | None = None
@@ -102,7 +102,7 @@ class QueryAsContextExperiment:
 
     data: Path
     work: Path
-    scale: Scale
+    scale: QueryAsContextScale
 
     def __post_init__(self) -> None:
         check_data(self.work, [self.data / name for name in ARTICLES])

@@ -37,7 +37,8 @@ import click
 from benchmarks.beir_parts import by_article, check_data
 from benchmarks.experiment import (
     JudgedSet,
-    Part,
+    PaperPart,
+    RowsAndGoals,
     Table,
     compared,
     goal_of,
@@ -79,7 +80,7 @@ from benchmarks.papers.tome_training import (
     SPANLESS,
     TWO,
     WRITTEN,
-    Scale,
+    TomeScale,
     Trainings,
     backbone,
     generated,
@@ -294,7 +295,7 @@ def goals(rows: Iterable[Row]) -> list[Goal]:
 @click.option("--arm", "arms", multiple=True, type=click.Choice(ARMS), help="Repeatable. All by default.")
 @click.option("--generator", "query_model", help="A model of `osn train doc2query`, which is then not trained here.")
 @size_options(
-    Scale,
+    TomeScale,
     pretraining_steps="Updates of span corruption, each size.",
     generator_steps="Updates of the query generator.",
     steps="Updates of stage 1.",
@@ -331,7 +332,7 @@ def tome(
         --generator-steps 300 --steps 700 --url-steps 350 --candidates 20 --spans 10 \\
         --arm two-stage --arm single-stage --arm "single-stage, one T5"
     """
-    scale = Scale(**sizes)
+    scale = TomeScale(**sizes)
     if scale.candidates % 2:
         raise InputError(
             f"half of {scale.candidates} generated queries is no whole number", "give --candidates an even number"
@@ -339,7 +340,7 @@ def tome(
     sets = [name for name in SETS if not only or name in only]
     check_data(work, [data / name for name in PAIRS])
 
-    def run() -> tuple[list[Row], list[Goal]]:
+    def run() -> RowsAndGoals:
         experiments = prepared(data, work, scale, sets, arms or ARMS, query_model, connection)
         shared({path: job for experiment in experiments for path, job in experiment.jobs.items()})
         rows: list[Row] = []
@@ -350,13 +351,13 @@ def tome(
 
     title = "Retrieval by writing URLs: two stages, one, and a search"
     used = [data / name for name in sorted({*sets, *PAIRS})]
-    run_parts({"": Part(title, run, used, [SEED], lambda row: row.kind != "p-value")}, record)
+    run_parts({"": PaperPart(title, run, used, [SEED], lambda row: row.kind != "p-value")}, record)
 
 
 def prepared(
     data: Path,
     work: Path,
-    scale: Scale,
+    scale: TomeScale,
     sets: Sequence[str],
     arms: Sequence[str],
     query_model: str | None,

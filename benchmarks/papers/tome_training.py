@@ -43,7 +43,7 @@ SEED = 42
 
 
 @dataclass(frozen=True)
-class Scale:
+class TomeScale:
     """How long each training is, in updates of `batch` examples."""
 
     pretraining_steps: int = 4000
@@ -130,11 +130,11 @@ def with_urls(folder: Path, file: Path) -> Path:
 # ------------------------------------------------ before the arms
 
 
-def backbone(work: Path, scale: Scale, layers: int) -> Path:
+def backbone(work: Path, scale: TomeScale, layers: int) -> Path:
     return work / scale.backbones / f"t5-{layers}"
 
 
-def pretrained(data: Path, work: Path, scale: Scale, layers: int) -> Path:
+def pretrained(data: Path, work: Path, scale: TomeScale, layers: int) -> Path:
     """A T5 of so many layers a side, by span corruption on the corpora; both sizes have the same tokenizer."""
     from trainers.encoders.backbones import NewBackbone
     from trainers.masked_lm.settings import MaskedLmConfig
@@ -153,7 +153,7 @@ def pretrained(data: Path, work: Path, scale: Scale, layers: int) -> Path:
     )
 
 
-def generator(data: Path, work: Path, scale: Scale) -> Path:
+def generator(data: Path, work: Path, scale: TomeScale) -> Path:
     """A model that writes a question for a passage, from the T5 and the questions of the train splits."""
     from trainers.doc2query.settings import Doc2QueryConfig
     from trainers.doc2query.train import train_doc2query
@@ -172,7 +172,7 @@ def generator(data: Path, work: Path, scale: Scale) -> Path:
     )
 
 
-def generated(model: str | Path, data: Path, work: Path, scale: Scale) -> Path:
+def generated(model: str | Path, data: Path, work: Path, scale: TomeScale) -> Path:
     """Queries for every document of a set; the same for all arms."""
     from trainers.data.loading import read_documents
     from trainers.data.texts import TextStore
@@ -199,7 +199,7 @@ class Trainings:
     """The folder of its trainings and generated queries."""
     start: Path
     """The folder of the backbones."""
-    scale: Scale
+    scale: TomeScale
 
     def output(self, arm: str) -> Path:
         return self.work / f"{slug(arm)}-{SEED}-{self.scale.arms}"

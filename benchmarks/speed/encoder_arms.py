@@ -239,7 +239,7 @@ def measure_files(corpus: Path, documents: Sequence[Document], matrix: csr_matri
         matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data.astype(np.float32), []
     )
 
-    class Encoded:
+    class EncodedAlready:
         """Gives `encode_shard` what is encoded already."""
 
         def vectors(self, some: Sequence[Document]) -> Vectors:
@@ -253,7 +253,7 @@ def measure_files(corpus: Path, documents: Sequence[Document], matrix: csr_matri
     reading = time.perf_counter() - started
 
     shard = [documents[at % len(documents)] for at in range(SHARD_RECORDS)]
-    content = encode_shard(0, shard, Encoded(), len(shard))
+    content = encode_shard(0, shard, EncodedAlready(), len(shard))
     folder = scratch / "shards"
     folder.mkdir(parents=True)
     started, written = time.perf_counter(), 0

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.speed.encoder_arms import BASELINE, BASELINE_BF16, BF16, FP32, READER, WRITER
 from ingest.vectors.shards import SHARD_RECORDS
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.results import Key, Kind, Summary, read
+from opensearch_neural.evaluation.results import Key, RowKind, Summary, read
 from opensearch_neural.evaluation.tables import number
 
 PAGE = Path(__file__).parents[2] / "docs" / "encoding-at-scale.md"
@@ -54,7 +54,7 @@ def figures(summary: Summary) -> dict[str, str]:
     values = {row.key: row.value for row in summary.rows}
 
     def value(engine: str, measure: str, baseline: str = "") -> float:
-        kind: Kind = "ratio" if baseline else "value"
+        kind: RowKind = "ratio" if baseline else "value"
         return values.get(Key(set_, engine, measure, kind, baseline), math.nan)
 
     cores = int(summary.machine["cores"])

@@ -27,30 +27,30 @@ class Timed:
     cpu: list[float] = field(default_factory=list)
 
 
-Estimate = tuple[float, float, float]
+RatioInterval = tuple[float, float, float]
 """(value, ends of its 95% interval over turns drawn again with replacement)"""
 
 
-def over_turns(statistic: Callable[[NDArray[np.int64]], Any], turns: int) -> Estimate:
+def over_turns(statistic: Callable[[NDArray[np.int64]], Any], turns: int) -> RatioInterval:
     """statistic: of the numbers of some turns."""
     drawn = np.random.default_rng(SEED).integers(turns, size=(2000, turns))
     low, high = np.percentile([statistic(pick) for pick in drawn], [2.5, 97.5])
     return float(statistic(np.arange(turns))), float(low), float(high)
 
 
-def rate(timed: Timed, documents: int) -> Estimate:
+def rate(timed: Timed, documents: int) -> RatioInterval:
     """Documents a second, of so many in a turn."""
     wall = np.array(timed.wall)
     return over_turns(lambda pick: documents / wall[pick].mean(), len(wall))
 
 
-def ratio(slow: Timed, fast: Timed) -> Estimate:
+def ratio(slow: Timed, fast: Timed) -> RatioInterval:
     """How many times as fast, over the same turns."""
     numerator, denominator = np.array(slow.wall), np.array(fast.wall)
     return over_turns(lambda pick: numerator[pick].sum() / denominator[pick].sum(), len(numerator))
 
 
-def ratio_row(set_: str, arm: str, baseline: str, estimate: Estimate, turns: int) -> Row:
+def ratio_row(set_: str, arm: str, baseline: str, estimate: RatioInterval, turns: int) -> Row:
     row = Row(set_, arm, "documents/s", *estimate, turns, kind="ratio", baseline=baseline)
     return replace(row, measure_label=f"times {baseline}")
 

@@ -55,7 +55,7 @@ class EncodeJob(Models):
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodeReport:
     """What an encoding came to."""
 
     manifest: Path
@@ -70,7 +70,7 @@ class Encoded:
     seconds: float
 
 
-def run_encode(job: EncodeJob, *, show_progress: bool = True) -> Encoded:
+def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
     """Encode a corpus into `job.out`; run again after any interruption, only the shards that are missing are encoded.
 
     Raises ModelError for a model that is missing, InputError for a corpus that cannot be read, or that is not the one
@@ -132,7 +132,7 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> Encoded:
         if job.faiss is not None and chosen.pq is not None:
             ids, codes = StoredVectors(job.out, manifest).codes()
             write_index(job.faiss, ids, codes, chosen.pq.quantizer, candidates=job.faiss_candidates)
-    return Encoded(
+    return EncodeReport(
         job.out / f"{manifest.hash}.json", documents, rejected, unfit, shards, reused, time.monotonic() - started
     )
 

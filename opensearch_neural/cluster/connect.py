@@ -149,7 +149,7 @@ def _connection_class(asynchronous: bool, signed: bool) -> type:
         def log_request_fail(self, method: str, full_url: str, *args: Any, **kwargs: Any) -> None:
             logger.debug("%s %s failed", method, full_url)
 
-    class Connection(Described):
+    class DescribedConnection(Described):
         def perform_request(self, method: str, url: str, *args: Any, **kwargs: Any) -> Any:
             seconds = kwargs.pop("timeout", None) or self.timeout
             limits = Timeout(connect=min(seconds, CONNECT_SECONDS), read=seconds)
@@ -167,7 +167,7 @@ def _connection_class(asynchronous: bool, signed: bool) -> type:
                 self.describe(error, method, url, kwargs.get("timeout"))
                 raise
 
-    return AsyncConnection if asynchronous else Connection
+    return AsyncConnection if asynchronous else DescribedConnection
 
 
 def _base_connection(asynchronous: bool, signed: bool) -> Any:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
+from opensearch_neural.cluster.options import Command
 from opensearch_neural.engines import ENGINES
 from opensearch_neural.engines.options import Option
 from opensearch_neural.errors import InputError
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def models_options(command: Command) -> Command:

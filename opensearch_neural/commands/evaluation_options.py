@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from opensearch_neural.cluster.options import Command
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.errors import InputError
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from opensearch_neural.evaluation.expectations import Expectation
     from opensearch_neural.evaluation.results import Data, Row, Summary
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 MEASURES = "nDCG@10,RR@10,R@100,R@1000"
 SHOWN = 10  # wins, and losses, that --per-query shows

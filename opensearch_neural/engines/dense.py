@@ -13,7 +13,7 @@ from opensearch_neural.engines.settings import Cascade
 from opensearch_neural.engines.sparse import Sparse
 from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.mapping import to_bytes
-from opensearch_neural.index.models import Part
+from opensearch_neural.index.models import IndexPart
 from opensearch_neural.look_up_table import spread
 from opensearch_neural.queries import Body
 
@@ -31,7 +31,7 @@ class Dense(Engine):
     name = "dense"
     finds = "nearest neighbours of the dense model's vector"
 
-    def needs(self) -> tuple[Part, ...]:
+    def needs(self) -> tuple[IndexPart, ...]:
         return ("dense",)
 
     def body(self, text: str, page: Page) -> Body:
@@ -43,7 +43,7 @@ class JpqHnsw(Dense):
     name = "jpq-hnsw"
     finds = "nearest neighbours among reconstructed vectors"
 
-    def needs(self) -> tuple[Part, ...]:
+    def needs(self) -> tuple[IndexPart, ...]:
         return ("reconstructed",)
 
 
@@ -52,7 +52,7 @@ class JpqRescore(Engine):
     finds = "the best of bm25, ranked by their codes alone"
     options = (Option("dense_window", whole_number, "hits of each shard rescored with their codes.", "100"),)
 
-    def needs(self) -> tuple[Part, ...]:
+    def needs(self) -> tuple[IndexPart, ...]:
         return ("quantized",)
 
     def body(self, text: str, page: Page) -> Body:
@@ -68,7 +68,7 @@ class Faiss(Engine):
     compared = False
     options = (Option("faiss", Path, "the file of codes that `osn encode --faiss` wrote.", "the codes of the index"),)
 
-    def needs(self) -> tuple[Part, ...]:
+    def needs(self) -> tuple[IndexPart, ...]:
         return ("quantized",)
 
     @property
@@ -118,7 +118,7 @@ class CascadeEngine(Sparse):
         CLAUSES,
     )
 
-    def needs(self) -> tuple[Part, ...]:
+    def needs(self) -> tuple[IndexPart, ...]:
         return ("sparse", "quantized")
 
     def body(self, text: str, page: Page) -> Body:

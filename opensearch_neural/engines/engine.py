@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from opensearch_neural import queries
 from opensearch_neural.engines.options import Option
-from opensearch_neural.index.models import IndexModels, Part
+from opensearch_neural.index.models import IndexModels, IndexPart
 from opensearch_neural.index.record import IndexMeta
 from opensearch_neural.queries import Body
 
@@ -90,7 +90,7 @@ class Engine:
     def __init__(self, opened: Opened) -> None:
         self.opened = opened
 
-    def needs(self) -> tuple[Part, ...]:
+    def needs(self) -> tuple[IndexPart, ...]:
         """What the index must hold."""
         return ()
 

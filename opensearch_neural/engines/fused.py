@@ -8,7 +8,7 @@ from opensearch_neural import queries
 from opensearch_neural.engines.dense import Dense
 from opensearch_neural.engines.engine import Engine, Page, part_of
 from opensearch_neural.engines.sparse import Bm25, Sparse
-from opensearch_neural.index.models import Part
+from opensearch_neural.index.models import IndexPart
 from opensearch_neural.queries import Body
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class Hybrid(Engine):
     fused = True
     method: ClassVar[Literal["min_max", "rrf"]] = "min_max"
 
-    def needs(self) -> tuple[Part, ...]:
+    def needs(self) -> tuple[IndexPart, ...]:
         return ("dense",) if self.opened.meta.dense else ("sparse",)
 
     def body(self, text: str, page: Page) -> Body:

@@ -11,7 +11,7 @@ from opensearch_neural.engines.engine import Engine, Missing, Page, gone, part_o
 from opensearch_neural.engines.options import Option, whole_number
 from opensearch_neural.engines.sparse import Sparse
 from opensearch_neural.errors import ModelError
-from opensearch_neural.index.models import Part
+from opensearch_neural.index.models import IndexPart
 from opensearch_neural.models import registry
 from opensearch_neural.queries import Body
 
@@ -86,7 +86,7 @@ class TomeRrf(Tome):
     needs_plugin = True
     fused = True
 
-    def needs(self) -> tuple[Part, ...]:
+    def needs(self) -> tuple[IndexPart, ...]:
         return ("sparse",)
 
     def body(self, text: str, page: Page) -> Body:

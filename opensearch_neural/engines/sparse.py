@@ -11,7 +11,7 @@ from opensearch_neural.engines.engine import Engine, Missing, Page, Searched
 from opensearch_neural.engines.options import CLAUSES, RARE, TOKENS, Option, positive, whole_number
 from opensearch_neural.engines.settings import TwoPhases, WeightedSum
 from opensearch_neural.errors import ClusterError
-from opensearch_neural.index.models import Part
+from opensearch_neural.index.models import IndexPart
 from opensearch_neural.index.query_side import LARGEST, read_largest
 from opensearch_neural.index.sparse_scale import SCALE, measure_sparse_scale
 from opensearch_neural.queries import Body, Rare
@@ -39,7 +39,7 @@ class Sparse(Engine):
     name = "sparse"
     finds = "all tokens of the sparse model"
 
-    def needs(self) -> tuple[Part, ...]:
+    def needs(self) -> tuple[IndexPart, ...]:
         return ("sparse",)
 
     def tokens(self, text: str, kept: Rare | None = None) -> dict[str, float]:

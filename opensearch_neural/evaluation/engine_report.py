@@ -10,7 +10,7 @@ from pathlib import Path
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.engine_comparison import UNJUDGED, CommonOnly, EngineResult
 from opensearch_neural.evaluation.measures import label
-from opensearch_neural.evaluation.results import Key, Kind, Row, Summary
+from opensearch_neural.evaluation.results import Key, Row, RowKind, Summary
 from opensearch_neural.evaluation.run_files import write_run
 from opensearch_neural.evaluation.tables import cell, result_table, table
 from opensearch_neural.files import write_text
@@ -75,7 +75,7 @@ def print_differences(whole: Sequence[Row], others: Sequence[str], measures: Seq
     """Each engine's differences to the baseline, and how small a difference could have been seen."""
     by_key = {row.key: row for row in whole}
 
-    def compared(engine: str, measure: str, kind: Kind) -> Row | None:
+    def compared(engine: str, measure: str, kind: RowKind) -> Row | None:
         return by_key.get(Key(whole[0].set, engine, measure, kind, baseline))
 
     def cells(engine: str) -> Iterator[str]:

@@ -31,7 +31,7 @@ from opensearch_neural.files import write_text
 FILE_NAME = "summary.json"
 
 
-Kind = Literal["value", "difference", "p-value", "holm", "detectable", "ratio"]
+RowKind = Literal["value", "difference", "p-value", "holm", "detectable", "ratio"]
 
 
 class Key(NamedTuple):
@@ -40,7 +40,7 @@ class Key(NamedTuple):
     set: str
     engine: str
     measure: str
-    kind: Kind = "value"
+    kind: RowKind = "value"
     baseline: str = ""
     baseline_variant: str = ""
     seed: int | None = None
@@ -82,7 +82,7 @@ class Row:
     """How the baseline was measured, if in several ways."""
     seed: int | None = None
     """The seed that the engine was trained with, if several were."""
-    kind: Kind = "value"
+    kind: RowKind = "value"
     """A value of the engine, its difference from the baseline, the p-value of that (as it is, or corrected by Holm for the
     number of engines), the smallest difference that so many queries show, or the engine's ratio to the baseline."""
     variant: str = ""
@@ -347,8 +347,8 @@ def _validate_row(row: Row, where: str) -> None:
             raise _invalid(f"{where}.{name}", f"must be a text, not {getattr(row, name)!r}")
     if row.seed is not None and (not isinstance(row.seed, int) or isinstance(row.seed, bool)):
         raise _invalid(f"{where}.seed", f"must be a whole number, not {row.seed!r}")
-    if row.kind not in get_args(Kind):
-        raise _invalid(f"{where}.kind", f"must be one of {', '.join(get_args(Kind))}, not {row.kind!r}")
+    if row.kind not in get_args(RowKind):
+        raise _invalid(f"{where}.kind", f"must be one of {', '.join(get_args(RowKind))}, not {row.kind!r}")
     if (row.kind == "value") == bool(row.baseline):
         raise _invalid(f"{where}.baseline", "must name an engine where the row compares, and only there")
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from opensearch_neural.models.sparse import SparseDocumentEncoder
     from opensearch_neural.query_encoder import QueryEncoder
 
-Kind = Literal["sparse", "dense", "quantized"]
-Part = Literal["sparse", "dense", "reconstructed", "quantized"]
+ModelKind = Literal["sparse", "dense", "quantized"]
+IndexPart = Literal["sparse", "dense", "reconstructed", "quantized"]
 """What an index can hold of a document beside its text."""
 
 TO_SEARCH = "search with the model that wrote the index, or ingest again with this one"
@@ -69,7 +69,7 @@ class IndexModels:
     ) -> None:
         self.index = index
         self.record = record
-        self.named: dict[Kind, str | None] = {"sparse": sparse, "dense": dense, "quantized": quantized}
+        self.named: dict[ModelKind, str | None] = {"sparse": sparse, "dense": dense, "quantized": quantized}
         self.backend: Backend = backend
         self.device = device
         self.dtype: Literal["fp32", "bf16"] = dtype
@@ -144,7 +144,7 @@ class IndexModels:
         models.__dict__.update(loaded)
         return models
 
-    def load_for_queries(self, part: Part) -> None:
+    def load_for_queries(self, part: IndexPart) -> None:
         """Load what encodes queries for a part of the index now."""
         _ = self.query_encoder if part == "sparse" else getattr(self, part)
 
@@ -155,7 +155,7 @@ class IndexModels:
             raise self._holds_none("dense")
         return self.record.dense
 
-    def _place(self, kind: Kind) -> str | Path:
+    def _place(self, kind: ModelKind) -> str | Path:
         wrote = getattr(self.record, kind) if self.record is not None else None
         if self.record is not None and wrote is None:
             raise self._holds_none(kind)
@@ -165,7 +165,7 @@ class IndexModels:
             raise ModelError(f"no {kind} model is named", f"give {MODEL_OPTIONS[kind]} MODEL")
         return registry.find(wrote.hash, wrote.name, kind)
 
-    def _check(self, kind: Kind, hash: str, *, of_queries: bool = False) -> None:
+    def _check(self, kind: ModelKind, hash: str, *, of_queries: bool = False) -> None:
         if self.record is None:
             return
         wrote = getattr(self.record, kind)
@@ -173,7 +173,7 @@ class IndexModels:
         name = self.named[kind] or wrote.name
         check_same_model(self.index, kind, (wrote.name, written_by), (name, hash), self.remedy)
 
-    def _holds_none(self, kind: Kind) -> ModelError:
+    def _holds_none(self, kind: ModelKind) -> ModelError:
         return ModelError(
             f"the index {self.index!r} holds no {kind} vectors", f"ingest with {MODEL_OPTIONS[kind]} MODEL"
         )

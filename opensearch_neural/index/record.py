@@ -173,7 +173,7 @@ _INSIDE: dict[str, dict[str, type]] = {
     "loading": {"restore": dict, "corpus": str},
     "build": {"alias": str, "corpus": str, "replaced": str, "swapped": bool},
 }
-Part = TypeVar("Part")
+MetaPart = TypeVar("MetaPart")
 
 
 def _check_types(index: str, record: Mapping[str, Any], types: Mapping[str, type], within: str = "") -> None:
@@ -190,7 +190,7 @@ def _check_types(index: str, record: Mapping[str, Any], types: Mapping[str, type
         raise _damaged(index, "loading has no settings to restore")
 
 
-def _part(index: str, record: Mapping[str, Any], name: str, kind: type[Part]) -> Part | None:
+def _part(index: str, record: Mapping[str, Any], name: str, kind: type[MetaPart]) -> MetaPart | None:
     if not record.get(name):
         return None
     try:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-Clause = dict[str, Any]
+from opensearch_neural.queries.clauses import Clause
 
 # What Lucene's English analyzer removes.
 _STOP_WORDS = (

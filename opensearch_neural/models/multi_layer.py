@@ -32,6 +32,7 @@ from opensearch_neural.models.dense import TorchDenseEncoder, load_dense
 from opensearch_neural.models.dense_encoder import Backend, DenseEncoder, finite
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.pooling import Pooling, pooled
+from opensearch_neural.models.vectors import DenseVectors
 from opensearch_neural.query_encoder import encodable
 
 if TYPE_CHECKING:
@@ -42,8 +43,7 @@ FILE = "multi_layer.json"
 FORMAT = 1
 QUERY, DOCUMENT = "query", "document"
 
-Source = Literal["layers", "first-tokens", "tokens"]
-Vectors = NDArray[np.float32]
+VectorSource = Literal["layers", "first-tokens", "tokens"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Selection:
     layers that the backbone does not have or that lack the last.
     """
 
-    source: Source
+    source: VectorSource
     """Pooled vectors of `layers` (MLR, eq. 1), vectors of the last layer's first `count` tokens (ME-BERT), or of all of its
     tokens (ColBERT)."""
     pooling: Pooling
@@ -129,11 +129,11 @@ def mixed(vectors: Tensor, known: Tensor, weights: Tensor) -> Tensor:
 class MultiVectors:
     """The vectors of documents, one document's after the other's: document i has values[offsets[i]:offsets[i + 1]]."""
 
-    values: Vectors  # (vectors, dimension)
+    values: DenseVectors  # (vectors, dimension)
     offsets: NDArray[np.int64]  # (documents + 1,)
 
     @classmethod
-    def of(cls, stacked: Vectors) -> MultiVectors:
+    def of(cls, stacked: DenseVectors) -> MultiVectors:
         """(documents, vectors, dimension): as many for each."""
         documents, count, dimension = stacked.shape
         values = np.ascontiguousarray(stacked, dtype=np.float32).reshape(-1, dimension)
@@ -142,7 +142,7 @@ class MultiVectors:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, document: int) -> Vectors:
+    def __getitem__(self, document: int) -> DenseVectors:
         """(vectors, dimension)"""
         return self.values[self.offsets[document] : self.offsets[document + 1]]
 
@@ -151,14 +151,14 @@ class MultiVectors:
         """How many vectors each document has."""
         return np.diff(self.offsets)
 
-    def stacked(self) -> Vectors:
+    def stacked(self) -> DenseVectors:
         """(documents, vectors, dimension). Raises InputError where documents have different numbers of vectors."""
         counts = np.unique(self.counts)
         if len(counts) > 1:
             raise InputError(f"documents have from {counts[0]} to {counts[-1]} vectors: they do not stack")
         return self.values.reshape(len(self), -1, self.values.shape[1])
 
-    def filled(self, count: int) -> Vectors:
+    def filled(self, count: int) -> DenseVectors:
         """(documents, count, dimension): one that has fewer has its first once more in their place, which changes no
         maximum. Raises InputError where one has more, or none."""
         counts = self.counts
@@ -203,7 +203,7 @@ class MultiLayerEncoder:
             )
         return loaded
 
-    def encode_queries(self, texts: Sequence[str], *, batch_size: int = 32) -> Vectors:
+    def encode_queries(self, texts: Sequence[str], *, batch_size: int = 32) -> DenseVectors:
         """(texts, dimension), in order. Raises ModelError where a vector is not finite."""
         return self.query.encode_queries(texts, batch_size=batch_size)
 
@@ -264,12 +264,12 @@ class StackedEncoder:
     def normalized(self) -> bool:
         return self.encoder.normalized
 
-    def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> Vectors:
+    def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> DenseVectors:
         """(texts, vectors · dimension)"""
         several = self.encoder.encode_documents(texts, batch_size=batch_size)
         return several.filled(self.vectors).reshape(len(texts), self.vectors * self.dimension)
 
-    def encode_queries(self, texts: Sequence[str], *, batch_size: int = 32) -> Vectors:
+    def encode_queries(self, texts: Sequence[str], *, batch_size: int = 32) -> DenseVectors:
         """(texts, dimension)"""
         return self.encoder.encode_queries(texts, batch_size=batch_size)
 

@@ -21,8 +21,8 @@ from opensearch_neural.models import directory
 from opensearch_neural.models.dense import load_dense
 from opensearch_neural.models.dense_encoder import Backend, DenseEncoder
 from opensearch_neural.models.directory import ModelInfo
+from opensearch_neural.models.vectors import DenseVectors
 
-Vectors = NDArray[np.float32]
 Codes = NDArray[np.uint8]
 
 KIND = "quantized"
@@ -40,11 +40,11 @@ class Quantizer:
     Raises ModelError for tensors that do not fit together or are not finite.
     """
 
-    rotation: Vectors
+    rotation: DenseVectors
     """(D, D), orthogonal: x_rotated = rotation · x"""
-    assigning: Vectors
+    assigning: DenseVectors
     """(M, 256, D/M); a vector's code is the number of the nearest of these centroids in each part"""
-    scoring: Vectors
+    scoring: DenseVectors
     """(M, 256, D/M), by the same numbers; scores are made of these centroids"""
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class Quantizer:
         """M, the parts of a vector and the bytes of a code."""
         return int(self.assigning.shape[0])
 
-    def encode(self, vectors: Vectors) -> Codes:
+    def encode(self, vectors: DenseVectors) -> Codes:
         """The codes (n, M) of vectors (n, D). Raises InputError for another dimension and for NaN or infinity."""
         rows = self._checked(vectors, "vector")
         m, width = self.subvectors, self.dimension // self.subvectors
@@ -90,14 +90,14 @@ class Quantizer:
             codes[block] = distances.argmin(axis=2).T
         return codes
 
-    def table(self, query: Vectors) -> Vectors:
+    def table(self, query: DenseVectors) -> DenseVectors:
         """⟨q_i, c_ij⟩ for every part i and centroid j of one query (D,): (M, 256) (JPQ, eq. 11).
 
         Raises InputError for another dimension, for NaN or infinity, and for a query of zeros, which ranks nothing.
         """
         return self._tables(np.asarray(query)[None])[0]
 
-    def reconstruct(self, codes: Codes) -> Vectors:
+    def reconstruct(self, codes: Codes) -> DenseVectors:
         """d† (n, D) of codes (n, M): the scoring centroids, rotated back (JPQ, eq. 8)."""
         checked = self._checked_codes(codes)
         vectors = np.empty((len(checked), self.dimension), dtype=np.float32)
@@ -106,7 +106,7 @@ class Quantizer:
             vectors[block] = chosen.reshape(-1, self.dimension) @ self.rotation
         return vectors
 
-    def scores(self, queries: Vectors, codes: Codes) -> Vectors:
+    def scores(self, queries: DenseVectors, codes: Codes) -> DenseVectors:
         """⟨q, d†⟩ of queries (q, D) with documents (n, M), by look-ups: (q, n) (JPQ, eq. 12)."""
         tables, checked = self._tables(queries), self._checked_codes(codes)
         total = np.zeros((len(tables), len(checked)), dtype=np.float32)
@@ -133,16 +133,16 @@ class Quantizer:
         except ModelError as error:
             raise ModelError(f"{path}: {error.message}") from None
 
-    def _tables(self, queries: Vectors) -> Vectors:
+    def _tables(self, queries: DenseVectors) -> DenseVectors:
         """(q, M, 256)"""
         rows = self._checked(queries, "query vector")
         if len(zeros := np.flatnonzero(~rows.any(axis=1))):
             raise InputError(f"query vector {zeros[0]} of {len(rows)} is all zeros: it would rank nothing")
         parts = (rows @ self.rotation.T).reshape(len(rows), self.subvectors, -1)
-        tables: Vectors = np.einsum("qmd,mkd->qmk", parts, self.scoring, optimize=True)
+        tables: DenseVectors = np.einsum("qmd,mkd->qmk", parts, self.scoring, optimize=True)
         return tables
 
-    def _checked(self, vectors: Vectors, what: str) -> Vectors:
+    def _checked(self, vectors: DenseVectors, what: str) -> DenseVectors:
         rows = np.ascontiguousarray(vectors, dtype=np.float32)
         if rows.ndim != 2 or rows.shape[1] != self.dimension:
             raise InputError(
@@ -181,7 +181,7 @@ class QuantizedModel:
         """(texts, M), in order. Raises ModelError where a vector is not finite."""
         return self.quantizer.encode(self.dense.encode_documents(texts, batch_size=batch_size))
 
-    def encode_queries(self, texts: Sequence[str], *, batch_size: int = 32) -> Vectors:
+    def encode_queries(self, texts: Sequence[str], *, batch_size: int = 32) -> DenseVectors:
         """(texts, D), in order, not rotated: `Quantizer.table` does that."""
         return self.dense.encode_queries(texts, batch_size=batch_size)
 

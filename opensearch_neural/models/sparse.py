@@ -111,7 +111,7 @@ def load_sparse(
 
 
 @dataclass(frozen=True, slots=True)
-class Pooling:
+class TokenPooling:
     """How logits of all positions become one weight a token; the options of sentence-transformers' SpladePooling."""
 
     strategy: Literal["max", "sum"] = "max"
@@ -141,7 +141,7 @@ class TorchSparseEncoder:
     vocabulary: list[str]
     tokenizer: Tokenizer
     model: MaskedLanguageModel
-    pooling: Pooling
+    pooling: TokenPooling
     special_ids: NDArray[np.int64]
     prompt: str = ""
     dtype: Literal["fp32", "bf16"] = "fp32"
@@ -206,7 +206,7 @@ class TorchSparseEncoder:
         return sparse_head.activated(logits, double_log=double_log)
 
 
-def document_modules(folder: Path) -> tuple[Module, Pooling]:
+def document_modules(folder: Path) -> tuple[Module, TokenPooling]:
     """Where the masked language model of a sparse directory lies, and how its logits are pooled.
 
     Raises ModelError for a directory whose documents are encoded in another way.
@@ -215,7 +215,7 @@ def document_modules(folder: Path) -> tuple[Module, Pooling]:
     routes = directory.routes(folder)
     modules = routes.get("document", routes.get("", []))
     if not routes:
-        return Module("MLMTransformer", folder), Pooling()
+        return Module("MLMTransformer", folder), TokenPooling()
     types = [module.type for module in modules]
     if types not in (["MLMTransformer", "SpladePooling"], ["Transformer", "SpladePooling"]):
         raise ModelError(
@@ -227,7 +227,7 @@ def document_modules(folder: Path) -> tuple[Module, Pooling]:
     strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
     if strategy not in ("max", "sum") or activation not in ("relu", "log1p_relu"):
         raise ModelError(f"{file}: pooling {strategy!r} with {activation!r}; expected max or sum, relu or log1p_relu")
-    return modules[0], Pooling(strategy, activation == "log1p_relu", directory.max_active(folder))
+    return modules[0], TokenPooling(strategy, activation == "log1p_relu", directory.max_active(folder))
 
 
 def refuse_residual(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Sparse document vectors in batches: compressed rows over a vocabulary of tokens."""
+"""Document vectors in batches: dense ones, and sparse ones as compressed rows over a vocabulary of tokens."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from opensearch_neural.errors import MissingExtra
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
+
+DenseVectors = NDArray[np.float32]
+"""(texts, dimension); of several vectors a text, (texts, vectors, dimension)"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from opensearch_neural.errors import InputError, MissingExtra, ModelError
+from opensearch_neural.models.vectors import DenseVectors
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.ranking import id_order, require_positive
 
 if TYPE_CHECKING:
     from opensearch_neural.models.quantized import Codes, Quantizer
 
-Vectors = npt.NDArray[np.float32]
 _SCAN_BLOCK = 1 << 14
 """Documents whose vectors are held at a time."""
 MATRIX_FROM = 20
@@ -38,8 +37,8 @@ class FaissRetriever:
     def __init__(
         self,
         ids: Sequence[str],
-        vectors: Vectors,
-        encode_queries: Callable[[Sequence[str]], Vectors],
+        vectors: DenseVectors,
+        encode_queries: Callable[[Sequence[str]], DenseVectors],
         *,
         similarity: Literal["inner_product", "cosine"] = "inner_product",
         name: str = "faiss",
@@ -49,7 +48,7 @@ class FaissRetriever:
         self._similarity = similarity
         self._search(ids, self._flat(vectors, len(ids)), encode_queries, name)
 
-    def _flat(self, vectors: Vectors, count: int) -> Any:
+    def _flat(self, vectors: DenseVectors, count: int) -> Any:
         """The index that compares with each of `count` vectors."""
         faiss = import_faiss("exact dense search without a cluster")
         checked = self._checked(vectors, "document", count)
@@ -58,7 +57,7 @@ class FaissRetriever:
         return index
 
     def _search(
-        self, ids: Sequence[str], index: Any, encode_queries: Callable[[Sequence[str]], Vectors], name: str
+        self, ids: Sequence[str], index: Any, encode_queries: Callable[[Sequence[str]], DenseVectors], name: str
     ) -> None:
         self.name = name
         self.ids = list(ids)
@@ -80,7 +79,7 @@ class FaissRetriever:
             run[query_id] = {self.ids[row[at]]: float(row_scores[at]) for at in ranked}
         return run
 
-    def _query_vectors(self, queries: Mapping[str, str]) -> Vectors:
+    def _query_vectors(self, queries: Mapping[str, str]) -> DenseVectors:
         vectors = self._checked(self._encode_queries(list(queries.values())), "query", len(queries))
         if vectors.shape[1] != self._index.d:
             raise InputError(
@@ -89,7 +88,7 @@ class FaissRetriever:
             )
         return vectors
 
-    def _checked(self, vectors: Vectors, what: str, count: int) -> Vectors:
+    def _checked(self, vectors: DenseVectors, what: str, count: int) -> DenseVectors:
         checked = np.ascontiguousarray(vectors, dtype=np.float32)
         if checked.ndim != 2 or len(checked) != count:
             raise InputError(f"expected {count} {what} vectors of one dimension, got an array of shape {checked.shape}")
@@ -115,7 +114,7 @@ class QuantizedRetriever(FaissRetriever):
         ids: Sequence[str],
         codes: Codes,
         quantizer: Quantizer,
-        encode_queries: Callable[[Sequence[str]], Vectors],
+        encode_queries: Callable[[Sequence[str]], DenseVectors],
         *,
         candidates: int | None = None,
         name: str = "pq",
@@ -127,7 +126,12 @@ class QuantizedRetriever(FaissRetriever):
 
     @classmethod
     def read(
-        cls, file: Path, quantizer: Quantizer, encode_queries: Callable[[Sequence[str]], Vectors], *, name: str = "pq"
+        cls,
+        file: Path,
+        quantizer: Quantizer,
+        encode_queries: Callable[[Sequence[str]], DenseVectors],
+        *,
+        name: str = "pq",
     ) -> QuantizedRetriever:
         """Of what `osn encode --faiss FILE` wrote. Raises InputError where it cannot be read, ModelError where its codes are
         another model's."""
@@ -152,7 +156,7 @@ class QuantizedRetriever(FaissRetriever):
         self._search(ids, index, encode_queries, name)
         return self
 
-    def _checked(self, vectors: Vectors, what: str, count: int) -> Vectors:
+    def _checked(self, vectors: DenseVectors, what: str, count: int) -> DenseVectors:
         checked = super()._checked(vectors, what, count)
         if len(zeros := np.flatnonzero(~checked.any(axis=1))):
             raise InputError(f"the {what} vector at position {zeros[0]} is all zeros: it would rank nothing")

@@ -9,8 +9,9 @@ import numpy as np
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.multi_layer import MultiVectors
+from opensearch_neural.models.vectors import DenseVectors
 from opensearch_neural.retrievers import Run
-from opensearch_neural.retrievers.faiss import FaissRetriever, Vectors
+from opensearch_neural.retrievers.faiss import FaissRetriever
 from opensearch_neural.retrievers.ranking import best, require_positive
 
 QUERIES = 256
@@ -29,7 +30,7 @@ class MultiVectorRetriever(FaissRetriever):
         self,
         ids: Sequence[str],
         vectors: MultiVectors,
-        encode_queries: Callable[[Sequence[str]], Vectors],
+        encode_queries: Callable[[Sequence[str]], DenseVectors],
         *,
         name: str = "faiss multi-vector",
     ) -> None:

@@ -82,7 +82,7 @@ def application(
         Route("/grades/{form}", export),
         Mount("/static", StaticFiles(packages=[("opensearch_neural.ui", "static")])),
     ]
-    guard = Middleware(Guard, token=token, hosts=tuple(hosts))
+    guard = Middleware(AccessGuard, token=token, hosts=tuple(hosts))
     made = Starlette(routes=routes, middleware=[guard], exception_handlers={OsnError: refused})
     made.state.searcher = searcher
     made.state.walk = Walk(queries or {})
@@ -223,7 +223,7 @@ def refused(request: Request, error: Exception) -> Response:
     return HTMLResponse(compare_page(searcher, State(), [], error=str(error)), status)
 
 
-class Guard:
+class AccessGuard:
     """Lets in who may come in, and puts the policy on every answer."""
 
     def __init__(self, app: Callable[..., Awaitable[None]], token: str | None, hosts: tuple[str, ...]) -> None:

@@ -155,7 +155,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 @dataclass(frozen=True)
-class Part:
+class ScorePart:
     """What one kind of share adds to a hit's score."""
 
     name: str
@@ -164,12 +164,12 @@ class Part:
     """The largest first."""
 
 
-def parts_of(hit: Mapping[str, Any]) -> list[Part]:
+def parts_of(hit: Mapping[str, Any]) -> list[ScorePart]:
     """What the score of an explained hit is made of, in the order of `GROUPS`; none where it isn't explained."""
     parts = []
     for key, name in GROUPS.items():
         shares = [each for each in hit.get("tokens", ()) if (each["source"], each.get("literal")) == key]
         if shares:
             total = sum(each["score"] for each in shares)
-            parts.append(Part(name, total, [(each["token"], each["score"]) for each in shares]))
+            parts.append(ScorePart(name, total, [(each["token"], each["score"]) for each in shares]))
     return parts

@@ -13,10 +13,10 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import OsnError
 from opensearch_neural.hits import Found
 from opensearch_neural.ui.absence import why_absent
-from opensearch_neural.ui.columns import Part, Searcher, Times, measure_times, parts_of
+from opensearch_neural.ui.columns import ScorePart, Searcher, Times, measure_times, parts_of
 from opensearch_neural.ui.state import Column, State
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ShownHit:
     hit: dict[str, Any]
     shift: str
     """Against the first column: "↑3", "↓1", "=", "new"; empty in the first column."""
-    parts: list[Part]
+    parts: list[ScorePart]
 
 
 @dataclass
@@ -78,7 +78,7 @@ def compared(searcher: Searcher, state: State, *, explain: bool = True) -> list[
     return shown
 
 
-def translated(call: Callable[..., Result], *arguments: Any) -> Result:
+def translated(call: Callable[..., T], *arguments: Any) -> T:
     with translate_errors():
         return call(*arguments)
 

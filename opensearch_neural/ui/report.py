@@ -10,11 +10,11 @@ from opensearch_neural.evaluation.engine_report import difference
 from opensearch_neural.evaluation.measures import label, rank
 from opensearch_neural.evaluation.tables import cell, pivot
 from opensearch_neural.retrievers import Run
-from opensearch_neural.ui.report_parts import Forest, Interval, Plot, Table, forest, plot, report_page
+from opensearch_neural.ui.report_parts import Forest, Interval, Plot, ReportTable, forest, plot, report_page
 
 if TYPE_CHECKING:
     from opensearch_neural.evaluation.engine_comparison import EngineResult
-    from opensearch_neural.evaluation.results import Key, Kind, Row, Summary
+    from opensearch_neural.evaluation.results import Key, Row, RowKind, Summary
 
 MOST_QUERIES = 400
 """Whose hits the page holds: those of the largest differences."""
@@ -77,7 +77,7 @@ def report(
         notes=[f"So many queries show a difference of {shown} from {', '.join(detectable)}."] if detectable else [],
         plots=[costs(results, measures[0])],
         tables=[
-            Table(
+            ReportTable(
                 "All measures",
                 ["engine", *columns],
                 [[line, *(cell(values.get(name)) for name in columns)] for _, line, values in lines],
@@ -132,7 +132,7 @@ def difference_forest(rows: Sequence[Row], measure: str, baseline: str | None) -
 
 def corrected_p(row: Row, by_key: Mapping[Key, Row]) -> Row:
     """The p-value of a difference: Holm's if there is one."""
-    kinds: tuple[Kind, ...] = ("holm", "p-value")
+    kinds: tuple[RowKind, ...] = ("holm", "p-value")
     return next(by_key[key] for kind in kinds if (key := row.key._replace(kind=kind)) in by_key)
 
 

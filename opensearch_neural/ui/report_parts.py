@@ -77,7 +77,7 @@ class Plot:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     title: str
     columns: list[str]
     """The first heads what the lines are of."""
@@ -128,7 +128,7 @@ def report_page(
     *,
     forests: Sequence[Forest] = (),
     plots: Sequence[Plot] = (),
-    tables: Sequence[Table] = (),
+    tables: Sequence[ReportTable] = (),
     notes: Sequence[str] = (),
     template: str = "report.html",
     **more: Any,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from opensearch_neural.evaluation.results import Summary
 from opensearch_neural.tune import Chosen, Tried, pareto, share
-from opensearch_neural.ui.report_parts import Interval, Table, forest, plot, report_page
+from opensearch_neural.ui.report_parts import Interval, ReportTable, forest, plot, report_page
 
 
 def tune_report(
@@ -66,7 +66,7 @@ def tune_report(
             f"{len(tried) - 1} settings were tried on {queries:,} queries; the forest shows those that nothing beats."
         ],
         plots=[plot(f"{measure} against the time of a query", "milliseconds from 0", points)],
-        tables=[Table("All settings", ["setting", "ms", measure, "kept", "nothing beats it"], lines)],
+        tables=[ReportTable("All settings", ["setting", "ms", measure, "kept", "nothing beats it"], lines)],
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 from benchmarks import experiment
 from benchmarks.experiment import (
     SEED_ERROR,
-    Part,
+    PaperPart,
     Table,
     compared,
     copied,
@@ -254,10 +254,10 @@ def test_each_part_writes_a_summary_and_plots_are_left_out_without_matplotlib(
         assert (folder / "summary.json").exists()
         raise MissingExtra("drawing plots", "bench")
 
-    def part(name: str) -> Part:
+    def part(name: str) -> PaperPart:
         rows = [Row("s", name, measure, 0.5, None, None, 9) for measure in ("AP", "hidden")]
         goals = [goal_of("a goal", 1, 0.5, False)]
-        return Part(name, lambda: (rows, goals), [tmp_path / "data"], [1], lambda row: row.measure == "AP", draw)
+        return PaperPart(name, lambda: (rows, goals), [tmp_path / "data"], [1], lambda row: row.measure == "AP", draw)
 
     run_parts({"one": part("first"), "two": part("second")}, tmp_path / "record")
     assert [read(tmp_path / "record" / name).title for name in ("one", "two")] == ["first", "second"]

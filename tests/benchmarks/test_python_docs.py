@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from benchmarks.demo import python_docs
 from benchmarks.demo.python_docs import build, hold_out, split_of, spread
-from benchmarks.demo.python_objects import Documented, Source, installed_sources
+from benchmarks.demo.python_objects import Documented, ModuleFolder, installed_sources
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.errors import InputError
@@ -40,7 +40,7 @@ def documented(summary: str, name: str = "f", rest: str = LONG) -> str:
 
 
 def built(tmp_path: Path, files: dict[str, str | bytes], **options: Any) -> dict[str, dict[str, Any]]:
-    build(tmp_path / "out", sources=[Source(tree(tmp_path / "site", files))], **options)
+    build(tmp_path / "out", sources=[ModuleFolder(tree(tmp_path / "site", files))], **options)
     return records(tmp_path / "out")
 
 
@@ -101,8 +101,8 @@ def test_tests_vendored_copies_and_this_project_are_left_out(tmp_path: Path) -> 
 
 
 def test_a_repeated_docstring_is_one_document_the_standard_librarys_first(tmp_path: Path) -> None:
-    library = Source(tree(tmp_path / "lib", {"zlib2.py": documented("Does it.")}), standard_library=True)
-    fork = Source(tree(tmp_path / "site", {"afork.py": documented("Does  it."), "b.py": documented("Other.")}))
+    library = ModuleFolder(tree(tmp_path / "lib", {"zlib2.py": documented("Does it.")}), standard_library=True)
+    fork = ModuleFolder(tree(tmp_path / "site", {"afork.py": documented("Does  it."), "b.py": documented("Other.")}))
     counts = build(tmp_path / "out", sources=[library, fork])
     assert sorted(records(tmp_path / "out")) == ["b.f", "zlib2.f"]
     assert (counts.documents, counts.repeated, counts.standard_library, counts.packages) == (2, 1, 1, 1)
@@ -118,7 +118,7 @@ def test_sources_that_cannot_be_parsed_are_counted_and_cost_themselves(tmp_path:
         "f.py": b"# -*- coding: latin-1 -*-\n" + documented("Straße ist lang.").encode("latin-1"),
         "g.py": 'def g():\n    "' + LONG + '\\ud800\\0 half\\x1b"\n',
     }
-    counts = build(tmp_path / "out", sources=[Source(tree(tmp_path / "site", files))])
+    counts = build(tmp_path / "out", sources=[ModuleFolder(tree(tmp_path / "site", files))])
     assert (counts.files, counts.unreadable, counts.documents) == (7, 5, 2)
     found = records(tmp_path / "out")
     assert "Straße" in found["f.f"]["text"]
@@ -223,7 +223,7 @@ def test_an_installation_of_many_packages_splits_without_a_leak(tmp_path: Path) 
         for package in range(20)
         for module in range(4)
     }
-    counts = build(tmp_path / "out", sources=[Source(tree(tmp_path / "site", files))])
+    counts = build(tmp_path / "out", sources=[ModuleFolder(tree(tmp_path / "site", files))])
     train, test = (BeirData.load(tmp_path / "out", split) for split in ("train", "test"))
     assert (len(train.queries), len(test.queries)) == (counts.train_queries, counts.test_queries)
     assert counts.train_queries + counts.test_queries == 80
@@ -237,7 +237,7 @@ def test_an_installation_of_many_packages_splits_without_a_leak(tmp_path: Path) 
             (document,) = judged
             assert data.queries[query] not in found[document]["text"]
     # The choice of the seed and of the limit moves no package across.
-    build(tmp_path / "other", 30, seed=7, sources=[Source(tmp_path / "site")])
+    build(tmp_path / "other", 30, seed=7, sources=[ModuleFolder(tmp_path / "site")])
     for split, own in (("train", packages[0]), ("test", packages[1])):
         judged = BeirData.load(tmp_path / "other", split).qrels.values()
         assert {document.partition(".")[0] for documents in judged for document in documents} <= own
@@ -271,15 +271,15 @@ def test_the_standard_library_has_half_of_a_limited_corpus_or_what_is_there(tmp_
     def functions(module: str, count: int) -> str:
         return "".join(documented(f"Does {n}.", f"f{n}", f"{LONG} {module}") for n in range(count))
 
-    library = Source(tree(tmp_path / "lib", {"std.py": functions("std", 10)}), standard_library=True)
-    site = Source(tree(tmp_path / "site", {"big.py": functions("big", 50), "tiny.py": functions("tiny", 1)}))
+    library = ModuleFolder(tree(tmp_path / "lib", {"std.py": functions("std", 10)}), standard_library=True)
+    site = ModuleFolder(tree(tmp_path / "site", {"big.py": functions("big", 50), "tiny.py": functions("tiny", 1)}))
     sizes = [build(tmp_path / "out", limit, sources=[library, site]) for limit in (10, 30, 60, 1000)]
     assert [(counts.documents, counts.standard_library) for counts in sizes] == [(10, 5), (30, 10), (60, 10), (61, 10)]
 
 
 def test_the_same_installation_gives_the_same_bytes(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {f"m{n}.py": documented(f"Does task {n} in some way.", f"f{n}") for n in range(9)}
-    site = Source(tree(tmp_path / "site", files))
+    site = ModuleFolder(tree(tmp_path / "site", files))
     for name in ("one", "two"):
         build(tmp_path / name, 5, sources=[site])
     for file in ("corpus.jsonl.gz", "queries.jsonl.gz", "qrels/train.tsv", "qrels/test.tsv", "README.md"):
@@ -287,7 +287,7 @@ def test_the_same_installation_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_only_what_it_wrote_itself_is_replaced(tmp_path: Path) -> None:
-    site = Source(tree(tmp_path / "site", {"m.py": documented("Does it.")}))
+    site = ModuleFolder(tree(tmp_path / "site", {"m.py": documented("Does it.")}))
     mine = tree(tmp_path / "mine", {"thesis.txt": "years of work"})
     with pytest.raises(InputError, match=r"mine exists and was not written by"):
         build(mine, sources=[site])
@@ -299,9 +299,9 @@ def test_only_what_it_wrote_itself_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
-    build(tmp_path / "out", sources=[Source(tree(tmp_path / "site", {"m.py": documented("Does it.")}))])
+    build(tmp_path / "out", sources=[ModuleFolder(tree(tmp_path / "site", {"m.py": documented("Does it.")}))])
     with pytest.raises(InputError, match="no documented Python object was found"):
-        build(tmp_path / "out", sources=[Source(tmp_path / "empty")])
+        build(tmp_path / "out", sources=[ModuleFolder(tmp_path / "empty")])
     assert list(records(tmp_path / "out")) == ["m.f"]
 
 
@@ -333,7 +333,7 @@ def test_the_standard_library_of_this_python_makes_a_corpus_that_our_readers_tak
 
 
 def test_the_command_prints_its_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = Source(tree(tmp_path / "site", {"m.py": documented("Does it.")}))
+    site = ModuleFolder(tree(tmp_path / "site", {"m.py": documented("Does it.")}))
     monkeypatch.setattr(python_docs, "installed_sources", lambda: [site])
     arguments = ["python-docs", "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(python_docs.corpus, arguments)

@@ -25,7 +25,7 @@ from benchmarks.papers.query_as_context_training import (  # noqa: E402
     STAGES,
     TESTED,
     QueryAsContextExperiment,
-    Scale,
+    QueryAsContextScale,
     arms,
 )
 from opensearch_neural.errors import InputError  # noqa: E402
@@ -143,7 +143,7 @@ def test_each_part_runs_and_records(part: str, data: Path, work: Path, tmp_path:
 
 @pytest.mark.usefixtures("small")
 def test_nothing_of_a_tested_article_trains(data: Path, tmp_path: Path) -> None:
-    experiment = QueryAsContextExperiment(data, tmp_path, Scale(documents=90))
+    experiment = QueryAsContextExperiment(data, tmp_path, QueryAsContextScale(documents=90))
     for corpus in experiment.documents:
         kept = {json.loads(line)["_id"] for line in corpus.path.read_text().splitlines()}
         if corpus.title not in TESTED:
@@ -161,19 +161,19 @@ def test_nothing_of_a_tested_article_trains(data: Path, tmp_path: Path) -> None:
 def test_other_data_needs_another_folder_of_work(data: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(data, other)
-    QueryAsContextExperiment(data, tmp_path / "work", Scale())
-    QueryAsContextExperiment(other, tmp_path / "work", Scale())
+    QueryAsContextExperiment(data, tmp_path / "work", QueryAsContextScale())
+    QueryAsContextExperiment(other, tmp_path / "work", QueryAsContextScale())
     with (other / TESTED[0] / "corpus.jsonl").open("a") as file:
         file.write("\n")
     with pytest.raises(InputError, match=f"another {TESTED[0]} than"):
-        QueryAsContextExperiment(other, tmp_path / "work", Scale())
+        QueryAsContextExperiment(other, tmp_path / "work", QueryAsContextScale())
 
 
 @pytest.mark.usefixtures("small")
 def test_another_number_of_documents_is_read_anew(data: Path, tmp_path: Path) -> None:
     def count(documents: int) -> int:
-        corpus = next(one for one in QueryAsContextExperiment(data, tmp_path, Scale(documents=documents)).documents
-                      if one.title not in TESTED)  # fmt: skip
+        experiment = QueryAsContextExperiment(data, tmp_path, QueryAsContextScale(documents=documents))
+        corpus = next(each for each in experiment.documents if each.title not in TESTED)
         return len(corpus.path.read_text().splitlines())
 
     assert (count(20), count(80), count(20)) == (20, 80, 20)

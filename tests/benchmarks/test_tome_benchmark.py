@@ -34,7 +34,7 @@ from benchmarks.papers.tome_training import (  # noqa: E402
     SPANLESS,
     TWO,
     WRITTEN,
-    Scale,
+    TomeScale,
     Trainings,
     some_documents,
 )
@@ -133,7 +133,9 @@ def test_every_arm_is_trained_and_measured(tmp_path: Path, cluster_url: str, mon
     assert not {row.engine for row in fewer} & ablated
 
 
-SCALE = Scale(pretraining_steps=1, generator_steps=1, steps=10, url_steps=4, candidates=4, spans=3, precision="float32")
+SCALE = TomeScale(
+    pretraining_steps=1, generator_steps=1, steps=10, url_steps=4, candidates=4, spans=3, precision="float32"
+)
 
 
 def test_stage_1_is_trained_where_another_arm_takes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ from trainers.data.embedding_cache import FORMAT, StoredPrecision, check, dense_
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
 from trainers.data.teacher_models import SparseSides, cross_encoder, detect, query_vectors, sparse_sides
-from trainers.data.teachers import KINDS, LEXICAL, Kind
+from trainers.data.teachers import KINDS, LEXICAL, TeacherKind
 
 logger = logging.getLogger(__name__)
 DEPTH = 100
@@ -54,7 +54,7 @@ def teach(
     data: TrainingData,
     *,
     output: Path,
-    kind: Kind | None = None,
+    kind: TeacherKind | None = None,
     depth: int = DEPTH,
     precision: StoredPrecision = "float16",
     device: str | None = None,
@@ -262,7 +262,7 @@ def teach_command(
     corpus: Path | None,
     queries: Path | None,
     negatives: Path | None,
-    kind: Kind | None,
+    kind: TeacherKind | None,
     depth: int,
     precision: StoredPrecision,
     device: str | None,

@@ -14,10 +14,10 @@ from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.models.vectors import SparseVectors
-from trainers.data.teachers import LEXICAL, Kind, Scores
+from trainers.data.teachers import LEXICAL, Scores, TeacherKind
 
 
-def detect(folder: Path) -> Kind:
+def detect(folder: Path) -> TeacherKind:
     """What kind of teacher the files of a model directory make."""
     config_file = folder / "config.json"
     config = read_json_object(config_file) if config_file.exists() else {}

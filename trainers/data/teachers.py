@@ -24,12 +24,12 @@ from trainers.data.examples import TrainingData
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-Kind = Literal["dense", "sparse", "cross-encoder"]
-KINDS: tuple[Kind, ...] = ("dense", "sparse", "cross-encoder")
+TeacherKind = Literal["dense", "sparse", "cross-encoder"]
+KINDS: tuple[TeacherKind, ...] = ("dense", "sparse", "cross-encoder")
 LEXICAL = "lexical"
 Scores = npt.NDArray[np.float32]
 DocumentIds = Sequence[str] | Sequence[Sequence[str]]
-Missing = Literal["refuse", "nan"]
+OnMissing = Literal["refuse", "nan"]
 """What becomes of pairs that a cache does not have."""
 
 
@@ -40,7 +40,7 @@ class Teacher(Protocol):
     def name(self) -> str: ...
 
     @property
-    def kind(self) -> Kind: ...
+    def kind(self) -> TeacherKind: ...
 
     def scores(self, query_ids: Sequence[str], document_ids: DocumentIds) -> Scores:
         """The teacher's scores, (queries, candidates), higher is better.
@@ -52,7 +52,7 @@ class Teacher(Protocol):
         ...
 
 
-def open_teacher(folder: str | Path, data: TrainingData, *, missing: Missing = "refuse") -> Teacher:
+def open_teacher(folder: str | Path, data: TrainingData, *, missing: OnMissing = "refuse") -> Teacher:
     """The teacher that `teach` cached in `folder`, for the same queries and documents as `data` has.
 
     missing: what becomes of pairs that a cross-encoder was not shown, and of documents that the data does not have. Raises
@@ -91,7 +91,7 @@ class _Siamese:
     """Any pair can be scored: all pairs of the batch are, and each query's own are taken out of these."""
 
     data: TrainingData
-    missing: Missing
+    missing: OnMissing
 
     def scores(self, query_ids: Sequence[str], document_ids: DocumentIds) -> Scores:
         queries = np.array([self.data.queries.row(query) for query in query_ids], dtype=np.int64)
@@ -118,8 +118,8 @@ class DenseTeacher(_Siamese):
     data: TrainingData
     queries: npt.NDArray[Any]
     documents: npt.NDArray[Any]
-    missing: Missing = "refuse"
-    kind: Kind = "dense"
+    missing: OnMissing = "refuse"
+    kind: TeacherKind = "dense"
 
     def _all_pairs(self, queries: npt.NDArray[np.int64], documents: npt.NDArray[np.int64]) -> Scores:
         return self.queries[queries].astype(np.float32) @ self.documents[documents].astype(np.float32).T
@@ -133,8 +133,8 @@ class SparseTeacher(_Siamese):
     data: TrainingData
     queries: csr_matrix
     documents: csr_matrix
-    missing: Missing = "refuse"
-    kind: Kind = "sparse"
+    missing: OnMissing = "refuse"
+    kind: TeacherKind = "sparse"
 
     def _all_pairs(self, queries: npt.NDArray[np.int64], documents: npt.NDArray[np.int64]) -> Scores:
         product = self.queries[queries] @ self.documents[documents].T
@@ -150,11 +150,11 @@ class PairTeacher:
     indptr: npt.NDArray[np.int64]
     documents: npt.NDArray[np.int32]
     values: npt.NDArray[np.float32]
-    missing: Missing = "refuse"
-    kind: Kind = "cross-encoder"
+    missing: OnMissing = "refuse"
+    kind: TeacherKind = "cross-encoder"
 
     @classmethod
-    def read(cls, name: str, data: TrainingData, folder: Path, missing: Missing) -> PairTeacher:
+    def read(cls, name: str, data: TrainingData, folder: Path, missing: OnMissing) -> PairTeacher:
         try:
             with np.load(folder / "pairs.npz", allow_pickle=False) as pairs:
                 arrays = (pairs["indptr"], pairs["documents"], pairs["scores"])

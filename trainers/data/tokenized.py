@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from trainers.common.batches import Part
 
-Ids = npt.NDArray[np.int32]
+TokenIds = npt.NDArray[np.int32]
 
 MULTIPLE = 8
 """Lengths are rounded up to this: matrix kernels run at full speed on such shapes."""
@@ -35,9 +35,9 @@ class TokenCache:
     ) -> None:
         self.tokenizer, self.text_at = tokenizer, text_at
         self.max_length, self.prompt = max_length, prompt
-        self._ids: dict[int, Ids] = {}
+        self._ids: dict[int, TokenIds] = {}
 
-    def rows(self, rows: Sequence[int]) -> list[Ids]:
+    def rows(self, rows: Sequence[int]) -> list[TokenIds]:
         """The token ids of each of `rows`, at most `max_length` of them."""
         missing = list(dict.fromkeys(row for row in rows if row not in self._ids))
         if missing:
@@ -54,7 +54,7 @@ class TokenCache:
         return [self._ids[row] for row in rows]
 
 
-def padded_parts(texts: Sequence[Ids], *, padding: int, overhead: int, largest: int | None = None) -> list[Part]:
+def padded_parts(texts: Sequence[TokenIds], *, padding: int, overhead: int, largest: int | None = None) -> list[Part]:
     """`texts` as parts of like length, each padded to its own longest: together the cheapest in padded tokens.
 
     padding: the id that fills up; overhead: what one more part costs, in tokens (a forward pass of no rows); largest:
@@ -92,7 +92,7 @@ def _cut(
     return [part for piece in pieces for part in np.array_split(piece, -(-len(piece) // largest))]
 
 
-def _part(texts: Sequence[Ids], rows: npt.NDArray[np.intp], padding: int) -> Part:
+def _part(texts: Sequence[TokenIds], rows: npt.NDArray[np.intp], padding: int) -> Part:
     longest = _rounded(max(len(ids) for ids in texts))
     input_ids = np.full((len(texts), longest), padding, dtype=np.int64)
     mask = np.zeros((len(texts), longest), dtype=np.int64)

@@ -13,7 +13,7 @@ from trainers.data.sets import DevSettings, SetSettings
 from trainers.dense import DenseConfig
 from trainers.doc2query.settings import GenerationSettings
 
-Variant = Literal["cocondenser", "cot-mae"]
+PretrainingVariant = Literal["cocondenser", "cot-mae"]
 Context = Literal["query", "random-passage", "mixed", "none"]
 
 
@@ -60,7 +60,7 @@ class MaskingSettings:
         if any(share is not None and not 0 < share < 1 for share in (self.passage, self.context)):
             raise ValueError(f"passage {self.passage} and context {self.context} are shares between 0 and 1")
 
-    def share(self, variant: Variant, role: Literal["passage", "context"]) -> float:
+    def share(self, variant: PretrainingVariant, role: Literal["passage", "context"]) -> float:
         """The share of a role's tokens that is masked."""
         defaults = {"cocondenser": (0.15, 0.15), "cot-mae": (0.3, 0.45)}[variant]
         told = self.passage if role == "passage" else self.context
@@ -76,7 +76,7 @@ class QueryAsContextConfig:
     corpora: list[CorpusSettings]
     backbone: str
     """a BERT-like directory or hub id"""
-    variant: Variant = "cocondenser"
+    variant: PretrainingVariant = "cocondenser"
     context: Context = "query"
     """what a passage is paired with; "mixed" is a query or a random passage, each half of the time; "none" leaves the pair
     out (masked LM, with the Condenser head: Condenser pre-training)"""

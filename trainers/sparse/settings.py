@@ -16,14 +16,14 @@ STUDENT = "student"
 """As a miner: the student of the fine-tuning stage, trained without pre-training (section 4.2)."""
 
 
-Activation = Literal["log", "double-log"]
+LogActivation = Literal["log", "double-log"]
 
 
 @dataclass(slots=True)
 class StudentSettings:
     """What documents become, and what weighs a query's tokens."""
 
-    activation: Activation | None = None
+    activation: LogActivation | None = None
     """log(1 + ReLU(x)), or log(1 + log(1 + ReLU(x))); null keeps a sparse start's own, and takes log elsewhere"""
     queries: Literal["table", "network"] = "table"
     """what weighs a query's tokens: the table that `idf` says, or the network, as it does documents' (a SPLADE, to teach)"""

@@ -21,7 +21,7 @@ from opensearch_neural.models.directory import locate, routes
 from opensearch_neural.query_encoder import QueryEncoder
 from trainers.encoders import backbones
 from trainers.sparse.lexicon import Lexicon
-from trainers.sparse.settings import Activation, SparseConfig, StudentSettings
+from trainers.sparse.settings import LogActivation, SparseConfig, StudentSettings
 from trainers.sparse.student import SparseStudent
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def with_own_activation(config: SparseConfig) -> SparseConfig:
     return replace(config, student=replace(config.student, activation=asked or own or "log"))
 
 
-def _document_side(folder: Path) -> tuple[Path, Activation | None]:
+def _document_side(folder: Path) -> tuple[Path, LogActivation | None]:
     """(the folder of the documents' transformer, its activation; None where the start is no sparse model)."""
     sparse_models.refuse_residual(folder)
     modules = routes(folder).get("document") or routes(folder).get("") or []

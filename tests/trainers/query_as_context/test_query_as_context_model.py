@@ -28,7 +28,7 @@ from trainers.query_as_context import train as query_as_context  # noqa: E402
 from trainers.query_as_context.model import HEAD_FILE, ContextModel, build, layers_of  # noqa: E402
 from trainers.query_as_context.pairs import MaskedPart, PairTargets  # noqa: E402
 from trainers.query_as_context.passages import read_passages  # noqa: E402
-from trainers.query_as_context.settings import QueryAsContextConfig, Variant  # noqa: E402
+from trainers.query_as_context.settings import PretrainingVariant, QueryAsContextConfig  # noqa: E402
 from trainers.query_as_context.train import train_query_as_context  # noqa: E402
 
 
@@ -289,7 +289,7 @@ def test_two_processes_pre_train_alike_whole_and_in_chunks(tmp_path: Path, backb
 
     import torch.multiprocessing as multiprocessing
 
-    variants: tuple[Variant, ...] = ("cocondenser", "cot-mae")
+    variants: tuple[PretrainingVariant, ...] = ("cocondenser", "cot-mae")
     whole = [
         settings(corpus, backbone, tmp_path / variant, variant=variant, cache=tmp_path / "passages", dev_share=0.0)
         for variant in variants

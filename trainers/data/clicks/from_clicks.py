@@ -21,7 +21,7 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.tables import table
 from opensearch_neural.files import write_text
-from trainers.data.clicks.logs import ClickLog, Records, index_records, read_records, read_rows, read_ubi
+from trainers.data.clicks.logs import ClickLog, LogRecords, index_records, read_records, read_rows, read_ubi
 from trainers.data.clicks.position_bias import fit
 from trainers.data.loading import read_documents
 
@@ -115,7 +115,7 @@ def from_clicks(
     if (log is None) == (ubi_queries is None) or (ubi_queries is None) != (ubi_events is None):
         raise click.UsageError("name one log: a csv or tsv, or both --ubi-queries and --ubi-events")
 
-    def records(place: str) -> Records:
+    def records(place: str) -> LogRecords:
         if place.startswith(PREFIX):
             return index_records(lambda: connect(settings=connection), place.removeprefix(PREFIX))
         return read_records(place)

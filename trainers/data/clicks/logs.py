@@ -112,7 +112,7 @@ def _columns(header: list[str], where: str) -> dict[str, int]:
     return at
 
 
-Records = Iterable[tuple[str, Mapping[str, Any]]]
+LogRecords = Iterable[tuple[str, Mapping[str, Any]]]
 """(where it stands, record)"""
 
 
@@ -131,7 +131,7 @@ def read_records(path: str | Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield where, source if isinstance(source, dict) else record
 
 
-def read_ubi(queries: Records, events: Records, depth: int, clicks: str, impressions: str) -> ClickLog:
+def read_ubi(queries: LogRecords, events: LogRecords, depth: int, clicks: str, impressions: str) -> ClickLog:
     """A log in the form of UBI.
 
     clicks, impressions: the `action_name` of either. A search whose impressions were logged showed these; any other showed
