@@ -12,8 +12,8 @@ made it:
     <!-- arms: NAME -->                       paired differences, a line for each arm, and the goals
     <!-- quality-and-cost: NAME -->           engines by what they gain over the baseline and what they cost under load
     <!-- quality-and-cost: NAME: MEASURE, MEASURE; LEVEL -->
-                                              of the costs these measures alone, of levels like "20 clients", and of
-                                              engines whose quality was measured too
+                                              of the costs and facts these measures alone, the costs of levels like
+                                              "20 clients" and of engines whose quality was measured too
     <!-- ratios: NAME -->                     a load test by its ratios to its baseline
     <!-- costs: NAME: MEASURE, MEASURE; MEASURE of NAME, NAME -->
                                               what engines cost by the first result, beside what the same engines found in
@@ -28,7 +28,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.render import COSTS, arms, costs, gains, model_of, of_first_seed, quality_and_cost, ratios
+from benchmarks.render import COSTS, FACTS, arms, costs, gains, model_of, of_first_seed, quality_and_cost, ratios
 from benchmarks.speed import encoding, encoding_page
 from opensearch_neural.evaluation.results import Row, Summary, read
 from opensearch_neural.evaluation.tables import result_table
@@ -51,15 +51,16 @@ def rendered(what: str, summary: Summary, measures: str | None = None) -> str:
     if what == "ratios":
         return f"{ratios(summary.rows)}\n\n`{summary.command}`\n"
     if what == "quality-and-cost":
-        wanted, _, level = (measures or ", ".join(COSTS)).partition("; ")
+        listed, _, level = (measures or ", ".join(COSTS + FACTS)).partition("; ")
         compared = {row.engine for row in summary.rows if row.kind == "difference"}
-        chosen = [
-            row
-            for row in summary.rows
-            if row.kind != "ratio"
-            or (row.measure in wanted.split(", ") and row.set.endswith(level) and (not level or row.engine in compared))
-        ]
-        return f"{quality_and_cost(chosen)}\n\n`{summary.command}`\n"
+
+        def wanted(row: Row) -> bool:
+            if row.kind != "ratio":
+                return row.measure not in FACTS or row.measure in listed.split(", ")
+            of_level = row.set.endswith(level) and (not level or row.engine in compared)
+            return of_level and row.measure in listed.split(", ")
+
+        return f"{quality_and_cost([row for row in summary.rows if wanted(row)])}\n\n`{summary.command}`\n"
     if measures:
         return f"{result_table(without_single_seeds(summary.rows), measures.split(', '))}\n\n`{summary.command}`\n"
     parts = []

@@ -25,6 +25,8 @@ RATIOS = ("P99", "requests/s")
 """What `ratios` shows, each over the baseline's."""
 COSTS = ("P50", "P99", "requests/s")
 """What `quality_and_cost` shows, likewise."""
+FACTS = ("bytes a document", "documents encoded a second", "active terms")
+"""What it shows as it is, if there is any."""
 
 
 class WithInterval(Protocol):
@@ -157,9 +159,10 @@ def of_first_seed(name: str, measure: str, summaries: Iterable[Summary]) -> dict
 
 def quality_and_cost(rows: Sequence[Row]) -> str:
     """A line for each engine and model: by how many points of nDCG@10 it lies above its baseline in the mean of sets, on
-    how many sets with its interval, and what it costs under load, in the baseline's.
+    how many sets with its interval, what it costs under load, in the baseline's, and FACTS as far as they are known.
 
     A row's variant is the model, after the seeds where there are several; means of sets are of sets called "mean of …".
+    Facts of a single judged set are left out.
     """
     differences = [row for row in rows if (row.kind, row.measure) == ("difference", "nDCG@10")]
     ratios_ = [row for row in rows if row.kind == "ratio" and row.measure in COSTS]
@@ -178,6 +181,12 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
     levels = [(row.set, row.measure) for row in ratios_]
     levels = sorted(dict.fromkeys(levels), key=lambda level: (COSTS.index(level[1]), levels.index(level)))
     indexes = list(dict.fromkeys(set_ for *_, set_ in score))
+    judged = {row.set for row in differences} - {*means}
+    facts: dict[tuple[str, str, str], Row] = {}
+    for row in sorted(rows, key=lambda row: row.seed is not None):
+        if row.kind == "value" and row.measure in FACTS and row.set not in judged:
+            facts.setdefault((row.engine, model_of(row), row.measure), row)
+    of_all = [measure for measure in FACTS if any(measure == of for *_, of in facts)]
 
     def line(engine: str, model: str) -> list[str]:
         own = [row for (of, by, set_), row in gain.items() if (of, by) == (engine, model) and set_ not in means]
@@ -190,7 +199,12 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
             f"{above} / {below} of {len(own)}" if own else "–",
             *(with_interval(cost.get((engine, model, *level))) for level in levels),
             *(number(row.value) if (row := score.get((engine, model, index))) else "–" for index in indexes),
+            *(f"{row.value:,.0f}" if (row := facts.get((engine, model, measure))) else "–" for measure in of_all),
         ]
+
+    def head(measure: str) -> str:
+        own = facts.get((baseline, "", measure))
+        return f"{measure} ({baseline}: {own.value:,.0f})" if own else measure
 
     lines = dict.fromkeys((engine, model) for engine, model, *_ in (*gain, *cost))
     return table(
@@ -201,6 +215,7 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
             "sets above / below",
             *(f"{measure}, {set_}" for set_, measure in levels),
             *(f"score kept, {index}" for index in indexes),
+            *map(head, of_all),
         ],
         (line(*of) for of in lines),
     )

@@ -29,6 +29,8 @@ from opensearch_neural.queries import Rare, rare_tokens
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+    from opensearch_neural.models.quantized import Quantizer
+
 
 @dataclass(slots=True)
 class DrawnDocument(Document):
@@ -194,6 +196,8 @@ class DrawnVectors:
     vocabulary: list[str]
     prune: Rare | None = None
     query_weights: Mapping[str, float] = field(default_factory=dict)
+    quantizer: Quantizer | None = None
+    """Makes codes of the dense vectors."""
 
     def vectors(self, documents: Sequence[Document]) -> Vectors:
         drawn = [document for document in documents if isinstance(document, DrawnDocument)]
@@ -208,7 +212,7 @@ class DrawnVectors:
             )
         if drawn and drawn[0].dense is not None:
             dense = np.stack([document.dense for document in drawn if document.dense is not None])
-        return Vectors(sparse, dense)
+        return Vectors(sparse, dense, None if self.quantizer is None or dense is None else self.quantizer.encode(dense))
 
     def _pruned(self, document: DrawnDocument) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         assert document.token_ids is not None and document.weights is not None

@@ -28,6 +28,8 @@ from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.index.record import IndexMeta, read_record
 from opensearch_neural.index.segments import merge_segments
 from opensearch_neural.models import registry
+from opensearch_neural.models.directory import locate
+from opensearch_neural.models.quantized import QUANTIZER_FILE, Quantizer
 from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.queries import Rare
 from opensearch_neural.query_encoder import QueryEncoder
@@ -50,6 +52,8 @@ class Growth:
     """How many; the corpus's own come first, once each."""
     sparse: str | None = "lexical"
     dense: str | None = None
+    pq: str | None = None
+    """A quantized model that makes the codes of the drawn dense vectors."""
     vectors: Path | None = None
     base: int | None = None
     mix: float = 0.3
@@ -72,6 +76,8 @@ class Growth:
             raise InputError(f"mix is {self.mix:g}, and must be above 0 and at most 0.5")
         if self.documents < 1:
             raise InputError("the number of documents must be 1 or more")
+        if self.pq is not None and self.dense is None and self.vectors is None:
+            raise InputError("codes are made of the drawn dense vectors, and there are none", "give --dense MODEL too")
         return self
 
     @property
@@ -87,7 +93,7 @@ def base_of(growth: Growth) -> tuple[IndexMeta, list[Document], Vectors, list[st
     Raises what reading the corpus, finding and loading the models raise.
     """
     corpus = CorpusSource(growth.corpus, limit=growth.base)
-    job = Job(corpus, growth.index, sparse=growth.sparse, dense=growth.dense, vectors=growth.vectors)
+    job = Job(corpus, growth.index, sparse=growth.sparse, dense=growth.dense, pq=growth.pq, vectors=growth.vectors)
     content: Content
     if growth.vectors is not None:
         stored = StoredVectors(*find_manifest(growth.vectors))
@@ -114,6 +120,12 @@ def resampler_of(growth: Growth) -> tuple[IndexMeta, Resampler, list[str]]:
         documents, vectors, encoder.tokenizer, mix=growth.mix, seed=growth.seed, query_weights=encoder.weights
     )
     return meta, resampler, vocabulary
+
+
+def drawn_vectors(growth: Growth, resampler: Resampler, vocabulary: list[str]) -> DrawnVectors:
+    """What gives the drawn documents their vectors, pruned and coded as the growth says."""
+    quantizer = None if growth.pq is None else Quantizer.load(locate(growth.pq) / QUANTIZER_FILE)
+    return DrawnVectors(vocabulary, growth.prune, resampler.query_weights, quantizer)
 
 
 def grow(
@@ -172,7 +184,7 @@ def _created_with(client: OpenSearch, growth: Growth) -> Iterator[None]:
 
 def _facts(meta: IndexMeta) -> tuple[Any, ...]:
     """What tells one drawn index from another; a lexical model's hash is that of its corpus's statistics."""
-    return meta.extra.get(RESAMPLED), meta.sparse, meta.dense
+    return meta.extra.get(RESAMPLED), meta.sparse, meta.dense, meta.quantized
 
 
 def _write(
@@ -188,7 +200,7 @@ def _write(
 
     with _created_with(client, growth):
         target = open_target(client, growth.index, meta, corpus_name=growth.corpus, shards=growth.shards, replicas=0)
-    vectors = DrawnVectors(vocabulary, growth.prune, resampler.query_weights)
+    vectors = drawn_vectors(growth, resampler, vocabulary)
     run_pipeline(
         client,
         target,

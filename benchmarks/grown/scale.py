@@ -74,6 +74,7 @@ def growing_options(command: Any) -> Any:
     options = [
         click.option("--sparse", default="lexical", show_default=True, help="Sparse model, or none."),
         click.option("--dense", default=None, help="Dense model; none by default."),
+        click.option("--pq", default=None, help="Quantized model: codes of the drawn dense vectors."),
         click.option("--vectors", type=click.Path(path_type=Path), default=None, help="A folder of `osn encode`."),
         click.option("--base", type=click.IntRange(min=2), default=None, help="Draw from the first N documents."),
         click.option(
@@ -111,6 +112,7 @@ def growth_of(corpus: str, index: str, documents: int, seed: int, options: dict[
         documents,
         sparse=options.pop("sparse"),
         dense=options.pop("dense"),
+        pq=options.pop("pq"),
         vectors=options.pop("vectors"),
         base=options.pop("base"),
         mix=options.pop("mix"),
@@ -258,14 +260,12 @@ def corpus_or_docstrings(data: Path | None, out: Path) -> Path:
 
 def _field_rows(client: Any, prefix: str, prepared: Any, wanted: Growth) -> list[Row]:
     from benchmarks.grown import field_bytes
-    from benchmarks.grown.documents import DrawnVectors
+    from benchmarks.grown.index import drawn_vectors
 
     say("what each field costs on disk")
     meta, resampler, vocabulary = prepared
     sample = list(resampler.take(min(FIELD_SAMPLE, wanted.documents)))
-    sizes = field_bytes.bytes_by_field(
-        client, meta, sample, DrawnVectors(vocabulary, wanted.prune, resampler.query_weights)
-    )
+    sizes = field_bytes.bytes_by_field(client, meta, sample, drawn_vectors(wanted, resampler, vocabulary))
     return field_bytes.rows(f"{prefix}, by field", sizes, len(sample))
 
 

@@ -11,7 +11,12 @@ BM25 with analyzer, k1 and b chosen on the set's train split (where it has none:
 than 2,000 judged queries, 2,000 at most are taken, evenly.
 
 Cost: an index of so many documents resampled from COST_SET with the model's vectors (`osn bench grow`), all engines under
-load in random turns, and what they keep of the exact result's score.
+load in random turns, and what they keep of the exact result's score. Beside it the bytes a document of an index that has
+what the engine needs, documents encoded a second on this machine, and the terms that the model gives a document.
+
+With --dense, `hybrid` and `cascade` are measured too, in indexes of their own that have dense vectors and codes beside the
+published model's: quality in sets of at most --dense-documents, cost at up to 100,000 documents. ONNX Runtime encodes their
+queries in 8 bits. The codes are those of --pq, or of OPQ learned from the dense vectors of these sets.
 
 The plot has quality against P99, an engine a point. Everything that takes long is kept in --work; the same command goes on.
 """
@@ -28,8 +33,9 @@ from benchmarks.experiment import PaperPart, Table, goal_of, paper_options, run_
 from benchmarks.grown.scale import NODE
 from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import reachable
-from benchmarks.papers.bm25_sparse_measures import BM25, HIGH_IDF_FIRST, SPARSE, SUM, WINDOWS, cost_rows, quality_rows
-from benchmarks.papers.bm25_sparse_models import PUBLISHED, STEPS, Experiment
+from benchmarks.papers.bm25_sparse_cost import BYTES, RATE, cost_rows
+from benchmarks.papers.bm25_sparse_measures import BM25, DENSE_ENGINES, SPARSE_ENGINES, SUM, TERMS, quality_rows
+from benchmarks.papers.bm25_sparse_models import DENSE_DOCUMENTS, PUBLISHED, STEPS, Experiment
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -108,13 +114,13 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
     axis.plot([1], [0], "ks")
     keys = [Line2D([], [], color="black", marker="s", linestyle="", label="bm25")]
     for number, (engine, arm) in enumerate(
-        (engine, arm) for arm in experiment.arms for engine in (SUM, *WINDOWS, SPARSE, HIGH_IDF_FIRST)
+        (engine, arm) for arm in experiment.arms for engine in (*SPARSE_ENGINES, *DENSE_ENGINES)
     ):
         gain = table.difference(label, engine, BM25, "nDCG@10", variant=arm)
         cost = table.ratio(loaded(size), engine, BM25, "P99", variant=arm)
         if gain is None or cost is None:
             continue
-        look: dict[str, Any] = {"color": f"C{number // 5}", "marker": "o<>sD"[number % 5], "linestyle": ""}
+        look: dict[str, Any] = {"color": f"C{number // 7}", "marker": "o<>sD^v"[number % 7], "linestyle": ""}
         axis.errorbar(
             [cost.value], [100 * gain.value], xerr=bars(cost), yerr=bars(gain, 100), capsize=2, markersize=7, **look
         )  # fmt: skip
@@ -133,7 +139,7 @@ def shown(row: Row) -> bool:
     return (
         (row.kind == "difference" and row.measure == "nDCG@10")
         or (row.kind == "ratio" and row.measure in ("P50", "P99", "requests/s"))
-        or row.measure in ("score kept", "active terms")
+        or row.measure in ("score kept", BYTES, RATE, TERMS)
     )
 
 
@@ -142,7 +148,15 @@ def shown(row: Row) -> bool:
 
 @click.command("bm25-sparse")
 @click.option("--start", required=True, help="The published SPLADE: a folder or a hub id.")
-@click.option("--dense", default=None, help="The dense model of `hybrid`, in the indexes of the published model.")
+@click.option("--dense", default=None, help="Dense model: measures hybrid and cascade beside the published model.")
+@click.option("--pq", default=None, help="Quantized model of it, for cascade.  [default: OPQ of its vectors]")
+@click.option(
+    "--dense-documents",
+    type=click.IntRange(min=1),
+    default=DENSE_DOCUMENTS,
+    show_default=True,
+    help="Quality of these two in sets of at most so many.",
+)
 @click.option("--seeds", type=NumberList(int), default="42,43,44", show_default=True, help="Of the trainings.")
 @click.option(
     "--arm", "arms", multiple=True, type=click.Choice([PUBLISHED, *STEPS]), help="Repeatable.  [default: all]"
@@ -171,6 +185,7 @@ def bm25_sparse(
     \b
     osn bench bm25-sparse --start my-splade --data data --work work --record benchmarks/results/bm25_sparse
     osn bench bm25-sparse --start my-splade --data data --work work --arm 'as published' --documents 100000
+    osn bench bm25-sparse --start my-splade --data data --work work --dense all-MiniLM-L6-v2 --documents 100000
     """
     chosen = tuple(arm for arm in (PUBLISHED, *STEPS) if not arms or arm in arms)
     experiment = Experiment(
@@ -178,6 +193,10 @@ def bm25_sparse(
     )
     if not experiment.sets:
         raise InputError(f"{data} holds no BEIR folder with a test split", "name the folder that holds them")
+    if experiment.pq is not None and experiment.dense is None:
+        raise InputError("--pq names the codes of a dense model, and none is named", "give --dense MODEL too")
+    if experiment.dense is not None and PUBLISHED not in chosen:
+        raise InputError("--dense is measured beside the published model", f"add --arm '{PUBLISHED}'")
 
     def run() -> tuple[list[Row], list[Goal]]:
         for model in experiment.models:

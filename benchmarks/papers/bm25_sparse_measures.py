@@ -1,8 +1,7 @@
-"""What `osn bench bm25-sparse` measures: every engine's quality on judged sets, and its cost under load."""
+"""What `osn bench bm25-sparse` finds: every engine's quality on judged sets."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.experiment import compared, kept, kept_measured, means, of_seeds, slug
+from benchmarks.papers import bm25_sparse_dense as dense
 from benchmarks.papers.bm25_sparse_models import PUBLISHED, STEPS, Experiment
 from benchmarks.papers.cluster_bm25 import cluster_bm25, corpus_of, tuned_bm25
 from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import open_engines
 from opensearch_neural.evaluation.results import Engine, Row
@@ -28,30 +27,20 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from opensearch_neural.evaluation.measures import Measured
+    from opensearch_neural.models.dense_encoder import Backend
 
-logger = logging.getLogger(__name__)
-
-COST_SET = "scifact"
-WARM_UP = (20.0, 90.0)
-"""Seconds, at least and at most."""
-BM25, TUNED, SUM, SPARSE, HIGH_IDF_FIRST, HYBRID = (
-    "bm25",
-    "bm25 tuned",
-    "bm25-sparse",
-    "sparse",
-    "high-idf-first",
-    "hybrid",
-)
+BM25, TUNED, SUM, SPARSE, HIGH_IDF_FIRST = "bm25", "bm25 tuned", "bm25-sparse", "sparse", "high-idf-first"
+HYBRID, CASCADE = DENSE_ENGINES = ("hybrid", "cascade")
+"""Those that need a dense model: hybrid its vectors, cascade codes of them after two stages of sparse search."""
+BACKEND: Backend = "onnx-int8"
+"""What encodes the queries of these."""
 WINDOWS = {f"bm25-sparse, window {window}": window for window in (20, 50)}
 """{engine: window}, beside bm25-sparse with its default."""
 MEASURES = ("nDCG@10", "R@100")
+SPARSE_ENGINES = (SUM, *WINDOWS, SPARSE, HIGH_IDF_FIRST)
 FACTS = "facts"
-DIFFERENCES = [(engine, BM25) for engine in (TUNED, SUM, *WINDOWS, SPARSE, HIGH_IDF_FIRST, HYBRID)] + [(SUM, TUNED)]
-NAMED = {f"window{window}": engine for engine, window in WINDOWS.items()}
-"""{variant under load: its name in the table}"""
-LOADED = ",".join(
-    [BM25, SUM, *(f"window{window}={SUM}+window={window}" for window in WINDOWS.values()), SPARSE, HIGH_IDF_FIRST]
-)
+TERMS = "active terms"
+DIFFERENCES = [(engine, BM25) for engine in (TUNED, *SPARSE_ENGINES, *DENSE_ENGINES)] + [(SUM, TUNED)]
 RESAMPLES = 2000
 MOST_QUERIES = 2000
 """Of a set, evenly taken from all that have judgements."""
@@ -61,24 +50,21 @@ MOST_QUERIES = 2000
 
 
 @contextmanager
-def ingested(client: OpenSearch, experiment: Experiment, model: Engine, name: str) -> Iterator[str]:
-    """The set's index with the model's vectors, deleted when the block ends; vectors are kept."""
+def ingested(client: OpenSearch, experiment: Experiment, name: str, vectors: Path, pq: str | None) -> Iterator[str]:
+    """The set's index with these vectors, deleted when the block ends.
+
+    vectors: their manifest; pq: the quantized model that makes codes of the dense ones.
+    """
     from ingest.corpus import CorpusSource
     from ingest.job import Job, run_job
     from ingest.settings import Writing
-    from ingest.vectors.encode_corpus import EncodeJob, run_encode
 
     source = CorpusSource(str(corpus_of(experiment.sets[name])))
-    place = experiment.work / "vectors" / f"{name}-{slug(str(model))}"
-    dense = experiment.dense if model.name == PUBLISHED else None
-    sparse = experiment.on_corpus(model, name)
-    vectors = run_encode(EncodeJob(source, place, sparse=sparse, dense=dense), show_progress=False).manifest
-    index = f"osn-{place.name}"
+    index = f"osn-{vectors.parent.name}"
     client.indices.delete(index=index, params={"ignore_unavailable": "true"})
     letters = experiment.work / f"{index}.dead-letters.jsonl"
-    job = Job(
-        source, index, vectors=vectors, replicas=0, dead_letters=letters, writing=Writing(merge=True, restart=True)
-    )
+    writing = Writing(merge=True, restart=True)
+    job = Job(source, index, vectors=vectors, pq=pq, replicas=0, dead_letters=letters, writing=writing)
     try:
         run_job(client, job, show_progress=False)
         yield index
@@ -92,18 +78,21 @@ def measured_set(client: OpenSearch, experiment: Experiment, name: str) -> tuple
     rows: list[Row] = []
     for model in experiment.models:
         folder = experiment.work / "measured" / f"{name}-{slug(str(model))}"
-        names = [
-            SUM,
-            *WINDOWS,
-            SPARSE,
-            HIGH_IDF_FIRST,
-            *([HYBRID] if experiment.dense and model.name == PUBLISHED else ()),
-        ]
+        names = [*SPARSE_ENGINES]
         if Engine(BM25) not in measured:  # it finds the same whatever vectors lie beside the text
             names.insert(0, BM25)
         if not all(kept_of(folder, made).exists() for made in (*names, FACTS)):
-            with ingested(client, experiment, model, name) as index, translate_errors():
-                measure_index(client, index, experiment, model, name, names, folder)
+            vectors = dense.sparse_vectors(experiment, model, name)
+            with ingested(client, experiment, name, vectors, None) as index, translate_errors():
+                measure_index(client, index, experiment, name, names, folder)
+                kept(kept_of(folder, FACTS), lambda: facts(client, index, vectors))  # noqa: B023
+        if model.name == PUBLISHED and name in experiment.dense_sets:
+            if not all(kept_of(folder, made).exists() for made in DENSE_ENGINES):
+                vectors, pq = dense.all_vectors(experiment, model, name), dense.quantized(experiment)
+                with ingested(client, experiment, name, vectors, pq) as index, translate_errors():
+                    how: Any = {**dense.query_models(experiment), "backend": BACKEND}
+                    measure_index(client, index, experiment, name, DENSE_ENGINES, folder, **how)
+            names += DENSE_ENGINES
         for engine in names:
             own = Engine(BM25) if engine == BM25 else Engine(engine, model.seed, model.name)
             measured[own] = kept_measured(kept_of(folder, engine), _not_measured)
@@ -116,16 +105,16 @@ def measure_index(
     client: OpenSearch,
     index: str,
     experiment: Experiment,
-    model: Engine,
     name: str,
     names: Iterable[str],
     folder: Path,
+    **how: Any,
 ) -> None:
-    """What the engines `names` find in the index, and facts of it, are kept in `folder`."""
+    """What the engines `names` find in the index is kept in `folder`; `how` as `open_engines` takes it."""
     from opensearch_neural.evaluation.engine_comparison import run_engine
 
     judged = judged_queries(experiment.sets[name])
-    engines = open_engines(client, index)
+    engines = open_engines(client, index, **how)
 
     def of_engine(engine: str) -> Measured:
         window = WINDOWS.get(engine)
@@ -134,7 +123,6 @@ def measure_index(
 
     for engine in names:
         kept_measured(kept_of(folder, engine), partial(of_engine, engine))
-    kept(kept_of(folder, FACTS), lambda: facts(client, index, experiment, model, name))
 
 
 def kept_of(folder: Path, name: str) -> Path:
@@ -157,21 +145,18 @@ def _not_measured() -> Any:
     raise AssertionError("measured before")
 
 
-def facts(client: OpenSearch, index: str, experiment: Experiment, model: Engine, name: str) -> dict[str, float]:
-    """What the index weighs, and how many terms the model gives a document."""
+def facts(client: OpenSearch, index: str, vectors: Path) -> dict[str, float]:
+    """What the index weighs, and how many terms the model gives a document. vectors: their manifest."""
     from ingest.vectors.shards import LoadedShard
-    from ingest.vectors.stored_vectors import find_manifest
+    from ingest.vectors.stored_vectors import Manifest
     from opensearch_neural.index.sparse_scale import SCALE
-    from opensearch_neural.query_encoder import QueryEncoder
 
-    place = experiment.work / "vectors" / f"{name}-{slug(str(model))}"
-    folder, _ = find_manifest(place)
-    vocabulary = QueryEncoder.load(experiment.on_corpus(model, name)).vocabulary
-    shards = [LoadedShard.read(path, vocabulary).sparse for path in sorted(folder.rglob("*.safetensors"))]
+    folder = vectors.parent / Manifest.read(vectors).hash
+    shards = [LoadedShard.read(path, []).sparse for path in sorted(folder.glob("*.safetensors"))]
     documents = sum(len(shard.indptr) - 1 for shard in shards if shard is not None)
     stats = client.indices.stats(index=index, metric="store,docs")["_all"]["primaries"]
     return {
-        "active terms": sum(len(shard.weights) for shard in shards if shard is not None) / max(1, documents),
+        TERMS: sum(len(shard.weights) for shard in shards if shard is not None) / max(1, documents),
         "bytes a document": stats["store"]["size_in_bytes"] / stats["docs"]["count"],
         "scale": float(open_engines(client, index).meta.extra.get(SCALE, float("nan"))),
     }
@@ -195,12 +180,28 @@ def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
         of_sets[name] = measured
         rows += compared(name, measured, DIFFERENCES, seeds=experiment.seeds)
         rows += [*more, *mean_facts(more, experiment.seeds)]
-    for label, names in (
-        (f"mean of {len(of_sets)} sets", list(of_sets)),
-        (f"mean of {len(experiment.unseen)} unseen sets", experiment.unseen),
-    ):
+    labels = {
+        f"mean of {len(of_sets)} sets": list(of_sets),
+        f"mean of {len(experiment.unseen)} unseen sets": experiment.unseen,
+    }
+    if len(of_sets) > len(some := experiment.dense_sets) > 0:
+        labels[f"mean of {len(some)} sets of at most {experiment.dense_documents:,} documents"] = some
+    for label, names in labels.items():
         rows += mean_rows(label, {name: of_sets[name] for name in names})
-    return rows
+    return rows + mean_terms(f"mean of {len(of_sets)} sets", rows)
+
+
+def mean_terms(label: str, rows: Sequence[Row]) -> list[Row]:
+    """The mean over sets of each model's active terms, for every engine that searches them."""
+    of_model: dict[tuple[int | None, str], list[Row]] = {}
+    for row in rows:
+        if row.measure == TERMS:
+            of_model.setdefault((row.seed, row.variant), []).append(row)
+    return [
+        replace(own[0], set=label, engine=engine, value=fmean(row.value for row in own))
+        for own in of_model.values()
+        for engine in SPARSE_ENGINES + ((CASCADE,) if own[0].variant == PUBLISHED else ())
+    ]
 
 
 def mean_facts(rows: Sequence[Row], seeds: Sequence[int]) -> list[Row]:
@@ -251,58 +252,3 @@ def mean_interval(values: Sequence[Any]) -> tuple[float, float]:
     drawn = [generator.choice(each, (RESAMPLES, len(each))).mean(axis=1) for each in values]
     low, high = np.percentile(np.mean(drawn, axis=0), [2.5, 97.5])
     return float(low), float(high)
-
-
-# ------------------------------------------------ cost
-
-
-def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
-    """Each size under load by each arm's first model. The variant of a row is the arm, its set the size and the level."""
-    rows: list[Row] = []
-    for size in experiment.sizes:
-        for model in (model for model in experiment.models if model.seed in (None, experiment.seeds[0])):
-            file = experiment.work / "cost" / f"{size}-{slug(model.name)}.json"
-            measured = kept(file, partial(loaded, client, chosen, experiment, size, model))
-            rows += [Row(**row) for row in measured]
-    return rows
-
-
-def loaded(
-    client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int, model: Engine
-) -> list[dict[str, Any]]:
-    """The rows of the load benchmark on `size` documents with the model's vectors. Raises ClusterError where it stopped."""
-    from benchmarks.grown.index import Growth, grow
-    from benchmarks.load import result
-    from benchmarks.load.command import queries_of, run
-    from benchmarks.load.measurement import LoadSettings
-    from benchmarks.load.phases import WarmupSettings
-    from benchmarks.load.variants import parse_variants
-    from benchmarks.load.workload import ModelChoice, allowed_target
-    from opensearch_neural.errors import ClusterError
-
-    data = experiment.sets[COST_SET]
-    index = f"osn-{slug(model.name)}-{size}"
-    growth = Growth(str(corpus_of(data)), index, size, sparse=experiment.on_corpus(model, COST_SET))
-    grow(client, growth.validate(), say=logger.info)
-    _, texts = queries_of(None, data, "test", None)
-    settings = LoadSettings(
-        clients=experiment.clients, minutes=experiment.minutes, warmup=WarmupSettings(*WARM_UP)
-    ).validate()
-    measured = run(
-        client, allowed_target(chosen, owned=experiment.owned), index, parse_variants(LOADED), texts, ModelChoice(),
-        settings, None, experiment.work / "load" / index, False,
-    )  # fmt: skip
-    if measured.partial:
-        raise ClusterError(f"the load test of {index} was interrupted: {measured.partial}", "the same command goes on")
-    rows = result.rows(measured)
-    client.indices.delete(index=index)
-    documents = f"{size:,} documents"
-    return [
-        replace(
-            row,
-            set=row.set.replace(index, documents),
-            variant=model.name,
-            engine=NAMED.get(row.engine, row.engine),
-        ).to_json()
-        for row in rows
-    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 TRAINED_ON = ("squad-mix", "tldr", "wikiqa-doc", "wikiqa-sent", "wikitablequestions")
 PUBLISHED = "as published"
+DENSE_DOCUMENTS = 12_000
+"""Of a set, at most, that a dense model encodes: nine sets would take two cores half an hour."""
 STEPS = {"trained 10 minutes": 900, "trained an hour": 5400}
 """{arm: steps of 32 questions}; the times are of two cores."""
 
@@ -36,6 +39,8 @@ class Experiment:
     heap: str
     connection: ConnectionSettings
     owned: bool
+    pq: str | None = None
+    dense_documents: int = DENSE_DOCUMENTS
 
     @property
     def sets(self) -> dict[str, Path]:
@@ -45,6 +50,16 @@ class Experiment:
     @property
     def unseen(self) -> list[str]:
         return [name for name in self.sets if name not in TRAINED_ON]
+
+    @cached_property
+    def dense_sets(self) -> list[str]:
+        """The sets in which `hybrid` and `cascade` are measured."""
+        from opensearch_neural.corpus.reader import read_corpus
+
+        if self.dense is None:
+            return []
+        corpora = {name: read_corpus(str(corpus_of(folder))) for name, folder in self.sets.items()}
+        return [name for name, corpus in corpora.items() if sum(1 for _ in corpus) <= self.dense_documents]
 
     @property
     def models(self) -> list[Engine]:

@@ -15,12 +15,29 @@ pytest.importorskip("sentence_transformers")
 
 from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
 
-from benchmarks.papers import bm25_sparse, bm25_sparse_measures, bm25_sparse_models, cluster_bm25  # noqa: E402
-from benchmarks.papers.bm25_sparse_measures import BM25, SUM, TUNED, mean_interval, mean_rows  # noqa: E402
+from benchmarks.papers import (  # noqa: E402
+    bm25_sparse,
+    bm25_sparse_cost,
+    bm25_sparse_measures,
+    bm25_sparse_models,
+    cluster_bm25,
+)
+from benchmarks.papers.bm25_sparse_measures import (  # noqa: E402
+    BM25,
+    CASCADE,
+    HYBRID,
+    SPARSE_ENGINES,
+    SUM,
+    TUNED,
+    mean_interval,
+    mean_rows,
+)
 from benchmarks.papers.bm25_sparse_models import PUBLISHED  # noqa: E402
 from benchmarks.render import quality_and_cost  # noqa: E402
+from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.measures import Measured  # noqa: E402
 from opensearch_neural.evaluation.results import Engine, Row, read  # noqa: E402
+from opensearch_neural.index import segments  # noqa: E402
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -64,8 +81,9 @@ def test_one_command_measures_quality_and_cost_of_the_same_models(
         if hasattr(module, "STEPS"):
             monkeypatch.setattr(module, "STEPS", {arm: 2})
     monkeypatch.setattr(bm25_sparse_models, "TRAINED_ON", ("one",))
-    monkeypatch.setattr(bm25_sparse_measures, "COST_SET", "two")
-    monkeypatch.setattr(bm25_sparse_measures, "WARM_UP", (0.1, 1.0))
+    monkeypatch.setattr(bm25_sparse_cost, "COST_SET", "two")
+    monkeypatch.setattr(bm25_sparse_cost, "WARM_UP", (0.1, 1.0))
+    monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)  # it changes nothing but how long merging waits
     monkeypatch.setattr(cluster_bm25, "GRID", ((0.9, 1.2), (0.5,)))
     arguments = [
         "--url", cluster_url, "--start", str(start), "--data", str(data), "--work", str(tmp_path / "work"),
@@ -87,11 +105,92 @@ def test_one_command_measures_quality_and_cost_of_the_same_models(
     assert any(row.measure == "active terms" and row.value > 0 for row in summary.rows)
     assert any("points of nDCG@10 over BM25" in goal.goal for goal in summary.goals)
     assert "score kept, 200 documents" in quality_and_cost(summary.rows).splitlines()[0]
+    facts = {(row.engine, row.variant, row.measure): row.value for row in summary.rows if row.set.startswith("two, ")}
+    for engine in SPARSE_ENGINES:
+        assert facts[engine, PUBLISHED, "bytes a document"] > facts[BM25, "", "bytes a document"] > 0
+        assert facts[engine, arm, "documents encoded a second"] > 0
     assert not [
         name for name in client.indices.get(index="osn-one*,osn-two*,osn-as-published*") if "osn-test" not in name
     ]
     again = CliRunner().invoke(bm25_sparse.bm25_sparse, arguments, catch_exceptions=False)
     assert again.exit_code == 0 and read(tmp_path / "results").rows == summary.rows, "what is kept is measured again"
+
+
+def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_without_them(
+    tmp_path: Path, client: OpenSearch, cluster_url: str, monkeypatch: pytest.MonkeyPatch, start: Path
+) -> None:
+    for at, (name, documents) in enumerate({"one": 60, "two": 300}.items()):
+        beir = tiny_beir(tmp_path / "data" / name, documents=documents, seed=at)
+        shutil.copy(beir / "qrels" / "dev.tsv", beir / "qrels" / "test.tsv")
+    (tmp_path / "data" / "large").mkdir()
+    beir = tiny_beir(tmp_path / "data" / "large", documents=310, seed=7)
+    shutil.copy(beir / "qrels" / "dev.tsv", beir / "qrels" / "test.tsv")
+    monkeypatch.setattr(bm25_sparse_models, "TRAINED_ON", ("one",))
+    monkeypatch.setattr(bm25_sparse_cost, "COST_SET", "two")
+    monkeypatch.setattr(bm25_sparse_cost, "WARM_UP", (0.1, 1.0))
+    monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)
+    monkeypatch.setattr(cluster_bm25, "GRID", ((0.9, 1.2), (0.5,)))
+    work, sets = tmp_path / "work", f"mean of 2 sets of at most {300} documents"
+    dense = dense_model(tmp_path / "dense", tiny_backbone(tmp_path / "network", positions=256))
+    arguments = [
+        "--url", cluster_url, "--start", str(start), "--data", str(tmp_path / "data"), "--work", str(work),
+        "--arm", PUBLISHED, "--documents", "320", "--clients", "1", "--minutes", "0.05",
+    ]  # fmt: skip
+
+    def rows_of(name: str, *more: str) -> list[Row]:
+        record = tmp_path / name
+        result = CliRunner().invoke(
+            bm25_sparse.bm25_sparse, [*arguments, *more, "--record", str(record)], catch_exceptions=False
+        )
+        assert result.exit_code == 0, result.output
+        return read(record).rows
+
+    without = rows_of("without")
+    before = {path: path.read_bytes() for path in work.rglob("*.json") if path.parent.name != "models"}
+    rows = rows_of("with", "--dense", str(dense), "--dense-documents", "300")
+    assert all(path.read_bytes() == content for path, content in before.items()), "what was kept is measured again"
+    assert not {HYBRID, CASCADE} & {row.engine for row in without} and {row.key for row in without} <= {
+        row.key for row in rows
+    }
+    compared = {(row.set, row.engine) for row in rows if row.kind == "difference" and row.measure == "nDCG@10"}
+    for engine in (HYBRID, CASCADE):
+        assert {("one", engine), ("two", engine), (sets, engine)} <= compared
+        assert ("large", engine) not in compared and ("mean of 3 sets", engine) not in compared
+        assert ("320 documents, 1 client", "requests/s") in {
+            (row.set, row.measure) for row in rows if row.engine == engine and row.kind == "ratio"
+        }
+    assert (sets, SUM) in compared
+    facts = {(row.engine, row.measure): row.value for row in rows if row.set.startswith("two, ")}
+    weight = {engine: facts[engine, "bytes a document"] for engine in (BM25, SUM, HYBRID, CASCADE)}
+    assert weight[HYBRID] > weight[BM25] + 4 * 32, "the vectors alone are of 32 floats"
+    assert weight[SUM] + 32 < weight[CASCADE] < weight[SUM] + weight[HYBRID]
+    assert facts[CASCADE, "documents encoded a second"] < facts[SUM, "documents encoded a second"]
+    assert rows_of("again", "--dense", str(dense), "--dense-documents", "300") == rows
+    table = quality_and_cost(rows)
+    assert f"bytes a document (bm25: {weight[BM25]:,.0f})" in table and "documents encoded a second" in table
+    assert not [name for name in client.indices.get(index="osn-one*,osn-two*,osn-as-published*")
+                if "osn-test" not in name]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [(["--pq", "p"], "give --dense MODEL too"), (["--dense", "d", "--arm", "trained an hour"], "add --arm 'as")],
+)
+def test_a_dense_model_is_asked_for_where_it_can_be_measured(data: Path, more: list[str], words: str) -> None:
+    arguments = ["--start", "s", "--data", str(data), "--work", str(data / "work"), *more]
+    with pytest.raises(InputError) as error:
+        CliRunner().invoke(bm25_sparse.bm25_sparse, arguments, catch_exceptions=False)
+    assert words in f"{error.value.message} {error.value.remedy}"
+
+
+def dense_model(folder: Path, network: Path) -> Path:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    modules = [Transformer(str(network), max_seq_length=64), Pooling(32)]
+    SentenceTransformer(modules=modules, device="cpu").save_pretrained(str(folder))
+    return folder
 
 
 def test_the_mean_over_sets_weighs_each_set_alike_and_its_interval_holds_it() -> None:

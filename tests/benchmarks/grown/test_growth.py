@@ -143,7 +143,15 @@ def test_a_corpus_too_small_to_draw_from_is_named() -> None:
 )
 def test_wrong_options_are_named(options: dict, words: str) -> None:
     plain = {
-        **{"prune": None, "index_settings": (), "sparse": None, "dense": None, "vectors": None, "base": None},
+        **{
+            "prune": None,
+            "index_settings": (),
+            "sparse": None,
+            "dense": None,
+            "pq": None,
+            "vectors": None,
+            "base": None,
+        },
         **{"mix": 0.3, "segments": 1, "shards": 1},
     }
     with pytest.raises(InputError, match=words):

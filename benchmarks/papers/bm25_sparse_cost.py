@@ -1,0 +1,232 @@
+"""What `osn bench bm25-sparse` costs: every engine under load, the bytes of its index, and what encoding documents takes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.experiment import kept, slug
+from benchmarks.papers import bm25_sparse_dense as dense
+from benchmarks.papers.bm25_sparse_measures import (
+    BACKEND,
+    BM25,
+    CASCADE,
+    DENSE_ENGINES,
+    HIGH_IDF_FIRST,
+    HYBRID,
+    SPARSE,
+    SPARSE_ENGINES,
+    SUM,
+    WINDOWS,
+)
+from benchmarks.papers.bm25_sparse_models import PUBLISHED, Experiment
+from benchmarks.papers.cluster_bm25 import corpus_of
+from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.evaluation.results import Engine, Row
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+    from benchmarks.grown.index import Growth
+    from benchmarks.load.workload import ModelChoice
+    from ingest.vectorizers import Vectorizer
+    from opensearch_neural.corpus.documents import Document
+
+logger = logging.getLogger(__name__)
+
+COST_SET = "scifact"
+WARM_UP = (20.0, 90.0)
+"""Seconds, at least and at most."""
+MOST_DENSE = 100_000
+"""Documents of an index under load, at most, that have dense vectors too."""
+BYTES, RATE = "bytes a document", "documents encoded a second"
+FIELD_SAMPLE = 3000
+"""Documents by which the bytes of an index are measured."""
+TURNS, TURN = 8, 32
+"""How often each encoder has its turn, and how many documents it gets."""
+NAMED = {f"window{window}": engine for engine, window in WINDOWS.items()}
+"""{variant under load: its name in the table}"""
+LOADED = ",".join([BM25, SUM, *(f"{name}={SUM}+window={WINDOWS[engine]}" for name, engine in NAMED.items()), SPARSE,
+                   HIGH_IDF_FIRST])  # fmt: skip
+DENSE_LOADED = ",".join([BM25, *DENSE_ENGINES])
+
+
+def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
+    """Each size under load by each arm's first model, and what that model's vectors cost.
+
+    The variant of a row is the arm, its set the size and the level; of bytes and encoding, what they were measured on.
+    """
+    models = [model for model in experiment.models if model.seed in (None, experiment.seeds[0])]
+    rows: list[Row] = []
+
+    def keep(name: str, measure: Any) -> None:
+        rows.extend(Row(**row) for row in kept(experiment.work / "cost" / f"{name}.json", measure))
+
+    for size in experiment.sizes:
+        for model in models:
+            keep(f"{size}-{slug(model.name)}", partial(loaded, client, chosen, experiment, size, model))
+        if experiment.dense_sets and size <= MOST_DENSE:
+            name = f"{size}-{slug(PUBLISHED)}-{dense.dense_name(experiment)}"
+            keep(name, partial(loaded_with_dense, client, chosen, experiment, size))
+    if experiment.sizes:
+        for model in models:
+            keep(f"bytes-{_vectors_of(experiment, model)}", partial(stored_bytes, client, experiment, model))
+            keep(f"encoding-{_vectors_of(experiment, model)}", partial(encoding_rates, experiment, model))
+    return rows
+
+
+def _vectors_of(experiment: Experiment, model: Engine) -> str:
+    """The name of the model, with the dense one's if its vectors are there too."""
+    return slug(model.name) + (f"-{dense.dense_name(experiment)}" if _has_dense(experiment, model) else "")
+
+
+def _has_dense(experiment: Experiment, model: Engine) -> bool:
+    return model.name == PUBLISHED and bool(experiment.dense_sets)
+
+
+def growth_of(experiment: Experiment, model: Engine, index: str, size: int, *, with_dense: bool = False) -> Growth:
+    """The index of `size` documents resampled from COST_SET with the model's vectors."""
+    from benchmarks.grown.index import Growth
+
+    corpus = str(corpus_of(experiment.sets[COST_SET]))
+    plain = Growth(corpus, index, size, sparse=experiment.on_corpus(model, COST_SET))
+    if with_dense:
+        plain = replace(
+            plain, vectors=dense.all_vectors(experiment, model, COST_SET), pq=dense.quantized(experiment)
+        )  # fmt: skip
+    return plain.validate()
+
+
+# ------------------------------------------------ under load
+
+
+def loaded(
+    client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int, model: Engine
+) -> list[dict[str, Any]]:
+    """The rows of the load benchmark on `size` documents with the model's vectors. Raises ClusterError where it stopped."""
+    from benchmarks.load.workload import ModelChoice
+
+    growth = growth_of(experiment, model, f"osn-{slug(model.name)}-{size}", size)
+    rows = under_load(client, chosen, experiment, growth, LOADED, ModelChoice())
+    return [_plain(row, growth, model) for row in rows]
+
+
+def loaded_with_dense(
+    client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int
+) -> list[dict[str, Any]]:
+    """Likewise with dense vectors and codes too: the rows of the engines that need them, beside BM25 on the same index."""
+    from benchmarks.load.workload import ModelChoice
+
+    model = Engine(PUBLISHED)
+    index = f"osn-{slug(PUBLISHED)}-{dense.dense_name(experiment)}-{size}"
+    growth = growth_of(experiment, model, index, size, with_dense=True)
+    models = ModelChoice(backend=BACKEND, **dense.query_models(experiment))
+    rows = under_load(client, chosen, experiment, growth, DENSE_LOADED, models)
+    return [_plain(row, growth, model) for row in rows if row.engine in DENSE_ENGINES]
+
+
+def _plain(row: Row, growth: Growth, model: Engine) -> dict[str, Any]:
+    name = row.set.replace(growth.index, f"{growth.documents:,} documents")
+    return replace(row, set=name, variant=model.name, engine=NAMED.get(row.engine, row.engine)).to_json()
+
+
+def under_load(
+    client: OpenSearch,
+    chosen: ConnectionSettings,
+    experiment: Experiment,
+    growth: Growth,
+    variants: str,
+    models: ModelChoice,
+) -> list[Row]:
+    """The rows of the load benchmark; the index is deleted at the end. Raises ClusterError where it stopped."""
+    from benchmarks.grown.index import grow
+    from benchmarks.load import result
+    from benchmarks.load.command import queries_of, run
+    from benchmarks.load.measurement import LoadSettings
+    from benchmarks.load.phases import WarmupSettings
+    from benchmarks.load.variants import parse_variants
+    from benchmarks.load.workload import allowed_target
+    from opensearch_neural.errors import ClusterError
+
+    grow(client, growth, say=logger.info)
+    _, texts = queries_of(None, experiment.sets[COST_SET], "test", None)
+    settings = LoadSettings(
+        clients=experiment.clients, minutes=experiment.minutes, warmup=WarmupSettings(*WARM_UP)
+    ).validate()
+    target = allowed_target(chosen, owned=experiment.owned)
+    folder = experiment.work / "load" / growth.index
+    measured = run(
+        client, target, growth.index, parse_variants(variants), texts, models, settings, None, folder, False
+    )  # fmt: skip
+    if measured.partial:
+        raise ClusterError(f"the load test of {growth.index} stopped: {measured.partial}", "the same command goes on")
+    client.indices.delete(index=growth.index)
+    return result.rows(measured)
+
+
+# ------------------------------------------------ documents
+
+
+def stored_bytes(client: OpenSearch, experiment: Experiment, model: Engine) -> list[dict[str, Any]]:
+    """What an index for each engine weighs: text, what BM25 searches, and the vectors that the engine needs."""
+    from benchmarks.grown.field_bytes import STORED, bytes_by_field
+    from benchmarks.grown.index import drawn_vectors, resampler_of
+    from opensearch_neural import forward_index
+
+    growth = growth_of(experiment, model, "none", FIELD_SAMPLE, with_dense=_has_dense(experiment, model))
+    meta, resampler, vocabulary = resampler_of(growth)
+    sample = list(resampler.take(growth.documents))
+    sizes = bytes_by_field(client, meta, sample, drawn_vectors(growth, resampler, vocabulary))
+    text, sparse = ("contents", STORED), ("sparse", forward_index.FIELD)
+    fields = dict.fromkeys(SPARSE_ENGINES, (*text, *sparse))
+    if _has_dense(experiment, model):
+        fields |= {HYBRID: (*text, "dense"), CASCADE: (*text, *sparse, "pq")}
+    rows = [
+        Row(f"{COST_SET}, by field", engine, BYTES, sum(sizes[field] for field in own), None, None, len(sample),
+            variant=model.name)
+        for engine, own in fields.items()
+    ]  # fmt: skip
+    if model.name == PUBLISHED:
+        plain = sum(sizes[field] for field in text)
+        rows.append(Row(f"{COST_SET}, by field", BM25, BYTES, plain, None, None, len(sample)))
+    return [row.to_json() for row in rows]
+
+
+def encoding_rates(experiment: Experiment, model: Engine) -> list[dict[str, Any]]:
+    """How many documents of COST_SET a second are given the vectors that each engine needs, with intervals over turns."""
+    from benchmarks.speed.turns import Timed, rate
+    from ingest.vectorizers import Encoders
+    from opensearch_neural.corpus.reader import read_corpus
+    from opensearch_neural.models.dense import load_dense
+    from opensearch_neural.models.quantized import load_quantized
+    from opensearch_neural.models.sparse import load_sparse
+
+    sparse = load_sparse(experiment.on_corpus(model, COST_SET))
+    encoders: dict[Sequence[str], Vectorizer] = {SPARSE_ENGINES: Encoders(sparse)}
+    if _has_dense(experiment, model):
+        encoders[(HYBRID,)] = Encoders(dense=load_dense(str(experiment.dense)))
+        encoders[(CASCADE,)] = Encoders(sparse, pq=load_quantized(dense.quantized(experiment)))
+    documents = list(islice(read_corpus(str(corpus_of(experiment.sets[COST_SET]))), TURNS * TURN))
+    times = {engines: Timed() for engines in encoders}
+    for encoder in encoders.values():
+        encoder.vectors(documents[:TURN])
+    for part in _parts(documents):
+        for engines, encoder in encoders.items():
+            started = time.perf_counter()
+            encoder.vectors(part)
+            times[engines].wall.append(time.perf_counter() - started)
+    return [
+        Row(f"{COST_SET}, encoding", engine, RATE, *rate(timed, TURN), len(documents), variant=model.name).to_json()
+        for engines, timed in times.items()
+        for engine in engines
+    ]
+
+
+def _parts(documents: list[Document]) -> Iterator[list[Document]]:
+    """Turns of so many documents each; a rest is left out."""
+    return (documents[at : at + TURN] for at in range(0, len(documents) - TURN + 1, TURN))

@@ -1,0 +1,137 @@
+"""The dense model of `osn bench bm25-sparse`: what `hybrid` and `cascade` search, beside the published sparse model.
+
+vectors/SET-DENSE          dense vectors, encoded once
+models/DENSE-opq           their codes: OPQ learned from the vectors of all sets, nothing trained by questions
+vectors/SET-MODEL-DENSE    sparse and dense vectors as one encoding
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks.experiment import slug
+from benchmarks.papers.cluster_bm25 import corpus_of
+from opensearch_neural.models import directory
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from benchmarks.papers.bm25_sparse_models import Experiment
+    from opensearch_neural.evaluation.results import Engine
+
+logger = logging.getLogger(__name__)
+
+MOST_SUBVECTORS = 48
+"""Bytes of a code, at most; as `osn train jpq` takes them of 384 dimensions."""
+SEED = 42
+
+
+def encoded(experiment: Experiment, name: str, place: Path, **models: str | None) -> Path:
+    """The manifest of the set's vectors by these models; what `place` lacks is encoded."""
+    from ingest.corpus import CorpusSource
+    from ingest.vectors.encode_corpus import EncodeJob, run_encode
+
+    source = CorpusSource(str(corpus_of(experiment.sets[name])))
+    return run_encode(EncodeJob(source, place, **models), show_progress=False).manifest  # type: ignore[arg-type]
+
+
+def sparse_vectors(experiment: Experiment, model: Engine, name: str) -> Path:
+    """The manifest of the set's sparse vectors by the model with the IDF of the set."""
+    place = experiment.work / "vectors" / f"{name}-{slug(str(model))}"
+    return encoded(experiment, name, place, sparse=experiment.on_corpus(model, name))
+
+
+def dense_name(experiment: Experiment) -> str:
+    assert experiment.dense is not None
+    return slug(directory.display_name(experiment.dense).rpartition("/")[2])
+
+
+def dense_vectors(experiment: Experiment, name: str) -> Path:
+    """The manifest of the set's dense vectors."""
+    place = experiment.work / "vectors" / f"{name}-{dense_name(experiment)}"
+    return encoded(experiment, name, place, dense=experiment.dense)
+
+
+def all_vectors(experiment: Experiment, model: Engine, name: str) -> Path:
+    """The manifest of the set's sparse and dense vectors."""
+    place = experiment.work / "vectors" / f"{name}-{slug(str(model))}-{dense_name(experiment)}"
+    return joined(sparse_vectors(experiment, model, name), dense_vectors(experiment, name), place)
+
+
+def joined(sparse: Path, dense: Path, place: Path) -> Path:
+    """The manifest, in `place`, of one encoding that has the sparse vectors of one and the dense ones of another.
+
+    Raises AssertionError where the two are not of the same documents.
+    """
+    from safetensors.numpy import load_file, save_file
+
+    from ingest.vectors.stored_vectors import Manifest
+
+    own, other = Manifest.read(sparse), Manifest.read(dense)
+    made = replace(own, dense=other.dense)
+    manifest, folder = place / f"{made.hash}.json", place / made.hash
+    if manifest.exists():
+        return manifest
+    beside = place / f".{made.hash}"
+    shutil.rmtree(beside, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(sparse.parent / own.hash, beside)
+    for shard in sorted(beside.glob("*.safetensors")):
+        tensors, more = load_file(shard), load_file(dense.parent / other.hash / shard.name)
+        assert (tensors["digests"] == more["digests"]).all(), f"{shard} and {dense} are of other documents"
+        save_file({**tensors, "dense": more["dense"]}, shard)
+    beside.rename(folder)
+    made.write(place)
+    return manifest
+
+
+def quantized(experiment: Experiment) -> str:
+    """The quantized model of `cascade`: the one that is named, or OPQ of the dense vectors, a folder below `work`."""
+    from opensearch_neural.models.dense import TorchDenseEncoder, load_dense
+    from opensearch_neural.models.quantized import KIND
+    from trainers.jpq.model import CodedDocuments, JpqModel
+    from trainers.jpq.quantizer import fit_quantizer
+    from trainers.jpq.settings import JpqConfig, JpqSet, QuantizerSettings
+
+    if experiment.pq is not None:
+        return experiment.pq
+    folder = experiment.work / "models" / f"{dense_name(experiment)}-opq"
+    if not folder.exists():
+        vectors = np.concatenate([stored_dense(dense_vectors(experiment, name)) for name in experiment.dense_sets])
+        start = load_dense(str(experiment.dense), device="cpu")
+        assert isinstance(start, TorchDenseEncoder)
+        subvectors = max(m for m in range(1, MOST_SUBVECTORS + 1) if start.dimension % m == 0)
+        settings = QuantizerSettings(subvectors=subvectors)
+        logger.info("learning OPQ of %d dense vectors", len(vectors))
+        quantizer = fit_quantizer(vectors, settings, seed=SEED)
+        config = JpqConfig(folder, [JpqSet(path) for path in experiment.sets.values()], quantizer=settings)
+        beside = folder.with_name(f".{folder.name}")
+        shutil.rmtree(beside, ignore_errors=True)
+        nothing = CodedDocuments([], quantizer.encode(vectors[:0]), None)
+        JpqModel(start, quantizer, nothing, config).export(beside)
+        directory.write_osn_json(beside, KIND, training={"quantizer": "OPQ", "documents": len(vectors), "seed": SEED})
+        beside.rename(folder)
+    return str(folder)
+
+
+def stored_dense(manifest: Path) -> NDArray[np.float32]:
+    """The dense vectors of an encoding, (documents, dimension)."""
+    from ingest.vectors.shards import LoadedShard
+    from ingest.vectors.stored_vectors import Manifest
+
+    shards = sorted((manifest.parent / Manifest.read(manifest).hash).glob("*.safetensors"))
+    return np.concatenate([dense for path in shards if (dense := LoadedShard.read(path, []).dense) is not None])
+
+
+def query_models(experiment: Experiment) -> dict[str, str]:
+    """{"dense", "pq": folder} of the models with what ONNX Runtime needs, by which queries are encoded."""
+    from benchmarks.papers.cascade import exported
+
+    place = experiment.work / "models"
+    return {"dense": exported(str(experiment.dense), place), "pq": exported(quantized(experiment), place)}
