@@ -12,12 +12,13 @@ import numpy as np
 from ingest.corpus import Records, as_passages, ignore
 from ingest.models import choose, dense_meta, quantized_meta, reconstructed_meta, sparse_meta, stored_dense_meta
 from ingest.settings import IndexSettings
-from ingest.vectorizers import Coding, Encoders, Reconstructing, Vectorizer
+from ingest.vectorizers import Coding, Encoders, Pruned, Reconstructing, Vectorizer
 from ingest.vectors.stored_vectors import Manifest, StoredVectors
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import IndexMeta, QuantizedMeta
 from opensearch_neural.models import registry
 from opensearch_neural.models.directory import locate, model_info
+from opensearch_neural.models.pruning import Pruning
 from opensearch_neural.models.quantized import QUANTIZER_FILE, Quantizer
 from opensearch_neural.query_encoder import QueryEncoder, load_tokenizer
 
@@ -63,14 +64,21 @@ def content_by_models(
         log.info(WITHOUT_SPARSE)
     sparse = sparse_meta(chosen.sparse) if chosen.sparse else None
     quantized = quantized_meta(chosen.pq) if chosen.pq else None
-    meta = IndexMeta(sparse, dense, chosen.passages, quantized, analyzer=settings.analyzer or ANALYZER)
-    encoders = Encoders(chosen.sparse, chosen.dense, settings.encode_batch, chosen.pq, chosen.reconstructed)
+    meta = IndexMeta(
+        sparse, dense, chosen.passages, quantized, prune=_named(chosen.prune), analyzer=settings.analyzer or ANALYZER
+    )
+    encoders = Encoders(
+        chosen.sparse, chosen.dense, settings.encode_batch, chosen.pq, chosen.reconstructed, chosen.prune
+    )
     query = chosen.sparse.query if chosen.sparse else None
     return Content(meta, chosen.records, encoders, chosen.total, query, encoders.pads)
 
 
-def content_of_files(settings: IndexSettings, stored: StoredVectors, records: Records) -> Content:
-    """Vectors from files of `osn encode`. What encodes queries is remembered, for searches on this machine."""
+def content_of_files(
+    settings: IndexSettings, stored: StoredVectors, records: Records, wrote: IndexMeta | None = None
+) -> Content:
+    """Vectors from files of `osn encode`, into a new index or the one that has the record `wrote`. What encodes queries is
+    remembered, for searches on this machine."""
     manifest = stored.manifest
     model = stored.folder / "model"
     if manifest.sparse is not None and not registry.link_of(manifest.sparse.hash).is_dir():
@@ -112,7 +120,20 @@ def content_of_files(settings: IndexSettings, stored: StoredVectors, records: Re
         dense = stored_dense_meta(codes.name, codes.hash, quantizer.dimension, settings.dense_type, False, sample)
         dense = replace(dense, reconstructed=True)
         vectorizer = Reconstructing(stored, quantizer)
-    meta = IndexMeta(manifest.sparse, dense, manifest.passages, codes, analyzer=settings.analyzer or ANALYZER)
+    named = manifest.prune or (wrote.prune if wrote is not None else None)
+    prune = settings.prune or (Pruning.parse(named) if named else None)
+    if prune is not None and manifest.sparse is None:
+        raise InputError(f"--prune {prune} is about sparse vectors, and {stored.folder} holds none", "leave it out")
+    if manifest.prune not in (None, _named(prune)):
+        raise InputError(
+            f"the sparse vectors in {stored.folder} are pruned by {manifest.prune}, not by {prune}",
+            "leave out --prune, or encode again",
+        )
+    if prune is not None and manifest.prune is None:
+        vectorizer = Pruned(vectorizer, prune)
+    meta = IndexMeta(
+        manifest.sparse, dense, manifest.passages, codes, prune=_named(prune), analyzer=settings.analyzer or ANALYZER
+    )
     query = QueryEncoder.load(model) if manifest.sparse else None
     return Content(meta, records, vectorizer, manifest.records, query)
 
@@ -122,6 +143,10 @@ PROBED = 512
 """How many documents are read to choose those that a model encodes again."""
 LARGEST_DIFFERENCE = 0.01
 """Most that a vector may differ, in its own length, if the same weights encode it again, perhaps on another device."""
+
+
+def _named(prune: Pruning | None) -> str | None:
+    return None if prune is None else str(prune)
 
 
 def _holds_codes_of(codes: QuantizedMeta | None, model: str) -> bool:

@@ -34,6 +34,7 @@ from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index import segments
 from opensearch_neural.index.models import IndexModels
 from opensearch_neural.index.record import IndexMeta, existing_record
+from opensearch_neural.models.pruning import Pruning
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -305,6 +306,7 @@ def _encoders(models: IndexModels, meta: IndexMeta) -> Encoders:
         pq=models.quantized if meta.quantized else None,
         dense=models.dense if meta.dense and not meta.reconstructed else None,
         reconstructed=meta.reconstructed is not None,
+        prune=Pruning.parse(meta.prune) if meta.prune else None,
     )
 
 

@@ -101,7 +101,7 @@ def _write(
             content = (
                 content_by_models(job, wrote, job.index, corpus.reader(place), corpus.name)
                 if stored is None
-                else content_of_files(job, stored, corpus.reader(place))
+                else content_of_files(job, stored, corpus.reader(place), wrote)
             )
             if job.dense_type != "float" and content.meta.dense is None:
                 raise InputError(

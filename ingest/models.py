@@ -24,6 +24,7 @@ from opensearch_neural.index.models import IndexModels, called
 from opensearch_neural.index.record import DenseMeta, DenseType, IndexMeta, PassageMeta, QuantizedMeta, SparseMeta
 from opensearch_neural.models import directory, registry
 from opensearch_neural.models.corpus_statistics import has_query_table, tokenizer_of, write_with_statistics
+from opensearch_neural.models.pruning import Pruning
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,6 +57,8 @@ class ChosenModels:
     pq: QuantizedModel | None = None
     reconstructed: bool = False
     """Whether dense vectors are reconstructed from the codes of `pq`."""
+    prune: Pruning | None = None
+    """Which terms of the sparse vectors are kept."""
 
 
 def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records, corpus_name: str) -> ChosenModels:
@@ -122,7 +125,10 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
     if total is None and any(encoder and encoder.info.kind != "lexical" for encoder in (sparse, dense, pq)):
         # Reading is nothing beside encoding, and the time left is worth knowing.
         total = sum(1 for _ in records(ignore))
-    return ChosenModels(sparse, dense, passages, records, total, pq, reconstructed)
+    prune = wanted.prune or (Pruning.parse(held.prune) if held.prune else None)
+    if prune is not None and sparse is None:
+        raise InputError(f"--prune {prune} is about sparse vectors, and none are written", "give --sparse MODEL too")
+    return ChosenModels(sparse, dense, passages, records, total, pq, reconstructed, prune)
 
 
 def _check_tokenizer(named: str, sparse: SparseDocumentEncoder) -> None:

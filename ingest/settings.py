@@ -18,6 +18,7 @@ from opensearch_neural.cluster.options import Command
 from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import DenseType, PassageMeta
+from opensearch_neural.models.pruning import Pruning
 
 Dtype = Literal["fp32", "bf16"]
 
@@ -88,6 +89,8 @@ class Models:
     tokenizer: str | None = None
     """The tokenizer of a lexical model that is built (None: BERT's word pieces), or by which passages are measured where
     no model reads them (None: words)."""
+    prune: Pruning | None = None
+    """Which terms are kept of those that the sparse model gives. None: as the index has; a new one keeps all."""
     passages: PassageMeta | None = None
     """How documents are split. None: as the index says; a new one holds whole documents."""
     encode_batch: int = 32
@@ -121,6 +124,14 @@ model_options = options_of(
         "--pq",
         default=None,
         help="Quantized model (directory or hub id), whose codes are written too.  [default: none]",
+    ),
+    click.option(
+        "--prune",
+        default=None,
+        metavar="TYPE:VALUE",
+        callback=lambda context, option, text: Pruning.parse(text) if text else None,
+        help="Terms kept of each sparse vector: top_k:N, max_ratio:R, alpha_mass:S or abs_value:W.  [default: as the "
+        "index has; all for a new one]",
     ),
     click.option(
         "--passages",

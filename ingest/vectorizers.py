@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from opensearch_neural.corpus.documents import Document
     from opensearch_neural.models.dense_encoder import DenseEncoder
+    from opensearch_neural.models.pruning import Pruning
     from opensearch_neural.models.quantized import QuantizedModel, Quantizer
     from opensearch_neural.models.sparse import SparseDocumentEncoder
     from opensearch_neural.models.vectors import SparseVectors
@@ -79,6 +80,8 @@ class Encoders:
     pq: QuantizedModel | None = None
     reconstructed: bool = False
     """Whether the dense vectors are reconstructed from the codes of `pq`."""
+    prune: Pruning | None = None
+    """Which terms of the sparse vectors are kept."""
 
     @property
     def pads(self) -> bool:
@@ -104,6 +107,7 @@ class Encoders:
                 if lexical
                 else self.sparse.encode_documents(contents, batch_size=self.batch_size)
             )
+            sparse = sparse if self.prune is None else self.prune(sparse)
         dense = self.dense.encode_documents(contents, batch_size=self.batch_size) if self.dense else None
         pq = None
         if self.pq is not None and dense is not None and self.alike:
@@ -113,6 +117,18 @@ class Encoders:
         if self.pq is not None and pq is not None and self.reconstructed:
             dense = self.pq.quantizer.reconstruct(pq)
         return Vectors(sparse, dense, pq)
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """A vectorizer whose sparse vectors lose the terms that are not kept."""
+
+    vectorizer: Vectorizer
+    prune: Pruning
+
+    def vectors(self, documents: Sequence[Document]) -> Vectors:
+        vectors = self.vectorizer.vectors(documents)
+        return vectors if vectors.sparse is None else replace(vectors, sparse=self.prune(vectors.sparse))
 
 
 @dataclass(frozen=True)

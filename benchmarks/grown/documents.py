@@ -15,6 +15,7 @@ import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,8 +24,8 @@ from numpy.typing import NDArray
 from ingest.vectorizers import Vectors
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError
+from opensearch_neural.models.pruning import Pruning
 from opensearch_neural.models.vectors import SparseVectors
-from opensearch_neural.queries import Rare, rare_tokens
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -194,7 +195,7 @@ class DrawnVectors:
     """
 
     vocabulary: list[str]
-    prune: Rare | None = None
+    prune: Pruning | None = None
     query_weights: Mapping[str, float] = field(default_factory=dict)
     quantizer: Quantizer | None = None
     """Makes codes of the dense vectors."""
@@ -203,24 +204,21 @@ class DrawnVectors:
         drawn = [document for document in documents if isinstance(document, DrawnDocument)]
         sparse = dense = None
         if drawn and drawn[0].token_ids is not None:
-            rows = [self._pruned(document) for document in drawn]
+            rows = [(document.token_ids, document.weights) for document in drawn]
             sparse = SparseVectors(
-                np.cumsum([0, *(len(ids) for ids, _ in rows)]).astype(np.int64),
-                np.concatenate([ids for ids, _ in rows]),
-                np.concatenate([weights for _, weights in rows]),
+                np.cumsum([0, *(len(ids) for ids, _ in rows if ids is not None)]).astype(np.int64),
+                np.concatenate([ids for ids, _ in rows if ids is not None]),
+                np.concatenate([weights for _, weights in rows if weights is not None]),
                 self.vocabulary,
             )
+            if self.prune is not None:
+                added = sparse.weights * self._factors[sparse.token_ids]
+                sparse = sparse.where(self.prune.kept(sparse.indptr, added))
         if drawn and drawn[0].dense is not None:
             dense = np.stack([document.dense for document in drawn if document.dense is not None])
         return Vectors(sparse, dense, None if self.quantizer is None or dense is None else self.quantizer.encode(dense))
 
-    def _pruned(self, document: DrawnDocument) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        assert document.token_ids is not None and document.weights is not None
-        if self.prune is None or not len(document.token_ids):
-            return document.token_ids, document.weights
-        row = dict(zip(document.token_ids.tolist(), document.weights.tolist(), strict=True))
-        names, factors = self.vocabulary, self.query_weights
-        added = {names[token]: weight * factors.get(names[token], 1.0) for token, weight in row.items()}
-        best = rare_tokens(added, self.prune)
-        kept = {token: weight for token, weight in row.items() if names[token] in best}
-        return np.array(list(kept), dtype=np.int32), np.array(list(kept.values()), dtype=np.float32)
+    @cached_property
+    def _factors(self) -> NDArray[np.float32]:
+        """Each token's weight in a query: (vocabulary,)."""
+        return np.array([self.query_weights.get(token, 1.0) for token in self.vocabulary], np.float32)

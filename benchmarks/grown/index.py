@@ -29,9 +29,9 @@ from opensearch_neural.index.record import IndexMeta, read_record
 from opensearch_neural.index.segments import merge_segments
 from opensearch_neural.models import registry
 from opensearch_neural.models.directory import locate
+from opensearch_neural.models.pruning import Pruning
 from opensearch_neural.models.quantized import QUANTIZER_FILE, Quantizer
 from opensearch_neural.models.vectors import SparseVectors
-from opensearch_neural.queries import Rare
 from opensearch_neural.query_encoder import QueryEncoder
 
 if TYPE_CHECKING:
@@ -58,12 +58,8 @@ class Growth:
     base: int | None = None
     mix: float = 0.3
     """Share of a document's distinct words that are taken from another document."""
-    prune: Rare | None = None
-    """Which tokens of a document's sparse vector are kept, by what they add to a score (document weight × query weight).
-
-    As `queries.Rare` says it: ratio:0.1 those of at least a tenth of the highest, count:100 the hundred highest, share:0.9
-    the highest that hold 90% of the sum.
-    """
+    prune: Pruning | None = None
+    """Which tokens of a document's sparse vector are kept, by what they add to a score (document weight × query weight)."""
     segments: int | None = 1
     """To merge to; None leaves them as they come."""
     shards: int = 1
@@ -83,7 +79,7 @@ class Growth:
     @property
     def described(self) -> dict[str, Any]:
         """What `_meta.osn` says of it."""
-        prune = None if self.prune is None else f"{self.prune.by}:{self.prune.value:g}"
+        prune = None if self.prune is None else str(self.prune)
         return {"documents": self.documents, "mix": self.mix, "seed": self.seed, "prune": prune}
 
 

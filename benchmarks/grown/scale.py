@@ -80,7 +80,11 @@ def growing_options(command: Any) -> Any:
         click.option(
             "--mix", type=float, default=0.3, show_default=True, help="Share of words from a second document."
         ),
-        click.option("--prune", default=None, help="Keep of each sparse vector: ratio:R, share:S or count:N."),
+        click.option(
+            "--prune",
+            default=None,
+            help="Terms kept of sparse vectors: top_k:N, max_ratio:R, …",
+        ),
         click.option("--segments", type=click.IntRange(min=1), default=1, show_default=True, help="To merge to."),
         click.option("--shards", type=click.IntRange(min=1), default=1, show_default=True, help="Of each new index."),
         click.option("--setting", "index_settings", multiple=True, metavar="KEY=VALUE", help="Of the index."),
@@ -93,7 +97,7 @@ def growing_options(command: Any) -> Any:
 def growth_of(corpus: str, index: str, documents: int, seed: int, options: dict[str, Any]) -> Growth:
     """The growth that the values of `growing_options` ask for; they are taken out of `options`. Raises InputError."""
     from benchmarks.grown.index import Growth
-    from opensearch_neural.queries import Rare
+    from opensearch_neural.models.pruning import Pruning
 
     prune = options.pop("prune")
     settings: dict[str, str] = {}
@@ -102,10 +106,6 @@ def growth_of(corpus: str, index: str, documents: int, seed: int, options: dict[
         if not (key and equals):
             raise InputError(f"--setting {text!r}: expected KEY=VALUE")
         settings[key.removeprefix("index.")] = value
-    try:
-        kept = Rare.parse(prune) if prune else None
-    except ValueError as error:
-        raise InputError(f"--prune: {error}") from None
     return Growth(
         corpus,
         index,
@@ -116,7 +116,7 @@ def growth_of(corpus: str, index: str, documents: int, seed: int, options: dict[
         vectors=options.pop("vectors"),
         base=options.pop("base"),
         mix=options.pop("mix"),
-        prune=kept,
+        prune=Pruning.parse(prune) if prune else None,
         segments=options.pop("segments"),
         shards=options.pop("shards"),
         settings=settings,
@@ -138,7 +138,7 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
 
     \b
     osn bench grow --corpus data/scifact --index scifact-100k --documents 100000
-    osn bench grow --corpus data/scifact --index pruned --documents 100000 --prune count:100
+    osn bench grow --corpus data/scifact --index pruned --documents 100000 --prune top_k:100
     """
     from benchmarks.grown import index as growth
 

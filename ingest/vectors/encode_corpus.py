@@ -110,12 +110,13 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
             dtype=job.dtype,
             shard_records=job.shard_records,
             quantized=quantized_meta(chosen.pq) if chosen.pq else None,
+            prune=str(chosen.prune) if chosen.prune else None,
         )
         folder = job.out / manifest.hash
         prepare_folder(folder, chosen)
         if not (job.out / f"{manifest.hash}.json").exists():  # a complete one serves until the next is complete
             manifest.write(job.out)
-        encoders = Encoders(chosen.sparse, chosen.dense, job.encode_batch, chosen.pq)
+        encoders = Encoders(chosen.sparse, chosen.dense, job.encode_batch, chosen.pq, prune=chosen.prune)
         rejected = shards = reused = records = documents = unfit = 0
         with Progress("encode", total=chosen.total, show=show_progress) as progress:
             for done in _shards(job, chosen.records, folder, encoders, progress.ahead):

@@ -38,6 +38,7 @@ from ingest.vectors.shards import (
 from opensearch_neural import __version__
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import InputError, MissingExtra, ModelError, OsnError
+from opensearch_neural.models.pruning import Pruning
 
 if TYPE_CHECKING:
     import pyarrow
@@ -79,6 +80,7 @@ class PackedModels:
     device: str | None
     dtype: Dtype
     pq: dict[str, bytes] | None = None
+    prune: Pruning | None = None
     version: str = __version__
 
     @classmethod
@@ -87,7 +89,7 @@ class PackedModels:
             None if encoder is None else _files(encoder.info.path)
             for encoder in (encoders.sparse, encoders.dense, encoders.pq)
         )
-        return cls(sparse, dense, encoders.batch_size, device, dtype, pq)
+        return cls(sparse, dense, encoders.batch_size, device, dtype, pq, encoders.prune)
 
     def load(self) -> Encoders:
         """Raises ModelError where this machine's version of the package is another one."""
@@ -109,7 +111,7 @@ class PackedModels:
                 dense = load_single_or_several(_written(self.dense, Path(folder) / "dense"), device=self.device)
             if self.pq is not None:
                 pq = load_quantized(_written(self.pq, Path(folder) / "pq"), device=self.device)
-            return Encoders(sparse, dense, self.batch_size, pq)
+            return Encoders(sparse, dense, self.batch_size, pq, prune=self.prune)
 
 
 def shards_on_ray(

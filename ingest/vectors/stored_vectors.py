@@ -74,6 +74,8 @@ class Manifest:
     unfit: int | None = None
     """Documents that a model could not encode."""
     quantized: QuantizedMeta | None = None
+    prune: str | None = None
+    """Which terms of the sparse vectors were kept; None: all."""
 
     @property
     def complete(self) -> bool:
@@ -84,8 +86,9 @@ class Manifest:
         identity = self._dict()
         for count in ("records", "documents", "unfit"):
             identity.pop(count)
-        if self.quantized is None:  # Encodings from before there were codes keep their hash.
-            del identity["quantized"]
+        for later in ("quantized", "prune"):  # Encodings from before there were any keep their hash.
+            if identity[later] is None:
+                del identity[later]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
     def _dict(self) -> dict[str, Any]:

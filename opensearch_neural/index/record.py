@@ -90,6 +90,8 @@ class IndexMeta:
     quantized: QuantizedMeta | None = None
     forward_index: bool = False
     """Whether each document's sparse weights lie beside it as a row too (`forward_index`)."""
+    prune: str | None = None
+    """Which terms of each document's sparse vector were kept, beside what the model keeps: "max_ratio:0.1"; None: all."""
     analyzer: str = "english"
     version: str = ""
     format: int = META_FORMAT
@@ -150,13 +152,14 @@ class IndexMeta:
                 f"the index {index!r} was written by an older version of osn, with a field for each of several vectors",
                 "ingest again, into another --index",
             )
-        known = {"format", "sparse", "dense", "passages", "quantized", "forward_index", "analyzer", "version"}
+        known = {"format", "sparse", "dense", "passages", "quantized", "forward_index", "prune", "analyzer", "version"}
         return cls(
             sparse=_part(index, record, "sparse", SparseMeta),
             dense=_part(index, record, "dense", DenseMeta),
             passages=_part(index, record, "passages", PassageMeta),
             quantized=_part(index, record, "quantized", QuantizedMeta),
             forward_index=record.get("forward_index", False),
+            prune=record.get("prune"),
             analyzer=record.get("analyzer", "english"),
             version=record.get("version", ""),
             format=record.get("format", META_FORMAT),
@@ -167,7 +170,7 @@ class IndexMeta:
 _ENTRIES: dict[str, type] = {
     **dict.fromkeys(("sparse", "dense", "passages", "quantized", "loading", "build"), dict),
     **{"analyzer": str, "version": str, "format": int, "adding": list, "sparse_scale": float, "largest_weights": str},
-    "forward_index": bool,
+    **{"forward_index": bool, "prune": str},
 }
 _INSIDE: dict[str, dict[str, type]] = {
     "loading": {"restore": dict, "corpus": str},
@@ -295,6 +298,12 @@ def check_unchanged_models(index: str, wrote: IndexMeta, wanted: IndexMeta) -> N
         if old is not None and new is not None:
             remedy = "use the same model as before, or another --index"
             check_same_model(index, kind, (old.name, old.hash), (new.name, new.hash), remedy)
+    if wrote.prune != wanted.prune:
+        has, brings = (f"pruned by {each.prune}" if each.prune else "whole" for each in (wrote, wanted))
+        raise ModelError(
+            f"the sparse vectors of the index {index!r} are {has}, and this ingest brings {brings} ones",
+            f"{f'give --prune {wrote.prune}' if wrote.prune else 'leave out --prune'}, or give another --index",
+        )
     if wrote.dense and wanted.dense and wrote.dense.reconstructed != wanted.dense.reconstructed:
         has, brings = ("codes", "them") if wrote.dense.reconstructed else ("texts", "codes")
         raise ModelError(

@@ -54,6 +54,8 @@ def write_with_statistics(model: str | Path, out: Path, frequencies: DocumentFre
                 # A prompt before queries tells the network what it reads; to a table it would be words like others.
                 document_prompt=directory.prompt(folder, "document"),
             )
+            if pooling.prune is not None:
+                pooling.prune.save(written)
             written.rename(out)
             return
         shutil.copytree(folder, written, ignore=shutil.ignore_patterns(".*"))

@@ -140,6 +140,8 @@ def _module(encoder: TorchSparseEncoder) -> torch.nn.Module:
             weights = weights * self.kept
             if pooling.max_active is not None and pooling.max_active < width:
                 weights = weights * (weights >= weights.topk(pooling.max_active, dim=1).values[:, -1:])
+            if pooling.prune is not None:
+                weights = pooling.prune.dense(weights)
             return {"output": weights}
 
     return Documents().eval().requires_grad_(False)

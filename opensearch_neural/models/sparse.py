@@ -19,6 +19,7 @@ from opensearch_neural.errors import MissingExtra, ModelError
 from opensearch_neural.files import read_json_object
 from opensearch_neural.models import directory, sparse_head
 from opensearch_neural.models.directory import ModelInfo, Module
+from opensearch_neural.models.pruning import Pruning
 from opensearch_neural.models.vectors import SparseVectors
 from opensearch_neural.query_encoder import QueryEncoder, encodable, load_tokenizer, special_tokens, vocabulary_of
 
@@ -112,11 +113,12 @@ def load_sparse(
 
 @dataclass(frozen=True, slots=True)
 class TokenPooling:
-    """How logits of all positions become one weight a token; the options of sentence-transformers' SpladePooling."""
+    """How logits of all positions become one weight a token, and which of these are kept."""
 
     strategy: Literal["max", "sum"] = "max"
     double_log: bool = False
     max_active: int | None = None
+    prune: Pruning | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,8 @@ class TorchSparseEncoder:
             rows, columns = torch.nonzero(weights >= torch.finfo(torch.float32).tiny, as_tuple=True)
             values = weights[rows, columns].float().cpu().numpy()
         indptr = np.searchsorted(rows.cpu().numpy(), np.arange(len(ids) + 1)).astype(np.int64)
-        return SparseVectors(indptr, columns.cpu().numpy().astype(np.int32), values, self.vocabulary)
+        vectors = SparseVectors(indptr, columns.cpu().numpy().astype(np.int32), values, self.vocabulary)
+        return vectors if self.pooling.prune is None else self.pooling.prune(vectors)
 
     def _pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
         model, double_log = self.model, self.pooling.double_log
@@ -212,10 +215,11 @@ def document_modules(folder: Path) -> tuple[Module, TokenPooling]:
     Raises ModelError for a directory whose documents are encoded in another way.
     """
     refuse_residual(folder)
+    prune = Pruning.of_model(folder)
     routes = directory.routes(folder)
     modules = routes.get("document", routes.get("", []))
     if not routes:
-        return Module("MLMTransformer", folder), TokenPooling()
+        return Module("MLMTransformer", folder), TokenPooling(prune=prune)
     types = [module.type for module in modules]
     if types not in (["MLMTransformer", "SpladePooling"], ["Transformer", "SpladePooling"]):
         raise ModelError(
@@ -227,7 +231,7 @@ def document_modules(folder: Path) -> tuple[Module, TokenPooling]:
     strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
     if strategy not in ("max", "sum") or activation not in ("relu", "log1p_relu"):
         raise ModelError(f"{file}: pooling {strategy!r} with {activation!r}; expected max or sum, relu or log1p_relu")
-    return modules[0], TokenPooling(strategy, activation == "log1p_relu", directory.max_active(folder))
+    return modules[0], TokenPooling(strategy, activation == "log1p_relu", directory.max_active(folder), prune)
 
 
 def refuse_residual(folder: Path) -> None:

@@ -56,6 +56,11 @@ class SparseVectors:
         picked = np.repeat(self.indptr[:-1][order], lengths) + within
         return SparseVectors(indptr, self.token_ids[picked], self.weights[picked], self.vocabulary)
 
+    def where(self, kept: NDArray[np.bool_]) -> SparseVectors:
+        """The same rows with some of the weights. kept: (nnz,)"""
+        indptr = np.concatenate([[0], np.cumsum(kept)])[self.indptr].astype(np.int64)
+        return SparseVectors(indptr, self.token_ids[kept], self.weights[kept], self.vocabulary)
+
     @staticmethod
     def concat(parts: Sequence[SparseVectors], vocabulary: list[str] | None = None) -> SparseVectors:
         """The rows of all parts, one after the other; the vocabulary is needed only where there may be no part."""

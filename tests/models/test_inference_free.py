@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ sentence_transformers = pytest.importorskip("sentence_transformers", reason="nee
 from opensearch_neural.cli import osn  # noqa: E402
 from opensearch_neural.errors import ModelError  # noqa: E402
 from opensearch_neural.idf import load_idf  # noqa: E402
+from opensearch_neural.models.pruning import Pruning  # noqa: E402
 from opensearch_neural.models.sparse import load_sparse  # noqa: E402
 
 from .test_sparse import QUERIES, TEXTS, as_dicts, masked_lm  # noqa: E402
@@ -78,6 +80,10 @@ def test_the_number_of_terms_that_a_model_keeps_stays(tokenizer_folder: Path, tm
     model = siamese(tmp_path / "model", masked_lm(tmp_path / "backbone", tokenizer_folder), max_active_dims=5)
     encoded = load_sparse(with_table(model, tmp_path), device="cpu").encode_documents(TEXTS).rows()
     assert max(len(weights) for weights in encoded) == 5
+    Pruning("top_k", 3).save(model)
+    shutil.rmtree(tmp_path / "inference-free")
+    encoded = load_sparse(with_table(model, tmp_path), device="cpu").encode_documents(TEXTS).rows()
+    assert max(len(weights) for weights in encoded) == 3
 
 
 def test_a_model_without_a_table_says_how_to_get_one(tokenizer_folder: Path, tmp_path: Path) -> None:

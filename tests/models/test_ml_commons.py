@@ -15,6 +15,7 @@ import pytest
 from opensearch_neural.errors import ModelError
 from opensearch_neural.models.lexical import build_lexical
 from opensearch_neural.models.ml_commons import SMALLEST_WEIGHT, export
+from opensearch_neural.models.pruning import Pruning
 from opensearch_neural.models.sparse import load_sparse
 
 from .test_sparse import TEXTS, masked_lm, router_model
@@ -28,11 +29,12 @@ def members(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("activation", "pooling", "options"),
+    ("activation", "pooling", "options", "prune"),
     [
-        ("relu", "max", {}),
-        ("log1p_relu", "max", {"max_active_dims": 20}),
-        ("relu", "sum", {}),
+        ("relu", "max", {}, None),
+        ("log1p_relu", "max", {"max_active_dims": 20}, None),
+        ("relu", "sum", {}, None),
+        *(("relu", "max", {}, prune) for prune in ("top_k:9", "max_ratio:0.8", "alpha_mass:0.4", "abs_value:0.3")),
     ],
 )
 def test_the_traced_encoder_gives_the_same_vectors(
@@ -41,11 +43,15 @@ def test_the_traced_encoder_gives_the_same_vectors(
     activation: str,
     pooling: str,
     options: dict[str, int],
+    prune: str | None,
 ) -> None:
     from tokenizers import Tokenizer
 
     folder = tmp_path / "model"
     router_model(folder, tokenizer_folder, activation=activation, pooling=pooling, **options)
+    whole = load_sparse(folder).encode_documents(TEXTS)
+    if prune is not None:
+        Pruning.parse(prune).save(folder)
     encoder, _ = export(folder, tmp_path / "out")
     assert encoder.largest_difference is not None and encoder.largest_difference <= 1e-4
     files = members(encoder.zip)
@@ -56,7 +62,9 @@ def test_the_traced_encoder_gives_the_same_vectors(
         torch.jit.load(io.BytesIO(files["model-doc.pt"])),
     )
     model = load_sparse(folder)
-    expected = model.encode_documents(TEXTS).to_scipy().toarray()
+    vectors = model.encode_documents(TEXTS)
+    assert (0 < len(vectors.weights) < len(whole.weights)) == (prune is not None)
+    expected = vectors.to_scipy().toarray()
     for text, row in zip(TEXTS, expected, strict=True):
         encoding = tokenizer.encode(text)
         batch = {"input_ids": torch.tensor([encoding.ids]), "attention_mask": torch.tensor([encoding.attention_mask])}

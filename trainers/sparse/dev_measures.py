@@ -153,7 +153,7 @@ def _query_encoder(
     """What encodes each of `queries`: the table, or the student's network."""
     if not student.encodes_queries:
         return lexicon.encoder.query.encode
-    return dict(zip(queries, student.vectors(queries).rows(), strict=True)).__getitem__
+    return dict(zip(queries, student.vectors(queries, role="query").rows(), strict=True)).__getitem__
 
 
 def _query_vector(lexicon: Lexicon, query: Mapping[str, float], size: int) -> npt.NDArray[np.float32]:

@@ -50,6 +50,8 @@ def write_model(
             max_length=settings.document_length,
         )
     shutil.rmtree(temporary)
+    if settings.pruning is not None:
+        settings.pruning.save(folder)
 
 
 def _write_siamese(masked_lm: Path, folder: Path, activation: Activation, settings: StudentSettings) -> None:

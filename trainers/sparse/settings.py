@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from opensearch_neural.errors import InputError
+from opensearch_neural.models.pruning import Pruning
 from trainers.common.objective import ObjectiveSettings
 from trainers.common.schedules import FOLDER, quadratic_ramp
 from trainers.common.settings import TrainingSettings
@@ -39,6 +41,9 @@ class StudentSettings:
     """vocabulary entries drawn beside the queries'"""
     max_active: int | None = None
     """a text keeps so many terms, its heaviest, in use, and with head "full" in training; null keeps all"""
+    prune: str | None = None
+    """which terms a document keeps, TYPE:VALUE as for `osn ingest --prune`, in use, and with head "full" in training;
+    null keeps all"""
     document_length: int = 256
     """tokens read of a document when the model is used; of a query, too, where the network encodes it"""
     query_length: int = 64
@@ -57,6 +62,11 @@ class StudentSettings:
             raise ValueError("idf_rate must be above 0, and trains one table: idf must not be own")
         if self.max_active is not None and self.max_active < 1:
             raise ValueError(f"max_active must be at least 1, not {self.max_active}")
+        if self.prune is not None:
+            try:
+                Pruning.parse(self.prune)
+            except InputError as error:
+                raise ValueError(error.message) from None
         if self.queries == "network" and self.head != "full":
             raise ValueError("any term may be in a query that the network encodes: queries network needs head full")
         if self.queries == "network" and (self.idf != "train" or self.idf_rate is not None):
@@ -65,6 +75,10 @@ class StudentSettings:
     @property
     def double_log(self) -> bool:
         return self.activation == "double-log"
+
+    @property
+    def pruning(self) -> Pruning | None:
+        return None if self.prune is None else Pruning.parse(self.prune)
 
 
 @dataclass(slots=True)

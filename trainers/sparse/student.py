@@ -164,15 +164,16 @@ class SparseStudent(CachedModel):
 
     def encode(self, role: str, part: SparsePart) -> Encoded:
         weights = self.weights(part.input_ids, part.attention_mask, part.columns)
-        return Encoded(weights if part.columns is not None else self._heaviest(weights))
+        return Encoded(weights if part.columns is not None else self._heaviest(weights, role))
 
-    def _heaviest(self, weights: Tensor) -> Tensor:
-        """The `max_active` largest weights of each text, the others 0: (texts, vocabulary)."""
-        most = self.student.max_active
-        if most is None or most >= weights.shape[1]:
-            return weights
-        least = weights.topk(most, dim=1).values[:, -1:]
-        return torch.where(weights >= least, weights, 0.0)
+    def _heaviest(self, weights: Tensor, role: str) -> Tensor:
+        """The `max_active` largest weights of each text, of a document those that `prune` keeps; the others 0: (texts,
+        vocabulary)."""
+        most, pruning = self.student.max_active, self.student.pruning
+        if most is not None and most < weights.shape[1]:
+            least = weights.topk(most, dim=1).values[:, -1:]
+            weights = torch.where(weights >= least, weights, 0.0)
+        return weights if pruning is None or role != "document" else pruning.dense(weights)
 
     def losses(self, vectors: dict[str, Tensor], targets: SparseTargets) -> Losses:
         """vectors: the learned weights of this process's texts: "document" (documents, columns), and where the network
@@ -234,8 +235,8 @@ class SparseStudent(CachedModel):
             return {"active": (active.float() * shares).sum(dim=1).mean(), "expansions": expansions}
 
     @torch.inference_mode()
-    def vectors(self, texts: Sequence[str], *, tokens: int = 4096) -> SparseVectors:
-        """The learned weights of `texts` as the model stands; tokens: of one batch, padding included."""
+    def vectors(self, texts: Sequence[str], *, role: str = "document", tokens: int = 4096) -> SparseVectors:
+        """The learned weights of `texts` as the model stands; role: what they are; tokens: of one batch, with padding."""
         device = self.head.weight.device
         tokenizer, length = self.tokenizers["document"], self.student.document_length
         rows = TokenCache(tokenizer, texts.__getitem__, max_length=length).rows(range(len(texts)))
@@ -251,7 +252,7 @@ class SparseStudent(CachedModel):
             logits = sparse_head.largest_logits(hidden, mask, weight, bias, screen)
             weights = sparse_head.activated(logits, double_log=self.student.double_log)
             weights[:, len(self.vocabulary) :] = 0
-            weights = self._heaviest(weights)
+            weights = self._heaviest(weights, role)
             at, ids = weights.nonzero(as_tuple=True)
             counts = torch.bincount(at, minlength=len(weights)).cumsum(0).cpu().numpy()
             indptr = np.concatenate([[0], counts]).astype(np.int64)

@@ -22,7 +22,7 @@ from opensearch_neural.evaluation.results import read
 from opensearch_neural.index import segments
 from opensearch_neural.index.record import SparseMeta
 from opensearch_neural.models.lexical import LexicalEncoder, build_lexical
-from opensearch_neural.queries import Rare
+from opensearch_neural.models.pruning import Pruning
 
 DRAWN = 1500
 
@@ -110,7 +110,7 @@ def test_dense_vectors_are_mixed_like_the_text_and_stay_normalized(
 
 
 def test_pruning_keeps_the_heaviest_tokens(drawn: list[DrawnDocument], model: LexicalEncoder) -> None:
-    kept = DrawnVectors(model.vocabulary, Rare("count", 5)).vectors(drawn[:50]).sparse
+    kept = DrawnVectors(model.vocabulary, Pruning("top_k", 5)).vectors(drawn[:50]).sparse
     whole = DrawnVectors(model.vocabulary).vectors(drawn[:50]).sparse
     assert kept is not None and whole is not None
     for at, document in enumerate(drawn[:50]):
@@ -125,7 +125,7 @@ def test_pruning_weighs_what_a_token_adds_to_a_score(model: LexicalEncoder) -> N
     common, rare = model.vocabulary.index("the"), model.vocabulary.index("string")
     ids, weights = np.array([common, rare], dtype=np.int32), np.array([0.8, 0.5], dtype=np.float32)
     document = DrawnDocument("d", "the string", token_ids=ids, weights=weights)
-    kept = DrawnVectors(model.vocabulary, Rare("count", 1), {"the": 0.1, "string": 3.0}).vectors([document]).sparse
+    kept = DrawnVectors(model.vocabulary, Pruning("top_k", 1), {"the": 0.1, "string": 3.0}).vectors([document]).sparse
     assert kept is not None and kept.row(0) == {"string": 0.5}
 
 
@@ -139,7 +139,7 @@ def test_a_corpus_too_small_to_draw_from_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"mix": 0.9}, "mix is 0.9"), ({"prune": "top"}, "--prune"), ({"index_settings": ("a",)}, "KEY=VALUE")],
+    [({"mix": 0.9}, "mix is 0.9"), ({"prune": "top"}, "is no pruning"), ({"index_settings": ("a",)}, "KEY=VALUE")],
 )
 def test_wrong_options_are_named(options: dict, words: str) -> None:
     plain = {

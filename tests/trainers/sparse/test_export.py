@@ -78,6 +78,33 @@ def test_a_document_keeps_its_heaviest_terms_in_training_on_dev_and_wherever_the
     assert theirs.encode_document(TEXTS[1:2]).coalesce().values().numel() == len(kept.row(1))
 
 
+@pytest.mark.parametrize("head", ["full", "sampled"])
+def test_a_document_is_pruned_in_training_on_dev_and_wherever_the_model_is_used(
+    tmp_path: Path, backbone: Path, beir: Path, head: Any
+) -> None:
+    config = configuration(backbone, beir, tmp_path, student=replace(SMALL, prune="max_ratio:0.9", head=head))
+    model = student(config)
+    kept, every = model.vectors(TEXTS), student(replace(config, student=replace(SMALL, head=head))).vectors(TEXTS)
+    for row in range(len(TEXTS)):
+        whole = every.row(row)
+        heavy = {token: weight for token, weight in whole.items() if weight >= 0.9 * max(whole.values())}
+        assert kept.row(row) == pytest.approx(heavy)
+    assert 0 < len(kept.weights) < len(every.weights)
+    assert model.vectors(TEXTS, role="query").row(1) == pytest.approx(every.row(1)), "queries are not pruned"
+    weights = model.encode("document", batch_of(config, model).parts["document"][0]).vectors
+    least = torch.where(weights > 0, weights, torch.inf).amin(dim=1) / weights.amax(dim=1)
+    assert bool((least >= 0.9).all()) == (head == "full")
+    (tmp_path / "model").mkdir()
+    model.export(tmp_path / "model")
+    encoder = load_sparse(tmp_path / "model")
+    assert encoder.encode_documents(TEXTS).row(1) == pytest.approx(kept.row(1), rel=1e-4)
+    (tmp_path / "model" / "pruning.json").unlink()
+    other = load_sparse(tmp_path / "model")
+    assert other.info.hash != encoder.info.hash and len(other.encode_documents(TEXTS).row(1)) > len(kept.row(1))
+    with pytest.raises(ValueError, match="max_ratio takes a share above 0"):
+        replace(SMALL, prune="max_ratio:2")
+
+
 def test_a_residual_model_of_earlier_versions_is_refused_and_what_it_learned_can_be_kept(
     tmp_path: Path, backbone: Path, beir: Path
 ) -> None:
