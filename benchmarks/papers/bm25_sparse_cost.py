@@ -125,7 +125,8 @@ def loaded_with_dense(
     model = Engine(PUBLISHED)
     index = f"osn-{slug(PUBLISHED)}-{dense.dense_name(experiment)}-{size}"
     growth = growth_of(experiment, model, index, size, with_dense=True)
-    models = ModelChoice(backend=BACKEND, **dense.query_models(experiment))
+    named = dense.query_models(experiment)
+    models = ModelChoice(dense=named["dense"], pq=named["pq"], backend=BACKEND)
     rows = under_load(client, chosen, experiment, growth, DENSE_LOADED, models)
     return [_plain(row, growth, model) for row in rows if row.engine in DENSE_ENGINES]
 
@@ -183,7 +184,7 @@ def stored_bytes(client: OpenSearch, experiment: Experiment, model: Engine) -> l
     sample = list(resampler.take(growth.documents))
     sizes = bytes_by_field(client, meta, sample, drawn_vectors(growth, resampler, vocabulary))
     text, sparse = ("contents", STORED), ("sparse", forward_index.FIELD)
-    fields = dict.fromkeys(SPARSE_ENGINES, (*text, *sparse))
+    fields: dict[str, tuple[str, ...]] = dict.fromkeys(SPARSE_ENGINES, (*text, *sparse))
     if _has_dense(experiment, model):
         fields |= {HYBRID: (*text, "dense"), CASCADE: (*text, *sparse, "pq")}
     rows = [

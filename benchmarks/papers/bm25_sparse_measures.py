@@ -188,11 +188,14 @@ def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
         labels[f"mean of {len(some)} sets of at most {experiment.dense_documents:,} documents"] = some
     for label, names in labels.items():
         rows += mean_rows(label, {name: of_sets[name] for name in names})
-    return rows + mean_terms(f"mean of {len(of_sets)} sets", rows)
+    return rows + mean_terms(f"mean of {len(of_sets)} sets", rows, cascade=bool(experiment.dense_sets))
 
 
-def mean_terms(label: str, rows: Sequence[Row]) -> list[Row]:
-    """The mean over sets of each model's active terms, for every engine that searches them."""
+def mean_terms(label: str, rows: Sequence[Row], *, cascade: bool) -> list[Row]:
+    """The mean over sets of each model's active terms, for every engine that searches them.
+
+    cascade: whether it searches those of the published model.
+    """
     of_model: dict[tuple[int | None, str], list[Row]] = {}
     for row in rows:
         if row.measure == TERMS:
@@ -200,7 +203,7 @@ def mean_terms(label: str, rows: Sequence[Row]) -> list[Row]:
     return [
         replace(own[0], set=label, engine=engine, value=fmean(row.value for row in own))
         for own in of_model.values()
-        for engine in SPARSE_ENGINES + ((CASCADE,) if own[0].variant == PUBLISHED else ())
+        for engine in SPARSE_ENGINES + ((CASCADE,) if cascade and own[0].variant == PUBLISHED else ())
     ]
 
 

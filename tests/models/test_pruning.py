@@ -67,6 +67,17 @@ def test_rows_with_a_weight_for_every_term_keep_the_same(text: str, rows: list[l
     np.testing.assert_array_equal(pruning.dense(torch.from_numpy(weights)).numpy(), expected)
 
 
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([0.1, 0.3, 0.7, 0.9, 1.1, 2.3]), min_size=2, max_size=8), st.integers(1, 7))
+def test_a_mass_that_some_terms_hold_to_the_digit_adds_no_other(weights: list[float], count: int) -> None:
+    count = min(count, len(weights))
+    row = dict(zip(VOCABULARY, sorted(weights, reverse=True), strict=False))
+    document = vectors(row)
+    mass = document.weights.astype(np.float64)
+    pruning = Pruning("alpha_mass", min(1.0, float(mass[:count].sum() / mass.sum())))
+    assert list(pruning(document).row(0)) == list(row)[:count]
+
+
 def test_what_is_kept_learns_and_what_is_not_does_not() -> None:
     weights = torch.tensor([[4.0, 2.0, 1.0, 0.0]], requires_grad=True)
     for text in ("top_k:2", "max_ratio:0.5", "alpha_mass:0.8", "abs_value:2"):
