@@ -30,12 +30,14 @@ from opensearch_neural.models.directory import hash_files, locate
 from trainers.common.config import backbone_option, config_options, fingerprint
 from trainers.common.loop import train
 from trainers.common.own_loss import LOSS_OPTION, loss_hash
+from trainers.common.processes import is_main_process
 from trainers.common.run_folder import Trained, check_output, tell
 from trainers.common.schedules import FOLDER
 from trainers.common.training_model import TrainingModel
 from trainers.data.candidates import RetrievalData
 from trainers.data.examples import TrainingData
 from trainers.data.sets import PreparedSets, prepare, rehearsed
+from trainers.sparse import leave_one_out
 from trainers.sparse.batches import collate
 from trainers.sparse.dev_measures import BASELINES, DevRetrieval
 from trainers.sparse.settings import STUDENT, SparseConfig, StageSettings
@@ -197,7 +199,15 @@ def rehearse(config: SparseConfig) -> Trained:
 
 @click.command("sparse")
 @config_options(SparseConfig, shortcuts=backbone_option("start") | LOSS_OPTION)
-def sparse_command(config: SparseConfig, dry_run: bool) -> None:
+@click.option(
+    "--try",
+    "tries",
+    multiple=True,
+    metavar="FIELD=VALUE[; …]",
+    help="Train with these settings, too, leaving out each train set in turn, and keep what is best on the sets left out; "
+    "repeatable.",
+)
+def sparse_command(config: SparseConfig, dry_run: bool, tries: tuple[str, ...]) -> None:
     """Train an inference-free sparse model: documents are encoded, queries only tokenized.
 
     \b
@@ -205,10 +215,20 @@ def sparse_command(config: SparseConfig, dry_run: bool) -> None:
     osn train sparse --set 'train=[{path: scifact}]' --set selection.hold_back=0.1 --output models/sparse
     osn train sparse --set 'train=[{path: docs.jsonl.gz, questions: title}]' --set objective.base=bm25
     osn train sparse --config splade --output models/splade     # a teacher, whose network encodes queries, too
+    osn train sparse --config my.yaml --try regularization.weight=0.002 --try student.revive=0.1 --output models/sparse
 
     Prints dev measures, sparsity, and what presence and BM25 over word pieces give without training. Stopped at any
     point, the same command goes on.
     """
+    if dry_run:
+        for text in tries:
+            rehearse(leave_one_out.changed(config, text))
+    elif tries:
+        tried = leave_one_out.trials(config, tries, train_sparse)
+        best = leave_one_out.chosen(tried)
+        if is_main_process():
+            click.echo(f"{leave_one_out.told(tried)}\ntaken: {best.name}")
+        config = best.config
     trained = rehearse(config) if dry_run else train_sparse(config)
     # What needs no training is the same at the end.
     tell(config.output, trained, dry_run, width=40, without=tuple(f"start {baseline} nDCG" for baseline in BASELINES))

@@ -1,0 +1,111 @@
+"""Settings are chosen by sets that were left out: what each training sees, what counts, and what is trained at the end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+
+from tiny import tiny_beir  # noqa: E402
+from tiny_sparse import SMALL, configuration  # noqa: E402
+
+from opensearch_neural.errors import InputError  # noqa: E402
+from opensearch_neural.models.directory import read_osn_json  # noqa: E402
+from trainers.common.config import to_yaml  # noqa: E402
+from trainers.common.run_folder import Trained  # noqa: E402
+from trainers.data.sets import QuestionSet  # noqa: E402
+from trainers.sparse.leave_one_out import chosen, told, trials  # noqa: E402
+from trainers.sparse.settings import SparseConfig, StageSettings  # noqa: E402
+from trainers.sparse.train import sparse_command  # noqa: E402
+
+
+@pytest.fixture
+def config(tmp_path: Path, backbone: Path) -> SparseConfig:
+    sets = [QuestionSet(tiny_beir(tmp_path / name, seed=at)) for at, name in enumerate(("one", "two", "three"))]
+    return configuration(backbone, sets[0].path, tmp_path / "model", train=sets)
+
+
+def measured(value: float, bm25: float = 0.5) -> Trained:
+    """Of a student added to BM25: what counts is how far the sum lies above BM25, and not the student alone."""
+    return Trained(4, 4, {"nDCG@10": 0.9 - value, "BM25 + sparse nDCG@10": value, "BM25 nDCG@10": bm25})
+
+
+def test_each_set_is_measured_once_at_the_end_by_a_model_of_the_others(config: SparseConfig) -> None:
+    asked: list[SparseConfig] = []
+
+    def train(one: SparseConfig) -> Trained:
+        asked.append(one)
+        return measured(0.6)
+
+    before = StageSettings(train=[*config.train, QuestionSet(Path("docs.jsonl"), questions="title")])
+    config = replace(config, pretraining=before, selection=replace(config.selection, hold_back=0.5))
+    trials(config, ["training.steps=6"], train)
+    assert len(asked) == 6 and len({one.output for one in asked}) == 6
+    for at, one in enumerate(asked):
+        (left,) = one.dev
+        assert left == config.train[at % 3] and left in one.unseen
+        assert left not in one.train and len(one.train) == 2
+        assert one.pretraining is not None and left not in one.pretraining.train and len(one.pretraining.train) == 3
+        assert one.selection.hold_back is None and one.training.steps == one.training.evaluate_every == (
+            4 if at < 3 else 6
+        )
+        assert one.cache == config.folder
+
+
+def test_the_best_mean_gain_over_bm25_is_taken_and_of_equals_what_is_configured(config: SparseConfig) -> None:
+    values = {4: {"one": 0.6, "two": 0.5, "three": 0.5}, 6: {"one": 0.5, "two": 0.6, "three": 0.59}, 8: {}}
+
+    def train(one: SparseConfig) -> Trained:
+        return measured(values[one.training.steps].get(one.dev[0].title, 0.5))
+
+    tried = trials(config, ["training.steps=6", "training.steps=8; student.revive=0.1"], train)
+    assert [trial.mean for trial in tried] == pytest.approx([0.1 / 3, 0.19 / 3, 0.0])
+    best = chosen(tried)
+    assert best.name == "training.steps=6" and best.config == replace(
+        config, training=replace(config.training, steps=6)
+    )
+    assert tried[2].config.student == replace(config.student, revive=0.1)
+    assert "   6.33  training.steps=6  (one 0.00, two 10.00, three 9.00; above as configured on 2 of 3)" in told(tried)
+    values[6] = values[4]
+    assert chosen(trials(config, ["training.steps=6"], train)).name == "as configured"
+    based = replace(config, objective=replace(config.objective, base="bm25"))
+    (only,) = trials(based, [], lambda one: Trained(4, 4, {"nDCG@10": 0.8, "BM25 nDCG@10": 0.5}))
+    assert only.mean == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "tries", "words"),
+    [
+        ({"train": 1}, ["training.steps=6"], "takes several sets"),
+        ({"train": "twice"}, ["training.steps=6"], "takes several sets"),
+        ({}, ["training.step=6"], "step"),
+        ({}, ["train=[{path: one}]"], "must be the same for all"),
+        ({"student": replace(SMALL, queries="network", head="full")}, ["training.steps=6"], "no search adds a SPLADE"),
+    ],
+)
+def test_what_cannot_be_chosen_so_is_refused(config: SparseConfig, changes: dict, tries: list[str], words: str) -> None:
+    if changes.get("train") == 1:
+        changes = {"train": config.train[:1]}
+    elif changes.get("train") == "twice":
+        changes = {"train": config.train[:1] * 2}
+    with pytest.raises(InputError, match=words):
+        trials(replace(config, **changes), tries, lambda one: measured(0.6))
+
+
+def test_the_command_trains_on_all_sets_with_what_was_chosen_and_goes_on(config: SparseConfig, tmp_path: Path) -> None:
+    config = replace(config, train=config.train[:2])
+    file = tmp_path / "configuration.yaml"
+    file.write_text(to_yaml(config))
+    arguments = ["--config", str(file), "--try", "training.steps=2"]
+    ran = CliRunner().invoke(sparse_command, arguments, catch_exceptions=False)
+    assert ran.exit_code == 0, ran.output
+    made = read_osn_json(tmp_path / "model")
+    assert made is not None and len(made["training"]["train"]) == 2
+    taken = ran.output.split("taken: ")[1].splitlines()[0]
+    assert made["training"]["training"]["steps"] == {"as configured": 4, "training.steps=2": 2}[taken]
+    again = CliRunner().invoke(sparse_command, arguments, catch_exceptions=False)
+    assert again.output.split("points of", 1)[1] == ran.output.split("points of", 1)[1]

@@ -1,0 +1,129 @@
+"""Settings chosen for sets that training has not seen: each train set is left out in turn, and measures.
+
+    osn train sparse --config my.yaml --try regularization.weight=0.002 --try 'student.revive=0.1; training.steps=1800' \\
+        --output models/sparse
+
+A set's own held-back questions favour what fits that set's documents and judgements. Here the model that is measured on a
+set was trained on the others alone, and its last state counts, so that no choice within a training looks at the set either.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from opensearch_neural.errors import InputError
+from trainers.common.config import fingerprint, load_config, to_yaml
+from trainers.common.run_folder import Trained
+from trainers.common.schedules import FOLDER
+from trainers.data.sets import QuestionSet
+from trainers.sparse.dev_measures import BASELINES, SUM
+from trainers.sparse.settings import SparseConfig, StageSettings
+
+logger = logging.getLogger(__name__)
+
+AS_CONFIGURED = "as configured"
+MEASURE = "nDCG@10"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Settings, and what they came to on every set left out."""
+
+    name: str
+    config: SparseConfig
+    gains: dict[str, float]
+    """{set: nDCG@10 of BM25 + sparse less that of BM25}"""
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.gains.values())
+
+
+def trials(config: SparseConfig, tries: Sequence[str], train: Callable[[SparseConfig], Trained]) -> list[Trial]:
+    """The configuration as it is, then with each of `tries`, "FIELD=VALUE; FIELD=VALUE".
+
+    Every set of `config.train` is left out once. Trainings lie in the output's own folder; finished ones are read, not
+    repeated. Raises InputError for a single train set, for two of one name, and for settings that are none.
+    """
+    names = [settings.title for settings in config.train]
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise InputError(
+            f"train names {', '.join(names)}: leaving one out takes several sets, each with a name of its own",
+            "add sets to train, or give name: to one of two",
+        )
+    if config.student.queries == "network":
+        raise InputError("what is chosen is the sum with BM25, and no search adds a SPLADE to it", "leave out --try")
+    wanted = {AS_CONFIGURED: config} | {text: changed(config, text) for text in tries}
+    for name, trial in wanted.items():
+        if name != AS_CONFIGURED and trial.train != config.train:
+            raise InputError(f"--try {name}: the sets that are left out must be the same for all", "leave out train")
+    return [Trial(name, trial, gains(trial, train)) for name, trial in wanted.items()]
+
+
+def changed(config: SparseConfig, text: str) -> SparseConfig:
+    """`config` with "FIELD=VALUE; FIELD=VALUE". Raises InputError for what does not fit."""
+    overrides = [part.strip() for part in text.split(";") if part.strip()]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "configuration.yaml"
+        file.write_text(to_yaml(config), encoding="utf-8")
+        try:
+            return load_config(SparseConfig, file, overrides)
+        except InputError as error:
+            raise InputError(error.message.replace("--set", "--try"), error.remedy) from None
+
+
+def gains(config: SparseConfig, train: Callable[[SparseConfig], Trained]) -> dict[str, float]:
+    """{set: what BM25 + sparse gains over BM25 on it, trained on the others}."""
+    found: dict[str, float] = {}
+    for left in config.train:
+        trained = train(leaving_out(config, left))
+        measures = trained.measures
+        both = measures.get(f"{SUM} {MEASURE}", measures[MEASURE])  # with a base, what is trained is the sum
+        found[left.title] = both - measures[f"{BASELINES[-1]} {MEASURE}"]
+        logger.info("without %s: %+.4f on it", left.title, found[left.title])
+    return found
+
+
+def leaving_out(config: SparseConfig, left: QuestionSet) -> SparseConfig:
+    """`config` trained on all sets but this one, and measured on it once, at the end."""
+
+    def others(stage: StageSettings) -> list[QuestionSet]:
+        return [settings for settings in stage.train if settings.path.resolve() != left.path.resolve()]
+
+    before = config.pretraining
+    if not others(config) or (before is not None and not others(before)):
+        raise InputError(f"without {left.title} there is nothing to train on", "add sets to train")
+    place = config.output / FOLDER / "leave-one-out" / fingerprint(replace(config, output=Path("output"), cache=None))
+    return replace(
+        config,
+        output=place / left.title,
+        cache=config.folder,
+        train=others(config),
+        pretraining=None if before is None else replace(before, train=others(before)),
+        dev=[left],
+        unseen=[*config.unseen, left],
+        selection=replace(config.selection, hold_back=None),
+        training=replace(config.training, evaluate_every=config.training.steps),
+    )
+
+
+def chosen(tried: Sequence[Trial]) -> Trial:
+    """The best in the mean over the sets; of equals the first, which is as configured."""
+    return max(tried, key=lambda trial: trial.mean)
+
+
+def told(tried: Sequence[Trial]) -> str:
+    """A line for each trial: its mean gain in points, each set's, and on how many sets it is above what is configured."""
+    sets = list(tried[0].gains)
+    lines = ["points of nDCG@10 that BM25 + sparse lies above BM25, on each set by a model that was not trained on it:"]
+    for trial in tried:
+        each = ", ".join(f"{name} {100 * trial.gains[name]:.2f}" for name in sets)
+        above = sum(trial.gains[name] > tried[0].gains[name] for name in sets)
+        note = "" if trial is tried[0] else f"; above {tried[0].name} on {above} of {len(sets)}"
+        lines.append(f"{100 * trial.mean:>7.2f}  {trial.name}  ({each}{note})")
+    return "\n".join(lines)
