@@ -86,6 +86,20 @@ TRAINED_WITH = {"with IDF": "training corpus", "without IDF": "no IDF"}
 PARTS = ("quality", "flops", "distillation", "high-idf-first")
 LAMBDAS = (0.0, 1e-3, 1e-2, 1e-1)
 STUDENT_STEPS, ABLATION_STEPS = 1500, 240
+FIRST_STAGES: dict[str, dict[str, Any]] = {
+    ENSEMBLE: {"teachers": ["MiniLM", "lexical"]},
+    "dense (MiniLM) alone": {"teachers": ["MiniLM"]},
+    "dense (MiniLM trained) alone": {"teachers": ["MiniLM trained"]},
+    "sparse (BM25 over word pieces) alone": {"teachers": ["lexical"]},
+    "dense pair": {"teachers": ["MiniLM", "MiniLM trained"]},
+    "ensemble, no normalization": {
+        "teachers": ["MiniLM", "lexical"],
+        "normalize_teachers": False,
+        "teacher_scale": 1.0,
+    },
+    "InfoNCE": {"teachers": [], "kl": 0.0, "info_nce": 1.0, "all_pairs": False},
+}
+"""{arm of part "distillation": what its first stage changes of the objective}."""
 RATIOS = (0.4, 0.6, 0.8)
 """Of the highest IDF, from which on a token is rare."""
 
@@ -155,26 +169,14 @@ def distillation(data: Path, work: Path, steps: int) -> RowsAndGoals:
     """
     from trainers.sparse.settings import SparseCandidates, StageSettings
 
-    dense = trained_dense(data, work)
-    arms: dict[str, dict[str, Any]] = {
-        ENSEMBLE: {"teachers": [START, "lexical"]},
-        "dense (MiniLM) alone": {"teachers": [START]},
-        "dense (MiniLM trained) alone": {"teachers": [dense]},
-        "sparse (BM25 over word pieces) alone": {"teachers": ["lexical"]},
-        "dense pair": {"teachers": [START, dense]},
-        "ensemble, no normalization": {
-            "teachers": [START, "lexical"],
-            "normalize_teachers": False,
-            "teacher_scale": 1.0,
-        },
-        "InfoNCE": {"teachers": [], "kl": 0.0, "info_nce": 1.0, "all_pairs": False},
-    }
+    teachers = {"MiniLM": START, "MiniLM trained": trained_dense(data, work), "lexical": "lexical"}
     models = {}
-    for engine, changes in arms.items():
+    for engine, changes in FIRST_STAGES.items():
+        taught_by = [teachers[name] for name in changes["teachers"]]
         base = ablation(data, work, f"distillation-{slug(engine)}", steps=steps // 2)
         before = StageSettings(
             train=base.train,
-            objective=replace(base.objective, **changes),
+            objective=replace(base.objective, **changes | {"teachers": taught_by}),
             candidates=SparseCandidates(negatives=1, depth=50, mine="bm25"),
             regularization=replace(base.regularization, weight=base.regularization.weight / 10),
             training=base.training,

@@ -21,6 +21,7 @@ from benchmarks.papers import inference_free_sparse_training as training  # noqa
 from benchmarks.papers.cluster_bm25 import Bm25Settings, best_settings, cluster_bm25  # noqa: E402
 from benchmarks.papers.inference_free_sparse import (  # noqa: E402
     ENSEMBLE,
+    FIRST_STAGES,
     STUDENT,
     SUM,
     distillation_goal,
@@ -65,6 +66,8 @@ def test_each_part_is_one_command_that_writes_its_result(
         "SMALL": ("one", "two"),
         "TESTED": ("one", "cranfield"),
         "LAMBDAS": (0.0, 1e-2),
+        # With both dense teachers, with BM25 beside one, and with none.
+        "FIRST_STAGES": {name: FIRST_STAGES[name] for name in (ENSEMBLE, "dense pair", "InfoNCE")},
         "WARM_UP_STEPS": 1,
         "DENSE_TEACHER_STEPS": 2,
         "CLAIMED": ("one", "two"),
