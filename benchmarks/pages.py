@@ -14,6 +14,8 @@ made it:
     <!-- quality-and-cost: NAME: MEASURE, MEASURE; LEVEL -->
                                               of the costs and facts these measures alone, the costs of levels like
                                               "20 clients" and of engines whose quality was measured too
+    <!-- kept-and-cost: NAME -->              ways to search by what they keep of the exact result and what they cost
+                                              under load, and the goals
     <!-- ratios: NAME -->                     a load test by its ratios to its baseline
     <!-- costs: NAME: MEASURE, MEASURE; MEASURE of NAME, NAME -->
                                               what engines cost by the first result, beside what the same engines found in
@@ -28,7 +30,18 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.render import COSTS, FACTS, arms, costs, gains, model_of, of_first_seed, quality_and_cost, ratios
+from benchmarks.render import (
+    COSTS,
+    FACTS,
+    arms,
+    costs,
+    gains,
+    kept_and_cost,
+    model_of,
+    of_first_seed,
+    quality_and_cost,
+    ratios,
+)
 from benchmarks.speed import encoding, encoding_page
 from opensearch_neural.evaluation.results import Row, Summary, read
 from opensearch_neural.evaluation.tables import result_table
@@ -39,7 +52,7 @@ README = Path(__file__).parent.parent / "README.md"
 PAGES = (README, *sorted((README.parent / "docs").rglob("*.md")))
 
 RENDERED = re.compile(
-    r"(<!-- (?P<what>table|goals|gains|arms|ratios|costs|quality-and-cost): "
+    r"(<!-- (?P<what>table|goals|gains|arms|ratios|costs|kept-and-cost|quality-and-cost): "
     r"(?P<name>[\w/-]+)(?:: (?P<measures>[^\n]+?))? -->\n).*?"
     r"(?P<end><!-- end -->)",
     re.DOTALL,
@@ -70,6 +83,8 @@ def rendered(what: str, summary: Summary, measures: str | None = None) -> str:
         parts.append(gains(summary.rows))
     elif what == "arms":
         parts.append(arms(summary.rows))
+    elif what == "kept-and-cost":
+        parts.append(kept_and_cost(summary.rows))
     if summary.goals:
         parts.append("\n".join(f"- {goal}" for goal in summary.goals))
     parts.append(f"`{summary.command}`")

@@ -1,8 +1,8 @@
 """Result rows as every table and page.
 
 Markdown, for a terminal, the README and docs/: all rows of results (`text`), or what a page shows of one (`gains`, `arms`,
-`ratios`, `costs`, `quality_and_cost`). HTML: one page of all results that needs nothing else (`page`), and the parts that
-other pages are made of (`document`, `html_table`, `figure`). SVG: the frame of a plot (`svg`).
+`ratios`, `costs`, `quality_and_cost`, `kept_and_cost`). HTML: one page of all results that needs nothing else (`page`), and
+the parts that other pages are made of (`document`, `html_table`, `figure`). SVG: the frame of a plot (`svg`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ COSTS = ("P50", "P99", "requests/s")
 """What `quality_and_cost` shows, likewise."""
 FACTS = ("bytes a document", "documents encoded a second", "active terms")
 """What it shows as it is, if there is any."""
+
+KEPT = ("score kept", "overlap@10", "nDCG@10", "bytes read, a document")
+"""What `kept_and_cost` shows beside them."""
 
 
 class WithInterval(Protocol):
@@ -219,6 +222,34 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
         ],
         (line(*of) for of in lines),
     )
+
+
+def kept_and_cost(rows: Sequence[Row]) -> str:
+    """For each number of documents a line for each way to search: what it keeps of the exact result, and what it costs.
+
+    Values are those of the sets "N documents"; ratios to the baseline those of "N documents, LEVEL".
+    """
+    ratios_ = [row for row in rows if row.kind == "ratio" and row.measure in COSTS]
+    sizes = list(dict.fromkeys(row.set.partition(" documents, ")[0] + " documents" for row in ratios_))
+    cost = {(row.set, row.engine, row.measure): row for row in ratios_}
+    value = {(row.set, row.engine, row.measure): row for row in rows if row.kind == "value"}
+    measures = [name for name in KEPT if any(row.measure == name for row in rows)]
+    parts = []
+    for size in sizes:
+        levels = list(dict.fromkeys(row.set for row in ratios_ if row.set.startswith(f"{size}, ")))
+        columns = [(level, measure) for level in levels for measure in COSTS]
+        engines = dict.fromkeys(row.engine for row in rows if row.set in (size, *levels))
+        heads = [f"{measure}, {level.removeprefix(f'{size}, ')}" for level, measure in columns]
+        lines = [
+            [
+                engine,
+                *(cell(value.get((size, engine, measure)), False) for measure in measures),
+                *(with_interval(cost.get((level, engine, measure))) for level, measure in columns),
+            ]
+            for engine in engines
+        ]
+        parts.append(table([size, *measures, *heads], lines))
+    return "\n\n".join(parts)
 
 
 def model_of(row: Row) -> str:

@@ -10,7 +10,8 @@ Of every request that began within the measured window these are taken, in micro
     latency   from its beginning (closed) or the moment it was due (open) to the answer's last byte
     late      how much later than due the generator began it (open; the rest of the wait is the server's doing)
     encode    query text → request body
-    service   request written → the answer's last byte, of which `took` is what the server says of itself
+    service   request written → the answer's last byte, of which `took` is what the server says of itself; where a second
+              request is made of the first one's answer, from the first to the last byte of the second answer
 
 A worker is a process with one event loop. The parent gives all of them the same moment to begin.
 """
@@ -36,7 +37,7 @@ from typing import Any, Literal
 import orjson
 
 from benchmarks.load.connection import Broken, Connection, Pool
-from benchmarks.load.workload import Workload, encoders, poisson, request_heads
+from benchmarks.load.workload import FollowUp, Workload, encoders, follow_ups, poisson, request_heads
 from opensearch_neural.errors import OsnError
 
 Mode = Literal["closed", "open"]
@@ -122,7 +123,9 @@ class _Block:
         heads: dict[str, bytes],
         queries: int,
         timeout: float,
+        follow: FollowUp | None = None,
     ) -> None:
+        self.follow = follow
         self.order = order
         self.pool = pool
         self.encode = encode
@@ -214,13 +217,19 @@ class _Block:
                     # Whoever waits has left by now; asking would only lengthen the queue.
                     self._failed("timeout", counts)
                     return True
-                answer = await self._send(connection, body)
+                answer = await self._send(connection, self.heads, body)
+                sent_ns = connection.sent_ns
+                failure, took, said = checked(answer.status, answer.body)
+                if self.follow is not None and failure is None:
+                    second = self.follow.body(position, answer.body)
+                    answer = await self._send(connection, self.follow.heads, second)
+                    failure, more, said = checked(answer.status, answer.body)
+                    took += more
             except Broken as broken:
                 self._failed(broken.kind, counts)
                 return broken.kind != "connection"
             finally:
                 self.pool.release(connection)
-            failure, took, said = checked(answer.status, answer.body)
             if failure is None and answer.received_ns - due_ns > self.timeout_ns:
                 failure = "timeout"  # it waited for a connection for a part of it
             self.answered_ns = answer.received_ns
@@ -234,15 +243,15 @@ class _Block:
                 self.part.latency.append((answer.received_ns - due_ns) // 1000)
                 self.part.late.append((begun_ns - due_ns) // 1000)
                 self.part.encode.append((encoded_ns - begun_ns) // 1000)
-                self.part.service.append((answer.received_ns - connection.sent_ns) // 1000)
+                self.part.service.append((answer.received_ns - sent_ns) // 1000)
                 self.part.took.append(took)
             return True
         finally:
             if counts:
                 self.unfinished -= 1
 
-    def _send(self, connection: Connection, body: bytes) -> asyncio.Future[Any]:
-        head = self.heads[connection.address.authority]
+    def _send(self, connection: Connection, heads: dict[str, bytes], body: bytes) -> asyncio.Future[Any]:
+        head = heads[connection.address.authority]
         return connection.send(b"%b%d\r\n\r\n%b" % (head, len(body), body))
 
     def _failed(self, kind: str, counts: bool) -> None:
@@ -257,6 +266,7 @@ async def _serve(workload: Workload, pipe: Any) -> None:
     """Run blocks as the parent orders them, until it closes the pipe."""
     encode = encoders(workload)
     heads = {variant.name: request_heads(workload, variant) for variant in workload.variants}
+    follow = follow_ups(workload)
     for position in range(min(20, len(workload.texts))):  # a first call is slow, and no user's
         for name in encode:
             encode[name](position)
@@ -271,7 +281,13 @@ async def _serve(workload: Workload, pipe: Any) -> None:
             if order is None:
                 return
             block = _Block(
-                order, pool, encode[order.variant], heads[order.variant], len(workload.texts), workload.target.timeout
+                order,
+                pool,
+                encode[order.variant],
+                heads[order.variant],
+                len(workload.texts),
+                workload.target.timeout,
+                follow.get(order.variant),
             )
             # A collection in the middle of a block would be measured as the server's.
             gc.disable()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.load.variants import TWO_PHASE, Variant, body_builder, tokens_of
-from benchmarks.load.workload import Workload
+from benchmarks.load.workload import Workload, follow_builder
 from opensearch_neural import multi_vector
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines import Engines
@@ -80,11 +80,11 @@ def nearness_rows(
             continue
         build = exact_builder(workload, wanted)
         if wanted not in exact:
-            exact[wanted] = _search_all(client, workload.index, build, queries, {})
+            exact[wanted] = search_all(client, workload.index, build, queries, {})
         best = {query: hits for query, hits in exact[wanted].items() if hits}
         asked = {query: queries[query] for query in best}
         pages = retrieve(client, workload, variant, asked, PAGE)
-        scores = _scores_of(client, workload.index, build, asked, pages)
+        scores = scores_of(client, workload.index, build, asked, pages)
         for measure, values in (
             (OVERLAP, [overlap(pages[query], hits) for query, hits in best.items()]),
             (SCORE_KEPT, [score_kept(scores[query], hits) for query, hits in best.items()]),
@@ -101,7 +101,7 @@ def score_kept(scores: Mapping[str, float], exact: Mapping[str, float], depth: i
     return sum(scores.values()) / sum(best) if sum(best) > 0 else 1.0
 
 
-def _scores_of(
+def scores_of(
     client: OpenSearch, index: str, build: Callable[[str], Body], queries: Mapping[str, str], pages: Run
 ) -> Run:
     """What the hits of each page score by the search that `build` makes; hits that it does not find score nothing."""
@@ -111,7 +111,7 @@ def _scores_of(
         body, page = build(text), {"ids": {"values": of_text[text]}}
         return {"size": PAGE, "query": {"bool": {"must": [body["query"]], "filter": [page]}}}
 
-    return _search_all(client, index, among, queries, {})
+    return search_all(client, index, among, queries, {})
 
 
 def exact_builder(workload: Workload, exact: Variant) -> Callable[[str], Body]:
@@ -145,10 +145,16 @@ def retrieve(client: OpenSearch, workload: Workload, variant: Variant, queries: 
     build = body_builder(replace(variant, size=size), workload.engines_of(variant))
     pipeline = workload.pipelines.get(variant.name)
     parameters = {"search_pipeline": pipeline} if pipeline else {}
-    return _search_all(client, workload.index_of(variant), build, queries, parameters)
+    follow = follow_builder(workload, replace(variant, size=size))
+    if variant.follow is None or follow is None:
+        return search_all(client, workload.index_of(variant), build, queries, parameters)
+    seconds = {}
+    for text in queries.values():
+        seconds[text] = follow(text, search(client, workload.index_of(variant), build(text), **parameters))
+    return search_all(client, variant.follow.index, seconds.__getitem__, queries, parameters)
 
 
-def _search_all(
+def search_all(
     client: OpenSearch,
     index: str,
     build: Callable[[str], Body],

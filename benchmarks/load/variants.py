@@ -25,9 +25,9 @@ Engines are those of `opensearch_neural.engines` and `two-phase`, neural-search'
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from opensearch_neural.engines import ENGINES, Engines
 from opensearch_neural.errors import ClusterError, InputError
@@ -86,6 +86,24 @@ PRESETS: dict[str, tuple[str, ...]] = {
 }
 
 
+class Bodies(Protocol):
+    """An experiment's own way to make request bodies; it goes to worker processes, so it is plain data."""
+
+    def builder(self, engines: Engines, page: Mapping[str, Any]) -> Callable[[str], Body]:
+        """From a query's text to its body; `page` is what the functions of `queries` take."""
+
+
+class Follow(Protocol):
+    """A second request, made of the answer to the first one; likewise plain data."""
+
+    @property
+    def index(self) -> str:
+        """Which it searches."""
+
+    def builder(self, engines: Engines, page: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], Body]:
+        """From a query's text and the first answer to the second body."""
+
+
 @dataclass(frozen=True)
 class Variant:
     """An engine and its options, which the module's text explains; None is the engine's own choice."""
@@ -110,6 +128,10 @@ class Variant:
     whole: bool = False
     """bm25-sparse: over all documents, without a window."""
 
+    bodies: Bodies | None = None
+    """Makes the bodies in the place of the engine, whose exact result they approach."""
+    follow: Follow | None = None
+
     @property
     def exact(self) -> Variant | None:
         """The search whose result this one approaches; None for one that is exact by its own measure."""
@@ -124,7 +146,7 @@ class Variant:
     @property
     def changes_hits(self) -> bool:
         """Whether an option other than an engine's own makes the result another."""
-        return any(value is not None for value in (self.keep, self.index))
+        return any(value is not None for value in (self.keep, self.index, self.bodies))
 
 
 def _number(kind: type, least: float) -> Callable[[str], Any]:
@@ -224,6 +246,8 @@ def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:
     engines.body_of(engine)  # before it is copied, so that all variants share one encoder
     chosen = replace(with_options(variant, engines), plugin=plugin)
     page = page_of(variant)
+    if variant.bodies is not None:
+        return variant.bodies.builder(chosen, page)
 
     return lambda text: chosen.body(engine, text, **page)
 
@@ -279,6 +303,7 @@ def spec_of(variant: Variant) -> str:
         value = getattr(variant, key.replace("-", "_"))
         if value != getattr(plain, key.replace("-", "_")):
             parts.append(f"{key}={'yes' if value is True else value}")
+    parts += [str(own) for own in (variant.bodies, variant.follow) if own is not None]
     return "+".join(parts)
 
 

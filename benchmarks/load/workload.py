@@ -14,12 +14,12 @@ import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
 
-from benchmarks.load.variants import Variant, body_builder, parameters, pipeline_body
+from benchmarks.load.variants import Variant, body_builder, page_of, parameters, pipeline_body
 from opensearch_neural.cluster.addresses import is_loopback
 from opensearch_neural.cluster.authentication import authorization, ssl_context
 from opensearch_neural.cluster.connect import connect
@@ -146,7 +146,10 @@ class Workload:
         return variant.index or self.index
 
     def engines_of(self, variant: Variant) -> Engines:
-        facts = self.indexes[self.index_of(variant)]
+        return self.engines(self.index_of(variant))
+
+    def engines(self, index: str) -> Engines:
+        facts = self.indexes[index]
         return Engines(
             facts.index,
             facts.meta,
@@ -200,6 +203,33 @@ def _encode(build: Callable[[str], Body], texts: tuple[str, ...]) -> Encode:
     return lambda position: orjson.dumps(build(texts[position]))
 
 
+class FollowUp(NamedTuple):
+    """How a second request is made of the answer to the first one."""
+
+    heads: dict[str, bytes]
+    body: Callable[[int, bytes], bytes]
+    """(position of a query, first answer) → request body."""
+
+
+def follow_ups(workload: Workload) -> dict[str, FollowUp]:
+    """{variant: its second request}, of those that have one."""
+
+    def made(variant: Variant) -> FollowUp:
+        build = follow_builder(workload, variant)
+        assert variant.follow is not None and build is not None
+        heads = request_heads(workload, replace(variant, index=variant.follow.index))
+        return FollowUp(heads, lambda at, answer: orjson.dumps(build(workload.texts[at], orjson.loads(answer))))
+
+    return {variant.name: made(variant) for variant in workload.variants if variant.follow is not None}
+
+
+def follow_builder(workload: Workload, variant: Variant) -> Callable[[str, Mapping[str, Any]], Body] | None:
+    """From a query's text and the first answer to the second body; None of a variant with one request."""
+    if variant.follow is None:
+        return None
+    return variant.follow.builder(workload.engines(variant.follow.index), page_of(variant))
+
+
 def request_heads(workload: Workload, variant: Variant) -> dict[str, bytes]:
     """{authority: request line and headers up to the value of Content-Length}; the body's length and body follow."""
     heads = {}
@@ -248,7 +278,8 @@ def prepare(
     if not texts:
         raise InputError("there are no queries to ask")
     indexes = {}
-    for name in dict.fromkeys([index, *(variant.index for variant in variants if variant.index)]):
+    others = [name for variant in variants for name in (variant.index, variant.follow and variant.follow.index) if name]
+    for name in dict.fromkeys([index, *others]):
         opened = open_engines(client, name, sparse=models.sparse if models else None)
         meta = opened.meta
         if meta.sparse and any(variant.engine == Bm25Sparse.name for variant in variants) and SCALE not in meta.extra:

@@ -1,0 +1,149 @@
+"""`osn bench large-sparse`: what makes searching by a large sparse model cheap.
+
+    osn bench large-sparse --model MODEL --data data/scifact --work work --record benchmarks/results/large_sparse
+
+MODEL is a sparse model whose documents have many terms; --vectors names a folder of `osn encode`, without which the corpus
+is encoded. Documents are drawn from the corpus as by `osn bench grow`, once for all indexes.
+
+An idea with a setting takes the cheapest that keeps 0.99 of the score, with the lower end of its interval, on train queries;
+neural-search's own processor does too. Then all arms are asked the test queries: for the score kept (the exact scores of the
+ten hits returned, over those of the exact ten), and under load in random turns. What takes long is kept in --work: the same
+command goes on.
+
+What it cannot show: drawn documents are near copies of real ones, so neighbours in the order by content are more alike than
+those of a real corpus of this size, and clustering and blocks gain more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from benchmarks.experiment import Part, Table, goal_of, paper_options, run_parts
+from benchmarks.grown.index import Growth
+from benchmarks.grown.scale import NODE
+from benchmarks.large_sparse.documents import Layout
+from benchmarks.large_sparse.measures import BM25, BYTES, LEAST_KEPT, NDCG, Experiment, documents, everything
+from benchmarks.load.command import NumberList
+from benchmarks.local_cluster import reachable
+from benchmarks.papers.cluster_bm25 import corpus_of
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.errors import InputError
+from opensearch_neural.evaluation.results import Goal, Row
+from opensearch_neural.queries import Rare
+
+MOST_COST = 1.1
+"""P99 in BM25's."""
+
+
+def goals(experiment: Experiment, rows: Sequence[Row]) -> list[Goal]:
+    """Of each size and level, the arm with the least P99 among those that keep enough."""
+    table = Table(rows)
+    made = []
+    for layout in experiment.layouts:
+        enough = {
+            row.engine: row.value
+            for row in rows
+            if (row.set, row.measure) == (documents(layout), "score kept") and row.value >= LEAST_KEPT
+        }
+        for clients in experiment.clients:
+            level = f"{documents(layout)}, {clients} client{'s' if clients > 1 else ''}"
+            ratios = {name: row.value for name in enough if (row := table.ratio(level, name, BM25, "P99"))}
+            words = f"P99 on {level}, in BM25's, at most, with {LEAST_KEPT:g} of the score kept"
+            best = min(ratios, key=ratios.__getitem__, default="")
+            value = f"{ratios[best]:.3f} ({best}, {enough[best]:.4f} kept)" if best else None
+            made.append(goal_of(words, MOST_COST, value, bool(best) and ratios[best] <= MOST_COST))
+    return made
+
+
+def shown(row: Row) -> bool:
+    return (row.kind == "ratio" and row.measure in ("P50", "P99", "requests/s")) or (
+        row.kind == "value" and row.measure in ("score kept", "overlap@10", NDCG, BYTES)
+    )
+
+
+def rules(texts: Sequence[str]) -> tuple[Rare, ...]:
+    try:
+        return tuple(map(Rare.parse, texts))
+    except ValueError as error:
+        raise InputError(f"--prune: {error}") from None
+
+
+@click.command("large-sparse")
+@click.option("--model", required=True, help="The sparse model: a folder, a hub id, or lexical.")
+@click.option("--vectors", type=click.Path(path_type=Path), default=None, help="A folder of `osn encode`.")
+@click.option("--documents", type=NumberList(int), default="100000", show_default=True, help="How many; a list.")
+@click.option(
+    "--prune",
+    multiple=True,
+    default=("count:64", "share:0.7", "share:0.85"),
+    show_default=True,
+    help="Which tokens of a document a pruned field holds: count:N, share:S or ratio:R; repeatable.",
+)
+@click.option(
+    "--clustered-prune",
+    multiple=True,
+    default=("share:0.7", "share:0.85"),
+    show_default=True,
+    help="The same, of the clustered index; repeatable.",
+)
+@click.option("--clients", type=NumberList(int), default="20", show_default=True, help="Clients at once.")
+@click.option("--minutes", type=float, default=8.0, show_default=True, help="The most that a load test may take.")
+@click.option("--requests", type=int, default=10_000, show_default=True, help="Of each arm; a P99 needs 10,000.")
+@click.option("--index", "prefix", default="osn-large-sparse", show_default=True, help="Indexes are called INDEX-….")
+@click.option("--heap", default="4g", show_default=True, help="Of the local node, if no cluster is named.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the documents drawn and their order.")
+@click.option("--keep-indexes", "keep", is_flag=True, help="Keep the indexes (and the local node).")
+@click.option("--i-own-this-cluster", "owned", is_flag=True, help="Put load on a cluster that is not on this machine.")
+@paper_options
+@connection_options
+def large_sparse(
+    connection: ConnectionSettings,
+    data: Path,
+    work: Path,
+    record: Path | None,
+    model: str,
+    vectors: Path | None,
+    documents: tuple[int, ...],
+    prune: tuple[str, ...],
+    clustered_prune: tuple[str, ...],
+    clients: tuple[int, ...],
+    minutes: float,
+    requests: int,
+    prefix: str,
+    heap: str,
+    seed: int,
+    keep: bool,
+    owned: bool,
+) -> None:
+    """What makes searching by a large sparse model cheap: cost and score kept of each idea, and of the best together.
+
+    Baselines, pruned documents, queries cut, clustered documents and blocks, in one table against BM25. --data is one BEIR
+    folder. An interrupted run goes on with the same command.
+
+    \b
+    osn bench large-sparse --model my-splade --data data/scifact --work work --record benchmarks/results/large_sparse
+    osn bench large-sparse --model my-splade --data data/scifact --work work --documents 100000,1000000
+    """
+    corpus = str(corpus_of(data))
+    layouts = [
+        Layout(
+            Growth(corpus, prefix, size, sparse=model, vectors=vectors, seed=seed).validate(),
+            rules(prune),
+            rules(clustered_prune),
+            work / str(size),
+        )
+        for size in sorted(set(documents))
+    ]
+    experiment = Experiment(data, tuple(layouts), model, clients, minutes, requests, connection, owned, keep)
+
+    def run() -> tuple[list[Row], list[Goal]]:
+        with reachable(connection, NODE, goes_on=True, keep=keep, heap=heap) as settings:
+            rows = everything(connect(settings=settings), settings, experiment)
+        return rows, goals(experiment, rows)
+
+    run_parts({"": Part("What makes a large sparse model cheap", run, [data], [seed], shown)}, record)

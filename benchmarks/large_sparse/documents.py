@@ -1,0 +1,329 @@
+"""The documents: drawn once, put in order by content, and written into indexes with pruned fields and into blocks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from benchmarks.experiment import kept
+from benchmarks.grown import field_bytes
+from benchmarks.grown.documents import DrawnVectors
+from benchmarks.grown.field_bytes import Alone
+from benchmarks.grown.index import Growth, resampler_of
+from benchmarks.load.run import RESAMPLED
+from benchmarks.load.server import index_facts
+from ingest.writing.bulk_actions import prepare
+from ingest.writing.short_weights import shortest
+from opensearch_neural.corpus.documents import Document
+from opensearch_neural.errors import ClusterError
+from opensearch_neural.files import write_json
+from opensearch_neural.index.mapping import index_body, rank_features
+from opensearch_neural.index.record import IndexMeta, read_record, write_record
+from opensearch_neural.index.segments import merge_segments
+from opensearch_neural.models.vectors import SparseVectors
+from opensearch_neural.queries import Rare
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+    from benchmarks.grown.documents import DrawnDocument
+
+logger = logging.getLogger(__name__)
+
+PLAIN, CLUSTERED, BLOCKS = "plain", "clustered", "blocks"
+DIMENSIONS = 64
+"""Of the random projection in which documents are compared when they are put in order."""
+ROUNDS = 8
+"""Of 2-means in each bisection."""
+LEAF = 16
+"""Documents that are not put in order any further."""
+LEAST_BLOCK, MOST_BLOCKS = 32, 4096
+"""Documents of a block, at least; blocks, at most, where that leaves blocks of this size."""
+BATCH = 500
+IN_FLIGHT = 4
+"""Bulk requests at once."""
+FIELD_SAMPLE = 2000
+"""Documents that are written field by field to see what each costs."""
+WHOLE = "large_sparse"
+"""In the record of an index that is complete: what it holds."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The indexes of one size, and the files beside them."""
+
+    growth: Growth
+    """What is drawn; its `index` is what the names of the indexes begin with."""
+    prunes: tuple[Rare, ...]
+    """Of the plain index, each a field."""
+    clustered_prunes: tuple[Rare, ...]
+    """Of the clustered index, likewise."""
+    folder: Path
+
+    def index(self, name: str) -> str:
+        return f"{self.growth.index}-{name}-{self.growth.documents}"
+
+    @property
+    def block(self) -> int:
+        """Documents of a block."""
+        return max(LEAST_BLOCK, self.growth.documents // MOST_BLOCKS)
+
+    @property
+    def frequencies(self) -> Path:
+        """{token: documents that hold it}."""
+        return self.folder / "frequencies.json"
+
+    @property
+    def table(self) -> Path:
+        """The blocks' largest weights, as a client holds them (`arms.BlockTable`)."""
+        return self.folder / "blocks.npz"
+
+    def described(self, name: str) -> dict[str, Any]:
+        fields = {
+            PLAIN: [str(rule) for rule in self.prunes],
+            CLUSTERED: [str(rule) for rule in self.clustered_prunes],
+            BLOCKS: [str(self.block)],
+        }
+        return {"index": name, "with": fields[name], **self.growth.described}
+
+
+def field_of(rule: Rare) -> str:
+    """The field of documents pruned so."""
+    return f"sparse_{rule.by}{rule.value:g}".replace(".", "_")
+
+
+# ------------------------------------------------ order
+
+
+def order_by_content(vectors: SparseVectors, query_weights: Mapping[str, float], seed: int) -> NDArray[np.int64]:
+    """(documents,): the documents in an order in which neighbours are alike.
+
+    Vectors, each token times its query weight, are projected at random (Johnson and Lindenstrauss) and halved by 2-means
+    again and again, at the median, so that halves are of one size. No judgement, and not what a document was drawn from, is
+    looked at.
+    """
+    generator = np.random.default_rng(seed)
+    projected = _projected(vectors, query_weights, generator)
+    return np.concatenate(list(_halves(np.arange(len(vectors)), projected, generator)))
+
+
+def _projected(vectors: SparseVectors, query_weights: Mapping[str, float], generator: np.random.Generator) -> Any:
+    """(documents, DIMENSIONS), of length 1; a document without tokens is 0."""
+    factors = np.array([query_weights.get(token, 1.0) for token in vectors.vocabulary], np.float32)
+    directions = generator.standard_normal((len(factors), DIMENSIONS)).astype(np.float32) * factors[:, None]
+    projected = np.zeros((len(vectors), DIMENSIONS), np.float32)
+    matrix = vectors.to_scipy()
+    for at in range(0, len(vectors), 10_000):
+        projected[at : at + 10_000] = matrix[at : at + 10_000] @ directions
+    lengths = np.linalg.norm(projected, axis=1, keepdims=True)
+    return projected / np.maximum(lengths, 1e-12)
+
+
+def _halves(rows: NDArray[np.int64], points: Any, generator: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    if len(rows) <= LEAF:
+        yield rows
+        return
+    own = points[rows]
+    one, other = own[generator.choice(len(rows), 2, replace=False)]
+    for _ in range(ROUNDS):
+        nearer = np.argsort(own @ (other - one), kind="stable")
+        first, second = nearer[: len(rows) // 2], nearer[len(rows) // 2 :]
+        one, other = own[first].mean(axis=0), own[second].mean(axis=0)
+    yield from _halves(rows[first], points, generator)
+    yield from _halves(rows[second], points, generator)
+
+
+def block_maxima(vectors: SparseVectors, order: NDArray[np.int64], size: int) -> SparseVectors:
+    """A row for each block of `size` neighbours in `order` (documents,): of each token the largest weight in the block."""
+    step = size * max(1, 50_000 // size)  # of so many documents at once, or a million would need all memory
+    parts = [_maxima(vectors.take(order[at : at + step]), size) for at in range(0, len(order), step)]
+    return SparseVectors.concat(parts, vectors.vocabulary)
+
+
+def _maxima(vectors: SparseVectors, size: int) -> SparseVectors:
+    blocks = np.repeat(np.arange(len(vectors)) // size, np.diff(vectors.indptr))
+    heaviest_first = np.lexsort((-vectors.weights, vectors.token_ids, blocks))  # within each token of each block
+    of = blocks[heaviest_first], vectors.token_ids[heaviest_first]
+    first = np.ones(len(heaviest_first), bool)
+    first[1:] = (of[0][1:] != of[0][:-1]) | (of[1][1:] != of[1][:-1])
+    largest = heaviest_first[first]
+    counts = np.bincount(blocks[largest], minlength=-(-len(vectors) // size))
+    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return SparseVectors(indptr, vectors.token_ids[largest], vectors.weights[largest], vectors.vocabulary)
+
+
+def write_table(file: Path, maxima: SparseVectors) -> None:
+    """By token its blocks and largest weights there, for a client to add up."""
+    by_token = maxima.to_scipy().tocsc()
+    part = file.with_name(f".{file.name}.npz")
+    np.savez(
+        part,
+        vocabulary=np.array(maxima.vocabulary),
+        indptr=by_token.indptr.astype(np.int64),
+        blocks=by_token.indices.astype(np.int32),
+        weights=by_token.data.astype(np.float32),
+    )
+    part.replace(file)
+
+
+# ------------------------------------------------ indexes
+
+
+def write_all(client: OpenSearch, layout: Layout, say: Callable[[str], object]) -> None:
+    """Write what is not whole yet: three indexes and the files. Raises ClusterError for what the cluster does not take."""
+    names = (PLAIN, CLUSTERED, BLOCKS)
+    lacking = [name for name in names if not _is_whole(client, layout, name)]
+    files = [layout.frequencies, layout.table, layout.folder / "bytes.json"]
+    if not lacking and all(file.exists() for file in files):
+        return
+    layout.folder.mkdir(parents=True, exist_ok=True)
+    say("drawing documents")
+    meta, resampler, vocabulary = resampler_of(layout.growth)
+    meta = replace(
+        meta,
+        forward_index=True,
+        extra={**meta.extra, RESAMPLED: {**layout.growth.described, "of": len(resampler.documents)}},
+    )
+    own = DrawnVectors(vocabulary)
+    kept(
+        layout.folder / "bytes.json",
+        lambda: _bytes(client, layout, meta, list(resampler.take(FIELD_SAMPLE)), vocabulary, resampler.query_weights),
+    )
+    documents = list(resampler.take(layout.growth.documents))
+    vectors = own.vectors(documents).sparse
+    assert vectors is not None
+    say("putting documents in order by content")
+    order = order_by_content(vectors, resampler.query_weights, layout.growth.seed)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    maxima = block_maxima(vectors, order, layout.block)
+    counts = np.bincount(vectors.token_ids, minlength=len(vocabulary))
+    write_json(layout.frequencies, {vocabulary[at]: int(counts[at]) for at in np.flatnonzero(counts)}, indent=None)
+    write_table(layout.table, maxima)
+    rules = {PLAIN: layout.prunes, CLUSTERED: layout.clustered_prunes, BLOCKS: ()}
+    for name in lacking:
+        say(f"writing {layout.index(name)}")
+        pruned = {field_of(rule): DrawnVectors(vocabulary, rule, resampler.query_weights) for rule in rules[name]}
+        _create(client, layout, name, meta, pruned)
+        if name == BLOCKS:
+            _bulk(client, layout.index(name), _block_sources(maxima))
+        else:
+            _bulk(client, layout.index(name), _sources(documents, own, meta, pruned, place, layout.block))
+        merge_segments(client, layout.index(name))
+        write_record(client, layout.index(name), meta.with_extra(**{WHOLE: layout.described(name)}))
+
+
+def remove_all(client: OpenSearch, layout: Layout) -> None:
+    for name in (PLAIN, CLUSTERED, BLOCKS):
+        client.indices.delete(index=layout.index(name), params={"ignore_unavailable": "true"})
+
+
+def _is_whole(client: OpenSearch, layout: Layout, name: str) -> bool:
+    wrote = read_record(client, layout.index(name))
+    return wrote is not None and wrote.extra.get(WHOLE) == layout.described(name)
+
+
+def _create(client: OpenSearch, layout: Layout, name: str, meta: IndexMeta, fields: Iterable[str]) -> None:
+    """Anew: an index that is not whole is deleted."""
+    settings = {"refresh_interval": "-1", **({"sort.field": "place"} if name == CLUSTERED else {})}
+    body = index_body(meta, replicas=0, settings=settings)
+    mapping = body["mappings"]
+    mapping["properties"] |= {field: {"type": "rank_features"} for field in fields}
+    mapping["properties"] |= {"place": {"type": "integer"}, "block": {"type": "integer"}}
+    mapping["_source"]["excludes"] += [*fields, "place", "block"]
+    client.indices.delete(index=layout.index(name), params={"ignore_unavailable": "true"})
+    client.indices.create(index=layout.index(name), body=body)
+
+
+def _sources(
+    documents: Sequence[DrawnDocument],
+    own: DrawnVectors,
+    meta: IndexMeta,
+    pruned: Mapping[str, DrawnVectors],
+    place: NDArray[np.int64],
+    block: int,
+) -> Iterator[list[bytes]]:
+    """Batches of the lines of a bulk request. pruned: {field: what gives its vectors}."""
+    for at in range(0, len(documents), BATCH):
+        drawn = documents[at : at + BATCH]
+        fields = {field: made for field, by in pruned.items() if (made := by.vectors(drawn).sparse) is not None}
+        batch = []
+        for row, document in enumerate(drawn):
+            number = int(place[at + row])
+            more = {field: _features(vectors, row) for field, vectors in fields.items()}
+            more_fields = {**document.fields, **more, "place": number, "block": number // block}
+            batch.append(replace(document, fields=more_fields))
+        actions = prepare(batch, own, meta).actions
+        yield [line for action in actions for line in (_head(action.id), action.source)]
+
+
+def _block_sources(maxima: SparseVectors) -> Iterator[list[bytes]]:
+    for at in range(0, len(maxima), BATCH):
+        numbers = range(at, min(at + BATCH, len(maxima)))
+        yield [
+            line
+            for number in numbers
+            for line in (_head(str(number)), orjson.dumps({"sparse": _features(maxima, number)}))
+        ]
+
+
+def _head(id_: str) -> bytes:
+    return orjson.dumps({"index": {"_id": id_}})
+
+
+def _features(vectors: SparseVectors, row: int) -> dict[str, float]:
+    start, end = vectors.indptr[row], vectors.indptr[row + 1]
+    ids, weights = vectors.token_ids[start:end].tolist(), shortest(vectors.weights[start:end]).tolist()
+    return rank_features({vectors.vocabulary[id_]: weight for id_, weight in zip(ids, weights, strict=True)})
+
+
+def _bulk(client: OpenSearch, index: str, batches: Iterator[list[bytes]]) -> None:
+    def send(lines: list[bytes]) -> None:
+        answer = client.bulk(index=index, body=b"\n".join(lines) + b"\n", params={"request_timeout": 300})
+        if answer["errors"]:
+            wrong = next(item["index"]["error"] for item in answer["items"] if "error" in item["index"])
+            raise ClusterError(f"the cluster did not take all documents of {index}: {wrong.get('reason')}")
+
+    with ThreadPoolExecutor(IN_FLIGHT) as pool:
+        under_way: list[Future[None]] = []
+        for lines in batches:
+            under_way.append(pool.submit(send, lines))
+            if len(under_way) > IN_FLIGHT:
+                under_way.pop(0).result()
+        for sent in under_way:
+            sent.result()
+
+
+# ------------------------------------------------ bytes
+
+
+def _bytes(
+    client: OpenSearch,
+    layout: Layout,
+    meta: IndexMeta,
+    sample: Sequence[Document],
+    vocabulary: list[str],
+    query_weights: Mapping[str, float],
+) -> dict[str, float]:
+    """{field: bytes a document}."""
+    others = {
+        field_of(rule): Alone("sparse", meta, DrawnVectors(vocabulary, rule, query_weights))
+        for rule in dict.fromkeys([*layout.prunes, *layout.clustered_prunes])
+    }
+    return field_bytes.bytes_by_field(client, meta, sample, DrawnVectors(vocabulary), others)
+
+
+def bytes_of(client: OpenSearch, layout: Layout) -> dict[str, float]:
+    """{field, or blocks, or the client's table: bytes a document}."""
+    fields: dict[str, float] = kept(layout.folder / "bytes.json", dict)
+    documents = layout.growth.documents
+    blocks = index_facts(client, layout.index(BLOCKS)).bytes / documents
+    return {**fields, BLOCKS: blocks, "table": layout.table.stat().st_size / documents}

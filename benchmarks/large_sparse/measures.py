@@ -1,0 +1,311 @@
+"""What is measured of each idea: tuned on train queries, then score kept, nDCG@10 and cost under load by test queries."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice, product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.experiment import kept, slug
+from benchmarks.large_sparse.arms import BestBlocks, ClientBlocks, DocumentsOfBlocks, Pruned
+from benchmarks.large_sparse.documents import (
+    BLOCKS,
+    CLUSTERED,
+    PLAIN,
+    Layout,
+    bytes_of,
+    field_of,
+    remove_all,
+    write_all,
+)
+from benchmarks.load import quality
+from benchmarks.load.variants import TWO_PHASE, Variant, parameters
+from benchmarks.load.workload import (
+    LoadTarget,
+    ModelChoice,
+    Workload,
+    allowed_target,
+    body_builders,
+    follow_builder,
+    prepare,
+    stored_pipelines,
+)
+from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.errors import ClusterError
+from opensearch_neural.evaluation import measures, result_rows
+from opensearch_neural.evaluation.overlap import PAGE
+from opensearch_neural.evaluation.results import Row
+from opensearch_neural.forward_index import FIELD as ROWS
+from opensearch_neural.queries import Rare
+from opensearch_neural.retrievers.opensearch import search
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+    from opensearch_neural.cluster.settings import ConnectionSettings
+
+logger = logging.getLogger(__name__)
+
+BM25 = "bm25"
+NDCG = "nDCG@10"
+BYTES = "bytes read, a document"
+"""Of the fields that a search reads, on disk; of blocks, their index or the client's table too."""
+LEAST_KEPT = 0.99
+WARM_UP = (40.0, 90.0)
+"""Seconds, at least and at most."""
+CEILING = 0.5
+"""Seconds in which the generator's own ceiling is measured, of each arm."""
+ROUNDS = 10
+"""Blocks of load of each arm."""
+TUNING_QUERIES = 100
+PASSES = 3
+"""In which each tuned setting is timed."""
+
+WINDOWS = (10, 15, 20, 30, 50)
+CUTS = (0.4, 0.6, 0.8, 0.9)
+PRUNE_RATIOS, EXPANSIONS = (0.2, 0.4, 0.6), (2.0, 3.0, 5.0)
+BLOCK_COUNTS = (10, 20, 40, 80, 160)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What the command was asked for."""
+
+    data: Path
+    layouts: tuple[Layout, ...]
+    """One for each number of documents."""
+    model: str
+    clients: tuple[int, ...]
+    minutes: float
+    requests: int
+    connection: ConnectionSettings
+    owned: bool
+    keep: bool
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to search, and the fields that it reads."""
+
+    variant: Variant
+    reads: tuple[str, ...]
+
+
+# ------------------------------------------------ arms
+
+
+def _pruned(
+    layout: Layout, label: str, rule: Rare | None, window: int | None, cut: float = 1.0, index: str = PLAIN
+) -> Arm:
+    field = "sparse" if rule is None else field_of(rule)
+    parts = [
+        label,
+        *([f"documents {rule}"] if rule is not None else ()),
+        *([f"query {cut:g}"] if cut < 1 else ()),
+        f"rows {window}" if window is not None else "as they are",
+    ]
+    bodies = Pruned(field, window, cut, layout.frequencies if cut < 1 else None)
+    variant = Variant(": ".join([parts[0], ", ".join(parts[1:])]), "sparse", index=layout.index(index), bodies=bodies)
+    return Arm(variant, (field, *([ROWS] if window is not None else ())))
+
+
+def fixed(layout: Layout) -> list[Arm]:
+    """The arms that have nothing to tune: baselines, documents pruned and searched as they are, the clustered index."""
+    clustered = layout.index(CLUSTERED)
+    return [
+        Arm(Variant(BM25, BM25), ("contents",)),
+        Arm(Variant("sparse", "sparse"), ("sparse",)),
+        Arm(Variant("high-idf-first", "high-idf-first"), ("sparse", ROWS)),
+        Arm(Variant("bm25-sparse", "bm25-sparse", window=30), ("contents", ROWS)),
+        Arm(Variant(TWO_PHASE, TWO_PHASE), ("sparse",)),
+        *(_pruned(layout, "pruned", rule, None) for rule in layout.prunes),
+        Arm(Variant("clustered: bm25", BM25, index=clustered), ("contents",)),
+        Arm(Variant("clustered: sparse", "sparse", index=clustered), ("sparse",)),
+        Arm(Variant("clustered: high-idf-first", "high-idf-first", index=clustered), ("sparse", ROWS)),
+    ]
+
+
+def tuned(layout: Layout) -> dict[str, list[Arm]]:
+    """{idea: the settings from which one is chosen}."""
+    documents = layout.index(CLUSTERED)
+
+    def two_phase(prune: float, expansion: float) -> Arm:
+        name = f"{TWO_PHASE}: prune {prune:g}, expansion {expansion:g}"
+        return Arm(Variant(name, TWO_PHASE, prune=prune, expansion=expansion), ("sparse",))
+
+    def blocks(count: int) -> Arm:
+        first, second = BestBlocks(count), DocumentsOfBlocks(documents)
+        name = f"blocks: {count} of {layout.block} documents, two requests"
+        index = layout.index(BLOCKS)
+        return Arm(Variant(name, "sparse", index=index, bodies=first, follow=second), ("sparse", BLOCKS))
+
+    def client_blocks(count: int) -> Arm:
+        name = f"blocks: {count} of {layout.block} documents, chosen by the client"
+        bodies = ClientBlocks(count, layout.table)
+        return Arm(Variant(name, "sparse", index=documents, bodies=bodies), ("sparse", "table"))
+
+    rules, ways = layout.clustered_prunes, (None, *WINDOWS)
+    return {
+        TWO_PHASE: [two_phase(*how) for how in product(PRUNE_RATIOS, EXPANSIONS)],
+        **{f"pruned {rule}": [_pruned(layout, "pruned", rule, window) for window in WINDOWS] for rule in layout.prunes},
+        "cut": [_pruned(layout, "cut", None, window, cut) for window in ways for cut in CUTS],
+        "blocks": [blocks(count) for count in BLOCK_COUNTS],
+        "client blocks": [client_blocks(count) for count in BLOCK_COUNTS],
+        "clustered and pruned": [
+            _pruned(layout, "clustered", rule, window, 1.0, CLUSTERED) for rule in rules for window in ways
+        ],
+        "clustered, pruned and cut": [
+            _pruned(layout, "clustered", rule, window, cut, CLUSTERED)
+            for rule in rules
+            for window in ways
+            for cut in CUTS
+        ],
+    }
+
+
+# ------------------------------------------------ tuning
+
+
+def chosen(
+    client: OpenSearch, target: LoadTarget, layout: Layout, model: ModelChoice, arms: Sequence[Arm], data: Path
+) -> dict[str, Any]:
+    """{"chosen": the name of the cheapest arm that keeps LEAST_KEPT of the score with the lower end of its interval, else of
+    that which keeps most; "settings": {name: what was measured of it}}, by train queries."""
+    from opensearch_neural.corpus.judgements import BeirData
+
+    split = "train" if (data / "qrels" / "train.tsv").exists() else "test"
+    texts = dict(islice(BeirData.load(data, split).queries.items(), TUNING_QUERIES))
+    variants = [arm.variant for arm in arms]
+    with translate_errors(), stored_pipelines(client, variants) as pipelines:
+        workload = prepare(client, target, layout.index(PLAIN), variants, list(texts.values()), model, pipelines)
+        rows = quality.nearness_rows(client, workload, texts, "train")
+        of_arm = {row.engine: row for row in rows if row.measure == quality.SCORE_KEPT}
+        enough = [each for each in variants if (of_arm[each.name].low or of_arm[each.name].value) >= LEAST_KEPT]
+        times = timed(client, workload, enough) if enough else {}
+    settings = {name: {"kept": row.value, "low": row.low, "ms": times.get(name)} for name, row in of_arm.items()}
+    best = min(times, key=times.__getitem__) if times else max(of_arm, key=lambda name: of_arm[name].value)
+    return {"chosen": best, "settings": settings}
+
+
+def timed(client: OpenSearch, workload: Workload, variants: Sequence[Variant]) -> dict[str, float]:
+    """{variant: milliseconds of a query}, asked one by one in turns: of each query the fastest of several passes."""
+    built = body_builders(workload, variants)
+    follow = {variant.name: follow_builder(workload, variant) for variant in variants}
+    fastest: dict[tuple[str, str], float] = {}
+    for _, text, variant in product(range(PASSES), workload.texts, variants):
+        began = time.perf_counter()
+        pipeline = parameters(workload.pipelines.get(variant.name))
+        answer = search(client, workload.index_of(variant), built[variant.name](text), **pipeline)
+        second = follow[variant.name]
+        if second is not None and variant.follow is not None:
+            search(client, variant.follow.index, second(text, answer), **pipeline)
+        spent = 1000 * (time.perf_counter() - began)
+        fastest[variant.name, text] = min(spent, fastest.get((variant.name, text), spent))
+    texts = dict.fromkeys(workload.texts)
+    return {each.name: sum(fastest[each.name, text] for text in texts) / len(texts) for each in variants}
+
+
+# ------------------------------------------------ rows
+
+
+def rows_of(client: OpenSearch, target: LoadTarget, experiment: Experiment, layout: Layout) -> list[Row]:
+    """All rows of one size: the set is the number of documents, and under load the clients too. Its indexes are deleted
+    unless they are to be kept. Raises ClusterError where the load test stopped."""
+
+    def measured() -> list[dict[str, Any]]:
+        with translate_errors():
+            write_all(client, layout, logger.info)
+            model = ModelChoice(sparse=None if experiment.model == "lexical" else experiment.model)
+            arms = fixed(layout)
+            for idea, settings in tuned(layout).items():
+                logger.info("choosing a setting of %s", idea)
+                file = layout.folder / "tuned" / f"{slug(idea)}.json"
+                choice = kept(file, partial(chosen, client, target, layout, model, settings, experiment.data))
+                arms += [arm for arm in settings if arm.variant.name == choice["chosen"]]
+            rows = quality_rows(client, target, experiment, layout, model, arms)
+            rows += cost_rows(client, target, experiment, layout, model, arms)
+        return [row.to_json() for row in rows]
+
+    made = kept(layout.folder / "rows.json", measured)
+    if not experiment.keep:
+        remove_all(client, layout)
+    return [Row(**row) for row in made]
+
+
+def documents(layout: Layout) -> str:
+    """The set of a size's rows."""
+    return f"{layout.growth.documents:,} documents"
+
+
+def quality_rows(
+    client: OpenSearch,
+    target: LoadTarget,
+    experiment: Experiment,
+    layout: Layout,
+    model: ModelChoice,
+    arms: Sequence[Arm],
+) -> list[Row]:
+    """The score kept and the overlap with the exact ten, nDCG@10 by the judgements of the real documents among those drawn,
+    and the bytes of what is read."""
+    from opensearch_neural.corpus.judgements import BeirData
+
+    judged = BeirData.load(experiment.data, "test")
+    variants = [arm.variant for arm in arms]
+    with stored_pipelines(client, variants) as pipelines:
+        texts = list(judged.queries.values())
+        workload = prepare(client, target, layout.index(PLAIN), variants, texts, model, pipelines)
+        logger.info("quality")
+        rows = quality.nearness_rows(client, workload, judged.queries, documents(layout))
+        found = {each.name: quality.retrieve(client, workload, each, judged.queries, PAGE) for each in variants}
+    ndcg = {name: measures.measure(run, judged.qrels, (NDCG,)) for name, run in found.items()}
+    rows += result_rows.rows(documents(layout), ndcg, baseline=None)
+    sizes = bytes_of(client, layout)
+    for arm in arms:
+        size = sum(sizes[part] for part in arm.reads)
+        rows.append(Row(documents(layout), arm.variant.name, BYTES, size, None, None, layout.growth.documents))
+    return rows
+
+
+def cost_rows(
+    client: OpenSearch,
+    target: LoadTarget,
+    experiment: Experiment,
+    layout: Layout,
+    model: ModelChoice,
+    arms: Iterable[Arm],
+) -> list[Row]:
+    """P50, P99 and throughput of all arms under load in random turns, also as ratios to BM25's in the plain index."""
+    from benchmarks.load import result
+    from benchmarks.load.command import queries_of, run
+    from benchmarks.load.measurement import LoadSettings
+    from benchmarks.load.phases import WarmupSettings
+
+    _, texts = queries_of(None, experiment.data, "test", None)
+    settings = LoadSettings(
+        clients=experiment.clients,
+        minutes=experiment.minutes,
+        requests=experiment.requests,
+        rounds=ROUNDS,
+        settle=0.3,
+        ceiling=CEILING,
+        warmup=WarmupSettings(*WARM_UP),
+        quality=False,
+    ).validate()
+    index = layout.index(PLAIN)
+    variants = [arm.variant for arm in arms]
+    measured = run(client, target, index, variants, texts, model, settings, None, layout.folder / "load", False)
+    if measured.partial:
+        raise ClusterError(f"the load test was interrupted: {measured.partial}", "the same command goes on")
+    for incident in measured.incidents:
+        logger.warning("%s", incident)
+    return [replace(row, set=row.set.replace(index, documents(layout))) for row in result.rows(measured)]
+
+
+def everything(client: OpenSearch, settings: ConnectionSettings, experiment: Experiment) -> list[Row]:
+    target = allowed_target(settings, owned=experiment.owned)
+    return [row for layout in experiment.layouts for row in rows_of(client, target, experiment, layout)]

@@ -1,0 +1,81 @@
+"""The whole table from one command: every idea searched on a real cluster, tuned, measured under load, and resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.large_sparse import measures
+from benchmarks.large_sparse.arms import DocumentsOfBlocks
+from benchmarks.large_sparse.command import large_sparse
+from benchmarks.pages import rendered
+from opensearch_neural.evaluation.results import read
+from opensearch_neural.index import segments
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+
+@pytest.mark.cluster
+def test_one_command_measures_every_idea_and_goes_on_where_it_stopped(
+    client: OpenSearch,
+    cluster_url: str,
+    corpus: Path,
+    index_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)
+    quick: dict[str, object] = {"WINDOWS": (10, 500), "CUTS": (0.5,), "PRUNE_RATIOS": (0.4,), "EXPANSIONS": (2.0,)}
+    quick |= {"BLOCK_COUNTS": (1, 19), "TUNING_QUERIES": 10, "PASSES": 1}
+    quick |= {"WARM_UP": (0.1, 0.1), "CEILING": 0.1, "ROUNDS": 1}
+    for name, value in quick.items():
+        monkeypatch.setattr(measures, name, value)
+    arguments = [
+        "--url", cluster_url, "--model", "lexical", "--data", str(corpus), "--work", str(tmp_path / "work"),
+        "--record", str(tmp_path / "record"), "--documents", "600", "--index", index_name, "--clients", "2",
+        "--requests", "20", "--minutes", "1", "--prune", "count:5", "--clustered-prune", "count:9",
+    ]  # fmt: skip
+
+    # The second request of the blocks fails once: the command stops, and what was written and tuned before stays.
+    broken = pytest.MonkeyPatch()
+    broken.setattr(DocumentsOfBlocks, "builder", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        CliRunner().invoke(large_sparse, [*arguments, "--keep-indexes"], catch_exceptions=False)
+    broken.undo()
+    written = client.indices.get_settings(index=f"{index_name}-*")
+    assert len(written) == 3
+    uuids = {name: each["settings"]["index"]["uuid"] for name, each in written.items()}
+
+    done = CliRunner().invoke(large_sparse, [*arguments, "--keep-indexes"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    again = client.indices.get_settings(index=f"{index_name}-*")
+    assert {name: each["settings"]["index"]["uuid"] for name, each in again.items()} == uuids, (
+        "an index was written anew"
+    )
+
+    summary = read(tmp_path / "record")
+    kept = {row.engine: row.value for row in summary.rows if row.measure == "score kept"}
+    # What is exact: the whole query in the clustered index, all that is found rescored, every block searched.
+    for idea in ("clustered: sparse", "blocks: 19 of 32 documents, two requests",
+                 "blocks: 19 of 32 documents, chosen by the client"):  # fmt: skip
+        assert kept[idea] == pytest.approx(1.0, abs=1e-5), idea
+    # What a pruned document has lost it is not found by, but it is rescored by.
+    as_they_are, rescored = (kept[f"pruned: documents count:5, {how}"] for how in ("as they are", "rows 500"))
+    assert as_they_are < rescored < 0.99
+    for measure in ("nDCG@10", "bytes read, a document"):
+        of = {row.engine: row.value for row in summary.rows if row.measure == measure and row.kind == "value"}
+        assert kept.keys() | {"bm25"} == of.keys() and all(value > 0 for value in of.values()), measure
+    loaded = {row.engine for row in summary.rows if (row.set, row.kind) == ("600 documents, 2 clients", "ratio")}
+    assert loaded == kept.keys(), "an idea was not put under load"
+    assert not any(row.value for row in summary.rows if row.measure == "failed")
+    assert ["P99 on 600 documents, 2 clients" in goal.goal for goal in summary.goals] == [True]
+    page = rendered("kept-and-cost", summary)
+    assert "| 600 documents" in page and "clustered: sparse" in page and "P99 on 600 documents" in page
+
+    assert CliRunner().invoke(large_sparse, arguments, catch_exceptions=False).exit_code == 0
+    assert read(tmp_path / "record").rows == summary.rows, "what is kept is measured again"
+    assert not client.indices.get(index=f"{index_name}-*")

@@ -1,0 +1,92 @@
+"""Order by content, blocks, pruning: what the indexes of large-sparse are made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.grown.documents import pruned
+from benchmarks.large_sparse.arms import BlockTable, cut_tokens
+from benchmarks.large_sparse.documents import block_maxima, order_by_content, write_table
+from opensearch_neural.models.vectors import SparseVectors
+from opensearch_neural.queries import Rare, rare_tokens
+
+VOCABULARY = [f"t{at}" for at in range(40)]
+ROW = st.dictionaries(st.integers(0, 39), st.floats(0.125, 4, width=16), max_size=12)
+
+
+def vectors_of(rows: list[dict[int, float]]) -> SparseVectors:
+    indptr = np.cumsum([0, *map(len, rows)]).astype(np.int64)
+    ids = np.array([id_ for row in rows for id_ in row], np.int32)
+    weights = np.array([weight for row in rows for weight in row.values()], np.float32)
+    return SparseVectors(indptr, ids, weights, VOCABULARY)
+
+
+@given(st.lists(ROW, min_size=1, max_size=6), st.sampled_from(["count:3", "share:0.7", "ratio:0.5"]))
+def test_documents_are_pruned_as_queries_are(rows: list[dict[int, float]], text: str) -> None:
+    rule, weights = Rare.parse(text), {token: 1.0 + at % 3 for at, token in enumerate(VOCABULARY)}
+    vectors = vectors_of(rows)
+    kept = pruned(vectors, rule, weights)
+    for at in range(len(rows)):
+        row = vectors.row(at)
+        added = {token: weight * weights[token] for token, weight in row.items()}
+        expected = rare_tokens(added, rule)
+        # Of tokens that add the same, which one is kept is chance.
+        assert sorted(added[token] for token in kept.row(at)) == sorted(expected.values())
+        assert kept.row(at).items() <= row.items()
+
+
+def test_documents_of_one_topic_become_neighbours() -> None:
+    generator = np.random.default_rng(3)
+    topics = generator.permutation(np.repeat(np.arange(4), 32))
+    rows = [
+        {int(token): 1.0 for token in 10 * topic + generator.choice(10, 6, replace=False)} for topic in topics.tolist()
+    ]
+    order = order_by_content(vectors_of(rows), {}, seed=0)
+    assert sorted(order.tolist()) == list(range(128))
+    changes = int((np.diff(topics[order]) != 0).sum())
+    assert changes <= 12 < int((np.diff(topics) != 0).sum()), "topics do not lie together"
+
+
+@given(st.lists(ROW, min_size=1, max_size=9), st.integers(1, 4))
+def test_a_block_has_the_largest_weight_of_each_token_of_its_documents(rows: list[dict[int, float]], size: int) -> None:
+    order = np.arange(len(rows))[::-1]
+    maxima = block_maxima(vectors_of(rows), order, size)
+    assert len(maxima) == -(-len(rows) // size)
+    for block in range(len(maxima)):
+        expected: dict[str, float] = {}
+        for at in order[block * size : (block + 1) * size]:
+            for id_, weight in rows[at].items():
+                expected[VOCABULARY[id_]] = max(weight, expected.get(VOCABULARY[id_], 0.0))
+        assert maxima.row(block) == expected
+
+
+def test_the_client_chooses_the_blocks_with_the_highest_sums(tmp_path: Path) -> None:
+    maxima = vectors_of([{0: 1.0, 1: 1.0}, {0: 3.0}, {2: 9.0}, {1: 1.5, 0: 2.0}])
+    write_table(tmp_path / "blocks.npz", maxima)
+    table = BlockTable(tmp_path / "blocks.npz")
+    query = {"t0": 1.0, "t1": 2.0, "unknown": 5.0}  # sums: 3, 3, 0, 5
+    assert table.best(query, 1) == [3]
+    assert sorted(table.best(query, 4)) == [0, 1, 3], "a block without any of the tokens is not asked"
+    assert table.best({"unknown": 1.0}, 2) == []
+
+
+def test_a_cut_leaves_out_what_is_frequent_and_light() -> None:
+    tokens, frequencies = {"rare": 4.0, "common": 1.0, "heavy": 3.0}, {"rare": 10, "common": 900, "heavy": 90}
+    assert cut_tokens(tokens, frequencies, 0.5) == {"rare": 4.0, "heavy": 3.0}
+    assert cut_tokens(tokens, frequencies, 0.05) == {"rare": 4.0}
+    assert cut_tokens(tokens, frequencies, 0.0) == {"rare": 4.0}, "one token is searched at least"
+    assert cut_tokens({**tokens, "nowhere": 9.0}, frequencies, 1.0) == tokens, "no document holds it"
+    assert cut_tokens({}, frequencies, 0.5) == {}
+
+
+def test_a_rule_that_cannot_be_read_is_named() -> None:
+    from benchmarks.large_sparse.command import rules
+    from opensearch_neural.errors import InputError
+
+    with pytest.raises(InputError, match="--prune: 'half'"):
+        rules(["half"])
