@@ -217,6 +217,8 @@ def write_all(client: OpenSearch, layout: Layout, say: Callable[[str], object]) 
             _bulk(client, layout.index(name), _block_sources(maxima))
         else:
             _bulk(client, layout.index(name), _sources(documents, own, meta, pruned, place, layout.block))
+    for name in lacking:  # all of them written first: a merge waits until OpenSearch lets go of what it keeps
+        say(f"merging {layout.index(name)}")
         merge_segments(client, layout.index(name))
         write_record(client, layout.index(name), meta.with_extra(**{WHOLE: layout.described(name)}))
 

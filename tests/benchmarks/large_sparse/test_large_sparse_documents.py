@@ -90,3 +90,27 @@ def test_a_rule_that_cannot_be_read_is_named() -> None:
 
     with pytest.raises(InputError, match="--prune: 'half'"):
         rules(["half"])
+
+
+def test_the_goal_asks_the_cheapest_of_those_that_keep_enough_of_the_sparse_score(tmp_path: Path) -> None:
+    from benchmarks.grown.index import Growth
+    from benchmarks.large_sparse.command import goals
+    from benchmarks.large_sparse.documents import Layout
+    from benchmarks.large_sparse.measures import Experiment
+    from opensearch_neural.evaluation.results import Row
+
+    layout = Layout(Growth("corpus", "docs", 1000), (), (), tmp_path)
+    asked = (tmp_path, (layout,), "model", (20,), 1.0, 10, None, False, False)
+    experiment = Experiment(*asked)  # type: ignore[arg-type]
+
+    def rows(name: str, kept: float, p99: float) -> list[Row]:
+        ratio = Row("1,000 documents, 20 clients", name, "P99", p99, None, None, 9, kind="ratio", baseline="bm25")
+        return [Row("1,000 documents", name, "score kept", kept, None, None, 9), ratio]
+
+    measured = [*rows("bm25-sparse", 1.0, 0.8), *rows("fast", 0.98, 0.9), *rows("good", 0.995, 1.05)]
+    (met,) = goals(experiment, [*measured, *rows("exact", 1.0, 1.2)])
+    assert met.met and met.value == "1.050 (good, 0.9950 kept)"
+    (missed,) = goals(experiment, [*rows("fast", 0.98, 0.9), *rows("exact", 1.0, 1.2)])
+    assert not missed.met and missed.value == "1.200 (exact, 1.0000 kept)"
+    (unknown,) = goals(experiment, rows("fast", 0.98, 0.9))
+    assert not unknown.met and unknown.value is None
