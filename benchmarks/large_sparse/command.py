@@ -21,7 +21,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.experiment import Part, Table, goal_of, paper_options, run_parts
+from benchmarks.experiment import PaperPart, Table, goal_of, run_parts, work_options
 from benchmarks.grown.index import Growth
 from benchmarks.grown.scale import NODE
 from benchmarks.large_sparse.documents import Layout
@@ -32,9 +32,8 @@ from benchmarks.papers.cluster_bm25 import corpus_of
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
-from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Goal, Row
-from opensearch_neural.queries import Rare
+from opensearch_neural.models.pruning import Pruning
 
 MOST_COST = 1.1
 """P99 in BM25's."""
@@ -68,28 +67,22 @@ def shown(row: Row) -> bool:
     )
 
 
-def rules(texts: Sequence[str]) -> tuple[Rare, ...]:
-    try:
-        return tuple(map(Rare.parse, texts))
-    except ValueError as error:
-        raise InputError(f"--prune: {error}") from None
-
-
 @click.command("large-sparse")
 @click.option("--model", required=True, help="The sparse model: a folder, a hub id, or lexical.")
+@click.option("--data", required=True, type=click.Path(path_type=Path, exists=True), help="A BEIR folder.")
 @click.option("--vectors", type=click.Path(path_type=Path), default=None, help="A folder of `osn encode`.")
 @click.option("--documents", type=NumberList(int), default="100000", show_default=True, help="How many; a list.")
 @click.option(
     "--prune",
     multiple=True,
-    default=("share:0.7", "share:0.85"),
+    default=("alpha_mass:0.7", "alpha_mass:0.85"),
     show_default=True,
-    help="Which tokens of a document a pruned field holds: count:N, share:S or ratio:R; repeatable.",
+    help="Which tokens of a document a pruned field holds, as for `osn bench grow`; repeatable.",
 )
 @click.option(
     "--clustered-prune",
     multiple=True,
-    default=("share:0.7", "share:0.85"),
+    default=("alpha_mass:0.7", "alpha_mass:0.85"),
     show_default=True,
     help="The same, of the clustered index; repeatable.",
 )
@@ -101,7 +94,7 @@ def rules(texts: Sequence[str]) -> tuple[Rare, ...]:
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the documents drawn and their order.")
 @click.option("--keep-indexes", "keep", is_flag=True, help="Keep the indexes (and the local node).")
 @click.option("--i-own-this-cluster", "owned", is_flag=True, help="Put load on a cluster that is not on this machine.")
-@paper_options
+@work_options
 @connection_options
 def large_sparse(
     connection: ConnectionSettings,
@@ -135,8 +128,8 @@ def large_sparse(
     layouts = [
         Layout(
             Growth(corpus, prefix, size, sparse=model, vectors=vectors, seed=seed).validate(),
-            rules(prune),
-            rules(clustered_prune),
+            tuple(map(Pruning.parse, prune)),
+            tuple(map(Pruning.parse, clustered_prune)),
             work / str(size),
         )
         for size in sorted(set(documents))
@@ -148,4 +141,4 @@ def large_sparse(
             rows = everything(connect(settings=settings), settings, experiment)
         return rows, goals(experiment, rows)
 
-    run_parts({"": Part("What makes a large sparse model cheap", run, [data], [seed], shown)}, record)
+    run_parts({"": PaperPart("What makes a large sparse model cheap", run, [data], [seed], shown)}, record)

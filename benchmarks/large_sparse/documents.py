@@ -28,8 +28,8 @@ from opensearch_neural.files import write_json
 from opensearch_neural.index.mapping import index_body, rank_features
 from opensearch_neural.index.record import IndexMeta, read_record, write_record
 from opensearch_neural.index.segments import merge_segments
+from opensearch_neural.models.pruning import Pruning
 from opensearch_neural.models.vectors import SparseVectors
-from opensearch_neural.queries import Rare
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -62,9 +62,9 @@ class Layout:
 
     growth: Growth
     """What is drawn; its `index` is what the names of the indexes begin with."""
-    prunes: tuple[Rare, ...]
+    prunes: tuple[Pruning, ...]
     """Of the plain index, each a field."""
-    clustered_prunes: tuple[Rare, ...]
+    clustered_prunes: tuple[Pruning, ...]
     """Of the clustered index, likewise."""
     folder: Path
 
@@ -95,9 +95,9 @@ class Layout:
         return {"index": name, "with": fields[name], **self.growth.described}
 
 
-def field_of(rule: Rare) -> str:
+def field_of(rule: Pruning) -> str:
     """The field of documents pruned so."""
-    return f"sparse_{rule.by}{rule.value:g}".replace(".", "_")
+    return f"sparse_{rule.type}{rule.value:g}".replace(".", "_")
 
 
 # ------------------------------------------------ order

@@ -41,7 +41,7 @@ from opensearch_neural.evaluation import measures, result_rows
 from opensearch_neural.evaluation.overlap import PAGE
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.forward_index import FIELD as ROWS
-from opensearch_neural.queries import Rare
+from opensearch_neural.models.pruning import Pruning
 from opensearch_neural.retrievers.opensearch import search
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Arm:
 
 
 def _pruned(
-    layout: Layout, label: str, rule: Rare | None, window: int | None, cut: float = 1.0, index: str = PLAIN
+    layout: Layout, label: str, rule: Pruning | None, window: int | None, cut: float = 1.0, index: str = PLAIN
 ) -> Arm:
     field = "sparse" if rule is None else field_of(rule)
     parts = [

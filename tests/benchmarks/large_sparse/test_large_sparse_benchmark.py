@@ -37,7 +37,7 @@ def test_one_command_measures_every_idea_and_goes_on_where_it_stopped(
     arguments = [
         "--url", cluster_url, "--model", "lexical", "--data", str(corpus), "--work", str(tmp_path / "work"),
         "--record", str(tmp_path / "record"), "--documents", "600", "--index", index_name, "--clients", "2",
-        "--requests", "20", "--minutes", "1", "--prune", "count:5", "--clustered-prune", "count:9",
+        "--requests", "20", "--minutes", "1", "--prune", "top_k:5", "--clustered-prune", "top_k:9",
     ]  # fmt: skip
 
     # The second request of the blocks fails once: the command stops, and what was written and tuned before stays.
@@ -64,7 +64,7 @@ def test_one_command_measures_every_idea_and_goes_on_where_it_stopped(
                  "blocks: 19 of 32 documents, chosen by the client"):  # fmt: skip
         assert kept[idea] == pytest.approx(1.0, abs=1e-5), idea
     # What a pruned document has lost it is not found by, but it is rescored by.
-    as_they_are, rescored = (kept[f"pruned: documents count:5, {how}"] for how in ("as they are", "rows 500"))
+    as_they_are, rescored = (kept[f"pruned: documents top_k:5, {how}"] for how in ("as they are", "rows 500"))
     assert as_they_are < rescored < 0.99
     exact = {"bm25", "sparse", "clustered: bm25"}
     assert not exact & kept.keys()

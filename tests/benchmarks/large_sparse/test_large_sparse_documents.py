@@ -1,19 +1,16 @@
-"""Order by content, blocks, pruning: what the indexes of large-sparse are made of."""
+"""Order by content, blocks, cuts: what the indexes of large-sparse are made of."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.grown.documents import pruned
 from benchmarks.large_sparse.arms import BlockTable, cut_tokens
 from benchmarks.large_sparse.documents import block_maxima, order_by_content, write_table
 from opensearch_neural.models.vectors import SparseVectors
-from opensearch_neural.queries import Rare, rare_tokens
 
 VOCABULARY = [f"t{at}" for at in range(40)]
 ROW = st.dictionaries(st.integers(0, 39), st.floats(0.125, 4, width=16), max_size=12)
@@ -24,20 +21,6 @@ def vectors_of(rows: list[dict[int, float]]) -> SparseVectors:
     ids = np.array([id_ for row in rows for id_ in row], np.int32)
     weights = np.array([weight for row in rows for weight in row.values()], np.float32)
     return SparseVectors(indptr, ids, weights, VOCABULARY)
-
-
-@given(st.lists(ROW, min_size=1, max_size=6), st.sampled_from(["count:3", "share:0.7", "ratio:0.5"]))
-def test_documents_are_pruned_as_queries_are(rows: list[dict[int, float]], text: str) -> None:
-    rule, weights = Rare.parse(text), {token: 1.0 + at % 3 for at, token in enumerate(VOCABULARY)}
-    vectors = vectors_of(rows)
-    kept = pruned(vectors, rule, weights)
-    for at in range(len(rows)):
-        row = vectors.row(at)
-        added = {token: weight * weights[token] for token, weight in row.items()}
-        expected = rare_tokens(added, rule)
-        # Of tokens that add the same, which one is kept is chance.
-        assert sorted(added[token] for token in kept.row(at)) == sorted(expected.values())
-        assert kept.row(at).items() <= row.items()
 
 
 def test_documents_of_one_topic_become_neighbours() -> None:
@@ -82,14 +65,6 @@ def test_a_cut_leaves_out_what_is_frequent_and_light() -> None:
     assert cut_tokens(tokens, frequencies, 0.0) == {"rare": 4.0}, "one token is searched at least"
     assert cut_tokens({**tokens, "nowhere": 9.0}, frequencies, 1.0) == tokens, "no document holds it"
     assert cut_tokens({}, frequencies, 0.5) == {}
-
-
-def test_a_rule_that_cannot_be_read_is_named() -> None:
-    from benchmarks.large_sparse.command import rules
-    from opensearch_neural.errors import InputError
-
-    with pytest.raises(InputError, match="--prune: 'half'"):
-        rules(["half"])
 
 
 def test_the_goal_asks_the_cheapest_of_those_that_keep_enough_of_the_sparse_score(tmp_path: Path) -> None:
