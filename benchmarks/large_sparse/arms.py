@@ -35,7 +35,8 @@ def cut_tokens(tokens: Mapping[str, float], frequencies: Mapping[str, int], shar
     def cost(token: str) -> int:
         return frequencies.get(token, 0)
 
-    budget, spent, chosen = share * sum(map(cost, tokens)), 0, set()
+    budget, spent = share * sum(map(cost, tokens)), 0
+    chosen: set[str] = set()
     held = filter(cost, tokens)
     for token in sorted(held, key=lambda token: tokens[token] ** 2 / cost(token), reverse=True):
         if not chosen or spent + cost(token) <= budget:

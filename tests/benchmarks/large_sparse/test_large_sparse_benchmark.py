@@ -31,7 +31,7 @@ def test_one_command_measures_every_idea_and_goes_on_where_it_stopped(
     monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)
     quick: dict[str, object] = {"WINDOWS": (10, 500), "CUTS": (0.5,), "PRUNE_RATIOS": (0.4,), "EXPANSIONS": (2.0,)}
     quick |= {"BLOCK_COUNTS": (1, 19), "TUNING_QUERIES": 10, "PASSES": 1}
-    quick |= {"WARM_UP": (0.1, 0.1), "CEILING": 0.1, "ROUNDS": 1}
+    quick |= {"WARM_UP": (0.1, 0.1), "CEILING": 0.1, "ROUNDS": 2}
     for name, value in quick.items():
         monkeypatch.setattr(measures, name, value)
     arguments = [
