@@ -5,13 +5,15 @@
 
 The load benchmark's large indexes are drawn from real documents, to which judgements do not carry over; so the quality of
 the settings whose cost it measures is taken by the first from the sets themselves. The second shows for each window how
-much of the exact score is kept as the index grows, which needs no judgements: the window to take is read from it.
+much of the exact score is kept as the index grows, and for how many queries the window proves its page to be the exact one.
+That needs no judgements: the window to take is read from it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,6 +24,11 @@ from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.evaluation.results import Goal, Row
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+    from benchmarks.load.workload import Workload
 
 EXACT = "sparse"
 MOST_LOST = 0.5  # points of nDCG@10
@@ -121,8 +128,9 @@ def score_kept(
 ) -> None:
     """How much of the exact score the first ten keep, and how many of the exact ten they are, by window and by documents.
 
-    The score kept is the sum of the exact scores of the ten hits returned, over that of the exact best ten. Documents are
-    drawn as by `osn bench grow`. Times are the load benchmark's part.
+    The score kept is the sum of the exact scores of the ten hits returned, over that of the exact best ten; certified is the
+    share of queries whose page the window proves to be the exact one. Documents are drawn as by `osn bench grow`. Times are
+    the load benchmark's part.
     """
     from itertools import islice
 
@@ -145,8 +153,26 @@ def score_kept(
         with translate_errors(), stored_pipelines(client, variants) as pipelines:
             how = LoadTarget(connection), growth.index, variants, list(texts.values())
             workload = prepare(client, *how, pipelines=pipelines)
-            rows += nearness_rows(client, workload, texts, f"{growth.documents:,} documents", seed=seed)
+            set_ = f"{growth.documents:,} documents"
+            rows += nearness_rows(client, workload, texts, set_, seed=seed)
+            rows += certified_rows(client, workload, list(texts.values()), set_)
             if not keep:
                 client.indices.delete(index=growth.index)
     title = f"Score kept by window and documents: {data.name}, {sparse}"
     publish(rows, [], title=title, data=[data], seeds=[seed], shown=None, record=record)
+
+
+def certified_rows(client: OpenSearch, workload: Workload, texts: list[str], set_: str) -> list[Row]:
+    """The share of the queries whose page is proved to be the exact one, of each engine that knows such a proof."""
+    from benchmarks.load.variants import TWO_PHASE, with_options
+    from opensearch_neural.evaluation.engine_comparison import CERTIFIED, certified_queries
+
+    rows = []
+    for variant in workload.variants:
+        if variant.whole or variant.engine == TWO_PHASE:
+            continue
+        opened = with_options(variant, workload.engines_of(variant))
+        certain = certified_queries(client, opened, variant.engine, texts)
+        if certain:
+            rows.append(Row(set_, variant.name, CERTIFIED, sum(certain) / len(certain), None, None, len(certain)))
+    return rows

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from opensearch_neural.engines import Engines
 
-WEIGHTS = (0.1, 0.2, 0.3, WeightedSum.weight, 0.6, 0.8, 1.1, 1.5)
+WEIGHTS = (0.1, 0.2, 0.3, 0.45, 0.6, WeightedSum.weight, 1.1, 1.5)
 """In units of the index's sparse scale."""
 WINDOWS = (20, WeightedSum.window, 50, 100, 200)
 FOLDS = 5

@@ -91,6 +91,11 @@ def may_show(q: float, samples: float) -> bool:
     return samples * (1 - q) >= BEYOND - 1e-6
 
 
+def needed(q: float) -> int:
+    """The samples from which on the quantile `q` may be shown."""
+    return round(BEYOND / (1 - q))
+
+
 def shown(value: float | None) -> str:
     """As tables show a time in milliseconds; a dash where there is none to show, ∞ where failures reach it."""
     if value is None:

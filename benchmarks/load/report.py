@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.load.histogram import shown
+from benchmarks.load.histogram import needed, shown
 from benchmarks.load.measurement import Measurement
 from benchmarks.load.plots import plots
 from benchmarks.load.result import FILE_NAME, PARTS, csv_text, set_name, to_json
@@ -100,7 +100,21 @@ def level_table(measurement: Measurement, row: Mapping[str, Cell]) -> str:
                 f"{cell.requests:,}",
             ]
         )
-    return table(header, lines)
+    return table(header, lines) + _lacking(row)
+
+
+def _lacking(row: Mapping[str, Cell]) -> str:
+    """How many requests a P99 would still need, of the engines that have too few; nothing where all have enough."""
+    least = needed(0.99)
+    lacking = [
+        f"{name} lacks {least - cell.requests:,}"
+        for name, cell in row.items()
+        if cell.requests < least and not cell.refused
+    ]
+    if not lacking:
+        return ""
+    how = "more --minutes and --requests, or fewer engines and levels"
+    return f"\n\nA P99 needs {least:,} requests: {', '.join(lacking)} ({how})."
 
 
 def quality_table(measurement: Measurement) -> str:

@@ -95,8 +95,8 @@ def measured_set(client: OpenSearch, experiment: Experiment, name: str) -> tuple
             names += DENSE_ENGINES
         for engine in names:
             own = Engine(BM25) if engine == BM25 else Engine(engine, model.seed, model.name)
-            measured[own] = kept_measured(kept_of(folder, engine), _not_measured)
-        for measure, value in kept(kept_of(folder, FACTS), _not_measured).items():
+            measured[own] = kept_measured(kept_of(folder, engine), not_measured)
+        for measure, value in kept(kept_of(folder, FACTS), not_measured).items():
             rows.append(Row(name, SUM, measure, value, None, None, 1, seed=model.seed, variant=model.name))
     return measured, rows
 
@@ -141,7 +141,7 @@ def judged_queries(folder: Path) -> BeirData:
     )
 
 
-def _not_measured() -> Any:
+def not_measured() -> Any:
     raise AssertionError("measured before")
 
 

@@ -21,6 +21,8 @@ DENSE_DOCUMENTS = 12_000
 """Of a set, at most, that a dense model encodes: nine sets would take two cores half an hour."""
 STEPS = {"trained 10 minutes": 900, "trained an hour": 5400}
 """{arm: steps of 32 questions}; the times are of two cores."""
+MOST_REPEATED = 1000
+"""Steps of an arm that is trained with every seed; a longer one confirms, with the first."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class Experiment:
     @property
     def models(self) -> list[Engine]:
         """The models, each named by its arm and the seed that it was trained with."""
-        trained = trials([arm for arm in self.arms if arm != PUBLISHED], self.arms, self.seeds)
+        repeated = [arm for arm in self.arms if STEPS.get(arm, 0) <= MOST_REPEATED]
+        trained = trials([arm for arm in self.arms if arm != PUBLISHED], repeated, self.seeds)
         return ([Engine(PUBLISHED)] if PUBLISHED in self.arms else []) + trained
 
     def configuration(self, model: Engine) -> SparseConfig:

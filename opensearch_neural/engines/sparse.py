@@ -121,7 +121,7 @@ class Bm25Sparse(Windowed):
             "window", whole_number, "hits of BM25, of each shard, that get what the model adds.", "as tuned, else 30"
         ),
         Option(
-            "weight", positive, "what the model adds to a document's own words, beside BM25's 1.", "as tuned, else 0.45"
+            "weight", positive, "what the model adds to a document's own words, beside BM25's 1.", "as tuned, else 0.8"
         ),
         TOKENS,
         CLAUSES,

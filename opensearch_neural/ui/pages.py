@@ -27,7 +27,7 @@ except ModuleNotFoundError as error:
     raise MissingExtra("the compare page", "ui") from error
 
 
-SLIDES = {"weight": "0.05 2 0.05 0.45", "window": "5 500 5 30", "dense_window": "5 500 5 50"}
+SLIDES = {"weight": "0.05 2 0.05 0.8", "window": "5 500 5 30", "dense_window": "5 500 5 50"}
 """{setting: least, most, step and where the slider stands when nothing is set}"""
 
 

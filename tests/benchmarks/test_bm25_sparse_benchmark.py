@@ -20,6 +20,7 @@ from benchmarks.papers import (  # noqa: E402
     bm25_sparse_cost,
     bm25_sparse_measures,
     bm25_sparse_models,
+    bm25_sparse_weight,
     cluster_bm25,
 )
 from benchmarks.papers.bm25_sparse_measures import (  # noqa: E402
@@ -253,3 +254,31 @@ def test_the_plot_has_a_point_for_each_engine_with_a_p99_and_none_is_left_of_an_
     assert "bm25-sparse, as published" in plot.read_text() and "high-idf-first" not in plot.read_text()
     bm25_sparse.draw(experiment, [gain], tmp_path)
     assert not plot.exists()
+
+
+def test_the_weight_is_chosen_by_questions_that_are_neither_tested_nor_trained_on(
+    data: Path, start: Path, tmp_path: Path, cluster_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (data / "one" / "qrels" / "dev.tsv").unlink()
+    monkeypatch.setattr(bm25_sparse_weight, "TRAINED_ON", ("one",))
+    splits = {name: bm25_sparse_weight.split_of(data / name, Engine(PUBLISHED)) for name in ("one", "two")}
+    assert splits == {"one": "train", "two": "dev"}
+    trained = Engine("trained 10 minutes", 1)
+    assert [bm25_sparse_weight.split_of(data / name, trained) for name in ("one", "two")] == [None, "dev"]
+    arguments = [
+        "--url", cluster_url, "--start", str(start), "--data", str(data), "--work", str(tmp_path / "work"),
+        "--arm", PUBLISHED, "--weights", "0.001,1", "--limit-queries", "7", "--record", str(tmp_path / "results"),
+    ]  # fmt: skip
+    for _ in range(2):  # the second time nothing is measured again
+        result = CliRunner().invoke(bm25_sparse_weight.sum_weight, arguments, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+    rows = [row for row in read(tmp_path / "results").rows if row.kind == "difference"]
+    gains = {(row.set, row.engine): row.value for row in rows}
+    light, heavy = "bm25-sparse, weight 0.001", "bm25-sparse, weight 1"
+    assert gains.keys() == {
+        (name, engine) for name in ("one train", "two dev", "mean of 2 sets") for engine in (light, heavy)
+    }
+    for engine in (light, heavy):
+        of_sets = [gains[name, engine] for name in ("one train", "two dev")]
+        assert gains["mean of 2 sets", engine] == pytest.approx(sum(of_sets) / 2)
+    assert {row.n for row in rows if row.set != "mean of 2 sets"} <= set(range(1, 8))

@@ -55,4 +55,8 @@ def test_the_score_kept_stands_beside_the_overlap_by_window_and_documents(
         kept = {engine: rows[documents, engine, "score kept"] for engine in engines.split(",")[1:]}
         assert kept["high-idf-first+window=1"] < kept["high-idf-first+window=500"] == pytest.approx(1.0)
         assert {(documents, engine, "overlap@10") for engine in kept} <= rows.keys()
+        certain = {engine: rows.get((documents, engine, "certified")) for engine in engines.split(",")}
+        narrow, wide = certain["high-idf-first+window=1"], certain["high-idf-first+window=500"]
+        assert narrow is not None and wide is not None and narrow < wide == 1.0  # 500 hits are all documents
+        assert certain["bm25"] is None and certain["two-phase+prune=0.8+expansion=2.0"] is None
     assert not client.indices.get(index="osn-test-kept-*")

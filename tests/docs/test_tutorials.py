@@ -130,12 +130,12 @@ def test_an_application_keeps_its_query_and_adds_what_the_model_says(
     shell(ingest.replace("MODEL", "lexical"), tmp_path, cluster_url)
     shell(measure.replace("articles-osn", "articles-pilot"), tmp_path, cluster_url)
     printed = shell(weights, tmp_path, cluster_url)
-    assert "weight-0.45" in printed and "difference to production.top10" in printed
-    runs = {weight: (tmp_path / f"weight-{weight}.trec").read_text().splitlines() for weight in ("0.45", "1.8")}
+    assert "weight-0.8" in printed and "difference to production.top10" in printed
+    runs = {weight: (tmp_path / f"weight-{weight}.trec").read_text().splitlines() for weight in ("0.8", "3.2")}
     for run in runs.values():
         assert len(run) == 20  # found by `body`, which is an alias
         assert all(int(line.split()[2][1:]) % 2 == 0 for line in run)  # and filtered
-    assert float(runs["1.8"][0].split()[4]) > float(runs["0.45"][0].split()[4])
+    assert float(runs["3.2"][0].split()[4]) > float(runs["0.8"][0].split()[4])
     brand = {"query": {"match": {"brand": "red"}}, "aggs": {"brands": {"terms": {"field": "brand.keyword"}}}}
     answer = client.search(index=f"{index_name}-articles-pilot", body=brand)
     assert answer["aggregations"]["brands"]["buckets"] == [{"key": "Red Brand", "doc_count": 40}]

@@ -35,6 +35,12 @@ def test_a_cell_of_too_few_requests_has_no_p99_and_no_ratio_of_it() -> None:
     assert enough["P99 ms"].n == 10_000 and "P99 / bm25" in enough and "P99.9 ms" not in enough
 
 
+def test_a_table_says_how_many_requests_a_p99_lacks() -> None:
+    few, enough = (report.text(simulated(1, rounds=20, requests=requests)) for requests in (400, 500))
+    assert "A P99 needs 10,000 requests: bm25 lacks 2,000, fast lacks 2,000 (" in few
+    assert "A P99 needs" not in enough
+
+
 def test_above_its_ceiling_the_generator_refuses_to_report() -> None:
     """60 requests a second where the generator could make 80: three quarters of what it can do is too much."""
     blocks = [

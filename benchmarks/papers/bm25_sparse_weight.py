@@ -1,0 +1,162 @@
+"""`osn bench sum-weight`: what bm25-sparse gains over BM25 by its weight, on questions that no reported figure rests on.
+
+    osn bench sum-weight --start MODEL --data DIR --work DIR --record benchmarks/results/bm25_sparse_weight
+
+The default weight is read from it. Arms and --work are those of `osn bench bm25-sparse`, models of its first seed. A set's
+questions are those of its dev split, or of its train split where it has none; a trained arm is asked none that it was
+trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from benchmarks.experiment import PaperPart, kept_measured, paper_options, run_parts, slug
+from benchmarks.grown.scale import NODE
+from benchmarks.load.command import NumberList
+from benchmarks.local_cluster import reachable
+from benchmarks.papers import bm25_sparse_dense as dense
+from benchmarks.papers.bm25_sparse_measures import BM25, SUM, ingested, kept_of, not_measured
+from benchmarks.papers.bm25_sparse_models import PUBLISHED, STEPS, TRAINED_ON, Experiment
+from opensearch_neural.cluster.connect import connect
+from opensearch_neural.cluster.errors import translate_errors
+from opensearch_neural.cluster.options import connection_options
+from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.corpus.judgements import BeirData
+from opensearch_neural.engines import open_engines
+from opensearch_neural.evaluation import result_rows
+from opensearch_neural.evaluation.results import Engine, Goal, Row
+
+if TYPE_CHECKING:
+    from opensearchpy import OpenSearch
+
+    from opensearch_neural.evaluation.measures import Measured
+
+MEASURE = "nDCG@10"
+
+
+def split_of(folder: Path, model: Engine) -> str | None:
+    """Whose questions may choose for the model in this set; None where there are none."""
+    splits = [split for split in ("dev", "train") if (folder / "qrels" / f"{split}.tsv").exists()]
+    if model.name != PUBLISHED and folder.name in TRAINED_ON and "train" in splits:
+        splits.remove("train")
+    return splits[0] if splits else None
+
+
+def questions(folder: Path, split: str, most: int) -> BeirData:
+    """So many at most of the split, evenly taken."""
+    every = BeirData.load(folder, split)
+    taken = sorted(every.qrels)[:: -(-len(every.qrels) // most)]
+    return replace(
+        every,
+        queries={query: every.queries[query] for query in taken},
+        qrels={query: every.qrels[query] for query in taken},
+    )
+
+
+def measured_set(
+    client: OpenSearch,
+    experiment: Experiment,
+    model: Engine,
+    name: str,
+    split: str,
+    weights: Sequence[float],
+    most: int,
+) -> dict[Engine, Measured]:
+    """{BM25, and the sum with each weight: what it finds}"""
+    from opensearch_neural.evaluation.engine_comparison import run_engine
+
+    folder = experiment.work / "weights" / f"{name}-{split}-{most}-{slug(str(model))}"
+    named = {f"{SUM}, weight {weight:g}": weight for weight in weights}
+
+    files = {engine: kept_of(folder, engine) for engine in (BM25, *named)}
+    if not all(file.exists() for file in files.values()):
+        vectors = dense.sparse_vectors(experiment, model, name)
+        with ingested(client, experiment, name, vectors, None) as index, translate_errors():
+            asked, engines = questions(experiment.sets[name], split, most), open_engines(client, index)
+
+            def measure(engine: str) -> Measured:
+                opened = engines.with_settings(weight=named[engine]) if engine in named else engines
+                body_of = opened.body_of(SUM if engine in named else BM25)
+                return run_engine(client, index, engine, body_of, asked.queries, asked.qrels, (MEASURE,)).measured
+
+            for engine, file in files.items():
+                kept_measured(file, partial(measure, engine))
+    return {Engine(engine): kept_measured(file, not_measured) for engine, file in files.items()}
+
+
+def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[float], most: int) -> list[Row]:
+    """The gain of each weight in every set, and in the mean of a model's sets; the variant of a row is the model."""
+    rows: list[Row] = []
+    for model in experiment.models:
+        own: list[Row] = []
+        for name, folder in experiment.sets.items():
+            if split := split_of(folder, model):
+                measured = measured_set(client, experiment, model, name, split, weights, most)
+                made = result_rows.rows(f"{name} {split}", measured, baseline=Engine(BM25))
+                own += [replace(row, variant=model.name) for row in made]
+        gains: dict[str, list[Row]] = {}
+        for row in own:
+            if row.kind == "difference":
+                gains.setdefault(row.engine, []).append(row)
+        for of_sets in gains.values():
+            mean, label = fmean(row.value for row in of_sets), f"mean of {len(of_sets)} sets"
+            rows.append(
+                replace(of_sets[0], set=label, value=mean, low=None, high=None, n=sum(row.n for row in of_sets))
+            )
+        rows += own
+    return rows
+
+
+@click.command("sum-weight")
+@click.option("--start", required=True, help="The published SPLADE: a folder or a hub id.")
+@click.option(
+    "--seeds", type=NumberList(int), default="42", show_default=True, help="Of the trainings; the first counts."
+)
+@click.option(
+    "--arm", "arms", multiple=True, type=click.Choice([PUBLISHED, *STEPS]), help="Repeatable.  [default: all]"
+)
+@click.option("--weights", type=NumberList(float), default="0.3,0.45,0.6,0.8,1,1.3,1.7", show_default=True)
+@click.option("--limit-queries", type=click.IntRange(min=1), default=300, show_default=True, help="Of a set, at most.")
+@click.option("--heap", default="4g", show_default=True, help="Of the local node, if no cluster is named.")
+@paper_options
+@connection_options
+def sum_weight(
+    connection: ConnectionSettings,
+    start: str,
+    data: Path,
+    work: Path,
+    record: Path | None,
+    seeds: tuple[int, ...],
+    arms: tuple[str, ...],
+    weights: tuple[float, ...],
+    limit_queries: int,
+    heap: str,
+) -> None:
+    """What bm25-sparse gains over BM25 by its weight, on dev and train questions.
+
+    \b
+    osn bench sum-weight --start my-splade --data data --work work --record benchmarks/results/bm25_sparse_weight
+    """
+    chosen = tuple(arm for arm in (PUBLISHED, *STEPS) if not arms or arm in arms)
+    how: dict[str, Any] = {"dense": None, "sizes": (), "clients": (), "minutes": 1.0, "owned": False}
+    experiment = Experiment(
+        data=data, start=start, work=work, seeds=seeds[:1], arms=chosen, heap=heap, connection=connection, **how
+    )
+
+    def run() -> tuple[list[Row], list[Goal]]:
+        for model in experiment.models:
+            experiment.folder(model)
+        with reachable(connection, NODE, goes_on=True, heap=heap) as settings:
+            return weight_rows(connect(settings=settings), experiment, weights, limit_queries), []
+
+    title = "The weight of what a sparse model adds, on dev and train questions"
+    shown = lambda row: (row.kind, row.measure) == ("difference", MEASURE)  # noqa: E731
+    run_parts({"": PaperPart(title, run, list(experiment.sets.values()), experiment.seeds, shown)}, record)
