@@ -157,9 +157,8 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     for engine in (HYBRID, CASCADE):
         assert {("one", engine), ("two", engine), (sets, engine)} <= compared
         assert ("large", engine) not in compared and ("mean of 3 sets", engine) not in compared
-        assert ("320 documents, 1 client", "requests/s") in {
-            (row.set, row.measure) for row in rows if row.engine == engine and row.kind == "ratio"
-        }
+        under_load = {row.measure for row in rows if row.engine == engine and row.set.startswith("320 documents")}
+        assert "generator's ceiling, requests/s" in under_load, "so short a test may come to no more"
     assert (sets, SUM) in compared
     facts = {(row.engine, row.measure): row.value for row in rows if row.set.startswith("two, ")}
     weight = {engine: facts[engine, "bytes a document"] for engine in (BM25, SUM, HYBRID, CASCADE)}
