@@ -30,6 +30,7 @@ from benchmarks.load.workload import Workload, body_builders, request_heads
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.engines.settings import Cascade, TwoPhases
 from opensearch_neural.errors import ClusterError, InputError, OsnError
+from opensearch_neural.node.clusters import Say
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -45,10 +46,6 @@ HALF = 0.5
 
 class _Ended(Exception):
     """The run cannot go on; the message says why."""
-
-
-Say = Callable[[str], object]
-"""Takes a line about what is being done now."""
 
 
 def genuine_answers(client: OpenSearch, workload: Workload) -> dict[str, bytes]:

@@ -33,7 +33,7 @@ if sys.platform != "win32":
 LOOPBACK = "127.0.0.1"
 DEFAULT_NAME = "osn"
 
-Say = Callable[[str], None]
+Say = Callable[[str], object]
 """Takes one plain line of progress."""
 
 
