@@ -1,7 +1,7 @@
 """What the papers' experiments share: arms × seeds → kept measurements → rows → goals → a summary.
 
 A paper's file declares its sets, arms, engines, measures, differences and goals, and holds what only it needs. An arm that
-is trained with a seed is an `Engine`. Every part of a paper goes the same way:
+is trained with a seed is a `MeasuredEngine`. Every part of a paper goes the same way:
 
     trials(ARMS, REPEATED, seeds)             every arm with the first seed, those that are repeated with all of them
     each(engines, output, train)              trained once each, also by several processes that work side by side
@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from opensearch_neural.errors import MissingExtra
-from opensearch_neural.evaluation.results import Engine, Goal, Row, RowKind
+from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row, RowKind
 from opensearch_neural.files import write_json
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ SEED_ERROR = "standard error over seeds"
 # ------------------------------------------------ arms and seeds
 
 
-def trials(arms: Iterable[str], repeated: Iterable[str], seeds: Sequence[int]) -> list[Engine]:
+def trials(arms: Iterable[str], repeated: Iterable[str], seeds: Sequence[int]) -> list[MeasuredEngine]:
     """Every arm with the first of `seeds`, and those in `repeated` with each of the others."""
     arms, repeated = list(arms), set(repeated)
-    return [Engine(arm, seed) for seed in seeds for arm in arms if seed == seeds[0] or arm in repeated]
+    return [MeasuredEngine(arm, seed) for seed in seeds for arm in arms if seed == seeds[0] or arm in repeated]
 
 
 def of_seeds(seeds: Sequence[int], variant: str = "") -> str:
@@ -106,7 +106,9 @@ def _locked(file: Path, *, wait: bool) -> Iterator[bool]:
         yield True
 
 
-def each(engines: Iterable[Engine], output: Callable[[Engine], Path], job: Callable[[Engine], T]) -> dict[Engine, T]:
+def each(
+    engines: Iterable[MeasuredEngine], output: Callable[[MeasuredEngine], Path], job: Callable[[MeasuredEngine], T]
+) -> dict[MeasuredEngine, T]:
     """{engine: the result of its job}, in the order of `engines`; see `shared`. output: what the job of an engine makes."""
     made = {engine: output(engine) for engine in engines}
     jobs = {path: partial(job, engine) for engine, path in made.items()}
@@ -169,15 +171,15 @@ class JudgedSet:
         return measure(run, self.qrels, measures)
 
 
-def means(measured: Mapping[Engine, Measured], seeds: Sequence[int]) -> dict[Engine, Measured]:
+def means(measured: Mapping[MeasuredEngine, Measured], seeds: Sequence[int]) -> dict[MeasuredEngine, Measured]:
     """Of each engine that has every one of `seeds`, the mean over them, question by question; none of a single seed."""
     from opensearch_neural.evaluation.measures import averaged
 
-    averages: dict[Engine, Measured] = {}
+    averages: dict[MeasuredEngine, Measured] = {}
     for engine in measured:
         every = [engine._replace(seed=seed) for seed in seeds]
         if len(seeds) > 1 and engine.seed == seeds[0] and all(own in measured for own in every):
-            mean = Engine(engine.name, variant=of_seeds(seeds, engine.variant))
+            mean = MeasuredEngine(engine.name, variant=of_seeds(seeds, engine.variant))
             averages[mean] = averaged([measured[own] for own in every])
     return averages
 
@@ -187,7 +189,7 @@ def means(measured: Mapping[Engine, Measured], seeds: Sequence[int]) -> dict[Eng
 
 def compared(
     name: str,
-    measured: Mapping[Engine, Measured],
+    measured: Mapping[MeasuredEngine, Measured],
     differences: Iterable[tuple[str, str]] = (),
     *,
     clusters: Mapping[str, str] | None = None,
@@ -201,7 +203,7 @@ def compared(
     from opensearch_neural.evaluation import result_rows
 
     rows: dict[Any, Row] = {}
-    with_baseline: dict[Engine, list[Engine]] = {}
+    with_baseline: dict[MeasuredEngine, list[MeasuredEngine]] = {}
     for engine, baseline in pairs(measured, differences):
         with_baseline.setdefault(baseline, []).append(engine)
     for baseline, engines in with_baseline.items():
@@ -218,14 +220,16 @@ def _engines(rows: Iterable[Row]) -> set[tuple[str, str, int | None, str]]:
     return {(row.set, row.engine, row.seed, row.variant) for row in rows if row.kind == "value"}
 
 
-def pairs(engines: Iterable[Engine], differences: Iterable[tuple[str, str]]) -> list[tuple[Engine, Engine]]:
+def pairs(
+    engines: Iterable[MeasuredEngine], differences: Iterable[tuple[str, str]]
+) -> list[tuple[MeasuredEngine, MeasuredEngine]]:
     """(engine, baseline) for each of `differences` (name, name of the baseline), as far as both are among `engines`.
 
     An engine is compared with the baseline of its own seed and variant, or with one that has neither. An engine without
     seed is compared with the baseline of the first seed.
     """
     known = list(dict.fromkeys(engines))
-    matched: list[tuple[Engine, Engine]] = []
+    matched: list[tuple[MeasuredEngine, MeasuredEngine]] = []
     for name, baseline in dict.fromkeys(differences):
         rivals = [engine for engine in known if engine.name == baseline]
         for engine in (engine for engine in known if engine.name == name):

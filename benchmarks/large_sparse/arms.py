@@ -46,7 +46,7 @@ def cut_tokens(tokens: Mapping[str, float], frequencies: Mapping[str, int], shar
 
 
 @dataclass(frozen=True)
-class Pruned:
+class FieldSearch:
     """Searches a field, of the whole query or of a part of it, and rescores the best hits with all tokens by their rows."""
 
     field: str = "sparse"

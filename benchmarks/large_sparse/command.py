@@ -25,7 +25,16 @@ from benchmarks.experiment import PaperPart, Table, goal_of, run_parts, work_opt
 from benchmarks.grown.index import Growth
 from benchmarks.grown.scale import NODE
 from benchmarks.large_sparse.documents import Layout
-from benchmarks.large_sparse.measures import BM25, BYTES, LEAST_KEPT, NDCG, SUM, Experiment, documents, everything
+from benchmarks.large_sparse.measures import (
+    BM25,
+    BYTES,
+    LEAST_KEPT,
+    NDCG,
+    SUM,
+    LargeSparseExperiment,
+    documents,
+    everything,
+)
 from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import reachable
 from benchmarks.papers.cluster_bm25 import corpus_of
@@ -39,7 +48,7 @@ MOST_COST = 1.1
 """P99 in BM25's."""
 
 
-def goals(experiment: Experiment, rows: Sequence[Row]) -> list[Goal]:
+def goals(experiment: LargeSparseExperiment, rows: Sequence[Row]) -> list[Goal]:
     """Of each size and level, the arm with the least P99 among those that keep enough of the sparse model's score."""
     table = Table(rows)
     made = []
@@ -134,7 +143,7 @@ def large_sparse(
         )
         for size in sorted(set(documents))
     ]
-    experiment = Experiment(data, tuple(layouts), model, clients, minutes, requests, connection, owned, keep)
+    experiment = LargeSparseExperiment(data, tuple(layouts), model, clients, minutes, requests, connection, owned, keep)
 
     def run() -> tuple[list[Row], list[Goal]]:
         with reachable(connection, NODE, goes_on=True, keep=keep, heap=heap) as settings:

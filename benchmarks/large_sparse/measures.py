@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.experiment import kept, slug
-from benchmarks.large_sparse.arms import BestBlocks, ClientBlocks, DocumentsOfBlocks, Pruned
+from benchmarks.large_sparse.arms import BestBlocks, ClientBlocks, DocumentsOfBlocks, FieldSearch
 from benchmarks.large_sparse.documents import (
     BLOCKS,
     CLUSTERED,
@@ -73,7 +73,7 @@ BLOCK_COUNTS = (10, 20, 40, 80, 160)
 
 
 @dataclass(frozen=True)
-class Experiment:
+class LargeSparseExperiment:
     """What the command was asked for."""
 
     data: Path
@@ -89,7 +89,7 @@ class Experiment:
 
 
 @dataclass(frozen=True)
-class Arm:
+class SearchArm:
     """One way to search, and the fields that it reads."""
 
     variant: Variant
@@ -101,7 +101,7 @@ class Arm:
 
 def _pruned(
     layout: Layout, label: str, rule: Pruning | None, window: int | None, cut: float = 1.0, index: str = PLAIN
-) -> Arm:
+) -> SearchArm:
     field = "sparse" if rule is None else field_of(rule)
     parts = [
         label,
@@ -109,44 +109,44 @@ def _pruned(
         *([f"query {cut:g}"] if cut < 1 else ()),
         f"rows {window}" if window is not None else "as they are",
     ]
-    bodies = Pruned(field, window, cut, layout.frequencies if cut < 1 else None)
+    bodies = FieldSearch(field, window, cut, layout.frequencies if cut < 1 else None)
     variant = Variant(": ".join([parts[0], ", ".join(parts[1:])]), "sparse", index=layout.index(index), bodies=bodies)
-    return Arm(variant, (field, *([ROWS] if window is not None else ())))
+    return SearchArm(variant, (field, *([ROWS] if window is not None else ())))
 
 
-def fixed(layout: Layout) -> list[Arm]:
+def fixed(layout: Layout) -> list[SearchArm]:
     """The arms that have nothing to tune: baselines, documents pruned and searched as they are, the clustered index."""
     clustered = layout.index(CLUSTERED)
     return [
-        Arm(Variant(BM25, BM25), ("contents",)),
-        Arm(Variant("sparse", "sparse"), ("sparse",)),
-        Arm(Variant("high-idf-first", "high-idf-first"), ("sparse", ROWS)),
-        Arm(Variant(SUM, SUM, window=30), ("contents", ROWS)),
-        Arm(Variant(TWO_PHASE, TWO_PHASE), ("sparse",)),
+        SearchArm(Variant(BM25, BM25), ("contents",)),
+        SearchArm(Variant("sparse", "sparse"), ("sparse",)),
+        SearchArm(Variant("high-idf-first", "high-idf-first"), ("sparse", ROWS)),
+        SearchArm(Variant(SUM, SUM, window=30), ("contents", ROWS)),
+        SearchArm(Variant(TWO_PHASE, TWO_PHASE), ("sparse",)),
         *(_pruned(layout, "pruned", rule, None) for rule in layout.prunes),
-        Arm(Variant("clustered: bm25", BM25, index=clustered), ("contents",)),
-        Arm(Variant("clustered: sparse", "sparse", index=clustered), ("sparse",)),
+        SearchArm(Variant("clustered: bm25", BM25, index=clustered), ("contents",)),
+        SearchArm(Variant("clustered: sparse", "sparse", index=clustered), ("sparse",)),
     ]
 
 
-def tuned(layout: Layout) -> dict[str, list[Arm]]:
+def tuned(layout: Layout) -> dict[str, list[SearchArm]]:
     """{idea: the settings from which one is chosen}."""
     documents = layout.index(CLUSTERED)
 
-    def two_phase(prune: float, expansion: float) -> Arm:
+    def two_phase(prune: float, expansion: float) -> SearchArm:
         name = f"{TWO_PHASE}: prune {prune:g}, expansion {expansion:g}"
-        return Arm(Variant(name, TWO_PHASE, prune=prune, expansion=expansion), ("sparse",))
+        return SearchArm(Variant(name, TWO_PHASE, prune=prune, expansion=expansion), ("sparse",))
 
-    def blocks(count: int) -> Arm:
+    def blocks(count: int) -> SearchArm:
         first, second = BestBlocks(count), DocumentsOfBlocks(documents)
         name = f"blocks: {count} of {layout.block} documents, two requests"
         index = layout.index(BLOCKS)
-        return Arm(Variant(name, "sparse", index=index, bodies=first, follow=second), ("sparse", BLOCKS))
+        return SearchArm(Variant(name, "sparse", index=index, bodies=first, follow=second), ("sparse", BLOCKS))
 
-    def client_blocks(count: int) -> Arm:
+    def client_blocks(count: int) -> SearchArm:
         name = f"blocks: {count} of {layout.block} documents, chosen by the client"
         bodies = ClientBlocks(count, layout.table)
-        return Arm(Variant(name, "sparse", index=documents, bodies=bodies), ("sparse", "table"))
+        return SearchArm(Variant(name, "sparse", index=documents, bodies=bodies), ("sparse", "table"))
 
     rules, ways = layout.clustered_prunes, (None, *WINDOWS)
     return {
@@ -171,7 +171,7 @@ def tuned(layout: Layout) -> dict[str, list[Arm]]:
 
 
 def chosen(
-    client: OpenSearch, target: LoadTarget, layout: Layout, model: ModelChoice, arms: Sequence[Arm], data: Path
+    client: OpenSearch, target: LoadTarget, layout: Layout, model: ModelChoice, arms: Sequence[SearchArm], data: Path
 ) -> dict[str, Any]:
     """{"chosen": the name of the cheapest arm that keeps LEAST_KEPT of the score with the lower end of its interval, else of
     that which keeps most; "settings": {name: what was measured of it}}, by train queries."""
@@ -212,7 +212,7 @@ def timed(client: OpenSearch, workload: Workload, variants: Sequence[Variant]) -
 # ------------------------------------------------ rows
 
 
-def rows_of(client: OpenSearch, target: LoadTarget, experiment: Experiment, layout: Layout) -> list[Row]:
+def rows_of(client: OpenSearch, target: LoadTarget, experiment: LargeSparseExperiment, layout: Layout) -> list[Row]:
     """All rows of one size: the set is the number of documents, and under load the clients too. Its indexes are deleted
     unless they are to be kept. Raises ClusterError where the load test stopped."""
 
@@ -244,10 +244,10 @@ def documents(layout: Layout) -> str:
 def quality_rows(
     client: OpenSearch,
     target: LoadTarget,
-    experiment: Experiment,
+    experiment: LargeSparseExperiment,
     layout: Layout,
     model: ModelChoice,
-    arms: Sequence[Arm],
+    arms: Sequence[SearchArm],
 ) -> list[Row]:
     """The score kept and the overlap with the exact ten (of bm25-sparse, of its own sum), nDCG@10 by the judgements of the
     real documents among those drawn, and the bytes of what is read."""
@@ -275,10 +275,10 @@ def quality_rows(
 def cost_rows(
     client: OpenSearch,
     target: LoadTarget,
-    experiment: Experiment,
+    experiment: LargeSparseExperiment,
     layout: Layout,
     model: ModelChoice,
-    arms: Iterable[Arm],
+    arms: Iterable[SearchArm],
 ) -> list[Row]:
     """P50, P99 and throughput of all arms under load in random turns, also as ratios to BM25's in the plain index."""
     from benchmarks.load import result
@@ -307,6 +307,6 @@ def cost_rows(
     return [replace(row, set=row.set.replace(index, documents(layout))) for row in result.rows(measured)]
 
 
-def everything(client: OpenSearch, settings: ConnectionSettings, experiment: Experiment) -> list[Row]:
+def everything(client: OpenSearch, settings: ConnectionSettings, experiment: LargeSparseExperiment) -> list[Row]:
     target = allowed_target(settings, owned=experiment.owned)
     return [row for layout in experiment.layouts for row in rows_of(client, target, experiment, layout)]

@@ -27,7 +27,7 @@ from benchmarks.papers.bm25_sparse_measures import (
 from benchmarks.papers.bm25_sparse_models import PUBLISHED, Experiment
 from benchmarks.papers.cluster_bm25 import corpus_of
 from opensearch_neural.cluster.settings import ConnectionSettings
-from opensearch_neural.evaluation.results import Engine, Row
+from opensearch_neural.evaluation.results import MeasuredEngine, Row
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -80,16 +80,18 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
     return rows
 
 
-def _vectors_of(experiment: Experiment, model: Engine) -> str:
+def _vectors_of(experiment: Experiment, model: MeasuredEngine) -> str:
     """The name of the model, with the dense one's if its vectors are there too."""
     return slug(model.name) + (f"-{dense.dense_name(experiment)}" if _has_dense(experiment, model) else "")
 
 
-def _has_dense(experiment: Experiment, model: Engine) -> bool:
+def _has_dense(experiment: Experiment, model: MeasuredEngine) -> bool:
     return model.name == PUBLISHED and bool(experiment.dense_sets)
 
 
-def growth_of(experiment: Experiment, model: Engine, index: str, size: int, *, with_dense: bool = False) -> Growth:
+def growth_of(
+    experiment: Experiment, model: MeasuredEngine, index: str, size: int, *, with_dense: bool = False
+) -> Growth:
     """The index of `size` documents resampled from COST_SET with the model's vectors."""
     from benchmarks.grown.index import Growth
 
@@ -106,7 +108,7 @@ def growth_of(experiment: Experiment, model: Engine, index: str, size: int, *, w
 
 
 def loaded(
-    client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int, model: Engine
+    client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int, model: MeasuredEngine
 ) -> list[dict[str, Any]]:
     """The rows of the load benchmark on `size` documents with the model's vectors. Raises ClusterError where it stopped."""
     from benchmarks.load.workload import ModelChoice
@@ -122,7 +124,7 @@ def loaded_with_dense(
     """Likewise with dense vectors and codes too: the rows of the engines that need them, beside BM25 on the same index."""
     from benchmarks.load.workload import ModelChoice
 
-    model = Engine(PUBLISHED)
+    model = MeasuredEngine(PUBLISHED)
     index = f"osn-{slug(PUBLISHED)}-{dense.dense_name(experiment)}-{size}"
     growth = growth_of(experiment, model, index, size, with_dense=True)
     named = dense.query_models(experiment)
@@ -131,7 +133,7 @@ def loaded_with_dense(
     return [_plain(row, growth, model) for row in rows if row.engine in DENSE_ENGINES]
 
 
-def _plain(row: Row, growth: Growth, model: Engine) -> dict[str, Any]:
+def _plain(row: Row, growth: Growth, model: MeasuredEngine) -> dict[str, Any]:
     name = row.set.replace(growth.index, f"{growth.documents:,} documents")
     return replace(row, set=name, variant=model.name, engine=NAMED.get(row.engine, row.engine)).to_json()
 
@@ -173,7 +175,7 @@ def under_load(
 # ------------------------------------------------ documents
 
 
-def stored_bytes(client: OpenSearch, experiment: Experiment, model: Engine) -> list[dict[str, Any]]:
+def stored_bytes(client: OpenSearch, experiment: Experiment, model: MeasuredEngine) -> list[dict[str, Any]]:
     """What an index for each engine weighs: text, what BM25 searches, and the vectors that the engine needs."""
     from benchmarks.grown.field_bytes import STORED, bytes_by_field
     from benchmarks.grown.index import drawn_vectors, resampler_of
@@ -198,7 +200,7 @@ def stored_bytes(client: OpenSearch, experiment: Experiment, model: Engine) -> l
     return [row.to_json() for row in rows]
 
 
-def encoding_rates(experiment: Experiment, model: Engine) -> list[dict[str, Any]]:
+def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[dict[str, Any]]:
     """How many documents of COST_SET a second are given the vectors that each engine needs, with intervals over turns."""
     from benchmarks.speed.turns import Timed, rate
     from ingest.vectorizers import Encoders

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from benchmarks.papers.bm25_sparse_models import Experiment
-    from opensearch_neural.evaluation.results import Engine
+    from opensearch_neural.evaluation.results import MeasuredEngine
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def encoded(experiment: Experiment, name: str, place: Path, **models: str | None
     return run_encode(EncodeJob(source, place, **models), show_progress=False).manifest  # type: ignore[arg-type]
 
 
-def sparse_vectors(experiment: Experiment, model: Engine, name: str) -> Path:
+def sparse_vectors(experiment: Experiment, model: MeasuredEngine, name: str) -> Path:
     """The manifest of the set's sparse vectors by the model with the IDF of the set."""
     place = experiment.work / "vectors" / f"{name}-{slug(str(model))}"
     return encoded(experiment, name, place, sparse=experiment.on_corpus(model, name))
@@ -58,7 +58,7 @@ def dense_vectors(experiment: Experiment, name: str) -> Path:
     return encoded(experiment, name, place, dense=experiment.dense)
 
 
-def all_vectors(experiment: Experiment, model: Engine, name: str) -> Path:
+def all_vectors(experiment: Experiment, model: MeasuredEngine, name: str) -> Path:
     """The manifest of the set's sparse and dense vectors."""
     place = experiment.work / "vectors" / f"{name}-{slug(str(model))}-{dense_name(experiment)}"
     return joined(sparse_vectors(experiment, model, name), dense_vectors(experiment, name), place)

@@ -19,7 +19,7 @@ from benchmarks.papers.cluster_bm25 import cluster_bm25, corpus_of, tuned_bm25
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import open_engines
-from opensearch_neural.evaluation.results import Engine, Row
+from opensearch_neural.evaluation.results import MeasuredEngine, Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,14 +72,16 @@ def ingested(client: OpenSearch, experiment: Experiment, name: str, vectors: Pat
         client.indices.delete(index=index, params={"ignore_unavailable": "true"})
 
 
-def measured_set(client: OpenSearch, experiment: Experiment, name: str) -> tuple[dict[Engine, Measured], list[Row]]:
+def measured_set(
+    client: OpenSearch, experiment: Experiment, name: str
+) -> tuple[dict[MeasuredEngine, Measured], list[Row]]:
     """What every engine finds in the set by every model, and how many terms a document has."""
-    measured: dict[Engine, Measured] = {}
+    measured: dict[MeasuredEngine, Measured] = {}
     rows: list[Row] = []
     for model in experiment.models:
         folder = experiment.work / "measured" / f"{name}-{slug(str(model))}"
         names = [*SPARSE_ENGINES]
-        if Engine(BM25) not in measured:  # it finds the same whatever vectors lie beside the text
+        if MeasuredEngine(BM25) not in measured:  # it finds the same whatever vectors lie beside the text
             names.insert(0, BM25)
         if not all(kept_of(folder, made).exists() for made in (*names, FACTS)):
             vectors = dense.sparse_vectors(experiment, model, name)
@@ -94,7 +96,7 @@ def measured_set(client: OpenSearch, experiment: Experiment, name: str) -> tuple
                     measure_index(client, index, experiment, name, DENSE_ENGINES, folder, **how)
             names += DENSE_ENGINES
         for engine in names:
-            own = Engine(BM25) if engine == BM25 else Engine(engine, model.seed, model.name)
+            own = MeasuredEngine(BM25) if engine == BM25 else MeasuredEngine(engine, model.seed, model.name)
             measured[own] = kept_measured(kept_of(folder, engine), not_measured)
         for measure, value in kept(kept_of(folder, FACTS), not_measured).items():
             rows.append(Row(name, SUM, measure, value, None, None, 1, seed=model.seed, variant=model.name))
@@ -166,11 +168,11 @@ def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
     """Every set's values, differences and facts, and the mean differences over all sets and over the unseen ones."""
     with_train = {name: path for name, path in experiment.sets.items() if (path / "qrels" / "train.tsv").exists()}
     chosen = tuned_bm25(client, with_train, experiment.work / "bm25")
-    of_sets: dict[str, dict[Engine, Measured]] = {}
+    of_sets: dict[str, dict[MeasuredEngine, Measured]] = {}
     rows: list[Row] = []
     for name, folder in experiment.sets.items():
         measured, more = measured_set(client, experiment, name)
-        measured[Engine(TUNED)] = kept_measured(
+        measured[MeasuredEngine(TUNED)] = kept_measured(
             experiment.work / "measured" / f"{name}-{slug(TUNED)}.json",
             lambda name=name, folder=folder: tuned_measured(client, folder, chosen.get(name, chosen[""])),  # type: ignore[misc]
         )
@@ -228,7 +230,7 @@ def tuned_measured(client: OpenSearch, folder: Path, settings: Any) -> Measured:
         return measure(rival.run(judged.queries, 100, settings), judged.qrels, MEASURES)
 
 
-def mean_rows(label: str, of_sets: Mapping[str, Mapping[Engine, Measured]]) -> list[Row]:
+def mean_rows(label: str, of_sets: Mapping[str, Mapping[MeasuredEngine, Measured]]) -> list[Row]:
     """The mean over sets of each engine's nDCG@10 and of its difference from BM25. Intervals resample each set's queries."""
     rows: list[Row] = []
     shared = [engine for engine in next(iter(of_sets.values())) if all(engine in own for own in of_sets.values())]
@@ -238,7 +240,7 @@ def mean_rows(label: str, of_sets: Mapping[str, Mapping[Engine, Measured]]) -> l
         values = []
         for own in of_sets.values():
             of_query = own[engine].per_query["nDCG@10"]
-            against = own[Engine(rival)].per_query["nDCG@10"] if rival else {}
+            against = own[MeasuredEngine(rival)].per_query["nDCG@10"] if rival else {}
             values.append(np.array([value - against.get(query, 0.0) for query, value in of_query.items()]))
         low, high = mean_interval(values)
         rows.append(

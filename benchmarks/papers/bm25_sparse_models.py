@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.experiment import slug, trials
 from benchmarks.papers.cluster_bm25 import corpus_of
-from opensearch_neural.evaluation.results import Engine
+from opensearch_neural.evaluation.results import MeasuredEngine
 
 if TYPE_CHECKING:
     from opensearch_neural.cluster.settings import ConnectionSettings
@@ -64,13 +64,13 @@ class Experiment:
         return [name for name, corpus in corpora.items() if sum(1 for _ in corpus) <= self.dense_documents]
 
     @property
-    def models(self) -> list[Engine]:
+    def models(self) -> list[MeasuredEngine]:
         """The models, each named by its arm and the seed that it was trained with."""
         repeated = [arm for arm in self.arms if STEPS.get(arm, 0) <= MOST_REPEATED]
         trained = trials([arm for arm in self.arms if arm != PUBLISHED], repeated, self.seeds)
-        return ([Engine(PUBLISHED)] if PUBLISHED in self.arms else []) + trained
+        return ([MeasuredEngine(PUBLISHED)] if PUBLISHED in self.arms else []) + trained
 
-    def configuration(self, model: Engine) -> SparseConfig:
+    def configuration(self, model: MeasuredEngine) -> SparseConfig:
         from trainers.common.config import load_config, recipe
         from trainers.data.sets import QuestionSet
         from trainers.sparse.settings import SparseConfig
@@ -87,7 +87,7 @@ class Experiment:
             training=replace(base.training, steps=STEPS[model.name], seed=model.seed),
         )
 
-    def folder(self, model: Engine) -> str:
+    def folder(self, model: MeasuredEngine) -> str:
         """Where the model lies; it is trained if it is not there yet."""
         from trainers.sparse.train import train_sparse
 
@@ -97,7 +97,7 @@ class Experiment:
         train_sparse(config)
         return str(config.output)
 
-    def on_corpus(self, model: Engine, name: str) -> str:
+    def on_corpus(self, model: MeasuredEngine, name: str) -> str:
         """The model with the IDF of the set's corpus."""
         from opensearch_neural.commands.reading import reading
         from opensearch_neural.models.corpus_statistics import tokenizer_of, write_with_statistics

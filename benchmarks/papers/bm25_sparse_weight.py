@@ -32,7 +32,7 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import open_engines
 from opensearch_neural.evaluation import result_rows
-from opensearch_neural.evaluation.results import Engine, Goal, Row
+from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 MEASURE = "nDCG@10"
 
 
-def split_of(folder: Path, model: Engine) -> str | None:
+def split_of(folder: Path, model: MeasuredEngine) -> str | None:
     """Whose questions may choose for the model in this set; None where there are none."""
     splits = [split for split in ("dev", "train") if (folder / "qrels" / f"{split}.tsv").exists()]
     if model.name != PUBLISHED and folder.name in TRAINED_ON and "train" in splits:
@@ -64,12 +64,12 @@ def questions(folder: Path, split: str, most: int) -> BeirData:
 def measured_set(
     client: OpenSearch,
     experiment: Experiment,
-    model: Engine,
+    model: MeasuredEngine,
     name: str,
     split: str,
     weights: Sequence[float],
     most: int,
-) -> dict[Engine, Measured]:
+) -> dict[MeasuredEngine, Measured]:
     """{BM25, and the sum with each weight: what it finds}"""
     from opensearch_neural.evaluation.engine_comparison import run_engine
 
@@ -89,7 +89,7 @@ def measured_set(
 
             for engine, file in files.items():
                 kept_measured(file, partial(measure, engine))
-    return {Engine(engine): kept_measured(file, not_measured) for engine, file in files.items()}
+    return {MeasuredEngine(engine): kept_measured(file, not_measured) for engine, file in files.items()}
 
 
 def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[float], most: int) -> list[Row]:
@@ -100,7 +100,7 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
         for name, folder in experiment.sets.items():
             if split := split_of(folder, model):
                 measured = measured_set(client, experiment, model, name, split, weights, most)
-                made = result_rows.rows(f"{name} {split}", measured, baseline=Engine(BM25))
+                made = result_rows.rows(f"{name} {split}", measured, baseline=MeasuredEngine(BM25))
                 own += [replace(row, variant=model.name) for row in made]
         gains: dict[str, list[Row]] = {}
         for row in own:

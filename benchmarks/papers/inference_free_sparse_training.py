@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from benchmarks.experiment import compared
 from benchmarks.papers.sparse_search import MEASURES, on_target, sparse_test, sparsity_rows, student_run, untrained
-from opensearch_neural.evaluation.results import Engine, Row
+from opensearch_neural.evaluation.results import MeasuredEngine, Row
 
 if TYPE_CHECKING:
     from opensearch_neural.evaluation.measures import Measured
@@ -108,7 +108,7 @@ def trained_dense(data: Path, work: Path) -> str:
 
 
 def rows_of(name: str, measured: Mapping[str, Measured], baseline: str) -> list[Row]:
-    engines = {Engine(engine): own for engine, own in measured.items()}
+    engines = {MeasuredEngine(engine): own for engine, own in measured.items()}
     return compared(name, engines, [(engine, baseline) for engine in measured if engine != baseline])
 
 

@@ -40,7 +40,7 @@ from benchmarks.experiment import (
     trials,
 )
 from benchmarks.papers.jpq_indexes import bytes_of, graph_index, lsh_index, shares_found
-from opensearch_neural.evaluation.results import Engine, Goal, Row
+from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -227,11 +227,11 @@ class JpqExperiment:
         """HNSW over whole vectors: the same at every M."""
         return graph_index(self.test.vectors)
 
-    def configuration(self, engine: Engine, m: int) -> JpqConfig:
+    def configuration(self, engine: MeasuredEngine, m: int) -> JpqConfig:
         seed = engine.seed or SEEDS[0]
         return configuration(self.data, self.work, self.name, engine.name, m=m, seed=seed, steps=self.steps)
 
-    def file(self, engine: Engine, m: int) -> Path:
+    def file(self, engine: MeasuredEngine, m: int) -> Path:
         """Where is kept what an engine reached: by all that decides it."""
         from trainers.common.config import fingerprint
 
@@ -243,13 +243,13 @@ class JpqExperiment:
         made_by = fingerprint(settings, seed, self.test.data.hash, self.test.start_hash)
         return self.work / "measured" / f"{slug(f'{self.name} {engine.name} {m} {seed}')}-{made_by}.json"
 
-    def outcomes(self, m: int, seeds: Sequence[int]) -> dict[Engine, Reached]:
+    def outcomes(self, m: int, seeds: Sequence[int]) -> dict[MeasuredEngine, Reached]:
         """Every engine at M bytes."""
         repeated = (FLAT_TUNED, PQ, OPQ, *TRAINED)
-        engines = [*map(Engine, UNTRAINED), *trials(repeated, repeated, seeds)]
+        engines = [*map(MeasuredEngine, UNTRAINED), *trials(repeated, repeated, seeds)]
         return {engine: self.outcome(engine, m) for engine in engines}
 
-    def outcome(self, engine: Engine, m: int) -> Reached:
+    def outcome(self, engine: MeasuredEngine, m: int) -> Reached:
         from opensearch_neural.evaluation.measures import Measured
 
         def measure() -> dict[str, Any]:
@@ -260,7 +260,7 @@ class JpqExperiment:
         content = kept(self.file(engine, m), measure)
         return Reached(Measured(**content["measured"]), content["best_step"])
 
-    def measure(self, engine: Engine, m: int) -> Reached:
+    def measure(self, engine: MeasuredEngine, m: int) -> Reached:
         test, seed = self.test, engine.seed or SEEDS[0]
         plain: dict[str, Callable[[], Measured]] = {
             FLAT: test.flat,
@@ -272,7 +272,7 @@ class JpqExperiment:
         }
         return Reached(plain[engine.name](), None) if engine.name in plain else self.train(engine, m)
 
-    def train(self, engine: Engine, m: int) -> Reached:
+    def train(self, engine: MeasuredEngine, m: int) -> Reached:
         from opensearch_neural.models.quantized import load_quantized
         from trainers.jpq.train import train_jpq
 
@@ -290,7 +290,7 @@ class JpqExperiment:
         """PQ's or OPQ's, without any training."""
         from trainers.jpq.quantizer import kept_quantizer
 
-        config, test = self.configuration(Engine(OPQ, seed), m), self.test
+        config, test = self.configuration(MeasuredEngine(OPQ, seed), m), self.test
         settings = replace(config.quantizer, rotate=engine == OPQ)
         made_of = f"{test.data.documents.hash} {test.start_hash}"
         return kept_quantizer(test.vectors, made_of, settings, seed=seed, folder=config.folder)

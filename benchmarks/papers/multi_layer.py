@@ -74,7 +74,7 @@ from benchmarks.papers.multi_layer_training import (
 )
 from benchmarks.papers.multi_layer_winners import winner_rows
 from benchmarks.render import signed
-from opensearch_neural.evaluation.results import Engine, Goal, Row
+from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
 from opensearch_neural.models.pooling import Pooling
 from trainers.common.precision import PRECISIONS
 
@@ -122,7 +122,7 @@ def test_rows(
     rows: list[Row] = []
     for name in TESTS:
         measured = {model.engine: experiment.searched(model.spec, name) for model in models}
-        measured |= {Engine(start): experiment.searched(spec, name) for start, spec in starts.items()}
+        measured |= {MeasuredEngine(start): experiment.searched(spec, name) for start, spec in starts.items()}
         measured |= means(measured, judging)
         clusters = experiment.judged(name).clusters
         rows += compared(name, measured, differences, clusters=clusters, seeds=judging)

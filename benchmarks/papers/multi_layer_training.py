@@ -20,7 +20,7 @@ from benchmarks.beir_parts import articles, by_article, check_data, evenly, judg
 from benchmarks.experiment import JudgedSet, copied, kept_measured, shared, slug
 from benchmarks.papers.multi_layer_arms import Arm, in_two_stages, of_lambdas
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.results import Engine
+from opensearch_neural.evaluation.results import MeasuredEngine
 from opensearch_neural.models.pooling import Pooling
 from trainers.common.precision import Computed, Precision, computed_in, computing_in
 
@@ -130,8 +130,8 @@ class TrainedArm:
     """The dev measure that selected its state, at each evaluation."""
 
     @property
-    def engine(self) -> Engine:
-        return Engine(self.arm.name, self.seed)
+    def engine(self) -> MeasuredEngine:
+        return MeasuredEngine(self.arm.name, self.seed)
 
     @property
     def spec(self) -> str:

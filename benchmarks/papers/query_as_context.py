@@ -67,7 +67,7 @@ from benchmarks.papers.query_as_context_training import (
 )
 from benchmarks.render import signed
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.results import Engine, Goal, Row
+from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
 
 PARTS = ("zero-shot", "fine-tuning")
 MOST_SEEDS = 5
@@ -108,7 +108,7 @@ def zero_shot(experiment: QueryAsContextExperiment) -> RowsAndGoals:
     )
     for name in TESTED:
         test = experiment.judged(name)
-        measured = {Engine(START): experiment.measured(experiment.start, test)}
+        measured = {MeasuredEngine(START): experiment.measured(experiment.start, test)}
         measured |= {engine: experiment.measured(model, test) for engine, model in models.items()}
         measured |= means(measured, seeds)
         rows += compared(f"{name}, {STAGES[0]}", measured, differences(), clusters=test.clusters, seeds=seeds)
@@ -124,7 +124,7 @@ def seeds_of(experiment: QueryAsContextExperiment) -> list[int]:
     return [SEED + at for at in range(experiment.scale.seeds)]
 
 
-def dev_rows(engine: Engine, model: Path) -> list[Row]:
+def dev_rows(engine: MeasuredEngine, model: Path) -> list[Row]:
     """What was measured while an arm was trained, at the start and of the state that was kept: the loss of masked LM on
     passages held back, which all arms have, and nDCG@10 on DEV's dev questions. n: evaluations."""
     lines = (model / ".training" / "history.jsonl").read_text(encoding="utf-8").splitlines()
@@ -186,12 +186,12 @@ def fine_tuning(experiment: QueryAsContextExperiment) -> RowsAndGoals:
     """Retrievers 1 and 2 of the arms that the paper compares, and of what all of them start from."""
     of_name = compared_arms()
 
-    def train(engine: Engine) -> dict[str, Path]:
+    def train(engine: MeasuredEngine) -> dict[str, Path]:
         start = experiment.start if engine.name == START else experiment.pretrained(of_name[engine.name])
         return experiment.fine_tuned(engine.name, start)
 
     models = each(
-        [Engine(START), *(Engine(name) for name in of_name)],
+        [MeasuredEngine(START), *(MeasuredEngine(name) for name in of_name)],
         lambda engine: experiment.fine_tuning(engine.name, experiment.start).output,
         train,
     )

@@ -92,7 +92,7 @@ from benchmarks.render import signed
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import InputError
-from opensearch_neural.evaluation.results import Engine, Goal, Row
+from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
 from trainers.common.precision import PRECISIONS
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Decoded:
     decoder: Decoder
     updates: int
     """Of its stages together."""
-    runs: dict[Engine, Run]
+    runs: dict[MeasuredEngine, Run]
 
 
 @dataclass
@@ -159,10 +159,10 @@ class SetExperiment:
         model, updates = self.trainings.train(arm)
         stage_one = self.trainings.output(arm) / PASSAGE
         decoder = Decoder.of(model, corpus, self.test.texts, folder, stage_one=stage_one)
-        runs = {Engine(arm, SEED, way): decoder.run(way) for way in WAYS}
+        runs = {MeasuredEngine(arm, SEED, way): decoder.run(way) for way in WAYS}
         if arm == TWO:
             gold = Decoder(model, corpus, gold_texts(model, self.data, self.test), folder)
-            runs |= {Engine(GOLD, SEED, way): gold.run(way) for way in WAYS}
+            runs |= {MeasuredEngine(GOLD, SEED, way): gold.run(way) for way in WAYS}
         return Decoded(decoder, updates, runs)
 
     def rows(self) -> list[Row]:
@@ -172,22 +172,22 @@ class SetExperiment:
         cache = self.trainings.work / "dense"
         dense = open_retriever(f"dense:{DENSE}", self.test.data.documents, cache=cache)
         (of_dense,) = shared({cache: partial(dense.retrieve, texts, DEPTH)})
-        runs: dict[Engine, Run] = {Engine(MINILM): of_dense, Engine(BM25): self.searched.run}
+        runs: dict[MeasuredEngine, Run] = {MeasuredEngine(MINILM): of_dense, MeasuredEngine(BM25): self.searched.run}
         timed = list(texts.values())[:TIMED]
-        rows = latency_rows(name, Engine(BM25), self.searched.ms, len(timed))
+        rows = latency_rows(name, MeasuredEngine(BM25), self.searched.ms, len(timed))
         for arm, decoded in zip(self.arms, shared(self.jobs), strict=True):
             runs |= decoded.runs
             decoder = decoded.decoder
             for measure, value in (("parameters", parameters(decoder.model)), ("updates", decoded.updates)):
                 rows.append(Row(name, arm, measure, value, None, None, 1, seed=SEED))
             for way in WAYS if arm in TIMED_ARMS else ():
-                engine, device = Engine(arm, SEED, way), decoder.model.url[0].device.type
+                engine, device = MeasuredEngine(arm, SEED, way), decoder.model.url[0].device.type
                 rows += latency_rows(name, engine, latency(decoder.retriever(way), timed), len(timed), on=device)
             if arm == TWO:
                 rows += [replace(row, seed=SEED) for row in loss_rows(decoder, self.data, arm, self.test)]
         if TWO in self.arms:
-            runs[Engine(FUSED)] = fused(runs[Engine(BM25)], runs[Engine(TWO, SEED)])
-        measured: dict[Engine, Measured] = {engine: hits(run, self.test) for engine, run in runs.items()}
+            runs[MeasuredEngine(FUSED)] = fused(runs[MeasuredEngine(BM25)], runs[MeasuredEngine(TWO, SEED)])
+        measured: dict[MeasuredEngine, Measured] = {engine: hits(run, self.test) for engine, run in runs.items()}
         return rows + compared(name, measured, DIFFERENCES, clusters=self.test.clusters)
 
 
@@ -200,7 +200,9 @@ def judged_set(data: Path) -> JudgedSet:
     return JudgedSet(data.name, test, qrels, by_article(qrels, {document: document for document in test.documents.ids}))
 
 
-def latency_rows(name: str, engine: Engine, times: tuple[float, float], count: int, *, on: str = "cpu") -> list[Row]:
+def latency_rows(
+    name: str, engine: MeasuredEngine, times: tuple[float, float], count: int, *, on: str = "cpu"
+) -> list[Row]:
     """count: queries that were timed; on: the device, which stands in the measure if it is not a processor."""
     return [
         Row(

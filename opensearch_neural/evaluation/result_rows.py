@@ -9,14 +9,14 @@ from typing import Any
 
 from opensearch_neural.evaluation.comparison import Comparison, compare, holm, interval
 from opensearch_neural.evaluation.measures import Measured, label
-from opensearch_neural.evaluation.results import Engine, Row
+from opensearch_neural.evaluation.results import MeasuredEngine, Row
 
 
 def rows(
     data: str,
-    measured: Mapping[str, Measured] | Mapping[Engine, Measured],
+    measured: Mapping[str, Measured] | Mapping[MeasuredEngine, Measured],
     *,
-    baseline: str | Engine | None = "bm25",
+    baseline: str | MeasuredEngine | None = "bm25",
     seed: int = 0,
     clusters: Mapping[str, str] | None = None,
 ) -> list[Row]:
@@ -50,7 +50,7 @@ def rows(
     return result
 
 
-def _compared(row: Row, baseline: Engine, comparison: Comparison) -> list[Row]:
+def _compared(row: Row, baseline: MeasuredEngine, comparison: Comparison) -> list[Row]:
     """The rows of a comparison: of the seed of either, if one of the two engines has none."""
     seed = baseline.seed if row.seed is None else row.seed
     compared = replace(
@@ -81,8 +81,8 @@ def holm_rows(made: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _engine(name: str | Engine) -> Engine:
-    return name if isinstance(name, Engine) else Engine(name)
+def _engine(name: str | MeasuredEngine) -> MeasuredEngine:
+    return name if isinstance(name, MeasuredEngine) else MeasuredEngine(name)
 
 
 def mean_row(name: str, engine: str, measure: str, values: Collection[float], **how: Any) -> Row:

@@ -47,7 +47,7 @@ class Key(NamedTuple):
     variant: str = ""
 
 
-class Engine(NamedTuple):
+class MeasuredEngine(NamedTuple):
     """An engine of which there are several: of several seeds, or measured in several ways. See `Row`."""
 
     name: str
@@ -101,12 +101,12 @@ class Row:
     @property
     def line(self) -> str:
         """What heads the row's line in tables: "dual encoder, seed 42"."""
-        return self.engine_label or str(Engine(self.engine, self.seed, self.variant))
+        return self.engine_label or str(MeasuredEngine(self.engine, self.seed, self.variant))
 
     @property
     def against(self) -> str:
         """The baseline as tables show it: "dual encoder, seed 42"."""
-        whole = str(Engine(self.baseline, self.seed, self.baseline_variant)) if self.baseline else ""
+        whole = str(MeasuredEngine(self.baseline, self.seed, self.baseline_variant)) if self.baseline else ""
         return self.baseline_label or whole
 
     @property

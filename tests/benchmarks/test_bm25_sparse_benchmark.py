@@ -37,7 +37,7 @@ from benchmarks.papers.bm25_sparse_models import PUBLISHED  # noqa: E402
 from benchmarks.render import quality_and_cost  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.measures import Measured  # noqa: E402
-from opensearch_neural.evaluation.results import Engine, Row, read  # noqa: E402
+from opensearch_neural.evaluation.results import MeasuredEngine, Row, read  # noqa: E402
 from opensearch_neural.index import segments  # noqa: E402
 
 if TYPE_CHECKING:
@@ -200,10 +200,10 @@ def test_the_mean_over_sets_weighs_each_set_alike_and_its_interval_holds_it() ->
             per_query={"nDCG@10": values}, mean=mean, queries=len(values), unanswered=0, unjudged=0, without_relevant=0
         )
 
-    small = {Engine(BM25): measured({"a": 0.0, "b": 0.0}), Engine(SUM): measured({"a": 0.4, "b": 0.4})}
+    small = {MeasuredEngine(BM25): measured({"a": 0.0, "b": 0.0}), MeasuredEngine(SUM): measured({"a": 0.4, "b": 0.4})}
     large = {
-        Engine(BM25): measured({str(at): 0.5 for at in range(50)}),
-        Engine(SUM): measured({str(at): 0.5 + 0.1 * (at % 2) for at in range(50)}),
+        MeasuredEngine(BM25): measured({str(at): 0.5 for at in range(50)}),
+        MeasuredEngine(SUM): measured({str(at): 0.5 + 0.1 * (at % 2) for at in range(50)}),
     }
     (gain,) = [row for row in mean_rows("mean of 2 sets", {"s": small, "l": large}) if row.kind == "difference"]
     assert gain.value == pytest.approx((0.4 + 0.05) / 2) and gain.n == 52
@@ -260,9 +260,9 @@ def test_the_weight_is_chosen_by_questions_that_are_neither_tested_nor_trained_o
 ) -> None:
     (data / "one" / "qrels" / "dev.tsv").unlink()
     monkeypatch.setattr(bm25_sparse_weight, "TRAINED_ON", ("one",))
-    splits = {name: bm25_sparse_weight.split_of(data / name, Engine(PUBLISHED)) for name in ("one", "two")}
+    splits = {name: bm25_sparse_weight.split_of(data / name, MeasuredEngine(PUBLISHED)) for name in ("one", "two")}
     assert splits == {"one": "train", "two": "dev"}
-    trained = Engine("trained 10 minutes", 1)
+    trained = MeasuredEngine("trained 10 minutes", 1)
     assert [bm25_sparse_weight.split_of(data / name, trained) for name in ("one", "two")] == [None, "dev"]
     arguments = [
         "--url", cluster_url, "--start", str(start), "--data", str(data), "--work", str(tmp_path / "work"),

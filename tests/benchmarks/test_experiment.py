@@ -33,7 +33,7 @@ from benchmarks.experiment import (
 from opensearch_neural.errors import MissingExtra
 from opensearch_neural.evaluation.comparison import interval
 from opensearch_neural.evaluation.measures import Measured
-from opensearch_neural.evaluation.results import Engine, Row, read
+from opensearch_neural.evaluation.results import MeasuredEngine, Row, read
 
 WORKER = """
 import os, sys, time
@@ -130,7 +130,7 @@ def test_a_folder_is_copied_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
 
 
 def test_repeated_arms_have_every_seed_and_the_others_the_first() -> None:
-    assert trials(["a", "b"], ["a"], (1, 2)) == [Engine("a", 1), Engine("b", 1), Engine("a", 2)]
+    assert trials(["a", "b"], ["a"], (1, 2)) == [MeasuredEngine("a", 1), MeasuredEngine("b", 1), MeasuredEngine("a", 2)]
 
 
 def test_names_of_files_hold_letters_and_digits() -> None:
@@ -138,8 +138,8 @@ def test_names_of_files_hold_letters_and_digits() -> None:
 
 
 def test_engines_that_are_made_alike_are_made_once(tmp_path: Path) -> None:
-    asked: list[Engine] = []
-    engines = [Engine("a", 1), Engine("b", 1), Engine("a", 2)]
+    asked: list[MeasuredEngine] = []
+    engines = [MeasuredEngine("a", 1), MeasuredEngine("b", 1), MeasuredEngine("a", 2)]
     results = each(engines, lambda engine: tmp_path / engine.name, lambda engine: asked.append(engine) or engine.name)
     assert results == {engines[0]: "a", engines[1]: "b", engines[2]: "a"}
     assert len(asked) == 2
@@ -161,16 +161,16 @@ def test_what_was_measured_is_kept_question_by_question(tmp_path: Path) -> None:
 
 def test_means_are_over_all_seeds_or_none() -> None:
     values = {
-        Engine("a", 1): measured(0.0, 1.0),
-        Engine("a", 2): measured(1.0, 1.0),
-        Engine("a", 1, "free"): measured(0.0, 0.0),
-        Engine("a", 2, "free"): measured(0.5, 0.0),
-        Engine("b", 1): measured(1.0, 1.0),
+        MeasuredEngine("a", 1): measured(0.0, 1.0),
+        MeasuredEngine("a", 2): measured(1.0, 1.0),
+        MeasuredEngine("a", 1, "free"): measured(0.0, 0.0),
+        MeasuredEngine("a", 2, "free"): measured(0.5, 0.0),
+        MeasuredEngine("b", 1): measured(1.0, 1.0),
     }
     mean = means(values, (1, 2))
     assert mean == {
-        Engine("a", variant="seeds 1 to 2"): measured(0.5, 1.0),
-        Engine("a", variant="seeds 1 to 2, free"): measured(0.25, 0.0),
+        MeasuredEngine("a", variant="seeds 1 to 2"): measured(0.5, 1.0),
+        MeasuredEngine("a", variant="seeds 1 to 2, free"): measured(0.25, 0.0),
     }
     assert means(values, (1,)) == {}
 
@@ -181,28 +181,28 @@ def test_means_are_over_all_seeds_or_none() -> None:
 def test_an_engine_is_compared_with_the_baseline_of_its_seed_and_variant() -> None:
     mean = of_seeds((1, 2))
     every = [
-        *(Engine(name, *how) for name in "ab" for how in ((1,), (2,), (1, "free"), (None, mean))),
-        Engine("published"),
-        Engine("bm25"),
+        *(MeasuredEngine(name, *how) for name in "ab" for how in ((1,), (2,), (1, "free"), (None, mean))),
+        MeasuredEngine("published"),
+        MeasuredEngine("bm25"),
     ]
     assert pairs(every, [("a", "b")]) == [
-        (Engine("a", *how), Engine("b", *how)) for how in ((1,), (2,), (1, "free"), (None, mean))
+        (MeasuredEngine("a", *how), MeasuredEngine("b", *how)) for how in ((1,), (2,), (1, "free"), (None, mean))
     ]
-    assert {baseline for _, baseline in pairs(every, [("a", "bm25")])} == {Engine("bm25")}
+    assert {baseline for _, baseline in pairs(every, [("a", "bm25")])} == {MeasuredEngine("bm25")}
     assert pairs(every, [("published", "b"), ("published", "bm25")]) == [
-        (Engine("published"), Engine("b", 1)),
-        (Engine("published"), Engine("bm25")),
+        (MeasuredEngine("published"), MeasuredEngine("b", 1)),
+        (MeasuredEngine("published"), MeasuredEngine("bm25")),
     ]
     assert pairs(every, [("a", "c"), ("c", "a"), ("bm25", "bm25")]) == []
 
 
 def test_rows_hold_values_paired_differences_and_how_far_seeds_lie_apart() -> None:
     values = {
-        Engine("a", 1): measured(0.5, 0.5, 0.9),
-        Engine("a", 2): measured(0.1, 0.5, 0.9),
-        Engine("b", 1): measured(0.5, 0.2, 0.9),
-        Engine("b", 2): measured(0.5, 0.2, 0.9),
-        Engine("bm25"): measured(0.0, 0.0, 0.3),
+        MeasuredEngine("a", 1): measured(0.5, 0.5, 0.9),
+        MeasuredEngine("a", 2): measured(0.1, 0.5, 0.9),
+        MeasuredEngine("b", 1): measured(0.5, 0.2, 0.9),
+        MeasuredEngine("b", 2): measured(0.5, 0.2, 0.9),
+        MeasuredEngine("bm25"): measured(0.0, 0.0, 0.3),
     }
     values |= means(values, (1, 2))
     clusters = {"q0": "x", "q1": "x", "q2": "y"}

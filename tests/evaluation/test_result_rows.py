@@ -6,7 +6,7 @@ import pytest
 
 from opensearch_neural.evaluation.measures import measure
 from opensearch_neural.evaluation.result_rows import rows
-from opensearch_neural.evaluation.results import Engine, Key
+from opensearch_neural.evaluation.results import Key, MeasuredEngine
 
 
 def test_rows_hold_the_mean_the_difference_and_its_p_value() -> None:
@@ -38,8 +38,12 @@ def test_rows_hold_the_mean_the_difference_and_its_p_value() -> None:
 def test_engines_of_a_seed_are_compared_with_the_baseline_of_that_seed() -> None:
     qrels = {str(at): {"d": 1} for at in range(3)}
     scored = measure({query: {"d": 1.0} for query in qrels}, qrels, ["RR@10"])
-    measured = {Engine("dual", 42): scored, Engine("MLR", 42, "nested"): scored, Engine("untrained"): scored}
-    found = [row for row in rows("toy", measured, baseline=Engine("dual", 42)) if row.kind == "difference"]
+    measured = {
+        MeasuredEngine("dual", 42): scored,
+        MeasuredEngine("MLR", 42, "nested"): scored,
+        MeasuredEngine("untrained"): scored,
+    }
+    found = [row for row in rows("toy", measured, baseline=MeasuredEngine("dual", 42)) if row.kind == "difference"]
     assert [(row.engine, row.seed, row.variant, row.baseline) for row in found] == [
         ("MLR", 42, "nested", "dual"),
         ("untrained", 42, "", "dual"),

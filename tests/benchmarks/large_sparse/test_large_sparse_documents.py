@@ -71,12 +71,12 @@ def test_the_goal_asks_the_cheapest_of_those_that_keep_enough_of_the_sparse_scor
     from benchmarks.grown.index import Growth
     from benchmarks.large_sparse.command import goals
     from benchmarks.large_sparse.documents import Layout
-    from benchmarks.large_sparse.measures import Experiment
+    from benchmarks.large_sparse.measures import LargeSparseExperiment
     from opensearch_neural.evaluation.results import Row
 
     layout = Layout(Growth("corpus", "docs", 1000), (), (), tmp_path)
     asked = (tmp_path, (layout,), "model", (20,), 1.0, 10, None, False, False)
-    experiment = Experiment(*asked)  # type: ignore[arg-type]
+    experiment = LargeSparseExperiment(*asked)  # type: ignore[arg-type]
 
     def rows(name: str, kept: float, p99: float) -> list[Row]:
         ratio = Row("1,000 documents, 20 clients", name, "P99", p99, None, None, 9, kind="ratio", baseline="bm25")
