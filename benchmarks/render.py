@@ -230,7 +230,7 @@ def kept_and_cost(rows: Sequence[Row]) -> str:
     Values are those of the sets "N documents"; ratios to the baseline those of "N documents, LEVEL".
     """
     ratios_ = [row for row in rows if row.kind == "ratio" and row.measure in COSTS]
-    sizes = list(dict.fromkeys(row.set.partition(" documents, ")[0] + " documents" for row in ratios_))
+    sizes = list(dict.fromkeys(row.set for row in rows if row.measure in KEPT))
     cost = {(row.set, row.engine, row.measure): row for row in ratios_}
     value = {(row.set, row.engine, row.measure): row for row in rows if row.kind == "value"}
     measures = [name for name in KEPT if any(row.measure == name for row in rows)]

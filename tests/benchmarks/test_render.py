@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.command import bench
-from benchmarks.render import arms, costs, gains, of_first_seed, page, quality_and_cost, ratios
+from benchmarks.render import COSTS, arms, costs, gains, kept_and_cost, of_first_seed, page, quality_and_cost, ratios
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Data, Goal, Row, Summary
 
@@ -223,3 +223,24 @@ def test_quality_stands_beside_cost_of_the_same_engine_and_model() -> None:
     ]  # fmt: skip
     assert published == ["sum", "published", "0.00 [-1.00, 1.00]", "1 / 1 of 2", "1.20 [1.10, 1.30]", "0.995"]
     assert trained == ["sum", "trained", "3.00 [2.00, 4.00]", "–", "–", "–"]  # the mean over seeds, not the first
+
+
+def test_what_is_kept_and_what_it_costs_stand_in_one_line() -> None:
+    def kept(engine: str, measure: str, value: float, set_: str = "1,000 documents") -> Row:
+        return Row(set_, engine, measure, value, None, None, 9)
+
+    def cost(engine: str, value: float, set_: str = "1,000 documents") -> Row:
+        level = f"{set_}, 20 clients"
+        return Row(level, engine, "P99", value, value - 0.1, value + 0.1, 9, kind="ratio", baseline="bm25")
+
+    rows = [kept("bm25", "nDCG@10", 0.5), kept("sparse", "nDCG@10", 0.6), kept("pruned", "score kept", 0.99)]
+    rows += [cost("sparse", 4.0), cost("pruned", 1.05), kept("pruned", "score kept", 0.97, "10,000 documents")]
+    small, large = kept_and_cost(rows).split("\n\n")
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in small.splitlines()]
+    assert lines[0] == ["1,000 documents", "score kept", "nDCG@10", *(f"{each}, 20 clients" for each in COSTS)]
+    assert lines[2:] == [
+        ["bm25", "", "0.500", "–", "–", "–"],
+        ["sparse", "", "0.600", "–", "4.00 [3.90, 4.10]", "–"],
+        ["pruned", "0.990", "", "–", "1.05 [0.95, 1.15]", "–"],
+    ]
+    assert large.splitlines()[0].startswith("| 10,000 documents") and "0.970" in large
