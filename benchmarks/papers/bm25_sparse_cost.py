@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -27,6 +27,7 @@ from benchmarks.papers.bm25_sparse_measures import (
 from benchmarks.papers.bm25_sparse_models import PUBLISHED, Experiment
 from benchmarks.papers.cluster_bm25 import corpus_of
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.engines.settings import WeightedSum
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ WARM_UP = (20.0, 90.0)
 """Seconds, at least and at most."""
 MOST_DENSE = 100_000
 """Documents of an index under load, at most, that have dense vectors too."""
+NEARNESS = ("score kept", "overlap@10")
 BYTES, RATE = "bytes a document", "documents encoded a second"
 FIELD_SAMPLE = 3000
 """Documents by which the bytes of an index are measured."""
@@ -64,15 +66,21 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
     models = [model for model in experiment.models if model.seed in (None, experiment.seeds[0])]
     rows: list[Row] = []
 
-    def keep(name: str, measure: Any) -> None:
-        rows.extend(Row(**row) for row in kept(experiment.work / "cost" / f"{name}.json", measure))
+    def keep(name: str, measure: Any, *, without: Collection[str] = ()) -> None:
+        every = kept(experiment.work / "cost" / f"{name}.json", measure)
+        rows.extend(Row(**row) for row in every if row["measure"] not in without)
 
     for size in experiment.sizes:
         for model in models:
-            keep(f"{size}-{slug(model.name)}", partial(loaded, client, chosen, experiment, size, model))
+            name, how = f"{size}-{slug(model.name)}", (client, chosen, experiment, size, model)
+            keep(name, partial(loaded, *how), without=NEARNESS)
+            keep(f"{name}-score-kept-weight-{slug(f'{WeightedSum.weight:g}')}", partial(score_kept, *how))
+            client.indices.delete(index=growth_of(experiment, model, size).index, params={"ignore": 404})
         if experiment.dense_sets and size <= MOST_DENSE:
             name = f"{size}-{slug(PUBLISHED)}-{dense.dense_name(experiment)}"
             keep(name, partial(loaded_with_dense, client, chosen, experiment, size))
+            index = growth_of(experiment, MeasuredEngine(PUBLISHED), size, with_dense=True).index
+            client.indices.delete(index=index, params={"ignore": 404})
     if experiment.sizes:
         for model in models:
             keep(f"bytes-{_vectors_of(experiment, model)}", partial(stored_bytes, client, experiment, model))
@@ -89,12 +97,11 @@ def _has_dense(experiment: Experiment, model: MeasuredEngine) -> bool:
     return model.name == PUBLISHED and bool(experiment.dense_sets)
 
 
-def growth_of(
-    experiment: Experiment, model: MeasuredEngine, index: str, size: int, *, with_dense: bool = False
-) -> Growth:
+def growth_of(experiment: Experiment, model: MeasuredEngine, size: int, *, with_dense: bool = False) -> Growth:
     """The index of `size` documents resampled from COST_SET with the model's vectors."""
     from benchmarks.grown.index import Growth
 
+    index = f"osn-{slug(model.name)}{f'-{dense.dense_name(experiment)}' if with_dense else ''}-{size}"
     corpus = str(corpus_of(experiment.sets[COST_SET]))
     plain = Growth(corpus, index, size, sparse=experiment.on_corpus(model, COST_SET))
     if with_dense:
@@ -113,9 +120,30 @@ def loaded(
     """The rows of the load benchmark on `size` documents with the model's vectors. Raises ClusterError where it stopped."""
     from benchmarks.load.workload import ModelChoice
 
-    growth = growth_of(experiment, model, f"osn-{slug(model.name)}-{size}", size)
+    growth = growth_of(experiment, model, size)
     rows = under_load(client, chosen, experiment, growth, LOADED, ModelChoice())
     return [_plain(row, growth, model) for row in rows]
+
+
+def score_kept(
+    client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int, model: MeasuredEngine
+) -> list[dict[str, Any]]:
+    """What the windows keep of the exact result on the same index, beside the overlap with it."""
+    from benchmarks.grown.index import grow
+    from benchmarks.load.command import queries_of
+    from benchmarks.load.measurement import LoadSettings
+    from benchmarks.load.quality import nearness_rows, some
+    from benchmarks.load.variants import parse_variants
+    from benchmarks.load.workload import allowed_target, prepare
+
+    growth = growth_of(experiment, model, size)
+    grow(client, growth, say=logger.info)
+    _, texts = queries_of(None, experiment.sets[COST_SET], "test", None)
+    target = allowed_target(chosen, owned=experiment.owned)
+    workload = prepare(client, target, growth.index, parse_variants(LOADED), texts)
+    settings = LoadSettings()
+    queries = some({str(at): text for at, text in enumerate(texts)}, settings.quality_queries, settings.seed)
+    return [_plain(row, growth, model) for row in nearness_rows(client, workload, queries, growth.index)]
 
 
 def loaded_with_dense(
@@ -125,8 +153,7 @@ def loaded_with_dense(
     from benchmarks.load.workload import ModelChoice
 
     model = MeasuredEngine(PUBLISHED)
-    index = f"osn-{slug(PUBLISHED)}-{dense.dense_name(experiment)}-{size}"
-    growth = growth_of(experiment, model, index, size, with_dense=True)
+    growth = growth_of(experiment, model, size, with_dense=True)
     named = dense.query_models(experiment)
     models = ModelChoice(dense=named["dense"], pq=named["pq"], backend=BACKEND)
     rows = under_load(client, chosen, experiment, growth, DENSE_LOADED, models)
@@ -146,7 +173,7 @@ def under_load(
     variants: str,
     models: ModelChoice,
 ) -> list[Row]:
-    """The rows of the load benchmark; the index is deleted at the end. Raises ClusterError where it stopped."""
+    """The rows of the load benchmark. Raises ClusterError where it stopped."""
     from benchmarks.grown.index import grow
     from benchmarks.load import result
     from benchmarks.load.command import queries_of, run
@@ -168,7 +195,6 @@ def under_load(
     )  # fmt: skip
     if measured.partial:
         raise ClusterError(f"the load test of {growth.index} stopped: {measured.partial}", "the same command goes on")
-    client.indices.delete(index=growth.index)
     return result.rows(measured)
 
 
@@ -181,7 +207,7 @@ def stored_bytes(client: OpenSearch, experiment: Experiment, model: MeasuredEngi
     from benchmarks.grown.index import drawn_vectors, resampler_of
     from opensearch_neural import forward_index
 
-    growth = growth_of(experiment, model, "none", FIELD_SAMPLE, with_dense=_has_dense(experiment, model))
+    growth = growth_of(experiment, model, FIELD_SAMPLE, with_dense=_has_dense(experiment, model))
     meta, resampler, vocabulary = resampler_of(growth)
     sample = list(resampler.take(growth.documents))
     sizes = bytes_by_field(client, meta, sample, drawn_vectors(growth, resampler, vocabulary))
