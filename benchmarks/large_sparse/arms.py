@@ -109,7 +109,7 @@ class BlockTable:
     """The blocks' largest weights by token, in this process's memory."""
 
     def __init__(self, file: Path) -> None:
-        with np.load(file) as held:
+        with np.load(file, allow_pickle=False) as held:
             self._token = {token: at for at, token in enumerate(held["vocabulary"].tolist())}
             self._starts, self._blocks, self._weights = held["indptr"], held["blocks"], held["weights"]
         self._count = int(self._blocks.max()) + 1 if len(self._blocks) else 0

@@ -123,7 +123,13 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
 @click.option(
     "--arm", "arms", multiple=True, type=click.Choice([PUBLISHED, *STEPS]), help="Repeatable.  [default: all]"
 )
-@click.option("--weights", type=NumberList(float), default="0.3,0.45,0.6,0.8,1,1.3,1.7", show_default=True)
+@click.option(
+    "--weights",
+    type=NumberList(float),
+    default="0.3,0.45,0.6,0.8,1,1.3,1.7",
+    show_default=True,
+    help="As `osn search --weight`.",
+)
 @click.option("--limit-queries", type=click.IntRange(min=1), default=300, show_default=True, help="Of a set, at most.")
 @click.option("--heap", default="4g", show_default=True, help="Of the local node, if no cluster is named.")
 @paper_options

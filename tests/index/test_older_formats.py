@@ -44,7 +44,7 @@ def test_an_index_of_format_1_is_searched_with_the_scores_of_then(
     for id, document in recorded["query_encoders"].items():
         client.index(index=INDEX, id=id, body=document)
     client.indices.refresh(index=index_name)
-    engines = open_engines(client, index_name)
+    engines = open_engines(client, index_name, weight=0.45)  # the default then
     for engine, scores in recorded["hits"].items():
         found = client.search(index=index_name, body=engines.body(engine, recorded["query"]))["hits"]["hits"]
         assert {hit["_id"]: hit["_score"] for hit in found} == pytest.approx(scores, rel=1e-5), engine
