@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import block, run_of
+from runs import block
 
 from benchmarks.load.blocks import BlockLog, Level, Pace, Turn, round_of
 from benchmarks.load.measurement import LoadSettings
-from benchmarks.load.run import LoadRun
 from benchmarks.load.workload import allowed_target
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import InputError
@@ -46,17 +45,6 @@ def test_windows_are_as_long_as_the_requests_need() -> None:
     pace.learn(block(0, "slow", np.ones(1), level=Level("closed", 20), seconds=1.0))
     assert pace.length(turn) == 60.0
     assert pace.length(Turn(0, Level("open", 100.0), "slow")) == pytest.approx(1.05 * 500 / 100)
-
-
-@pytest.mark.parametrize(("core_share", "words"), [(0.95, "a generator process needed 95% of a core"), (0.2, None)])
-def test_a_rate_that_the_generator_itself_could_not_keep_is_refused(core_share: float, words: str | None) -> None:
-    level, run = Level("open", 100.0), LoadRun(*([None] * 9))  # type: ignore[arg-type]
-    run.settings, run.measurement = LoadSettings(), run_of([])
-    slow = block(-1, "bm25", np.full(200, 30.0), level=level, seconds=2.0, core_share=core_share)
-    run.block = lambda turn, length: slow  # type: ignore[method-assign]
-    probe = run.probe_rate("bm25", 100.0, limit=10.0)
-    assert probe.p99 > 10.0 and probe.refused == words
-    assert run.probe_rate("bm25", 100.0, limit=40.0).refused is None  # it held: nothing is in doubt
 
 
 def test_more_clients_than_connections_are_refused() -> None:
