@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -45,7 +45,6 @@ WARM_UP = (20.0, 90.0)
 """Seconds, at least and at most."""
 MOST_DENSE = 100_000
 """Documents of an index under load, at most, that have dense vectors too."""
-NEARNESS = ("score kept", "overlap@10")
 BYTES, RATE = "bytes a document", "documents encoded a second"
 FIELD_SAMPLE = 3000
 """Documents by which the bytes of an index are measured."""
@@ -66,14 +65,13 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
     models = [model for model in experiment.models if model.seed in (None, experiment.seeds[0])]
     rows: list[Row] = []
 
-    def keep(name: str, measure: Any, *, without: Collection[str] = ()) -> None:
-        every = kept(experiment.work / "cost" / f"{name}.json", measure)
-        rows.extend(Row(**row) for row in every if row["measure"] not in without)
+    def keep(name: str, measure: Any) -> None:
+        rows.extend(Row(**row) for row in kept(experiment.work / "cost" / f"{name}.json", measure))
 
     for size in experiment.sizes:
         for model in models:
             name, how = f"{size}-{slug(model.name)}", (client, chosen, experiment, size, model)
-            keep(name, partial(loaded, *how), without=NEARNESS)
+            keep(name, partial(loaded, *how))
             keep(f"{name}-score-kept-weight-{slug(f'{WeightedSum.weight:g}')}", partial(score_kept, *how))
             client.indices.delete(index=growth_of(experiment, model, size).index, params={"ignore": 404})
         if experiment.dense_sets and size <= MOST_DENSE:
@@ -117,11 +115,14 @@ def growth_of(experiment: Experiment, model: MeasuredEngine, size: int, *, with_
 def loaded(
     client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int, model: MeasuredEngine
 ) -> list[dict[str, Any]]:
-    """The rows of the load benchmark on `size` documents with the model's vectors. Raises ClusterError where it stopped."""
+    """The rows of the load benchmark on `size` documents with the model's vectors, without what `score_kept` measures.
+
+    Raises ClusterError where it stopped.
+    """
     from benchmarks.load.workload import ModelChoice
 
     growth = growth_of(experiment, model, size)
-    rows = under_load(client, chosen, experiment, growth, LOADED, ModelChoice())
+    rows = under_load(client, chosen, experiment, growth, LOADED, ModelChoice(), quality_queries=0)
     return [_plain(row, growth, model) for row in rows]
 
 
@@ -172,8 +173,9 @@ def under_load(
     growth: Growth,
     variants: str,
     models: ModelChoice,
+    **settings: Any,
 ) -> list[Row]:
-    """The rows of the load benchmark. Raises ClusterError where it stopped."""
+    """The rows of the load benchmark; settings: more of `LoadSettings`. Raises ClusterError where it stopped."""
     from benchmarks.grown.index import grow
     from benchmarks.load import result
     from benchmarks.load.command import queries_of, run
@@ -185,13 +187,14 @@ def under_load(
 
     grow(client, growth, say=logger.info)
     _, texts = queries_of(None, experiment.sets[COST_SET], "test", None)
-    settings = LoadSettings(
-        clients=experiment.clients, minutes=experiment.minutes, warmup=WarmupSettings(*WARM_UP)
+    warmup = WarmupSettings(*WARM_UP)
+    chosen_settings = LoadSettings(
+        clients=experiment.clients, minutes=experiment.minutes, warmup=warmup, **settings
     ).validate()
     target = allowed_target(chosen, owned=experiment.owned)
     folder = experiment.work / "load" / growth.index
     measured = run(
-        client, target, growth.index, parse_variants(variants), texts, models, settings, None, folder, False
+        client, target, growth.index, parse_variants(variants), texts, models, chosen_settings, None, folder, False
     )  # fmt: skip
     if measured.partial:
         raise ClusterError(f"the load test of {growth.index} stopped: {measured.partial}", "the same command goes on")

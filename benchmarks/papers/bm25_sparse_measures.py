@@ -132,10 +132,10 @@ def kept_of(folder: Path, name: str) -> Path:
     return folder / f"{slug(name)}.json"
 
 
-def judged_queries(folder: Path) -> BeirData:
-    """The test split, of MOST_QUERIES at most."""
-    every = BeirData.load(folder, "test")
-    queries = sorted(every.qrels)[:: -(-len(every.qrels) // MOST_QUERIES)]
+def judged_queries(folder: Path, split: str = "test", most: int = MOST_QUERIES) -> BeirData:
+    """The split, of so many queries at most, evenly taken."""
+    every = BeirData.load(folder, split)
+    queries = sorted(every.qrels)[:: -(-len(every.qrels) // most)]
     return replace(
         every,
         queries={query: every.queries[query] for query in queries},

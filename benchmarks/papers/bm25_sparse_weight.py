@@ -23,13 +23,12 @@ from benchmarks.grown.scale import NODE
 from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import reachable
 from benchmarks.papers import bm25_sparse_dense as dense
-from benchmarks.papers.bm25_sparse_measures import BM25, SUM, ingested, kept_of, not_measured
+from benchmarks.papers.bm25_sparse_measures import BM25, SUM, ingested, judged_queries, kept_of, not_measured
 from benchmarks.papers.bm25_sparse_models import PUBLISHED, STEPS, TRAINED_ON, Experiment
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
-from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import open_engines
 from opensearch_neural.evaluation import result_rows
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
@@ -48,17 +47,6 @@ def split_of(folder: Path, model: MeasuredEngine) -> str | None:
     if model.name != PUBLISHED and folder.name in TRAINED_ON and "train" in splits:
         splits.remove("train")
     return splits[0] if splits else None
-
-
-def questions(folder: Path, split: str, most: int) -> BeirData:
-    """So many at most of the split, evenly taken."""
-    every = BeirData.load(folder, split)
-    taken = sorted(every.qrels)[:: -(-len(every.qrels) // most)]
-    return replace(
-        every,
-        queries={query: every.queries[query] for query in taken},
-        qrels={query: every.qrels[query] for query in taken},
-    )
 
 
 def measured_set(
@@ -80,7 +68,7 @@ def measured_set(
     if not all(file.exists() for file in files.values()):
         vectors = dense.sparse_vectors(experiment, model, name)
         with ingested(client, experiment, name, vectors, None) as index, translate_errors():
-            asked, engines = questions(experiment.sets[name], split, most), open_engines(client, index)
+            asked, engines = judged_queries(experiment.sets[name], split, most), open_engines(client, index)
 
             def measure(engine: str) -> Measured:
                 opened = engines.with_settings(weight=named[engine]) if engine in named else engines
