@@ -88,12 +88,12 @@ def quantile(counted: Counts, failed: Counts | float, q: float) -> npt.NDArray[n
 
 def may_show(q: float, samples: float) -> bool:
     """Whether at least 100 of so many samples lie beyond the quantile `q`."""
-    return samples * (1 - q) >= BEYOND - 1e-6
+    return samples >= needed(q)
 
 
 def needed(q: float) -> int:
     """The samples from which on the quantile `q` may be shown."""
-    return round(BEYOND / (1 - q))
+    return math.ceil((BEYOND - 1e-6) / (1 - q))
 
 
 def shown(value: float | None) -> str:
