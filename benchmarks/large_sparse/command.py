@@ -95,6 +95,9 @@ def shown(row: Row) -> bool:
     show_default=True,
     help="The same, of the clustered index; repeatable.",
 )
+@click.option(
+    "--by-content/--as-drawn", default=True, show_default=True, help="With the clustered index and blocks, or without."
+)
 @click.option("--clients", type=NumberList(int), default="20", show_default=True, help="Clients at once.")
 @click.option("--minutes", type=float, default=8.0, show_default=True, help="The most that a load test may take.")
 @click.option("--requests", type=int, default=10_000, show_default=True, help="Of each arm; a P99 needs 10,000.")
@@ -115,6 +118,7 @@ def large_sparse(
     documents: tuple[int, ...],
     prune: tuple[str, ...],
     clustered_prune: tuple[str, ...],
+    by_content: bool,
     clients: tuple[int, ...],
     minutes: float,
     requests: int,
@@ -131,7 +135,7 @@ def large_sparse(
 
     \b
     osn bench large-sparse --model my-splade --data data/scifact --work work --record benchmarks/results/large_sparse
-    osn bench large-sparse --model my-splade --data data/scifact --work work --documents 100000,1000000
+    osn bench large-sparse --model my-splade --data data/scifact --work work --documents 1000000 --as-drawn
     """
     corpus = str(corpus_of(data))
     layouts = [
@@ -140,6 +144,7 @@ def large_sparse(
             tuple(map(Pruning.parse, prune)),
             tuple(map(Pruning.parse, clustered_prune)),
             work / str(size),
+            by_content,
         )
         for size in sorted(set(documents))
     ]

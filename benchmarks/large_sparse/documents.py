@@ -67,6 +67,13 @@ class Layout:
     clustered_prunes: tuple[Pruning, ...]
     """Of the clustered index, likewise."""
     folder: Path
+    by_content: bool = True
+    """Whether there are the clustered index and the blocks too."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the indexes."""
+        return (PLAIN, CLUSTERED, BLOCKS) if self.by_content else (PLAIN,)
 
     def index(self, name: str) -> str:
         return f"{self.growth.index}-{name}-{self.growth.documents}"
@@ -178,10 +185,9 @@ def write_table(file: Path, maxima: SparseVectors) -> None:
 
 
 def write_all(client: OpenSearch, layout: Layout, say: Callable[[str], object]) -> None:
-    """Write what is not whole yet: three indexes and the files. Raises ClusterError for what the cluster does not take."""
-    names = (PLAIN, CLUSTERED, BLOCKS)
-    lacking = [name for name in names if not _is_whole(client, layout, name)]
-    files = [layout.frequencies, layout.table, layout.folder / "bytes.json"]
+    """Write what is not whole yet: the indexes and the files. Raises ClusterError for what the cluster does not take."""
+    lacking = [name for name in layout.names if not _is_whole(client, layout, name)]
+    files = [layout.frequencies, layout.folder / "bytes.json", *([layout.table] if layout.by_content else [])]
     if not lacking and all(file.exists() for file in files):
         return
     layout.folder.mkdir(parents=True, exist_ok=True)
@@ -200,20 +206,22 @@ def write_all(client: OpenSearch, layout: Layout, say: Callable[[str], object]) 
     documents = list(resampler.take(layout.growth.documents))
     vectors = own.vectors(documents).sparse
     assert vectors is not None
-    say("putting documents in order by content")
-    order = order_by_content(vectors, resampler.query_weights, layout.growth.seed)
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    maxima = block_maxima(vectors, order, layout.block)
+    place, maxima = np.arange(len(documents)), None
+    if layout.by_content:
+        say("putting documents in order by content")
+        order = order_by_content(vectors, resampler.query_weights, layout.growth.seed)
+        place[order] = np.arange(len(order))
+        maxima = block_maxima(vectors, order, layout.block)
+        write_table(layout.table, maxima)
     counts = np.bincount(vectors.token_ids, minlength=len(vocabulary))
     write_json(layout.frequencies, {vocabulary[at]: int(counts[at]) for at in np.flatnonzero(counts)}, indent=None)
-    write_table(layout.table, maxima)
     rules = {PLAIN: layout.prunes, CLUSTERED: layout.clustered_prunes, BLOCKS: ()}
     for name in lacking:
         say(f"writing {layout.index(name)}")
         pruned = {field_of(rule): DrawnVectors(vocabulary, rule, resampler.query_weights) for rule in rules[name]}
         _create(client, layout, name, meta, pruned)
         if name == BLOCKS:
+            assert maxima is not None
             _bulk(client, layout.index(name), _block_sources(maxima))
         else:
             _bulk(client, layout.index(name), _sources(documents, own, meta, pruned, place, layout.block))
@@ -224,7 +232,7 @@ def write_all(client: OpenSearch, layout: Layout, say: Callable[[str], object]) 
 
 
 def remove_all(client: OpenSearch, layout: Layout) -> None:
-    for name in (PLAIN, CLUSTERED, BLOCKS):
+    for name in layout.names:
         client.indices.delete(index=layout.index(name), params={"ignore_unavailable": "true"})
 
 
@@ -326,6 +334,8 @@ def _bytes(
 def bytes_of(client: OpenSearch, layout: Layout) -> dict[str, float]:
     """{field, or blocks, or the client's table: bytes a document}."""
     fields: dict[str, float] = kept(layout.folder / "bytes.json", dict)
+    if not layout.by_content:
+        return fields
     documents = layout.growth.documents
     blocks = index_facts(client, layout.index(BLOCKS)).bytes / documents
     return {**fields, BLOCKS: blocks, "table": layout.table.stat().st_size / documents}

@@ -67,7 +67,7 @@ PASSES = 3
 """In which each tuned setting is timed."""
 
 WINDOWS = (10, 15, 20, 30, 50)
-CUTS = (0.4, 0.6, 0.8, 0.9)
+CUTS = (0.2, 0.4, 0.6, 0.8, 0.9)
 PRUNE_RATIOS, EXPANSIONS = (0.2, 0.4, 0.6), (2.0, 3.0, 5.0)
 BLOCK_COUNTS = (10, 20, 40, 80, 160)
 
@@ -117,6 +117,10 @@ def _pruned(
 def fixed(layout: Layout) -> list[SearchArm]:
     """The arms that have nothing to tune: baselines, documents pruned and searched as they are, the clustered index."""
     clustered = layout.index(CLUSTERED)
+    by_content = [
+        SearchArm(Variant("clustered: bm25", BM25, index=clustered), ("contents",)),
+        SearchArm(Variant("clustered: sparse", "sparse", index=clustered), ("sparse",)),
+    ]
     return [
         SearchArm(Variant(BM25, BM25), ("contents",)),
         SearchArm(Variant("sparse", "sparse"), ("sparse",)),
@@ -124,8 +128,7 @@ def fixed(layout: Layout) -> list[SearchArm]:
         SearchArm(Variant(SUM, SUM, window=30), ("contents", ROWS)),
         SearchArm(Variant(TWO_PHASE, TWO_PHASE), ("sparse",)),
         *(_pruned(layout, "pruned", rule, None) for rule in layout.prunes),
-        SearchArm(Variant("clustered: bm25", BM25, index=clustered), ("contents",)),
-        SearchArm(Variant("clustered: sparse", "sparse", index=clustered), ("sparse",)),
+        *(by_content if layout.by_content else ()),
     ]
 
 
@@ -148,21 +151,24 @@ def tuned(layout: Layout) -> dict[str, list[SearchArm]]:
         bodies = ClientBlocks(count, layout.table)
         return SearchArm(Variant(name, "sparse", index=documents, bodies=bodies), ("sparse", "table"))
 
-    rules, ways = layout.clustered_prunes, (None, *WINDOWS)
-    return {
+    ways = (None, *WINDOWS)
+    made = {
         TWO_PHASE: [two_phase(*how) for how in product(PRUNE_RATIOS, EXPANSIONS)],
         **{f"pruned {rule}": [_pruned(layout, "pruned", rule, window) for window in WINDOWS] for rule in layout.prunes},
-        "cut": [_pruned(layout, "cut", None, window, cut) for window in ways for cut in CUTS],
+        "cut": [_pruned(layout, "cut", None, *how) for how in product(ways, CUTS)],
+        "pruned and cut": [_pruned(layout, "pruned", *how) for how in product(layout.prunes, WINDOWS, CUTS)],
+    }
+    if not layout.by_content:
+        return made
+    rules = layout.clustered_prunes
+    return made | {
         "blocks": [blocks(count) for count in BLOCK_COUNTS],
         "client blocks": [client_blocks(count) for count in BLOCK_COUNTS],
         "clustered and pruned": [
-            _pruned(layout, "clustered", rule, window, 1.0, CLUSTERED) for rule in rules for window in ways
+            _pruned(layout, "clustered", rule, window, 1.0, CLUSTERED) for rule, window in product(rules, ways)
         ],
         "clustered, pruned and cut": [
-            _pruned(layout, "clustered", rule, window, cut, CLUSTERED)
-            for rule in rules
-            for window in ways
-            for cut in CUTS
+            _pruned(layout, "clustered", *how, CLUSTERED) for how in product(rules, ways, CUTS)
         ],
     }
 

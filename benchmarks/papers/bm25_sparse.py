@@ -35,7 +35,7 @@ from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import reachable
 from benchmarks.papers.bm25_sparse_cost import BYTES, RATE, cost_rows
 from benchmarks.papers.bm25_sparse_measures import BM25, DENSE_ENGINES, SPARSE_ENGINES, SUM, TERMS, quality_rows
-from benchmarks.papers.bm25_sparse_models import DENSE_DOCUMENTS, PUBLISHED, STEPS, Experiment
+from benchmarks.papers.bm25_sparse_models import ARMS, DENSE_DOCUMENTS, PUBLISHED, Experiment
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -158,9 +158,7 @@ def shown(row: Row) -> bool:
     help="Quality of these two in sets of at most so many.",
 )
 @click.option("--seeds", type=NumberList(int), default="42,43,44", show_default=True, help="Of the trainings.")
-@click.option(
-    "--arm", "arms", multiple=True, type=click.Choice([PUBLISHED, *STEPS]), help="Repeatable.  [default: all]"
-)
+@click.option("--arm", "arms", multiple=True, type=click.Choice(ARMS), help="Repeatable.  [default: all]")
 @click.option(
     "--documents", type=NumberList(int), default="100000,1000000", show_default=True, help="Of cost; '' for none."
 )
@@ -187,7 +185,7 @@ def bm25_sparse(
     osn bench bm25-sparse --start my-splade --data data --work work --arm 'as published' --documents 100000
     osn bench bm25-sparse --start my-splade --data data --work work --dense all-MiniLM-L6-v2 --documents 100000
     """
-    chosen = tuple(arm for arm in (PUBLISHED, *STEPS) if not arms or arm in arms)
+    chosen = tuple(arm for arm in ARMS if not arms or arm in arms)
     experiment = Experiment(
         data=data, start=start, work=work, connection=connection, arms=chosen, sizes=documents, **options
     )

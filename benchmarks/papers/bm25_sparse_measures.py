@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.experiment import compared, kept, kept_measured, means, of_seeds, slug
 from benchmarks.papers import bm25_sparse_dense as dense
-from benchmarks.papers.bm25_sparse_models import PUBLISHED, STEPS, Experiment
+from benchmarks.papers.bm25_sparse_models import PUBLISHED, Experiment
 from benchmarks.papers.cluster_bm25 import cluster_bm25, corpus_of, tuned_bm25
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.judgements import BeirData
@@ -176,7 +176,7 @@ def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
             experiment.work / "measured" / f"{name}-{slug(TUNED)}.json",
             lambda name=name, folder=folder: tuned_measured(client, folder, chosen.get(name, chosen[""])),  # type: ignore[misc]
         )
-        for arm in STEPS:
+        for arm in (arm for arm in experiment.arms if arm != PUBLISHED):
             own = {engine: each for engine, each in measured.items() if engine.variant in (arm, "")}
             measured.update(means(own, experiment.seeds))
         of_sets[name] = measured

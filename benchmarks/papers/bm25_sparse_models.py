@@ -1,4 +1,5 @@
-"""The models and sets of `osn bench bm25-sparse`: a published SPLADE as it is and trained on, with the IDF of every set."""
+"""The models and sets of `osn bench bm25-sparse`: a published SPLADE as it is, trained on, and averaged with that, each with
+the IDF of every set."""
 
 from __future__ import annotations
 
@@ -21,6 +22,9 @@ DENSE_DOCUMENTS = 12_000
 """Of a set, at most, that a dense model encodes: nine sets would take two cores half an hour."""
 STEPS = {"trained 10 minutes": 900, "trained an hour": 5400}
 """{arm: steps of 32 questions}; the times are of two cores."""
+AVERAGED = {f"{arm}, averaged": arm for arm in STEPS}
+"""{arm: the trained one that it is}, its weights averaged with those of the start (`osn model average`)."""
+ARMS = (PUBLISHED, *STEPS, *AVERAGED)
 MOST_REPEATED = 1000
 """Steps of an arm that is trained with every seed; a longer one confirms, with the first."""
 
@@ -66,7 +70,7 @@ class Experiment:
     @property
     def models(self) -> list[MeasuredEngine]:
         """The models, each named by its arm and the seed that it was trained with."""
-        repeated = [arm for arm in self.arms if STEPS.get(arm, 0) <= MOST_REPEATED]
+        repeated = [arm for arm in self.arms if STEPS.get(AVERAGED.get(arm, arm), 0) <= MOST_REPEATED]
         trained = trials([arm for arm in self.arms if arm != PUBLISHED], repeated, self.seeds)
         return ([MeasuredEngine(PUBLISHED)] if PUBLISHED in self.arms else []) + trained
 
@@ -88,11 +92,18 @@ class Experiment:
         )
 
     def folder(self, model: MeasuredEngine) -> str:
-        """Where the model lies; it is trained if it is not there yet."""
+        """Where the model lies; what is not there yet is trained, or averaged."""
+        from opensearch_neural.models.averaging import write_average
         from trainers.sparse.train import train_sparse
 
         if model.name == PUBLISHED:
             return self.start
+        if model.name in AVERAGED:
+            out = self.work / "models" / slug(str(model))
+            if not out.exists():
+                trained = MeasuredEngine(AVERAGED[model.name], model.seed)
+                write_average([self.folder(trained), self.start], out)
+            return str(out)
         config = self.configuration(model)
         train_sparse(config)
         return str(config.output)

@@ -24,7 +24,7 @@ from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import reachable
 from benchmarks.papers import bm25_sparse_dense as dense
 from benchmarks.papers.bm25_sparse_measures import BM25, SUM, ingested, judged_queries, kept_of, not_measured
-from benchmarks.papers.bm25_sparse_models import PUBLISHED, STEPS, TRAINED_ON, Experiment
+from benchmarks.papers.bm25_sparse_models import ARMS, PUBLISHED, TRAINED_ON, Experiment
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.options import connection_options
@@ -108,9 +108,7 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
 @click.option(
     "--seeds", type=NumberList(int), default="42", show_default=True, help="Of the trainings; the first counts."
 )
-@click.option(
-    "--arm", "arms", multiple=True, type=click.Choice([PUBLISHED, *STEPS]), help="Repeatable.  [default: all]"
-)
+@click.option("--arm", "arms", multiple=True, type=click.Choice(ARMS), help="Repeatable.  [default: all]")
 @click.option(
     "--weights",
     type=NumberList(float),
@@ -139,7 +137,7 @@ def sum_weight(
     \b
     osn bench sum-weight --start my-splade --data data --work work --record benchmarks/results/bm25_sparse_weight
     """
-    chosen = tuple(arm for arm in (PUBLISHED, *STEPS) if not arms or arm in arms)
+    chosen = tuple(arm for arm in ARMS if not arms or arm in arms)
     how: dict[str, Any] = {"dense": None, "sizes": (), "clients": (), "minutes": 1.0, "owned": False}
     experiment = Experiment(
         data=data, start=start, work=work, seeds=seeds[:1], arms=chosen, heap=heap, connection=connection, **how

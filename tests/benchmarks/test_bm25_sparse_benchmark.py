@@ -77,10 +77,8 @@ def start(tmp_path: Path) -> Path:
 def test_one_command_measures_quality_and_cost_of_the_same_models(
     data: Path, start: Path, tmp_path: Path, client: OpenSearch, cluster_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arm = "trained 10 minutes"
-    for module in (bm25_sparse, bm25_sparse_measures, bm25_sparse_models):
-        if hasattr(module, "STEPS"):
-            monkeypatch.setattr(module, "STEPS", {arm: 2})
+    arm = "trained 10 minutes, averaged"
+    monkeypatch.setattr(bm25_sparse_models, "STEPS", {"trained 10 minutes": 2})
     monkeypatch.setattr(bm25_sparse_models, "TRAINED_ON", ("one",))
     monkeypatch.setattr(bm25_sparse_cost, "COST_SET", "two")
     monkeypatch.setattr(bm25_sparse_cost, "WARM_UP", (0.1, 1.0))

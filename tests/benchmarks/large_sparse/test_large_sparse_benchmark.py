@@ -34,6 +34,23 @@ def two_requests_under_load(client: OpenSearch, url: str, name: str) -> Part:
     return part
 
 
+def quick_arguments(
+    cluster_url: str, corpus: Path, index_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """Of the command on 600 documents, with few settings to choose from and a load test that is over at once."""
+    monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)
+    quick: dict[str, object] = {"WINDOWS": (10, 500), "CUTS": (0.5,), "PRUNE_RATIOS": (0.4,), "EXPANSIONS": (2.0,)}
+    quick |= {"BLOCK_COUNTS": (1, 19), "TUNING_QUERIES": 10, "PASSES": 1}
+    quick |= {"WARM_UP": (0.1, 0.1), "CEILING": 0.1, "ROUNDS": 1}
+    for name, value in quick.items():
+        monkeypatch.setattr(measures, name, value)
+    return [
+        "--url", cluster_url, "--model", "lexical", "--data", str(corpus), "--work", str(tmp_path / "work"),
+        "--record", str(tmp_path / "record"), "--documents", "600", "--index", index_name, "--clients", "2",
+        "--requests", "20", "--minutes", "1", "--prune", "top_k:5", "--clustered-prune", "top_k:9",
+    ]  # fmt: skip
+
+
 @pytest.mark.cluster
 def test_one_command_measures_every_idea_and_goes_on_where_it_stopped(
     client: OpenSearch,
@@ -43,17 +60,7 @@ def test_one_command_measures_every_idea_and_goes_on_where_it_stopped(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)
-    quick: dict[str, object] = {"WINDOWS": (10, 500), "CUTS": (0.5,), "PRUNE_RATIOS": (0.4,), "EXPANSIONS": (2.0,)}
-    quick |= {"BLOCK_COUNTS": (1, 19), "TUNING_QUERIES": 10, "PASSES": 1}
-    quick |= {"WARM_UP": (0.1, 0.1), "CEILING": 0.1, "ROUNDS": 1}
-    for name, value in quick.items():
-        monkeypatch.setattr(measures, name, value)
-    arguments = [
-        "--url", cluster_url, "--model", "lexical", "--data", str(corpus), "--work", str(tmp_path / "work"),
-        "--record", str(tmp_path / "record"), "--documents", "600", "--index", index_name, "--clients", "2",
-        "--requests", "20", "--minutes", "1", "--prune", "top_k:5", "--clustered-prune", "top_k:9",
-    ]  # fmt: skip
+    arguments = quick_arguments(cluster_url, corpus, index_name, tmp_path, monkeypatch)
 
     # The second request of the blocks fails once: the command stops, and what was written and tuned before stays.
     broken = pytest.MonkeyPatch()
@@ -101,3 +108,26 @@ def test_one_command_measures_every_idea_and_goes_on_where_it_stopped(
     assert CliRunner().invoke(large_sparse, arguments, catch_exceptions=False).exit_code == 0
     assert read(tmp_path / "record").rows == summary.rows, "what is kept is measured again"
     assert not client.indices.get(index=f"{index_name}-*")
+
+
+@pytest.mark.cluster
+def test_documents_as_drawn_are_one_index_and_every_other_idea_is_measured(
+    client: OpenSearch,
+    cluster_url: str,
+    corpus: Path,
+    index_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments = quick_arguments(cluster_url, corpus, index_name, tmp_path, monkeypatch)
+
+    done = CliRunner().invoke(large_sparse, [*arguments, "--as-drawn", "--keep-indexes"], catch_exceptions=False)
+
+    assert done.exit_code == 0, done.output
+    assert list(client.indices.get(index=f"{index_name}-*")) == [f"{index_name}-plain-600"]
+    measured = {row.engine.partition(":")[0] for row in read(tmp_path / "record").rows}
+    assert measured == {"bm25", "sparse", "high-idf-first", "bm25-sparse", "two-phase", "pruned", "cut"}
+    both = [
+        row for row in read(tmp_path / "record").rows if row.engine.startswith("pruned: documents top_k:5, query 0.5")
+    ]
+    assert {"score kept", "bytes read, a document"} <= {row.measure for row in both}

