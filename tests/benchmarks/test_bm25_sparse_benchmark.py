@@ -18,7 +18,6 @@ from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
 from benchmarks.papers import (  # noqa: E402
     bm25_sparse,
     bm25_sparse_cost,
-    bm25_sparse_measures,
     bm25_sparse_models,
     bm25_sparse_weight,
     cluster_bm25,

@@ -1,0 +1,125 @@
+"""`osn model average`: the network halfway between models that began alike, and precise words for those that did not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+torch = pytest.importorskip("torch", reason="needs the extra [encode]")
+pytest.importorskip("sentence_transformers", reason="needs the extra [encode]")
+from transformers import AutoModelForMaskedLM  # noqa: E402
+
+from opensearch_neural.cli import osn  # noqa: E402
+from opensearch_neural.errors import OsnError  # noqa: E402
+from opensearch_neural.models import directory  # noqa: E402
+from opensearch_neural.models.averaging import write_average  # noqa: E402
+from opensearch_neural.models.inference_free import write_inference_free  # noqa: E402
+from opensearch_neural.models.sparse import load_sparse  # noqa: E402
+from opensearch_neural.query_encoder import QueryEncoder  # noqa: E402
+
+from .test_sparse import TEXTS, masked_lm  # noqa: E402
+
+
+@pytest.fixture
+def start(tmp_path: Path, tokenizer_folder: Path) -> Path:
+    return masked_lm(tmp_path / "start", tokenizer_folder)
+
+
+@pytest.fixture
+def trained(tmp_path: Path, start: Path) -> Path:
+    """A Router of a network that went a step away from its start, with a table of its own."""
+    network = AutoModelForMaskedLM.from_pretrained(start)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for weights in network.parameters():
+            weights += 0.02 * torch.randn_like(weights)
+    moved = tmp_path / "moved"
+    network.save_pretrained(moved)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (moved / name).write_bytes((start / name).read_bytes())
+    write_inference_free(moved, tmp_path / "trained", {"water": 2.5})
+    directory.write_osn_json(tmp_path / "trained", "sparse", training={"steps": 9}, measures={"dev nDCG@10": 0.5})
+    (tmp_path / "trained" / "training.yaml").write_text("training: {steps: 9}\n")
+    return tmp_path / "trained"
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return dict(AutoModelForMaskedLM.from_pretrained(folder).state_dict())
+
+
+def average(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(osn, ["model", "average", *map(str, arguments)])
+    if isinstance(result.exception, OsnError):  # `main` prints it
+        return 1, str(result.exception)
+    assert not result.exception, result.output
+    return 0, result.output
+
+
+@pytest.mark.parametrize(("shares", "of_trained"), [((), 0.5), (("--shares", "3,1"), 0.75), (("--shares", "0,2"), 0.0)])
+def test_every_weight_lies_between_the_models_and_the_table_is_the_firsts(
+    trained: Path, start: Path, tmp_path: Path, shares: tuple[str, ...], of_trained: float
+) -> None:
+    out = tmp_path / "averaged"
+    assert average(trained, start, *shares, "--output", out)[0] == 0
+
+    one, other, made = (weights_of(f) for f in (trained / "document_0_Transformer", start, out / "document_0_Transformer"))
+    assert made.keys() == one.keys() and any(not torch.equal(one[name], other[name]) for name in one)
+    for name, weights in made.items():
+        torch.testing.assert_close(weights, of_trained * one[name] + (1 - of_trained) * other[name])
+    assert QueryEncoder.load(out).weights == QueryEncoder.load(trained).weights
+    (row,) = load_sparse(out, device="cpu").encode_documents(TEXTS[:1]).rows()
+    assert row
+    written = directory.read_osn_json(out)
+    assert written is not None and not written["measures"]
+    assert [part["share"] for part in written["training"]["average"]] == [of_trained, 1 - of_trained]
+    assert written["training"]["average"][0]["hash"] == directory.hash_files(trained)
+    assert not (out / "training.yaml").exists(), "how the first came about is not how the average did"
+
+
+def test_an_average_of_a_model_with_itself_is_the_model(trained: Path, tmp_path: Path) -> None:
+    write_average([trained, trained, trained], tmp_path / "averaged")
+    same = [load_sparse(folder, device="cpu").encode_documents(TEXTS) for folder in (trained, tmp_path / "averaged")]
+    for mine, its in zip(*(vectors.rows() for vectors in same), strict=True):
+        assert its == pytest.approx(mine, rel=1e-4)
+
+
+def other_network(trained: Path, tokenizer: Path, tmp_path: Path) -> list[object]:
+    return [trained, masked_lm(tmp_path / "distil", tokenizer, "DistilBert")]
+
+
+def other_pooling(trained: Path, tokenizer: Path, tmp_path: Path) -> list[object]:
+    write_inference_free(tmp_path / "start", tmp_path / "double", {}, activation="log1p_relu")
+    return [trained, tmp_path / "double"]
+
+
+REFUSED: list[tuple[Callable[..., list[object]], str]] = [
+    (lambda trained, *_: [trained], "an average needs two models"),
+    (lambda trained, *_: [trained, trained, "--shares", "1"], "1 shares for 2 models"),
+    (lambda trained, *_: [trained, trained, "--shares", "1,-1"], "2 shares for 2 models: 1, -1"),
+    (lambda trained, *_: [trained, trained, "--shares", "0,0"], "one of them more than 0"),
+    (lambda trained, *_: [trained, trained, "--shares", "nan,1"], "2 shares for 2 models"),
+    (lambda trained, *_: [trained, trained, "--shares", "1;1"], "is no list of numbers"),
+    (lambda trained, *_: [trained, "no/such/model"], "no/such/model"),
+    (other_network, "is another network than"),
+    (other_pooling, "makes weights of logits in another way"),
+]
+
+
+@pytest.mark.parametrize(("models", "message"), REFUSED)
+def test_what_cannot_be_averaged_is_named_and_nothing_is_written(
+    trained: Path, tokenizer_folder: Path, tmp_path: Path, models: Callable[..., list[object]], message: str
+) -> None:
+    code, output = average(*models(trained, tokenizer_folder, tmp_path), "--output", tmp_path / "averaged")
+    assert code != 0 and message in output, output
+    assert not (tmp_path / "averaged").exists() and not list(tmp_path.glob(".averaged*"))
+
+
+def test_a_folder_that_is_there_stays(trained: Path, start: Path, tmp_path: Path) -> None:
+    (tmp_path / "averaged").mkdir()
+    code, output = average(trained, start, "--output", tmp_path / "averaged")
+    assert code != 0 and "is there already" in output
+    code, output = average(trained, start)
+    assert code != 0 and "--output" in output
