@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.load import histogram as hdr
-from benchmarks.load.generator import Generators, Mode, Part, merged
+from benchmarks.load.generator import Generators, Mode, WorkerMeasurement, merged
 from benchmarks.load.server import ServerProbe
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import write_text
@@ -157,7 +157,7 @@ def run_block(
 def block_of(
     turn: Turn,
     length: float,
-    parts: Sequence[Part],
+    parts: Sequence[WorkerMeasurement],
     *,
     began: float = 0.0,
     server_cpu: float | None = None,
@@ -199,7 +199,7 @@ def _mean_ms(microseconds: Iterable[int], count: int) -> float | None:
     return sum(microseconds) / count / 1000 if count else None
 
 
-def _network(parts: Sequence[Part]) -> Iterable[int]:
+def _network(parts: Sequence[WorkerMeasurement]) -> Iterable[int]:
     for part in parts:
         yield from (service - took for service, took in zip(part.service, part.took, strict=True))
 

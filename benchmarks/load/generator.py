@@ -68,7 +68,7 @@ class Order:
 
 
 @dataclass
-class Part:
+class WorkerMeasurement:
     """What one worker measured in a block; see the module's description for the times.
 
     failures: {what: requests} of those that began within the window
@@ -133,7 +133,7 @@ class _Block:
         self.timeout_ns = int(timeout * 1e9)
         self.opens_ns = order.begin_ns + order.settle_ns
         self.closes_ns = self.opens_ns + order.length_ns
-        self.part = Part()
+        self.part = WorkerMeasurement()
         self.unfinished = 0  # requests of the window that are not answered yet
         self.answered_ns = time.monotonic_ns()
         self.positions = self._shuffled(queries)
@@ -147,7 +147,7 @@ class _Block:
             random_.shuffle(positions)
             yield from positions
 
-    async def run(self) -> Part:
+    async def run(self) -> WorkerMeasurement:
         loop = asyncio.get_running_loop()
         cpu: list[int] = []
         for moment in (self.opens_ns, self.closes_ns):
@@ -385,7 +385,7 @@ class Generators:
         length: float,
         seed: int,
         at_edges: Callable[[], object] | None = None,
-    ) -> list[Part]:
+    ) -> list[WorkerMeasurement]:
         """One block. `at_edges` is called when the measured window opens and when it closes.
 
         Raises GeneratorLost if a worker dies or does not answer in time, and the OsnError that ended one.
@@ -469,7 +469,7 @@ class Generators:
         self._members.clear()
 
 
-def merged(parts: Sequence[Part], name: str) -> Iterator[int]:
+def merged(parts: Sequence[WorkerMeasurement], name: str) -> Iterator[int]:
     """The times `name` of all workers."""
     for part in parts:
         yield from getattr(part, name)

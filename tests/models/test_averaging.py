@@ -65,7 +65,9 @@ def test_every_weight_lies_between_the_models_and_the_table_is_the_firsts(
     out = tmp_path / "averaged"
     assert average(trained, start, *shares, "--output", out)[0] == 0
 
-    one, other, made = (weights_of(f) for f in (trained / "document_0_Transformer", start, out / "document_0_Transformer"))
+    one, other, made = (
+        weights_of(f) for f in (trained / "document_0_Transformer", start, out / "document_0_Transformer")
+    )
     assert made.keys() == one.keys() and any(not torch.equal(one[name], other[name]) for name in one)
     for name, weights in made.items():
         torch.testing.assert_close(weights, of_trained * one[name] + (1 - of_trained) * other[name])

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from benchmarks.large_sparse import measures
 from benchmarks.large_sparse.arms import BestBlocks, DocumentsOfBlocks
 from benchmarks.large_sparse.command import large_sparse
-from benchmarks.load.generator import Generators, Part
+from benchmarks.load.generator import Generators, WorkerMeasurement
 from benchmarks.load.variants import Variant
 from benchmarks.load.workload import LoadTarget, prepare
 from benchmarks.pages import rendered
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 
-def two_requests_under_load(client: OpenSearch, url: str, name: str) -> Part:
+def two_requests_under_load(client: OpenSearch, url: str, name: str) -> WorkerMeasurement:
     """What the load generator measured of blocks by two requests."""
     target = LoadTarget(ConnectionSettings(urls=(url,)))
     follow = DocumentsOfBlocks(f"{name}-clustered-600")
