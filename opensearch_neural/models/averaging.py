@@ -19,6 +19,9 @@ from opensearch_neural.models.pretrained import load_model, quiet
 from opensearch_neural.models.sparse import document_modules
 from opensearch_neural.query_encoder import load_tokenizer, vocabulary_of
 
+AVERAGE = "average"
+"""In the training that `osn.json` records: the models that were averaged, by name, hash, share and own training."""
+
 
 def write_average(models: Sequence[str | Path], out: Path, shares: Sequence[float] | None = None) -> None:
     """Write the sparse model directory `out`: the first of `models`, its network's weights averaged with the others'.
@@ -60,10 +63,15 @@ def write_average(models: Sequence[str | Path], out: Path, shares: Sequence[floa
         with quiet():
             network.save_pretrained(written / first.path.relative_to(folders[0]))
         made_of = [
-            {"model": directory.display_name(model), "hash": directory.hash_files(folder), "share": share / sum(shares)}
+            {
+                "model": directory.display_name(model),
+                "hash": directory.hash_files(folder),
+                "share": share / sum(shares),
+                "training": (directory.read_osn_json(folder) or {}).get("training"),
+            }
             for model, folder, share in zip(models, folders, shares, strict=True)
         ]
-        directory.write_osn_json(written, "sparse", training={"average": made_of})
+        directory.write_osn_json(written, "sparse", training={AVERAGE: made_of})
         written.rename(out)
 
 

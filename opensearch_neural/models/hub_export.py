@@ -18,6 +18,7 @@ from opensearch_neural import __version__
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, share, write_text
 from opensearch_neural.models import directory
+from opensearch_neural.models.averaging import AVERAGE
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.query_encoder import QueryEncoder
 
@@ -113,6 +114,9 @@ def model_card(
         "",
         f"Data: {', '.join(data)}." if data else "The training data are not recorded.",
     ]
+    if parts := _averaged(osn.get("training")):
+        names = (f"{part.get('model')} ({part.get('share'):.2g}, `{part.get('hash')}`)" for part in parts)
+        lines.append(f"Its network's weights are the average of these models': {', '.join(names)}.")
     if osn.get("data_hash"):
         lines.append(f"Hash of the data: `{osn['data_hash']}`.")
     lines += ["", "## Measured", ""]
@@ -147,10 +151,18 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return list(rows)
 
 
+def _averaged(training: Any) -> list[Mapping[str, Any]]:
+    """The models that an average was made of, as `averaging.write_average` keeps them; else none."""
+    parts = training.get(AVERAGE) if isinstance(training, Mapping) else None
+    return [part for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
+
+
 def _data_names(training: Any) -> Iterator[str]:
-    """The names of the train sets of a training's settings, and of its earlier stages: never their paths."""
+    """The names of the train sets of a training's settings, of its earlier stages, and of the models that were averaged:
+    never their paths."""
     named: dict[str, None] = {}
-    stages = [training, training.get("pretraining")] if isinstance(training, Mapping) else []
+    trainings = [training, *(part.get("training") for part in _averaged(training))]
+    stages = [stage for each in trainings if isinstance(each, Mapping) for stage in (each, each.get("pretraining"))]
     for stage in stages:
         sets = stage.get("train") if isinstance(stage, Mapping) else None
         for each in sets if isinstance(sets, list) else []:

@@ -16,6 +16,7 @@ from opensearch_neural.cli import osn  # noqa: E402
 from opensearch_neural.errors import OsnError  # noqa: E402
 from opensearch_neural.models import directory  # noqa: E402
 from opensearch_neural.models.averaging import write_average  # noqa: E402
+from opensearch_neural.models.hub_export import export_for_hub  # noqa: E402
 from opensearch_neural.models.inference_free import write_inference_free  # noqa: E402
 from opensearch_neural.models.sparse import load_sparse  # noqa: E402
 from opensearch_neural.query_encoder import QueryEncoder  # noqa: E402
@@ -41,7 +42,12 @@ def trained(tmp_path: Path, start: Path) -> Path:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (moved / name).write_bytes((start / name).read_bytes())
     write_inference_free(moved, tmp_path / "trained", {"water": 2.5})
-    directory.write_osn_json(tmp_path / "trained", "sparse", training={"steps": 9}, measures={"dev nDCG@10": 0.5})
+    directory.write_osn_json(
+        tmp_path / "trained",
+        "sparse",
+        training={"train": [{"path": "/home/somebody/squad-mix"}]},
+        measures={"dev nDCG@10": 0.5},
+    )
     (tmp_path / "trained" / "training.yaml").write_text("training: {steps: 9}\n")
     return tmp_path / "trained"
 
@@ -79,6 +85,8 @@ def test_every_weight_lies_between_the_models_and_the_table_is_the_firsts(
     assert [part["share"] for part in written["training"]["average"]] == [of_trained, 1 - of_trained]
     assert written["training"]["average"][0]["hash"] == directory.hash_files(trained)
     assert not (out / "training.yaml").exists(), "how the first came about is not how the average did"
+    card = export_for_hub(out, tmp_path / "upload", licence="mit").read_text()
+    assert "Data: squad-mix." in card and f"the average of these models': trained ({of_trained:.2g}, " in card
 
 
 def test_an_average_of_a_model_with_itself_is_the_model(trained: Path, tmp_path: Path) -> None:
