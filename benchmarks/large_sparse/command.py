@@ -30,7 +30,7 @@ from benchmarks.large_sparse.measures import (
     BYTES,
     LEAST_KEPT,
     NDCG,
-    SUM,
+    SUMS,
     LargeSparseExperiment,
     documents,
     everything,
@@ -58,7 +58,7 @@ def goals(experiment: LargeSparseExperiment, rows: Sequence[Row]) -> list[Goal]:
             for row in rows
             if (row.set, row.measure) == (documents(layout), "score kept")
             and row.value >= LEAST_KEPT
-            and row.engine != SUM
+            and row.engine not in SUMS
         }
         for clients in experiment.clients:
             level = f"{documents(layout)}, {clients} client{'s' if clients > 1 else ''}"

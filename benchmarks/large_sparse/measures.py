@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BM25, SUM = "bm25", "bm25-sparse"
+SUMS = {SUM: 30, f"{SUM}, window 20": 20}
+"""{way to search by the sum with BM25: window}; what it keeps is of its own exact result, not of the sparse model's."""
 NDCG = "nDCG@10"
 BYTES = "bytes read, a document"
 """Of the fields that a search reads, on disk; of blocks, their index or the client's table too."""
@@ -125,7 +127,7 @@ def fixed(layout: Layout) -> list[SearchArm]:
         SearchArm(Variant(BM25, BM25), ("contents",)),
         SearchArm(Variant("sparse", "sparse"), ("sparse",)),
         SearchArm(Variant("high-idf-first", "high-idf-first"), ("sparse", ROWS)),
-        SearchArm(Variant(SUM, SUM, window=30), ("contents", ROWS)),
+        *(SearchArm(Variant(name, SUM, window=window), ("contents", ROWS)) for name, window in SUMS.items()),
         SearchArm(Variant(TWO_PHASE, TWO_PHASE), ("sparse",)),
         *(_pruned(layout, "pruned", rule, None) for rule in layout.prunes),
         *(by_content if layout.by_content else ()),
