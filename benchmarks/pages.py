@@ -16,6 +16,7 @@ made it:
                                               "20 clients" and of engines whose quality was measured too
     <!-- kept-and-cost: NAME -->              ways to search by what they keep of the exact result and what they cost
                                               under load, and the goals
+    <!-- ratios: NAME -->                     a load test by its ratios to its baseline
     <!-- costs: NAME: MEASURE, MEASURE; MEASURE of NAME, NAME -->
                                               what engines cost by the first result, beside what the same engines found in
                                               the others, in which they were trained for longer
@@ -39,6 +40,7 @@ from benchmarks.render import (
     model_of,
     of_first_seed,
     quality_and_cost,
+    ratios,
 )
 from benchmarks.speed import encoding, encoding_page
 from opensearch_neural.evaluation.results import Row, Summary, read
@@ -50,7 +52,7 @@ README = Path(__file__).parent.parent / "README.md"
 PAGES = (README, *sorted((README.parent / "docs").rglob("*.md")))
 
 RENDERED = re.compile(
-    r"(<!-- (?P<what>table|goals|gains|arms|costs|kept-and-cost|quality-and-cost): "
+    r"(<!-- (?P<what>table|goals|gains|arms|ratios|costs|kept-and-cost|quality-and-cost): "
     r"(?P<name>[\w/-]+)(?:: (?P<measures>[^\n]+?))? -->\n).*?"
     r"(?P<end><!-- end -->)",
     re.DOTALL,
@@ -59,6 +61,8 @@ RENDERED = re.compile(
 
 def rendered(what: str, summary: Summary, measures: str | None = None) -> str:
     """A result file as a page shows it; `what` and `measures` as in the line before it."""
+    if what == "ratios":
+        return f"{ratios(summary.rows)}\n\n`{summary.command}`\n"
     if what == "quality-and-cost":
         listed, _, level = (measures or ", ".join(COSTS + FACTS)).partition("; ")
         compared = {row.engine for row in summary.rows if row.kind == "difference"}

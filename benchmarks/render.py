@@ -1,7 +1,7 @@
 """Result rows as every table and page.
 
 Markdown, for a terminal, the README and docs/: all rows of results (`text`), or what a page shows of one (`gains`, `arms`,
-`costs`, `quality_and_cost`, `kept_and_cost`). HTML: one page of all results that needs nothing else (`page`), and
+`ratios`, `costs`, `quality_and_cost`, `kept_and_cost`). HTML: one page of all results that needs nothing else (`page`), and
 the parts that other pages are made of (`document`, `html_table`, `figure`). SVG: the frame of a plot (`svg`).
 """
 
@@ -21,8 +21,10 @@ from opensearch_neural.evaluation.tables import cell, number, pivot, result_tabl
 
 PLOTS = {".svg": "image/svg+xml", ".png": "image/png"}
 """Plots that lie beside a summary.json are put into the page."""
+RATIOS = ("P99", "requests/s")
+"""What `ratios` shows, each over the baseline's."""
 COSTS = ("P50", "P99", "requests/s")
-"""What `quality_and_cost` shows, each over the baseline's."""
+"""What `quality_and_cost` shows, likewise."""
 FACTS = ("bytes a document", "documents encoded a second", "active terms")
 """What it shows as it is, if there is any."""
 
@@ -71,6 +73,23 @@ def text(summaries: Mapping[str, Summary]) -> str:
         if summary.goals:
             parts.append(table(["goal", "target", "value", "met"], map(_goal_cells, summary.goals)))
     return "\n\n".join(parts)
+
+
+def ratios(rows: list[Row]) -> str:
+    """A line for each index and level, a column for each engine and ratio, with their intervals."""
+    chosen = [row for row in rows if row.kind == "ratio" and row.measure in RATIOS]
+    by_cell = {(row.set, row.line, row.column): row for row in chosen}
+    engines = list(dict.fromkeys(row.line for row in chosen))
+    measures = sorted({row.column: RATIOS.index(row.measure) for row in chosen}.items(), key=lambda item: item[1])
+    columns = [(engine, measure) for measure, _ in measures for engine in engines]
+
+    return table(
+        ["", *(f"{engine}: {measure}" for engine, measure in columns)],
+        [
+            [set_, *(with_interval(row) if (row := by_cell.get((set_, *column))) else "" for column in columns)]
+            for set_ in dict.fromkeys(row.set for row in chosen)
+        ],
+    )
 
 
 def gains(rows: list[Row]) -> str:

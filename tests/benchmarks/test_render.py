@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.command import bench
-from benchmarks.render import COSTS, arms, costs, gains, kept_and_cost, of_first_seed, page, quality_and_cost
+from benchmarks.render import COSTS, arms, costs, gains, kept_and_cost, of_first_seed, page, quality_and_cost, ratios
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Data, Goal, Row, Summary
 
@@ -104,6 +104,27 @@ def test_a_value_cannot_break_out_of_the_page(tmp_path: Path) -> None:
     hostile = replace(SUMMARY, title="<script>alert(1)</script>", code='"><b>')
     hostile.write(tmp_path / "x")
     assert "<script>" not in page({"x": hostile}, tmp_path) and "<b>" not in page({"x": hostile}, tmp_path)
+
+
+def test_a_load_test_is_shown_by_its_ratios() -> None:
+    rows = [
+        Row("docs, 5 clients", "bm25", "P99 ms", 8.0, 7.5, 8.5, 100),
+        Row("docs, 5 clients", "fast", "P99", 0.912, 0.871, 0.953, 100, kind="ratio", baseline="bm25"),
+        Row("docs, 5 clients", "fast", "requests/s", 1.1, None, None, 100, kind="ratio", baseline="bm25"),
+        Row("docs, 80 clients", "sparse", "P99", 2.0, 1.9, 2.1, 100, kind="ratio", baseline="bm25"),
+    ]
+    header, _, *lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in ratios(rows).splitlines()]
+    assert header == [
+        "",
+        "fast: P99 / bm25",
+        "sparse: P99 / bm25",
+        "fast: requests/s / bm25",
+        "sparse: requests/s / bm25",
+    ]
+    assert lines == [
+        ["docs, 5 clients", "0.91 [0.87, 0.95]", "", "1.10", ""],
+        ["docs, 80 clients", "", "2.00 [1.90, 2.10]", "", ""],
+    ]
 
 
 def test_differences_to_a_baseline_are_shown_in_points() -> None:
