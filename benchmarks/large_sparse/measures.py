@@ -68,7 +68,7 @@ TUNING_QUERIES = 100
 PASSES = 3
 """In which each tuned setting is timed."""
 
-WINDOWS = (10, 15, 20, 30, 50)
+WINDOWS = (10, 15, 20, 30, 50, 100, 200)
 CUTS = (0.2, 0.4, 0.6, 0.8, 0.9)
 PRUNE_RATIOS, EXPANSIONS = (0.2, 0.4, 0.6), (2.0, 3.0, 5.0)
 BLOCK_COUNTS = (10, 20, 40, 80, 160)
