@@ -15,14 +15,8 @@ pytest.importorskip("sentence_transformers")
 
 from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
 
-from benchmarks.papers import (  # noqa: E402
-    bm25_sparse,
-    bm25_sparse_cost,
-    bm25_sparse_models,
-    bm25_sparse_weight,
-    cluster_bm25,
-)
-from benchmarks.papers.bm25_sparse_measures import (  # noqa: E402
+from benchmarks.bm25_sparse import command, cost, models, weight  # noqa: E402
+from benchmarks.bm25_sparse.measures import (  # noqa: E402
     BM25,
     CASCADE,
     HYBRID,
@@ -32,7 +26,8 @@ from benchmarks.papers.bm25_sparse_measures import (  # noqa: E402
     mean_interval,
     mean_rows,
 )
-from benchmarks.papers.bm25_sparse_models import PUBLISHED  # noqa: E402
+from benchmarks.bm25_sparse.models import PUBLISHED  # noqa: E402
+from benchmarks.papers import cluster_bm25  # noqa: E402
 from benchmarks.render import quality_and_cost  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.measures import Measured  # noqa: E402
@@ -77,10 +72,10 @@ def test_one_command_measures_quality_and_cost_of_the_same_models(
     data: Path, start: Path, tmp_path: Path, client: OpenSearch, cluster_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arm = "trained 10 minutes, averaged"
-    monkeypatch.setattr(bm25_sparse_models, "STEPS", {"trained 10 minutes": 2})
-    monkeypatch.setattr(bm25_sparse_models, "TRAINED_ON", ("one",))
-    monkeypatch.setattr(bm25_sparse_cost, "COST_SET", "two")
-    monkeypatch.setattr(bm25_sparse_cost, "WARM_UP", (0.1, 1.0))
+    monkeypatch.setattr(models, "STEPS", {"trained 10 minutes": 2})
+    monkeypatch.setattr(models, "TRAINED_ON", ("one",))
+    monkeypatch.setattr(cost, "COST_SET", "two")
+    monkeypatch.setattr(cost, "WARM_UP", (0.1, 1.0))
     monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)  # it changes nothing but how long merging waits
     monkeypatch.setattr(cluster_bm25, "GRID", ((0.9, 1.2), (0.5,)))
     arguments = [
@@ -88,7 +83,7 @@ def test_one_command_measures_quality_and_cost_of_the_same_models(
         "--arm", PUBLISHED, "--arm", arm, "--seeds", "1,2", "--documents", "200", "--clients", "1", "--minutes", "0.05",
         "--record", str(tmp_path / "results"),
     ]  # fmt: skip
-    result = CliRunner().invoke(bm25_sparse.bm25_sparse, arguments, catch_exceptions=False)
+    result = CliRunner().invoke(command.bm25_sparse, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     summary = read(tmp_path / "results")
     differences = {(row.set, row.engine, row.variant) for row in summary.rows if row.kind == "difference"}
@@ -110,7 +105,7 @@ def test_one_command_measures_quality_and_cost_of_the_same_models(
     assert not [
         name for name in client.indices.get(index="osn-one*,osn-two*,osn-as-published*") if "osn-test" not in name
     ]
-    again = CliRunner().invoke(bm25_sparse.bm25_sparse, arguments, catch_exceptions=False)
+    again = CliRunner().invoke(command.bm25_sparse, arguments, catch_exceptions=False)
     assert again.exit_code == 0 and read(tmp_path / "results").rows == summary.rows, "what is kept is measured again"
 
 
@@ -123,9 +118,9 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     (tmp_path / "data" / "large").mkdir()
     beir = tiny_beir(tmp_path / "data" / "large", documents=310, seed=7)
     shutil.copy(beir / "qrels" / "dev.tsv", beir / "qrels" / "test.tsv")
-    monkeypatch.setattr(bm25_sparse_models, "TRAINED_ON", ("one",))
-    monkeypatch.setattr(bm25_sparse_cost, "COST_SET", "two")
-    monkeypatch.setattr(bm25_sparse_cost, "WARM_UP", (0.1, 1.0))
+    monkeypatch.setattr(models, "TRAINED_ON", ("one",))
+    monkeypatch.setattr(cost, "COST_SET", "two")
+    monkeypatch.setattr(cost, "WARM_UP", (0.1, 1.0))
     monkeypatch.setattr(segments, "LEASE_PATIENCE", 0.0)
     monkeypatch.setattr(cluster_bm25, "GRID", ((0.9, 1.2), (0.5,)))
     work, sets = tmp_path / "work", f"mean of 2 sets of at most {300} documents"
@@ -138,7 +133,7 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
     def rows_of(name: str, *more: str) -> list[Row]:
         record = tmp_path / name
         result = CliRunner().invoke(
-            bm25_sparse.bm25_sparse, [*arguments, *more, "--record", str(record)], catch_exceptions=False
+            command.bm25_sparse, [*arguments, *more, "--record", str(record)], catch_exceptions=False
         )
         assert result.exit_code == 0, result.output
         return read(record).rows
@@ -176,7 +171,7 @@ def test_hybrid_and_cascade_have_quality_and_cost_beside_what_was_measured_witho
 def test_a_dense_model_is_asked_for_where_it_can_be_measured(data: Path, more: list[str], words: str) -> None:
     arguments = ["--start", "s", "--data", str(data), "--work", str(data / "work"), *more]
     with pytest.raises(InputError) as error:
-        CliRunner().invoke(bm25_sparse.bm25_sparse, arguments, catch_exceptions=False)
+        CliRunner().invoke(command.bm25_sparse, arguments, catch_exceptions=False)
     assert words in f"{error.value.message} {error.value.remedy}"
 
 
@@ -208,11 +203,11 @@ def test_the_mean_over_sets_weighs_each_set_alike_and_its_interval_holds_it() ->
     assert mean_interval([np.full(5, 0.2), np.full(9, 0.4)]) == pytest.approx((0.3, 0.3))
 
 
-def experiment_of_nine_sets(folder: Path) -> bm25_sparse_models.Experiment:
+def experiment_of_nine_sets(folder: Path) -> models.Experiment:
     for at in range(9):
         (folder / f"set{at}" / "qrels").mkdir(parents=True)
         (folder / f"set{at}" / "qrels" / "test.tsv").touch()
-    return bm25_sparse_models.Experiment(
+    return models.Experiment(
         data=folder, start="", work=folder, seeds=(1,), arms=(PUBLISHED,), dense=None, sizes=(100,), clients=(20,),
         minutes=1.0, heap="1g", connection=None, owned=False,  # type: ignore[arg-type]
     )  # fmt: skip
@@ -230,11 +225,11 @@ def test_a_goal_is_missed_where_one_set_is_below_or_too_few_are_above(tmp_path: 
     rows.append(
         Row("mean of 9 sets", SUM, "nDCG@10", 0.026, 0.02, 0.03, 9, kind="difference", baseline=BM25, variant=PUBLISHED)
     )
-    assert [goal.met for goal in bm25_sparse.goals(experiment, rows)] == [True, True]
+    assert [goal.met for goal in command.goals(experiment, rows)] == [True, True]
     below = [*rows[:8], gain("set8", -0.03, -0.01), rows[9]]
-    assert [goal.met for goal in bm25_sparse.goals(experiment, below)] == [False, True]
+    assert [goal.met for goal in command.goals(experiment, below)] == [False, True]
     few = [*rows[:6], gain("set6", -0.01, 0.03), *rows[7:9]]
-    assert [goal.met for goal in bm25_sparse.goals(experiment, few)] == [False, False]  # and no mean was measured
+    assert [goal.met for goal in command.goals(experiment, few)] == [False, False]  # and no mean was measured
 
 
 def test_the_plot_has_a_point_for_each_engine_with_a_p99_and_none_is_left_of_an_earlier_run(tmp_path: Path) -> None:
@@ -242,13 +237,13 @@ def test_the_plot_has_a_point_for_each_engine_with_a_p99_and_none_is_left_of_an_
     gain = Row(
         "mean of 9 sets", SUM, "nDCG@10", 0.026, 0.02, 0.03, 9, kind="difference", baseline=BM25, variant=PUBLISHED
     )
-    cost = Row(
+    loaded = Row(
         "100 documents, 20 clients", SUM, "P99", 1.3, 1.2, 1.4, 9, kind="ratio", baseline=BM25, variant=PUBLISHED
     )  # fmt: skip
     plot = tmp_path / "quality_and_cost.svg"
-    bm25_sparse.draw(experiment, [gain, cost], tmp_path)
+    command.draw(experiment, [gain, loaded], tmp_path)
     assert "bm25-sparse, as published" in plot.read_text() and "high-idf-first" not in plot.read_text()
-    bm25_sparse.draw(experiment, [gain], tmp_path)
+    command.draw(experiment, [gain], tmp_path)
     assert not plot.exists()
 
 
@@ -256,17 +251,17 @@ def test_the_weight_is_chosen_by_questions_that_are_neither_tested_nor_trained_o
     data: Path, start: Path, tmp_path: Path, cluster_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (data / "one" / "qrels" / "dev.tsv").unlink()
-    monkeypatch.setattr(bm25_sparse_weight, "TRAINED_ON", ("one",))
-    splits = {name: bm25_sparse_weight.split_of(data / name, MeasuredEngine(PUBLISHED)) for name in ("one", "two")}
+    monkeypatch.setattr(weight, "TRAINED_ON", ("one",))
+    splits = {name: weight.split_of(data / name, MeasuredEngine(PUBLISHED)) for name in ("one", "two")}
     assert splits == {"one": "train", "two": "dev"}
     trained = MeasuredEngine("trained 10 minutes", 1)
-    assert [bm25_sparse_weight.split_of(data / name, trained) for name in ("one", "two")] == [None, "dev"]
+    assert [weight.split_of(data / name, trained) for name in ("one", "two")] == [None, "dev"]
     arguments = [
         "--url", cluster_url, "--start", str(start), "--data", str(data), "--work", str(tmp_path / "work"),
         "--arm", PUBLISHED, "--weights", "0.001,1", "--limit-queries", "7", "--record", str(tmp_path / "results"),
     ]  # fmt: skip
     for _ in range(2):  # the second time nothing is measured again
-        result = CliRunner().invoke(bm25_sparse_weight.sum_weight, arguments, catch_exceptions=False)
+        result = CliRunner().invoke(weight.sum_weight, arguments, catch_exceptions=False)
         assert result.exit_code == 0, result.output
     rows = [row for row in read(tmp_path / "results").rows if row.kind == "difference"]
     gains = {(row.set, row.engine): row.value for row in rows}

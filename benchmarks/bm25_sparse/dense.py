@@ -22,7 +22,7 @@ from opensearch_neural.models import directory
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from benchmarks.papers.bm25_sparse_models import Experiment
+    from benchmarks.bm25_sparse.models import Experiment
     from opensearch_neural.evaluation.results import MeasuredEngine
 
 logger = logging.getLogger(__name__)

@@ -10,9 +10,8 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.experiment import kept, slug
-from benchmarks.papers import bm25_sparse_dense as dense
-from benchmarks.papers.bm25_sparse_measures import (
+from benchmarks.bm25_sparse import dense
+from benchmarks.bm25_sparse.measures import (
     BACKEND,
     BM25,
     CASCADE,
@@ -24,7 +23,8 @@ from benchmarks.papers.bm25_sparse_measures import (
     SUM,
     WINDOWS,
 )
-from benchmarks.papers.bm25_sparse_models import PUBLISHED, Experiment
+from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
+from benchmarks.experiment import kept, slug
 from benchmarks.papers.cluster_bm25 import corpus_of
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.engines.settings import WeightedSum

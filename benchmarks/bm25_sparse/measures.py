@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.bm25_sparse import dense
+from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
 from benchmarks.experiment import compared, kept, kept_measured, means, of_seeds, slug
-from benchmarks.papers import bm25_sparse_dense as dense
-from benchmarks.papers.bm25_sparse_models import PUBLISHED, Experiment
 from benchmarks.papers.cluster_bm25 import cluster_bm25, corpus_of, tuned_bm25
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.judgements import BeirData

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from benchmarks.bm25_sparse import dense
+from benchmarks.bm25_sparse.measures import BM25, SUM, ingested, judged_queries, kept_of, not_measured
+from benchmarks.bm25_sparse.models import ARMS, PUBLISHED, TRAINED_ON, Experiment
 from benchmarks.experiment import PaperPart, kept_measured, paper_options, run_parts, slug
 from benchmarks.grown.scale import NODE
 from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import reachable
-from benchmarks.papers import bm25_sparse_dense as dense
-from benchmarks.papers.bm25_sparse_measures import BM25, SUM, ingested, judged_queries, kept_of, not_measured
-from benchmarks.papers.bm25_sparse_models import ARMS, PUBLISHED, TRAINED_ON, Experiment
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.options import connection_options

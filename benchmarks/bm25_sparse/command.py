@@ -29,13 +29,13 @@ from typing import Any
 
 import click
 
+from benchmarks.bm25_sparse.cost import BYTES, RATE, cost_rows
+from benchmarks.bm25_sparse.measures import BM25, DENSE_ENGINES, SPARSE_ENGINES, SUM, TERMS, quality_rows
+from benchmarks.bm25_sparse.models import ARMS, DENSE_DOCUMENTS, PUBLISHED, Experiment
 from benchmarks.experiment import PaperPart, Table, goal_of, paper_options, run_parts
 from benchmarks.grown.scale import NODE
 from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import reachable
-from benchmarks.papers.bm25_sparse_cost import BYTES, RATE, cost_rows
-from benchmarks.papers.bm25_sparse_measures import BM25, DENSE_ENGINES, SPARSE_ENGINES, SUM, TERMS, quality_rows
-from benchmarks.papers.bm25_sparse_models import ARMS, DENSE_DOCUMENTS, PUBLISHED, Experiment
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
