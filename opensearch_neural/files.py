@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from opensearch_neural.errors import ModelError
+from opensearch_neural.errors import InputError, ModelError
 
 
 def write_text(path: Path, text: str) -> None:
@@ -23,6 +25,22 @@ def write_text(path: Path, text: str) -> None:
     except BaseException:
         Path(beside).unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """A folder that is not there yet, to be made and filled. It becomes `out` when the block ends, after an error it goes.
+
+    Raises InputError where `out` is there already.
+    """
+    if out.exists():
+        raise InputError(f"{out} is there already", "name a folder that is not, or remove it")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as temporary:
+        written = Path(temporary) / "model"
+        yield written
+        share(written)
+        written.rename(out)
 
 
 def share(path: Path) -> None:

@@ -2,8 +2,9 @@
 
     osn bench bm25-sparse --start MODEL --data DIR --work DIR --record benchmarks/results/bm25_sparse
 
-`--data` holds BEIR folders, each with a test split. MODEL is a published SPLADE. Arms: the model as it is, and trained on
-the train splits of TRAINED_ON by the recipe sparse-published-start. The other sets are unseen by every arm.
+`--data` holds BEIR folders, each with a test split. MODEL is a published SPLADE. Arms: the model as it is, trained on
+the train splits of TRAINED_ON by the recipe sparse-published-start, and that averaged with its start. The other sets are
+unseen by every arm.
 
 Quality: each set is ingested with each model into an index of its own, its queries weighed by the IDF of that set's corpus.
 All engines search as `osn search` does, with no setting chosen on any of the sets. The rivals are the index's own BM25, and

@@ -176,7 +176,7 @@ def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
             experiment.work / "measured" / f"{name}-{slug(TUNED)}.json",
             lambda name=name, folder=folder: tuned_measured(client, folder, chosen.get(name, chosen[""])),  # type: ignore[misc]
         )
-        for arm in (arm for arm in experiment.arms if arm != PUBLISHED):
+        for arm in experiment.trained_arms:
             own = {engine: each for engine, each in measured.items() if engine.variant in (arm, "")}
             measured.update(means(own, experiment.seeds))
         of_sets[name] = measured

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.experiment import slug, trials
 from benchmarks.papers.cluster_bm25 import corpus_of
+from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import MeasuredEngine
 
 if TYPE_CHECKING:
@@ -68,10 +69,14 @@ class Experiment:
         return [name for name, corpus in corpora.items() if sum(1 for _ in corpus) <= self.dense_documents]
 
     @property
+    def trained_arms(self) -> list[str]:
+        return [arm for arm in self.arms if arm != PUBLISHED]
+
+    @property
     def models(self) -> list[MeasuredEngine]:
         """The models, each named by its arm and the seed that it was trained with."""
-        repeated = [arm for arm in self.arms if STEPS.get(AVERAGED.get(arm, arm), 0) <= MOST_REPEATED]
-        trained = trials([arm for arm in self.arms if arm != PUBLISHED], repeated, self.seeds)
+        repeated = [arm for arm in self.trained_arms if STEPS.get(AVERAGED.get(arm, arm), 0) <= MOST_REPEATED]
+        trained = trials(self.trained_arms, repeated, self.seeds)
         return ([MeasuredEngine(PUBLISHED)] if PUBLISHED in self.arms else []) + trained
 
     def configuration(self, model: MeasuredEngine) -> SparseConfig:
@@ -93,20 +98,28 @@ class Experiment:
 
     def folder(self, model: MeasuredEngine) -> str:
         """Where the model lies; what is not there yet is trained, or averaged."""
-        from opensearch_neural.models.averaging import write_average
         from trainers.sparse.train import train_sparse
 
         if model.name == PUBLISHED:
             return self.start
         if model.name in AVERAGED:
-            out = self.work / "models" / slug(str(model))
-            if not out.exists():
-                trained = MeasuredEngine(AVERAGED[model.name], model.seed)
-                write_average([self.folder(trained), self.start], out)
-            return str(out)
+            return self._averaged(MeasuredEngine(AVERAGED[model.name], model.seed), slug(str(model)))
         config = self.configuration(model)
         train_sparse(config)
         return str(config.output)
+
+    def _averaged(self, trained: MeasuredEngine, name: str) -> str:
+        """The average of the trained model and the start. Raises InputError where there is one of other models."""
+        from opensearch_neural.models import directory
+        from opensearch_neural.models.averaging import write_average
+
+        out, parts = self.work / "models" / name, [self.folder(trained), self.start]
+        if not out.exists():
+            write_average(parts, out)
+        made_of = directory.averaged((directory.read_osn_json(out) or {}).get("training"))
+        if [part["hash"] for part in made_of] != [directory.hash_files(directory.locate(part)) for part in parts]:
+            raise InputError(f"{out} is the average of other models than {' and '.join(parts)}", "remove it")
+        return str(out)
 
     def on_corpus(self, model: MeasuredEngine, name: str) -> str:
         """The model with the IDF of the set's corpus."""

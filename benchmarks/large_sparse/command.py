@@ -41,9 +41,11 @@ from benchmarks.papers.cluster_bm25 import corpus_of
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Goal, Row
 from opensearch_neural.models.pruning import Pruning
 
+CLUSTERED_PRUNES = ("alpha_mass:0.7", "alpha_mass:0.85")
 MOST_COST = 1.1
 """P99 in BM25's."""
 
@@ -91,9 +93,7 @@ def shown(row: Row) -> bool:
 @click.option(
     "--clustered-prune",
     multiple=True,
-    default=("alpha_mass:0.7", "alpha_mass:0.85"),
-    show_default=True,
-    help="The same, of the clustered index; repeatable.",
+    help=f"The same, of the clustered index; repeatable.  [default: {', '.join(CLUSTERED_PRUNES)}]",
 )
 @click.option(
     "--by-content/--as-drawn", default=True, show_default=True, help="With the clustered index and blocks, or without."
@@ -137,12 +137,17 @@ def large_sparse(
     osn bench large-sparse --model my-splade --data data/scifact --work work --record benchmarks/results/large_sparse
     osn bench large-sparse --model my-splade --data data/scifact --work work --documents 1000000 --as-drawn
     """
+    if clustered_prune and not by_content:
+        raise InputError(
+            "--clustered-prune is of the clustered index, and --as-drawn makes none", "leave one of them out"
+        )
+    clustered = tuple(map(Pruning.parse, clustered_prune or CLUSTERED_PRUNES)) if by_content else ()
     corpus = str(corpus_of(data))
     layouts = [
         Layout(
             Growth(corpus, prefix, size, sparse=model, vectors=vectors, seed=seed).validate(),
             tuple(map(Pruning.parse, prune)),
-            tuple(map(Pruning.parse, clustered_prune)),
+            clustered,
             work / str(size),
             by_content,
         )

@@ -232,7 +232,7 @@ def write_all(client: OpenSearch, layout: Layout, say: Callable[[str], object]) 
 
 
 def remove_all(client: OpenSearch, layout: Layout) -> None:
-    for name in layout.names:
+    for name in (PLAIN, CLUSTERED, BLOCKS):
         client.indices.delete(index=layout.index(name), params={"ignore_unavailable": "true"})
 
 

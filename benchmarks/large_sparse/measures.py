@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Iterable, Sequence
@@ -231,17 +232,23 @@ def rows_of(client: OpenSearch, target: LoadTarget, experiment: LargeSparseExper
             arms = fixed(layout)
             for idea, settings in tuned(layout).items():
                 logger.info("choosing a setting of %s", idea)
-                file = layout.folder / "tuned" / f"{slug(idea)}.json"
+                file = layout.folder / "tuned" / f"{slug(idea)}-{_digest(arm.variant.name for arm in settings)}.json"
                 choice = kept(file, partial(chosen, client, target, layout, model, settings, experiment.data))
                 arms += [arm for arm in settings if arm.variant.name == choice["chosen"]]
             rows = quality_rows(client, target, experiment, layout, model, arms)
             rows += cost_rows(client, target, experiment, layout, model, arms)
         return [row.to_json() for row in rows]
 
-    made = kept(layout.folder / "rows.json", measured)
+    asked = [layout.described(name) for name in layout.names], WINDOWS, CUTS, experiment.clients, experiment.requests
+    made = kept(layout.folder / f"rows-{_digest(map(str, asked))}.json", measured)
     if not experiment.keep:
         remove_all(client, layout)
     return [Row(**row) for row in made]
+
+
+def _digest(parts: Iterable[str]) -> str:
+    """Short, and another for other parts: of a file that is kept for what was asked."""
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
 
 
 def documents(layout: Layout) -> str:

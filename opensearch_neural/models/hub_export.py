@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from opensearch_neural import __version__
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.files import read_json_object, share, write_text
+from opensearch_neural.files import new_folder, read_json_object, write_text
 from opensearch_neural.models import directory
-from opensearch_neural.models.averaging import AVERAGE
 from opensearch_neural.models.safety import refuse_unsafe
 from opensearch_neural.query_encoder import QueryEncoder
 
-LEFT_OUT = (".*", "osn.json", "training.yaml", "learned.jsonl", "*.md", "*.onnx", "*.onnx.data", "*.py", "*.pyc")
+LEFT_OUT = (*directory.OF_ITS_WEIGHTS, "osn.json", "*.py", "*.pyc")
 
 
 def export_for_hub(
@@ -44,8 +42,6 @@ def export_for_hub(
     has no query table, or is not safe to load.
     """
     folder = directory.locate(model)
-    if out.exists():
-        raise InputError(f"{out} is there already", "name a folder that is not, or remove it")
     modules = [module for route in directory.routes(folder).values() for module in route]
     if not any(module.type == "SpladePooling" for module in modules):
         raise ModelError(
@@ -63,15 +59,11 @@ def export_for_hub(
         base_model=base_model,
         rows=[row for path in results for row in _rows(path)],
     )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as temporary:
-        staged = Path(temporary) / "model"
+    with new_folder(out) as staged:
         shutil.copytree(folder, staged, ignore=shutil.ignore_patterns(*LEFT_OUT))
         if QueryEncoder.load(staged).hash != query.hash:
             raise ModelError(f"{folder} does not load as it is once it is copied: a file lies outside of it")
         write_text(staged / "README.md", card)
-        share(staged)
-        staged.rename(out)
     return out / "README.md"
 
 
@@ -114,9 +106,9 @@ def model_card(
         "",
         f"Data: {', '.join(data)}." if data else "The training data are not recorded.",
     ]
-    if parts := _averaged(osn.get("training")):
-        names = (f"{part.get('model')} ({part.get('share'):.2g}, `{part.get('hash')}`)" for part in parts)
-        lines.append(f"Its network's weights are the average of these models': {', '.join(names)}.")
+    if parts := directory.averaged(osn.get("training")):
+        names = [f"{part.get('model')} ({part.get('share'):.2g}, `{part.get('hash')}`)" for part in parts]
+        lines.append(f"Its network is the average of {', '.join(names[:-1])} and {names[-1]}.")
     if osn.get("data_hash"):
         lines.append(f"Hash of the data: `{osn['data_hash']}`.")
     lines += ["", "## Measured", ""]
@@ -151,18 +143,13 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return list(rows)
 
 
-def _averaged(training: Any) -> list[Mapping[str, Any]]:
-    """The models that an average was made of, as `averaging.write_average` keeps them; else none."""
-    parts = training.get(AVERAGE) if isinstance(training, Mapping) else None
-    return [part for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
-
-
 def _data_names(training: Any) -> Iterator[str]:
     """The names of the train sets of a training's settings, of its earlier stages, and of the models that were averaged:
     never their paths."""
     named: dict[str, None] = {}
-    trainings = [training, *(part.get("training") for part in _averaged(training))]
-    stages = [stage for each in trainings if isinstance(each, Mapping) for stage in (each, each.get("pretraining"))]
+    for part in directory.averaged(training):
+        named.update(dict.fromkeys(_data_names(part.get("training"))))
+    stages = [training, training.get("pretraining")] if isinstance(training, Mapping) else []
     for stage in stages:
         sets = stage.get("train") if isinstance(stage, Mapping) else None
         for each in sets if isinstance(sets, list) else []:

@@ -244,10 +244,9 @@ def refuse_residual(folder: Path) -> None:
         )
 
 
-def load_masked_lm(folder: Path, device: str | None, *, trust_remote_code: bool = False) -> MaskedLanguageModel:
-    """The network that encodes documents. Raises ModelError where its head is missing or holds no numbers."""
+def whole_masked_lm(folder: Path, *, trust_remote_code: bool = False) -> Any:
+    """The masked language model of a folder as transformers has it. Raises ModelError where its head is missing."""
     try:
-        import torch
         from transformers import AutoModelForMaskedLM
     except ModuleNotFoundError:
         raise MissingExtra("encoding with a sparse torch model", "encode") from None
@@ -261,6 +260,14 @@ def load_masked_lm(folder: Path, device: str | None, *, trust_remote_code: bool 
             f"{folder}: the weights lack {', '.join(missing[:3])}, so this is no masked language model (an encoder "
             "without its head?)"
         )
+    return model
+
+
+def load_masked_lm(folder: Path, device: str | None, *, trust_remote_code: bool = False) -> MaskedLanguageModel:
+    """The network that encodes documents. Raises ModelError where its head is missing or holds no numbers."""
+    model = whole_masked_lm(folder, trust_remote_code=trust_remote_code)
+    import torch
+
     model.eval()
     last, _ = take_out_last_layer(model, folder)
     weight = last.weight.detach()

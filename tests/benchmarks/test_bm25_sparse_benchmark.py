@@ -27,12 +27,14 @@ from benchmarks.bm25_sparse.measures import (  # noqa: E402
     mean_rows,
 )
 from benchmarks.bm25_sparse.models import PUBLISHED  # noqa: E402
+from benchmarks.experiment import slug  # noqa: E402
 from benchmarks.papers import cluster_bm25  # noqa: E402
 from benchmarks.render import quality_and_cost  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.measures import Measured  # noqa: E402
 from opensearch_neural.evaluation.results import MeasuredEngine, Row, read  # noqa: E402
 from opensearch_neural.index import segments  # noqa: E402
+from opensearch_neural.models import directory  # noqa: E402
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -96,6 +98,10 @@ def test_one_command_measures_quality_and_cost_of_the_same_models(
     }
     assert {(SUM, PUBLISHED), (SUM, arm)} <= loaded
     assert any(row.measure == "active terms" and row.value > 0 for row in summary.rows)
+    parts = directory.averaged(
+        (directory.read_osn_json(tmp_path / "work/models" / slug(f"{arm}, seed 1")) or {})["training"]
+    )
+    assert [(part["model"], part["share"]) for part in parts] == [("trained-10-minutes-seed-1", 0.5), ("start", 0.5)]
     assert any("points of nDCG@10 over BM25" in goal.goal for goal in summary.goals)
     assert "score kept, 200 documents" in quality_and_cost(summary.rows).splitlines()[0]
     facts = {(row.engine, row.variant, row.measure): row.value for row in summary.rows if row.set.startswith("two, ")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,7 +87,10 @@ def test_every_weight_lies_between_the_models_and_the_table_is_the_firsts(
     assert written["training"]["average"][0]["hash"] == directory.hash_files(trained)
     assert not (out / "training.yaml").exists(), "how the first came about is not how the average did"
     card = export_for_hub(out, tmp_path / "upload", licence="mit").read_text()
-    assert "Data: squad-mix." in card and f"the average of these models': trained ({of_trained:.2g}, " in card
+    assert "Data: squad-mix." in card and f"the average of trained ({of_trained:.2g}, `" in card
+    assert all(
+        file.stat().st_mode == (start / "config.json").stat().st_mode for file in out.rglob("*.*") if file.is_file()
+    )
 
 
 def test_an_average_of_a_model_with_itself_is_the_model(trained: Path, tmp_path: Path) -> None:
@@ -94,6 +98,57 @@ def test_an_average_of_a_model_with_itself_is_the_model(trained: Path, tmp_path:
     same = [load_sparse(folder, device="cpu").encode_documents(TEXTS) for folder in (trained, tmp_path / "averaged")]
     for mine, its in zip(*(vectors.rows() for vectors in same), strict=True):
         assert its == pytest.approx(mine, rel=1e-4)
+
+
+def test_what_belonged_to_the_first_models_weights_is_left_out(trained: Path, start: Path, tmp_path: Path) -> None:
+    left = ["README.md", "document_0_Transformer/onnx/model.onnx", "document_0_Transformer/pytorch_model.bin"]
+    for name in left:
+        (trained / name).parent.mkdir(exist_ok=True)
+        (trained / name).write_bytes(b"of the first")
+    write_average([trained, start], tmp_path / "averaged")
+    assert not [name for name in left if (tmp_path / "averaged" / name).exists()]
+
+
+def test_a_card_names_the_data_of_an_average_of_averages(trained: Path, start: Path, tmp_path: Path) -> None:
+    write_average([trained, start], tmp_path / "one")
+    write_average([tmp_path / "one", start], tmp_path / "two")
+    card = export_for_hub(tmp_path / "two", tmp_path / "upload", licence="mit").read_text()
+    assert "Data: squad-mix." in card and "/home/somebody" not in card
+
+
+def other_start(trained: Path, tokenizer: Path, tmp_path: Path) -> list[object]:
+    folder = masked_lm(tmp_path / "other", tokenizer)
+    network = AutoModelForMaskedLM.from_pretrained(folder)
+    torch.manual_seed(9)
+    with torch.no_grad():
+        for weights in network.parameters():
+            weights.copy_(0.1 * torch.randn_like(weights))
+    network.save_pretrained(folder)
+    return [trained, folder]
+
+
+def other_heads(trained: Path, tokenizer: Path, tmp_path: Path) -> list[object]:
+    folder = masked_lm(tmp_path / "heads", tokenizer)
+    (folder / "config.json").write_text(
+        (folder / "config.json").read_text().replace('"num_attention_heads": 2', '"num_attention_heads": 4')
+    )
+    return [trained, folder]
+
+
+def other_tokens(trained: Path, tokenizer: Path, tmp_path: Path) -> list[object]:
+    folder = masked_lm(tmp_path / "tokens", tokenizer)
+    content = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = content["model"]["vocab"]
+    one, other = (token for token, at in vocabulary.items() if at in (20, 21))
+    vocabulary[one], vocabulary[other] = vocabulary[other], vocabulary[one]
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    return [trained, folder]
+
+
+def other_kind(trained: Path, tokenizer: Path, tmp_path: Path) -> list[object]:
+    folder = masked_lm(tmp_path / "kind", tokenizer)
+    directory.write_osn_json(folder, "jpq")
+    return [trained, folder]
 
 
 def other_network(trained: Path, tokenizer: Path, tmp_path: Path) -> list[object]:
@@ -108,13 +163,17 @@ def other_pooling(trained: Path, tokenizer: Path, tmp_path: Path) -> list[object
 REFUSED: list[tuple[Callable[..., list[object]], str]] = [
     (lambda trained, *_: [trained], "an average needs two models"),
     (lambda trained, *_: [trained, trained, "--shares", "1"], "1 shares for 2 models"),
-    (lambda trained, *_: [trained, trained, "--shares", "1,-1"], "2 shares for 2 models: 1, -1"),
+    (lambda trained, *_: [trained, trained, "--shares", "1,-1"], "the shares are 1, -1"),
     (lambda trained, *_: [trained, trained, "--shares", "0,0"], "one of them more than 0"),
-    (lambda trained, *_: [trained, trained, "--shares", "nan,1"], "2 shares for 2 models"),
+    (lambda trained, *_: [trained, trained, "--shares", "nan,1"], "the shares are nan, 1"),
     (lambda trained, *_: [trained, trained, "--shares", "1;1"], "is no list of numbers"),
     (lambda trained, *_: [trained, "no/such/model"], "no/such/model"),
-    (other_network, "is another network than"),
-    (other_pooling, "makes weights of logits in another way"),
+    (other_network, "are networks of different architectures"),
+    (other_heads, "are networks of different architectures"),
+    (other_start, "did not begin alike"),
+    (other_tokens, "has other tokens than"),
+    (other_kind, "is a jpq model"),
+    (other_pooling, "pools logits in another way"),
 ]
 
 
@@ -129,7 +188,12 @@ def test_what_cannot_be_averaged_is_named_and_nothing_is_written(
 
 def test_a_folder_that_is_there_stays(trained: Path, start: Path, tmp_path: Path) -> None:
     (tmp_path / "averaged").mkdir()
+    (tmp_path / "averaged" / "mine.txt").write_text("mine")
     code, output = average(trained, start, "--output", tmp_path / "averaged")
     assert code != 0 and "is there already" in output
+    assert [file.name for file in (tmp_path / "averaged").iterdir()] == ["mine.txt"]
+
+
+def test_without_a_folder_to_write_it_says_which_option_is_missing(trained: Path, start: Path) -> None:
     code, output = average(trained, start)
     assert code != 0 and "--output" in output

@@ -16,6 +16,7 @@ from benchmarks.load.variants import Variant
 from benchmarks.load.workload import LoadTarget, prepare
 from benchmarks.pages import rendered
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import read
 from opensearch_neural.index import segments
 
@@ -47,7 +48,7 @@ def quick_arguments(
     return [
         "--url", cluster_url, "--model", "lexical", "--data", str(corpus), "--work", str(tmp_path / "work"),
         "--record", str(tmp_path / "record"), "--documents", "600", "--index", index_name, "--clients", "2",
-        "--requests", "20", "--minutes", "1", "--prune", "top_k:5", "--clustered-prune", "top_k:9",
+        "--requests", "20", "--minutes", "1", "--prune", "top_k:5",
     ]  # fmt: skip
 
 
@@ -60,7 +61,9 @@ def test_one_command_measures_every_idea_and_goes_on_where_it_stopped(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    arguments = quick_arguments(cluster_url, corpus, index_name, tmp_path, monkeypatch)
+    arguments = [
+        *quick_arguments(cluster_url, corpus, index_name, tmp_path, monkeypatch), "--clustered-prune", "top_k:9",
+    ]  # fmt: skip
 
     # The second request of the blocks fails once: the command stops, and what was written and tuned before stays.
     broken = pytest.MonkeyPatch()
@@ -109,25 +112,18 @@ def test_one_command_measures_every_idea_and_goes_on_where_it_stopped(
     assert read(tmp_path / "record").rows == summary.rows, "what is kept is measured again"
     assert not client.indices.get(index=f"{index_name}-*")
 
+    as_drawn = [*arguments[:-2], "--as-drawn"]
+    assert CliRunner().invoke(large_sparse, as_drawn, catch_exceptions=False).exit_code == 0
+    rows = read(tmp_path / "record").rows
+    of_both = [row.measure for row in rows if row.engine.startswith("pruned: documents top_k:5, query 0.5")]
+    assert {"score kept", "bytes read, a document"} <= set(of_both)
+    assert {row.engine for row in rows} >= {"bm25", "sparse", "high-idf-first", *measures.SUMS, "two-phase"}
+    assert rows and not [row for row in rows if row.engine.startswith(("clustered", "blocks"))], (
+        "rows of another layout"
+    )
 
-@pytest.mark.cluster
-def test_documents_as_drawn_are_one_index_and_every_other_idea_is_measured(
-    client: OpenSearch,
-    cluster_url: str,
-    corpus: Path,
-    index_name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    arguments = quick_arguments(cluster_url, corpus, index_name, tmp_path, monkeypatch)
 
-    done = CliRunner().invoke(large_sparse, [*arguments, "--as-drawn", "--keep-indexes"], catch_exceptions=False)
-
-    assert done.exit_code == 0, done.output
-    assert list(client.indices.get(index=f"{index_name}-*")) == [f"{index_name}-plain-600"]
-    measured = {row.engine.partition(":")[0] for row in read(tmp_path / "record").rows}
-    assert measured == {"bm25", "sparse", "high-idf-first", *measures.SUMS, "two-phase", "pruned", "cut"}
-    both = [
-        row for row in read(tmp_path / "record").rows if row.engine.startswith("pruned: documents top_k:5, query 0.5")
-    ]
-    assert {"score kept", "bytes read, a document"} <= {row.measure for row in both}
+def test_a_rule_for_an_index_that_is_not_made_is_refused(corpus: Path, tmp_path: Path) -> None:
+    arguments = ["--model", "lexical", "--data", str(corpus), "--work", str(tmp_path), "--as-drawn"]
+    with pytest.raises(InputError, match="--as-drawn makes none"):
+        CliRunner().invoke(large_sparse, [*arguments, "--clustered-prune", "top_k:9"], catch_exceptions=False)
