@@ -91,8 +91,8 @@ def _refuse_another(network: Any, other: Any, both: str) -> None:
     sizes = [{name: each.shape for name, each in _weights(model).items()} for model in (network, other)]
     if sizes[0] != sizes[1] or shape(network) != shape(other):
         raise ModelError(f"{both} are networks of different architectures", "average models of one start")
-    embeddings = [model.get_input_embeddings().weight.detach().flatten() for model in (network, other)]
-    if torch.nn.functional.cosine_similarity(*embeddings, dim=0) < LEAST_ALIKE:
+    own, its = (model.get_input_embeddings().weight.detach().flatten() for model in (network, other))
+    if torch.nn.functional.cosine_similarity(own, its, dim=0) < LEAST_ALIKE:
         raise ModelError(f"{both} did not begin alike: their word embeddings differ", "average models of one start")
 
 
