@@ -239,11 +239,16 @@ def rows_of(client: OpenSearch, target: LoadTarget, experiment: LargeSparseExper
             rows += cost_rows(client, target, experiment, layout, model, arms)
         return [row.to_json() for row in rows]
 
-    asked = [layout.described(name) for name in layout.names], WINDOWS, CUTS, experiment.clients, experiment.requests
-    made = kept(layout.folder / f"rows-{_digest(map(str, asked))}.json", measured)
+    made = kept(layout.folder / f"rows-{_asked(experiment, layout)}.json", measured)
     if not experiment.keep:
         remove_all(client, layout)
     return [Row(**row) for row in made]
+
+
+def _asked(experiment: LargeSparseExperiment, layout: Layout) -> str:
+    """Another for another layout, other settings to choose from, and another load."""
+    asked = [layout.described(name) for name in layout.names], WINDOWS, CUTS, experiment.clients, experiment.requests
+    return _digest(map(str, asked))
 
 
 def _digest(parts: Iterable[str]) -> str:
@@ -314,7 +319,8 @@ def cost_rows(
     ).validate()
     index = layout.index(PLAIN)
     variants = [arm.variant for arm in arms]
-    measured = run(client, target, index, variants, texts, model, settings, None, layout.folder / "load", False)
+    folder = layout.folder / f"load-{_asked(experiment, layout)}"
+    measured = run(client, target, index, variants, texts, model, settings, None, folder, False)
     if measured.partial:
         raise ClusterError(f"the load test was interrupted: {measured.partial}", "the same command goes on")
     for incident in measured.incidents:

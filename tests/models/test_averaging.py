@@ -164,7 +164,7 @@ REFUSED: list[tuple[Callable[..., list[object]], str]] = [
     (lambda trained, *_: [trained], "an average needs two models"),
     (lambda trained, *_: [trained, trained, "--shares", "1"], "1 shares for 2 models"),
     (lambda trained, *_: [trained, trained, "--shares", "1,-1"], "the shares are 1, -1"),
-    (lambda trained, *_: [trained, trained, "--shares", "0,0"], "one of them more than 0"),
+    (lambda trained, *_: [trained, trained, "--shares", "0,0"], "at least one above 0"),
     (lambda trained, *_: [trained, trained, "--shares", "nan,1"], "the shares are nan, 1"),
     (lambda trained, *_: [trained, trained, "--shares", "1;1"], "is no list of numbers"),
     (lambda trained, *_: [trained, "no/such/model"], "no/such/model"),
