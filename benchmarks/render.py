@@ -209,7 +209,9 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
         own = facts.get((baseline, "", measure))
         return f"{measure} ({baseline}: {own.value:,.0f})" if own else measure
 
-    lines = dict.fromkeys((engine, model) for engine, model, *_ in (*gain, *cost))
+    each = list(dict.fromkeys((engine, model) for engine, model, *_ in (*gain, *cost)))
+    engines = [engine for engine, _ in each]
+    lines = sorted(each, key=lambda line: engines.index(line[0]))  # an engine's models beside each other
     return table(
         [
             "engine",
@@ -253,8 +255,8 @@ def kept_and_cost(rows: Sequence[Row]) -> str:
 
 
 def model_of(row: Row) -> str:
-    """The variant without the seeds before it."""
-    return row.variant.rpartition(", ")[2] if row.variant.startswith("seed") else row.variant
+    """The variant without the seeds before it; of nothing but seeds, these."""
+    return row.variant.partition(", ")[2] or row.variant if row.variant.startswith("seed") else row.variant
 
 
 def _in_points(row: Row) -> Row:

@@ -201,6 +201,8 @@ def test_quality_stands_beside_cost_of_the_same_engine_and_model() -> None:
         gain("mean of 2 sets", 0.0, -0.01, 0.01),
         gain("mean of 2 sets", 0.01, 0.0, 0.02, "trained", seed=1),
         gain("mean of 2 sets", 0.03, 0.02, 0.04, "seeds 1 to 3, trained"),
+        replace(gain("mean of 2 sets", -0.01, -0.02, 0.0), engine="sparse"),
+        gain("mean of 2 sets", 0.04, 0.03, 0.05, "seeds 1 to 3, trained, averaged"),
         Row(
             "5 documents, 20 clients",
             "sum",
@@ -215,7 +217,7 @@ def test_quality_stands_beside_cost_of_the_same_engine_and_model() -> None:
         ),
         Row("5 documents", "sum", "score kept", 0.995, None, None, 9, variant="published"),
     ]
-    header, _, published, trained = (
+    header, _, published, trained, averaged, sparse = (
         [cell.strip() for cell in line.strip("|").split("|")] for line in quality_and_cost(rows).splitlines()
     )
     assert header[2:] == [
@@ -223,6 +225,8 @@ def test_quality_stands_beside_cost_of_the_same_engine_and_model() -> None:
     ]  # fmt: skip
     assert published == ["sum", "published", "0.00 [-1.00, 1.00]", "1 / 1 of 2", "1.20 [1.10, 1.30]", "0.995"]
     assert trained == ["sum", "trained", "3.00 [2.00, 4.00]", "–", "–", "–"]  # the mean over seeds, not the first
+    assert averaged[:3] == ["sum", "trained, averaged", "4.00 [3.00, 5.00]"]  # a model's name may hold a comma
+    assert sparse[:2] == ["sparse", "published"], "an engine's models stand beside each other"
 
 
 def test_what_is_kept_and_what_it_costs_stand_in_one_line() -> None:
