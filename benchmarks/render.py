@@ -209,9 +209,9 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
         own = facts.get((baseline, "", measure))
         return f"{measure} ({baseline}: {own.value:,.0f})" if own else measure
 
-    each = list(dict.fromkeys((engine, model) for engine, model, *_ in (*gain, *cost)))
-    engines = [engine for engine, _ in each]
-    lines = sorted(each, key=lambda line: engines.index(line[0]))  # an engine's models beside each other
+    pairs = list(dict.fromkeys((engine, model) for engine, model, *_ in (*gain, *cost)))
+    engines = [engine for engine, _ in pairs]
+    lines = sorted(pairs, key=lambda pair: engines.index(pair[0]))  # an engine's models beside each other
     return table(
         [
             "engine",

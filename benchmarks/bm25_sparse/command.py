@@ -32,7 +32,7 @@ import click
 
 from benchmarks.bm25_sparse.cost import BYTES, RATE, cost_rows
 from benchmarks.bm25_sparse.measures import BM25, DENSE_ENGINES, SPARSE_ENGINES, SUM, TERMS, quality_rows
-from benchmarks.bm25_sparse.models import ARMS, DENSE_DOCUMENTS, PUBLISHED, Experiment
+from benchmarks.bm25_sparse.models import DENSE_DOCUMENTS, PUBLISHED, Experiment, arm_option
 from benchmarks.experiment import PaperPart, Table, goal_of, paper_options, run_parts
 from benchmarks.grown.scale import NODE
 from benchmarks.load.command import NumberList
@@ -159,7 +159,7 @@ def shown(row: Row) -> bool:
     help="Quality of these two in sets of at most so many.",
 )
 @click.option("--seeds", type=NumberList(int), default="42,43,44", show_default=True, help="Of the trainings.")
-@click.option("--arm", "arms", multiple=True, type=click.Choice(ARMS), help="Repeatable.  [default: all]")
+@arm_option
 @click.option(
     "--documents", type=NumberList(int), default="100000,1000000", show_default=True, help="Of cost; '' for none."
 )
@@ -186,15 +186,14 @@ def bm25_sparse(
     osn bench bm25-sparse --start my-splade --data data --work work --arm 'as published' --documents 100000
     osn bench bm25-sparse --start my-splade --data data --work work --dense all-MiniLM-L6-v2 --documents 100000
     """
-    chosen = tuple(arm for arm in ARMS if not arms or arm in arms)
     experiment = Experiment(
-        data=data, start=start, work=work, connection=connection, arms=chosen, sizes=documents, **options
+        data=data, start=start, work=work, connection=connection, arms=arms, sizes=documents, **options
     )
     if not experiment.sets:
         raise InputError(f"{data} holds no BEIR folder with a test split", "name the folder that holds them")
     if experiment.pq is not None and experiment.dense is None:
         raise InputError("--pq names the codes of a dense model, and none is named", "give --dense MODEL too")
-    if experiment.dense is not None and PUBLISHED not in chosen:
+    if experiment.dense is not None and PUBLISHED not in arms:
         raise InputError("--dense is measured beside the published model", f"add --arm '{PUBLISHED}'")
 
     def run() -> tuple[list[Row], list[Goal]]:

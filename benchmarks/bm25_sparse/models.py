@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from benchmarks.experiment import slug, trials
 from benchmarks.papers.cluster_bm25 import corpus_of
 from opensearch_neural.errors import InputError
@@ -26,6 +28,14 @@ STEPS = {"trained 10 minutes": 900, "trained an hour": 5400}
 AVERAGED = {f"{arm}, averaged": arm for arm in STEPS}
 """{arm: the trained one that it is}, its weights averaged with those of the start (`osn model average`)."""
 ARMS = (PUBLISHED, *STEPS, *AVERAGED)
+arm_option = click.option(
+    "--arm",
+    "arms",
+    multiple=True,
+    type=click.Choice(ARMS),
+    callback=lambda _context, _option, named: tuple(arm for arm in ARMS if not named or arm in named),
+    help="Repeatable.  [default: all]",
+)
 MOST_REPEATED = 1000
 """Steps of an arm that is trained with every seed; a longer one confirms, with the first."""
 

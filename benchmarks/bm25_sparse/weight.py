@@ -20,7 +20,7 @@ import click
 
 from benchmarks.bm25_sparse import dense
 from benchmarks.bm25_sparse.measures import BM25, SUM, ingested, judged_queries, kept_of, not_measured
-from benchmarks.bm25_sparse.models import ARMS, PUBLISHED, TRAINED_ON, Experiment
+from benchmarks.bm25_sparse.models import PUBLISHED, TRAINED_ON, Experiment, arm_option
 from benchmarks.experiment import PaperPart, kept_measured, paper_options, run_parts, slug
 from benchmarks.grown.scale import NODE
 from benchmarks.load.command import NumberList
@@ -108,7 +108,7 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
 @click.option(
     "--seeds", type=NumberList(int), default="42", show_default=True, help="Of the trainings; the first counts."
 )
-@click.option("--arm", "arms", multiple=True, type=click.Choice(ARMS), help="Repeatable.  [default: all]")
+@arm_option
 @click.option(
     "--weights",
     type=NumberList(float),
@@ -137,10 +137,9 @@ def sum_weight(
     \b
     osn bench sum-weight --start my-splade --data data --work work --record benchmarks/results/bm25_sparse_weight
     """
-    chosen = tuple(arm for arm in ARMS if not arms or arm in arms)
     how: dict[str, Any] = {"dense": None, "sizes": (), "clients": (), "minutes": 1.0, "owned": False}
     experiment = Experiment(
-        data=data, start=start, work=work, seeds=seeds[:1], arms=chosen, heap=heap, connection=connection, **how
+        data=data, start=start, work=work, seeds=seeds[:1], arms=arms, heap=heap, connection=connection, **how
     )
 
     def run() -> tuple[list[Row], list[Goal]]:

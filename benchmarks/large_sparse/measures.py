@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Iterable, Sequence
@@ -44,6 +43,7 @@ from opensearch_neural.evaluation.results import Row
 from opensearch_neural.forward_index import FIELD as ROWS
 from opensearch_neural.models.pruning import Pruning
 from opensearch_neural.retrievers.opensearch import search
+from trainers.common.config import fingerprint
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -232,7 +232,7 @@ def rows_of(client: OpenSearch, target: LoadTarget, experiment: LargeSparseExper
             arms = fixed(layout)
             for idea, settings in tuned(layout).items():
                 logger.info("choosing a setting of %s", idea)
-                file = layout.folder / "tuned" / f"{slug(idea)}-{_digest(arm.variant.name for arm in settings)}.json"
+                file = layout.folder / "tuned" / f"{slug(idea)}-{fingerprint(_names(settings))}.json"
                 choice = kept(file, partial(chosen, client, target, layout, model, settings, experiment.data))
                 arms += [arm for arm in settings if arm.variant.name == choice["chosen"]]
             rows = quality_rows(client, target, experiment, layout, model, arms)
@@ -246,14 +246,14 @@ def rows_of(client: OpenSearch, target: LoadTarget, experiment: LargeSparseExper
 
 
 def _asked(experiment: LargeSparseExperiment, layout: Layout) -> str:
-    """Another for another layout, other settings to choose from, and another load."""
-    asked = [layout.described(name) for name in layout.names], WINDOWS, CUTS, experiment.clients, experiment.requests
-    return _digest(map(str, asked))
+    """Another for other documents, other ways to search, and another load."""
+    ways = [_names(arms) for arms in (fixed(layout), *tuned(layout).values())]
+    indexes = [layout.described(name) for name in layout.names]
+    return fingerprint(indexes, ways, experiment.clients, experiment.requests)
 
 
-def _digest(parts: Iterable[str]) -> str:
-    """Short, and another for other parts: of a file that is kept for what was asked."""
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
+def _names(arms: Iterable[SearchArm]) -> list[str]:
+    return [arm.variant.name for arm in arms]
 
 
 def documents(layout: Layout) -> str:

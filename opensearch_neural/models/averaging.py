@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import new_folder
 from opensearch_neural.models import directory
-from opensearch_neural.models.corpus_statistics import tokenizer_of
 from opensearch_neural.models.safety import PICKLED
-from opensearch_neural.models.sparse import document_modules, whole_masked_lm
+from opensearch_neural.models.sparse import document_modules, network_tokenizer, whole_masked_lm
 from opensearch_neural.query_encoder import vocabulary_of
 
 if TYPE_CHECKING:
@@ -44,18 +43,19 @@ def write_average(models: Sequence[str | Path], out: Path, shares: Sequence[floa
         given = ", ".join(f"{share:g}" for share in shares)
         raise InputError(f"the shares are {given}", "give numbers from 0, and at least one above 0")
     folders = [directory.locate(model) for model in models]
-    for folder in folders:
-        if (kind := (directory.read_osn_json(folder) or {}).get("kind", "sparse")) != "sparse":
+    recorded = [directory.read_osn_json(folder) or {} for folder in folders]
+    for folder, its_record in zip(folders, recorded, strict=True):
+        if (kind := its_record.get("kind", "sparse")) != "sparse":
             raise ModelError(f"{folder} is a {kind} model", "sparse ones can be averaged")
     (first, pooling), *others = [document_modules(folder) for folder in folders]
-    vocabulary = vocabulary_of(tokenizer_of(folders[0]))
+    vocabulary = vocabulary_of(network_tokenizer(first.path, folders[0]))
     with new_folder(out) as written:
         network = whole_masked_lm(first.path)
         mean = {name: shares[0] / sum(shares) * weights for name, weights in _weights(network).items()}
         for folder, (module, its), share in zip(folders[1:], others, shares[1:], strict=True):
             if (its.strategy, its.double_log) != (pooling.strategy, pooling.double_log):
                 raise ModelError(f"{folder} pools logits in another way than {folders[0]}")
-            if vocabulary_of(tokenizer_of(folder)) != vocabulary:
+            if vocabulary_of(network_tokenizer(module.path, folder)) != vocabulary:
                 raise ModelError(f"{folder} has other tokens than {folders[0]}")
             other = whole_masked_lm(module.path)
             _refuse_another(network, other, f"{module.path} and {first.path}")
@@ -68,9 +68,9 @@ def write_average(models: Sequence[str | Path], out: Path, shares: Sequence[floa
                 "model": directory.display_name(model),
                 "hash": directory.hash_files(folder),
                 "share": share / sum(shares),
-                "training": (directory.read_osn_json(folder) or {}).get("training"),
+                "training": its_record.get("training"),
             }
-            for model, folder, share in zip(models, folders, shares, strict=True)
+            for model, folder, share, its_record in zip(models, folders, shares, recorded, strict=True)
         ]
         directory.write_osn_json(written, "sparse", training={directory.AVERAGE: made_of})
 

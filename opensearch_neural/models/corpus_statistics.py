@@ -14,8 +14,8 @@ from opensearch_neural.files import new_folder, read_json_object
 from opensearch_neural.idf import DocumentFrequencies, save_idf
 from opensearch_neural.models import directory
 from opensearch_neural.models.inference_free import write_inference_free
-from opensearch_neural.models.sparse import document_modules, load_masked_lm, refuse_residual
-from opensearch_neural.query_encoder import QueryEncoder, load_tokenizer, special_tokens, vocabulary_of
+from opensearch_neural.models.sparse import document_modules, load_masked_lm, network_tokenizer, refuse_residual
+from opensearch_neural.query_encoder import QueryEncoder, special_tokens, vocabulary_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -70,7 +70,7 @@ def tokenizer_of(model: str | Path) -> Tokenizer:
         return QueryEncoder.load(folder).tokenizer
     network, _ = document_modules(folder)
     load_masked_lm(network.path, "cpu")
-    return load_tokenizer(network.path if (network.path / "tokenizer.json").exists() else folder)
+    return network_tokenizer(network.path, folder)
 
 
 def has_query_table(folder: Path) -> bool:

@@ -87,9 +87,8 @@ def load_sparse(
         )
     info = directory.model_info(folder, name=name_or_path, kind=KIND)
     query = QueryEncoder.load(folder)
-    source = transformer.path if (transformer.path / "tokenizer.json").exists() else folder
     encoder = load_masked_lm(transformer.path, device, trust_remote_code=trust_remote_code)
-    tokenizer = load_tokenizer(source)
+    tokenizer = network_tokenizer(transformer.path, folder)
     vocabulary = vocabulary_of(tokenizer)
     if len(encoder.weight) < len(vocabulary):
         raise ModelError(
@@ -244,9 +243,15 @@ def refuse_residual(folder: Path) -> None:
         )
 
 
+def network_tokenizer(network: Path, folder: Path) -> Tokenizer:
+    """The tokenizer of the network in `network`, a part of the model in `folder`, which may hold it for all its parts."""
+    return load_tokenizer(network if (network / "tokenizer.json").exists() else folder)
+
+
 def whole_masked_lm(folder: Path, *, trust_remote_code: bool = False) -> Any:
     """The masked language model of a folder as transformers has it. Raises ModelError where its head is missing."""
     try:
+        import torch  # noqa: F401  (transformers may be there without it)
         from transformers import AutoModelForMaskedLM
     except ModuleNotFoundError:
         raise MissingExtra("encoding with a sparse torch model", "encode") from None
