@@ -197,7 +197,6 @@ def train(data: BeirData, out: Path, steps: int, start: str | Path | None) -> No
             output=out,
             start=str(start or DENSE),
             train=[QuestionSet(data.corpus_path, questions="first-sentence")],
-            student=replace(config.student, document_length=128),
             document_length=128,
             selection=DevSettings(hold_back=0.05, queries=100, documents=300),
             training=replace(

@@ -70,7 +70,7 @@ def ablation(data: Path, work: Path, name: str, *, steps: int) -> SparseConfig:
 
 
 def trained(config: SparseConfig) -> SparseDocumentEncoder:
-    """The model of `config`, trained if it is not there yet; it reads as many tokens of a document as in training."""
+    """The model of `config`, trained if it is not there yet."""
     from opensearch_neural.models.sparse import load_sparse
     from trainers.common.precision import faster_in_bfloat16
     from trainers.sparse.train import train_sparse
@@ -80,7 +80,7 @@ def trained(config: SparseConfig) -> SparseDocumentEncoder:
         "%s: %d steps, the state after %s kept: %s", config.output.name, done.steps, done.best_step, done.measures
     )
     dtype: Literal["fp32", "bf16"] = "bf16" if faster_in_bfloat16() else "fp32"
-    return load_sparse(config.output, dtype=dtype, max_length=config.document_length)
+    return load_sparse(config.output, dtype=dtype)
 
 
 def trained_dense(data: Path, work: Path) -> str:

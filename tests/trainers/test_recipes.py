@@ -255,6 +255,13 @@ def test_the_papers_numbers_stand_in_the_recipe(name: str) -> None:
         assert found == value, field
 
 
+@pytest.mark.parametrize("name", [name for name, one in EXPECTED.items() if one.method == "sparse"])
+def test_a_sparse_model_reads_in_use_what_it_read_in_training(name: str) -> None:
+    config = load_config(SparseConfig, recipe(name)).with_lengths()
+    read = {"inference-free-sparse": 512}.get(name, config.document_length)  # The paper's own.
+    assert config.student.document_length == read
+
+
 @pytest.fixture(scope="module")
 def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_beir(tmp_path_factory.mktemp("data") / "tiny")

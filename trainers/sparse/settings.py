@@ -44,8 +44,9 @@ class StudentSettings:
     prune: str | None = None
     """which terms a document keeps, TYPE:VALUE as for `osn ingest --prune`, in use, and with head "full" in training;
     null keeps all"""
-    document_length: int = 256
-    """tokens read of a document when the model is used; of a query, too, where the network encodes it"""
+    document_length: int | None = None
+    """tokens read of a document when the model is used, and on dev; of a query, too, where the network encodes it; null
+    reads as many as the last stage of training"""
     query_length: int = 64
     """tokens read of a query in training; in use the tokenizer's own limit holds for the table"""
     dropout: float | None = None
@@ -54,8 +55,9 @@ class StudentSettings:
     """so many first layers, the embeddings and the output layer's weights stay as they are: cheaper steps"""
 
     def __post_init__(self) -> None:
-        if self.columns < 1 or min(self.document_length, self.query_length) < 3:
-            raise ValueError("columns must be at least 1, document_length and query_length at least 3")
+        if self.columns < 1 or self.query_length < 3:
+            raise ValueError("columns must be at least 1, query_length at least 3")
+        _check_length(self.document_length)
         if not 0 <= self.revive <= 1:
             raise ValueError(f"revive must be from 0 to 1, not {self.revive}")
         if self.idf_rate is not None and (self.idf_rate <= 0 or self.idf == "own"):
@@ -195,15 +197,14 @@ class StageSettings:
     objective: SparseObjective = field(default_factory=SparseObjective)
     candidates: SparseCandidates = field(default_factory=SparseCandidates)
     regularization: RegularizationSettings = field(default_factory=RegularizationSettings)
-    document_length: int = 128
-    """tokens read of a document in this stage"""
+    document_length: int | None = None
+    """tokens read of a document in this stage; null reads as many as in the last one"""
     training: TrainingSettings = field(default_factory=lambda: TrainingSettings(learning_rate=5e-5))
 
     def __post_init__(self) -> None:
         if not self.train:
             raise ValueError("train names no data set")
-        if self.document_length < 3:
-            raise ValueError("document_length must be at least 3")
+        _check_length(self.document_length)
         if self.objective.distils and self.candidates.negatives < 1 and not self.objective.all_pairs:
             raise ValueError("distillation compares candidates: candidates.negatives must be at least 1")
 
@@ -212,6 +213,9 @@ class StageSettings:
 class SparseConfig(StageSettings):
     """Everything that `osn train sparse` can be told. What StageSettings has is the last stage, fine-tuning."""
 
+    document_length: int = 256
+    """tokens read of a document: in training, on dev, and when the model is used, unless `student` or `pretraining` says
+    otherwise"""
     output: Path = Path("models/sparse")
     """where the model directory is written"""
     start: str = "sentence-transformers/all-MiniLM-L6-v2"
@@ -238,7 +242,23 @@ class SparseConfig(StageSettings):
     def folder(self) -> Path:
         return self.cache or self.output / FOLDER
 
+    def with_lengths(self) -> SparseConfig:
+        """This configuration with every length of documents named."""
+        before, length = self.pretraining, self.document_length
+        return replace(
+            self,
+            student=replace(self.student, document_length=self.student.document_length or length),
+            pretraining=before and replace(before, document_length=before.document_length or length),
+        )
+
     def stage(self, stage: StageSettings, output: Path, start: str) -> SparseConfig:
         """This configuration with another stage's data and loss, and no other stage."""
         taken = {name: getattr(stage, name) for name in StageSettings.__dataclass_fields__}
+        taken["document_length"] = stage.document_length or self.document_length
         return replace(self, **taken, output=output, start=start, pretraining=None, cache=self.folder)
+
+
+def _check_length(length: int | None) -> None:
+    """Raises ValueError for fewer tokens of a document than a word and the two that frame it."""
+    if length is not None and length < 3:
+        raise ValueError("document_length must be at least 3")

@@ -95,10 +95,10 @@ def start_table(name_or_path: str | Path) -> Mapping[str, float]:
         ) from None
 
 
-def check_length(model: Any, name: str, length: int) -> None:
+def check_length(model: Any, name: str, length: int | None) -> None:
     """Raises InputError where a backbone has fewer positions than `length`."""
     longest = getattr(model.config, "max_position_embeddings", None)
-    if longest is not None and length > longest:
+    if longest is not None and length is not None and length > longest:
         raise InputError(f"{name} is {length}, the backbone has {longest} positions")
 
 
@@ -107,7 +107,7 @@ def build(config: SparseConfig, stores: Sequence[Mapping[str, str]], *, to_impac
 
     Raises as `load_start` and `start_table` do."""
     set_seed(config.training.seed)
-    config = with_own_activation(config)
+    config = with_own_activation(config.with_lengths())
     start = load_start(config.start, config.student)
     check_length(start.model, "document_length", config.document_length)
     size = len(start.model.get_output_embeddings().weight)

@@ -238,7 +238,7 @@ class SparseStudent(CachedModel):
     def vectors(self, texts: Sequence[str], *, role: str = "document", tokens: int = 4096) -> SparseVectors:
         """The learned weights of `texts` as the model stands; role: what they are; tokens: of one batch, with padding."""
         device = self.head.weight.device
-        tokenizer, length = self.tokenizers["document"], self.student.document_length
+        tokenizer, length = self.tokenizers["document"], self.student.document_length or self.settings.document_length
         rows = TokenCache(tokenizer, texts.__getitem__, max_length=length).rows(range(len(texts)))
         longest = max((len(ids) for ids in rows), default=1)
         overhead = PART_OVERHEAD[device.type if device.type in PART_OVERHEAD else "cpu"]

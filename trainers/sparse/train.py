@@ -67,7 +67,7 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None) -> Train
     for part in (stage, config):
         if part is not None:
             check_names(part)
-    config = with_own_activation(config)
+    config = with_own_activation(config.with_lengths())
     if config.student.idf == "start":
         start_table(config.start)
     elif config.student.idf not in ("train", "own", "none"):

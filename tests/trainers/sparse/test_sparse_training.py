@@ -14,7 +14,7 @@ from click.testing import CliRunner
 torch = pytest.importorskip("torch")
 
 from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
-from tiny_sparse import SMALL, configuration  # noqa: E402
+from tiny_sparse import SMALL, configuration, student  # noqa: E402
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration  # noqa: E402
 
 from opensearch_neural.errors import InputError, OsnError  # noqa: E402
@@ -95,6 +95,42 @@ def test_a_dry_run_reads_few_documents_and_leaves_nothing(
     assert sparse.rehearse(config).steps == 2
     assert 10 <= max(taught) <= 50
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_one_length_of_documents_holds_in_training_on_dev_and_in_use(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    config = configuration(
+        backbone,
+        beir,
+        tmp_path / "model",
+        student=StudentSettings(query_length=16, columns=16),
+        document_length=16,
+        training=TrainingSettings(steps=1, batch_size=4),
+    )
+    texts = [" ".join(["bab"] * 30), " ".join(["bab"] * 30 + ["dek"])]
+    model = student(config)
+    assert model.settings.document_length == 16
+    short, long = model.vectors(texts).rows()
+    assert short == long
+    train_sparse(config)
+    assert load_sparse(config.output, max_length=30).tokenizer.truncation["max_length"] == 16
+
+
+def test_a_run_whose_lengths_were_named_goes_on_without_their_names(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    stage = StageSettings(
+        train=[QuestionSet(beir)], document_length=32, training=TrainingSettings(steps=1, batch_size=4)
+    )
+    named = configuration(
+        backbone, beir, tmp_path / "model", pretraining=stage, training=TrainingSettings(steps=1, batch_size=4)
+    )
+    trained = train_sparse(named)
+    silent = replace(
+        named, student=replace(named.student, document_length=None), pretraining=replace(stage, document_length=None)
+    )
+    assert train_sparse(silent).measures == trained.measures
+    with pytest.raises(InputError, match="document_length: 32 there, 16 now"):
+        train_sparse(replace(silent, pretraining=replace(stage, document_length=16)))
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
