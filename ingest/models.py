@@ -94,7 +94,9 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
     if wanted.sparse == LEXICAL and wrote is not None and wrote.sparse is None:
         raise ModelError(f"the index {index!r} holds no sparse vectors", "leave out --sparse, or give another --index")
     asked = None if wanted.sparse == LEXICAL else wanted.sparse
-    if asked not in (None, "none") and not has_query_table(splade := directory.locate(str(asked))):
+    if asked not in (None, "none") and not has_query_table(
+        splade := directory.locate(str(asked), code=wanted.trust_remote_code)
+    ):
         sparse, total = _with_corpus_table(splade, wanted, wrote, records, passages, corpus_name)
     elif asked is None and _lexical_is_to_be_built(wanted, wrote):
         tokenizer = lexical_tokenizer(wanted.tokenizer, records)
@@ -187,7 +189,7 @@ def _with_corpus_table(
         if made_of == hash:
             return _loaded(link.resolve(), wanted, name), None
     log.info("reading the corpus once for the table that weighs the tokens of queries")
-    tokenizer = tokenizer_of(splade)
+    tokenizer = tokenizer_of(splade, trust_remote_code=wanted.trust_remote_code)
     counted = as_passages(records, tokenizer, passages) if passages else records
     try:
         frequencies = count_documents((document.contents for document in counted(ignore)), tokenizer)
@@ -196,7 +198,7 @@ def _with_corpus_table(
     registry.models_folder().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".splade-", dir=registry.models_folder()) as temporary:
         made = Path(temporary) / "model"
-        write_with_statistics(splade, made, frequencies)
+        write_with_statistics(splade, made, frequencies, trust_remote_code=wanted.trust_remote_code)
         directory.write_osn_json(made, "sparse", training={SPLADE: hash, "documents": frequencies.n})
         folder = registry.models_folder() / f"splade-{directory.hash_files(made)}"
         if not folder.is_dir():
@@ -207,7 +209,8 @@ def _with_corpus_table(
 def _loaded(folder: Path, wanted: Models, name: str) -> SparseDocumentEncoder:
     from opensearch_neural.models.sparse import load_sparse
 
-    return called(load_sparse(folder, device=wanted.device, dtype=wanted.dtype), name)
+    model = load_sparse(folder, device=wanted.device, dtype=wanted.dtype, trust_remote_code=wanted.trust_remote_code)
+    return called(model, name)
 
 
 def lexical_tokenizer(named: str | None, records: Records) -> Tokenizer:

@@ -20,6 +20,7 @@ from opensearch_neural.commands.renamed import output_option
 )
 @output_option("The table to write, {token: weight}; a folder with --model.")
 @click.option("--counts", type=click.Path(dir_okay=False, path_type=Path), help="Write the counts, to be merged.")
+@click.option("--trust-remote-code", is_flag=True, help="Run code that --model brings along: read it first.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def idf(
     corpus: str | None,
@@ -28,6 +29,7 @@ def idf(
     model: str | None,
     out: Path | None,
     counts: Path | None,
+    trust_remote_code: bool,
     as_json: bool,
 ) -> None:
     """Write the IDF table of a corpus, in one pass over it; or of a corpus in shards, counted apart and merged.
@@ -63,7 +65,7 @@ def idf(
     source = model or tokenizer or minilm_directory()
     if source is None:
         raise InputError("which word pieces are to be counted?", "give --tokenizer, the model's own directory")
-    pieces = load_tokenizer(source) if model is None else tokenizer_of(model)
+    pieces = load_tokenizer(source) if model is None else tokenizer_of(model, trust_remote_code=trust_remote_code)
     vocabulary = vocabulary_of(pieces)
     left_out = 0
     if corpus is not None:
@@ -77,7 +79,7 @@ def idf(
     if counts is not None:
         frequencies.save(counts, vocabulary)
     if model is not None and out is not None:
-        write_with_statistics(model, out, frequencies)
+        write_with_statistics(model, out, frequencies, trust_remote_code=trust_remote_code)
     elif out is not None:
         save_idf(out, idf_table(frequencies, pieces))
     result = {

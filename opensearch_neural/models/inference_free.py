@@ -29,6 +29,7 @@ def write_inference_free(
     max_active: int | None = None,
     max_length: int | None = None,
     document_prompt: str = "",
+    trust_remote_code: bool = False,
 ) -> None:
     """Write the Router directory `folder`, and `idf.json` in it.
 
@@ -37,6 +38,7 @@ def write_inference_free(
     max_active: terms kept of a document, the heaviest; None keeps all
     max_length: tokens read of a document; None reads as many as the network has positions
     document_prompt: text that is put before every document
+    trust_remote_code: whether code that the network brings along is run; it is then written, too
 
     Raises MissingExtra where sentence-transformers is not installed.
     """
@@ -52,7 +54,15 @@ def write_inference_free(
     vocabulary = vocabulary_of(load_tokenizer(masked_lm))
     weights = {token: table.get(token, UNLISTED) for token in vocabulary}
     with quiet_loading():
-        document = Transformer(str(masked_lm), transformer_task="fill-mask", max_seq_length=max_length)
+        trust = {"trust_remote_code": trust_remote_code}
+        document = Transformer(
+            str(masked_lm),
+            transformer_task="fill-mask",
+            max_seq_length=max_length,
+            model_kwargs=trust,
+            config_kwargs=trust,
+            processor_kwargs=trust,
+        )
         size = len(document.tokenizer)
         weight = torch.from_numpy(np.array([weights[token] for token in vocabulary[:size]], dtype=np.float32))
         router = Router.for_query_document(

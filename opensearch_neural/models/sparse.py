@@ -68,8 +68,7 @@ def load_sparse(
     trust_remote_code: whether code that the model brings along is run.
     Raises ModelError where the directory is incomplete, or its documents or queries are encoded in another way.
     """
-    code = ("*.py",) if trust_remote_code else ()
-    folder = directory.locate(name_or_path, files=(*directory.DOCUMENT_FILES, *code))
+    folder = directory.locate(name_or_path, code=trust_remote_code)
     config = folder / "config.json"
     kind = read_json_object(config).get("kind") if config.exists() else None
     osn = directory.read_osn_json(folder)

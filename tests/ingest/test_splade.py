@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from corpora import WORDS, job, records, snapshot, write_jsonl
+from own_code import give_own_code
 
 pytest.importorskip("torch", reason="needs the extra [encode]")
 
@@ -110,3 +112,23 @@ def test_a_corpus_without_text_is_named(client: OpenSearch, index_name: str, tmp
     with pytest.raises(InputError, match=r"no table can be made of"):
         run_job(client, job(corpus, index_name, sparse=str(splade)), show_progress=False)
     assert not client.indices.exists(index=index_name)
+
+
+def test_a_splade_that_needs_its_own_code_is_ingested_where_it_is_trusted(
+    client: OpenSearch, index_name: str, tmp_path: Path, splade: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"), raising=False)
+    model = give_own_code(Path(shutil.copytree(splade, tmp_path / "odd-splade")))
+    corpus = write_jsonl(tmp_path / "docs.jsonl", records(20))
+    with pytest.raises(ModelError, match="brings code of its own, which is not run"):
+        run_job(client, job(corpus, index_name, sparse=str(model)), show_progress=False)
+    assert not (model / ".ran").exists() and not client.indices.exists(index=index_name)
+    trusting = job(corpus, index_name, sparse=str(model), trust_remote_code=True)
+    run_job(client, trusting, show_progress=False)
+    written = snapshot(client, index_name)
+    write_jsonl(corpus, records(30))
+    assert run_job(client, trusting, show_progress=False).documents == 30  # by the model with the table that was kept
+
+    client.indices.delete(index=index_name)
+    run_job(client, job(write_jsonl(corpus, records(20)), index_name, sparse=str(splade)), show_progress=False)
+    assert snapshot(client, index_name) == written

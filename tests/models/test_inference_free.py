@@ -12,6 +12,8 @@ from click.testing import CliRunner
 torch = pytest.importorskip("torch", reason="needs the extra [encode]")
 sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the extra [encode]")
 
+from own_code import give_own_code  # noqa: E402
+
 from opensearch_neural.cli import osn  # noqa: E402
 from opensearch_neural.errors import ModelError  # noqa: E402
 from opensearch_neural.idf import load_idf  # noqa: E402
@@ -34,11 +36,12 @@ def siamese(folder: Path, backbone: Path, activation: str = "relu", **options: o
     return folder
 
 
-def with_table(model: Path, folder: Path) -> Path:
+def with_table(model: Path, folder: Path, *options: str) -> Path:
     """`model` with the table of TEXTS, written by the command into `folder`/inference-free."""
     corpus = folder / "docs.jsonl"
     corpus.write_text("".join(json.dumps({"_id": f"d{at}", "text": text}) + "\n" for at, text in enumerate(TEXTS)))
     arguments = ["idf", "--corpus", str(corpus), "--model", str(model), "--out", str(folder / "inference-free")]
+    arguments += options
     result = CliRunner().invoke(osn, arguments, catch_exceptions=False)
     if result.exit_code:
         raise ModelError(result.output)
@@ -117,3 +120,19 @@ def test_a_splades_prompt_before_documents_stays_and_that_before_queries_has_no_
     for weights, reference in zip(ours.encode_documents(TEXTS).rows(), expected, strict=True):
         assert weights == pytest.approx(reference, rel=1e-4)
     assert list(ours.query.encode("file")) == ["file"]
+
+
+def test_a_splade_that_needs_its_own_code_keeps_it_where_it_is_trusted(
+    tokenizer_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"), raising=False)
+    known = siamese(tmp_path / "known", masked_lm(tmp_path / "backbone", tokenizer_folder))
+    model = give_own_code(Path(shutil.copytree(known, tmp_path / "model")))
+    with pytest.raises(ModelError, match="brings code of its own, which is not run"):
+        with_table(model, tmp_path)
+    assert not (model / ".ran").exists() and not (tmp_path / "inference-free").exists()
+    ours = load_sparse(with_table(model, tmp_path, "--trust-remote-code"), device="cpu", trust_remote_code=True)
+    assert (model / ".ran").exists()
+    (tmp_path / "of-known").mkdir()
+    reference = load_sparse(with_table(known, tmp_path / "of-known"), device="cpu")
+    assert list(ours.encode_documents(TEXTS).rows()) == list(reference.encode_documents(TEXTS).rows())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from own_code import give_own_code
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.models.directory import write_osn_json
@@ -276,37 +277,20 @@ def test_rows_can_be_reordered_and_joined() -> None:
     assert vectors.to_scipy().toarray().tolist() == [[1, 0, 2], [0, 0, 0], [0, 3, 0]]
 
 
-def with_own_code(folder: Path, tokenizer_folder: Path) -> Path:
-    """A model whose architecture transformers does not know: its classes lie in the folder."""
-    masked_lm(folder, tokenizer_folder)
-    config = json.loads((folder / "config.json").read_text())
-    classes = {"AutoConfig": "odd.OddConfig", "AutoModelForMaskedLM": "odd.OddForMaskedLM"}
-    config |= {"model_type": "odd-one", "architectures": ["OddForMaskedLM"], "auto_map": classes}
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "odd.py").write_text(
-        "from pathlib import Path\n"
-        "from transformers import BertConfig, BertForMaskedLM\n"
-        f"Path({str(folder / 'ran')!r}).touch()\n"
-        "class OddConfig(BertConfig):\n    model_type = 'odd-one'\n"
-        "class OddForMaskedLM(BertForMaskedLM):\n    config_class = OddConfig\n"
-    )
-    (folder / "idf.json").write_text('{"file": 2.0}')
-    return folder
-
-
 def test_code_that_a_model_brings_along_runs_only_where_it_is_trusted(
     tokenizer_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"), raising=False)
-    folder = with_own_code(tmp_path / "model", tokenizer_folder)
+    folder = give_own_code(masked_lm(tmp_path / "model", tokenizer_folder))
+    (folder / "idf.json").write_text('{"file": 2.0}')
     with pytest.raises(ModelError, match="brings code of its own, which is not run") as caught:
         load_sparse(folder)
     assert caught.value.remedy is not None and "--trust-remote-code" in caught.value.remedy
-    assert not (folder / "ran").exists()
+    assert not (folder / ".ran").exists()
     known = masked_lm(tmp_path / "known", tokenizer_folder)
     (known / "idf.json").write_text('{"file": 2.0}')
     ours, reference = load_sparse(folder, trust_remote_code=True), load_sparse(known)
-    assert (folder / "ran").exists()
+    assert (folder / ".ran").exists()
     assert list(ours.encode_documents(TEXTS).rows()) == list(reference.encode_documents(TEXTS).rows())
 
 
