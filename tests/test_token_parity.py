@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import json
 import random
+import sys
 import unicodedata
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +20,10 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from opensearch_neural import QueryEncoder, queries
+from opensearch_neural.errors import ModelError
 from opensearch_neural.idf import load_idf
 from opensearch_neural.lint import lint
+from opensearch_neural.models import ml_commons
 from opensearch_neural.models.directory import minilm_directory
 from opensearch_neural.models.lexical import build_lexical
 from opensearch_neural.models.word_pieces import train_word_pieces
@@ -186,6 +190,28 @@ def test_ml_commons_reads_two_tokens_less_of_a_long_query(model: Path) -> None:
     text = "the " * 510 + "rainbow sky sun"
     assert list(QueryEncoder.load(model).encode(text)) == ["the", "rainbow", "sky"]
     assert list(as_ml_commons(model, text)) == ["the"]
+
+
+def test_the_query_side_alone_of_a_model_is_exported_as_ml_commons_reads_it(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of any model with a table: this one has no network that could be traced, and torch is not needed."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ModelError, match="--queries-only"):
+        ml_commons.export(model, tmp_path)
+    [written] = ml_commons.export(model, tmp_path, queries_only=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [written.config.name, written.zip.name]
+    folder = tmp_path / "unpacked"
+    with zipfile.ZipFile(written.zip) as archive:
+        archive.extract("tokenizer.json", folder)
+        archive.extract("idf.json", folder)
+    encoder, table = QueryEncoder.load(model), load_idf(folder / "idf.json")
+    compared = 0
+    for text in many_queries(300, seed=2):
+        if len(encoder.tokenizer.encode(text, add_special_tokens=False).ids) <= 510:
+            assert as_ml_commons(folder, text, table) == encoder.encode(text), text
+            compared += 1
+    assert compared > 250
 
 
 def test_ml_commons_passes_on_a_weight_of_0_which_opensearch_rejects(model: Path, tmp_path: Path) -> None:

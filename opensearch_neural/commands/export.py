@@ -21,24 +21,29 @@ def export() -> None:
 @output_option("Folder of the files.", required=True, file_okay=False)
 @click.option("--name", help="What the models are called in OpenSearch.  [default: the directory's name]")
 @click.option("--version", default="1.0.0", show_default=True, help="Version of the models in OpenSearch.")
+@click.option(
+    "--queries-only", is_flag=True, help="Write the tokenizer of queries alone, of any sparse model with a table."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def ml_commons(model: str, out: Path, name: str | None, version: str, as_json: bool) -> None:
+def ml_commons(model: str, out: Path, name: str | None, version: str, queries_only: bool, as_json: bool) -> None:
     """Write a sparse MODEL for OpenSearch's own model framework: an encoder and a tokenizer, each with its configuration.
 
     \b
     osn model export ml-commons models/sparse --output exported
+    osn model export ml-commons models/lexical --output exported --queries-only
     Then serve the zip files where the cluster can read them, and for each
     POST /_plugins/_ml/models/_register?deploy=true with its .json and the "url" of its .zip.
     """
     from opensearch_neural.models.ml_commons import export as write
 
-    written = write(model, out, name=name, version=version)
+    written = write(model, out, name=name, version=version, queries_only=queries_only)
     if as_json:
         print(json.dumps([asdict(each) for each in written], default=str))
         return
     for each in written:
         print(f"{each.zip} ({each.zip.stat().st_size / 2**20:.1f} MB), {each.config.name}")
-    print(f"largest difference between the traced encoder and the model: {written[0].largest_difference:.1e}")
+        if each.largest_difference is not None:
+            print(f"largest difference between the traced encoder and the model: {each.largest_difference:.1e}")
 
 
 @export.command("hub")

@@ -21,6 +21,7 @@ import numpy as np
 from opensearch_neural.errors import ModelError
 from opensearch_neural.files import write_json
 from opensearch_neural.models import sparse_head
+from opensearch_neural.query_encoder import QueryEncoder
 
 if TYPE_CHECKING:
     import torch
@@ -44,29 +45,43 @@ class Exported:
     """Between the traced encoder's weights and the model's. None: not an encoder."""
 
 
-def export(model: str | Path, out: Path, *, name: str | None = None, version: str = "1.0.0") -> list[Exported]:
+def export(
+    model: str | Path, out: Path, *, name: str | None = None, version: str = "1.0.0", queries_only: bool = False
+) -> list[Exported]:
     """Write the document encoder and the query tokenizer of a sparse model to the folder `out`.
 
-    `name` is what the models are called in OpenSearch; default: the directory's name.
-    Raises ModelError where the model is not a masked language model alone (the lexical model needs the text).
+    name: what the models are called in OpenSearch; default: the directory's name
+    queries_only: write the query tokenizer alone, which needs neither torch nor a network
+
+    Raises ModelError where queries have no table of weights, or a prompt, which ml-commons cannot add; and for the document
+    encoder where the model is not a masked language model alone (the lexical model needs the text).
     """
+    called = name or Path(model).name
+    if queries_only:
+        query = QueryEncoder.load(model)
+        _check_prompt(model, "queries", query.prompt)
+        out.mkdir(parents=True, exist_ok=True)
+        return [_export_queries(query, out, f"{called}-tokenizer", version)]
     from opensearch_neural.models.sparse import TorchSparseEncoder, load_sparse
 
     encoder = load_sparse(model, device="cpu")
     if not isinstance(encoder, TorchSparseEncoder):
         raise ModelError(
             f"{model}: its documents' weights are BM25 impacts, which TorchScript cannot compute",
-            "ingest with osn ingest, which encodes them; only the queries of such a model could be exported",
+            "ingest with osn ingest, which encodes them; --queries-only exports what encodes the queries",
         )
-    for texts, prompt in (("documents", encoder.prompt), ("queries", encoder.query.prompt)):
-        if prompt:
-            raise ModelError(f"{model}: {texts} are encoded after the prompt {prompt!r}, which ml-commons cannot add")
-    called = name or Path(model).name
+    _check_prompt(model, "documents", encoder.prompt)
+    _check_prompt(model, "queries", encoder.query.prompt)
     out.mkdir(parents=True, exist_ok=True)
     return [
         _export_documents(encoder, out, f"{called}-doc", version),
-        _export_queries(encoder, out, f"{called}-tokenizer", version),
+        _export_queries(encoder.query, out, f"{called}-tokenizer", version),
     ]
+
+
+def _check_prompt(model: str | Path, texts: str, prompt: str) -> None:
+    if prompt:
+        raise ModelError(f"{model}: {texts} are encoded after the prompt {prompt!r}, which ml-commons cannot add")
 
 
 def _export_documents(encoder: TorchSparseEncoder, out: Path, name: str, version: str) -> Exported:
@@ -161,11 +176,10 @@ def _batch(tokenizer: Tokenizer, texts: Sequence[str]) -> dict[str, torch.Tensor
     }
 
 
-def _export_queries(encoder: TorchSparseEncoder, out: Path, name: str, version: str) -> Exported:
-    query = encoder.query
+def _export_queries(query: QueryEncoder, out: Path, name: str, version: str) -> Exported:
     table = {token: max(weight, SMALLEST_WEIGHT) for token, weight in query.weights.items()}
     files = {"idf.json": json.dumps(table).encode(), "tokenizer.json": query.tokenizer.to_str().encode()}
-    described = f"Tokenizer and IDF table for the queries of {encoder.info.name}, {encoder.info.hash}."
+    described = f"Tokenizer and IDF table for the queries of {query.name}, {query.hash}."
     return _write(out, name, version, "SPARSE_TOKENIZE", described, files, None)
 
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from opensearch_neural.cli import osn
 from opensearch_neural.errors import ModelError
 from opensearch_neural.models.lexical import build_lexical
 from opensearch_neural.models.ml_commons import SMALLEST_WEIGHT, export
@@ -111,6 +113,25 @@ def test_the_tokenizer_and_both_configurations(tmp_path: Path, tokenizer_folder:
         content = exported.zip.read_bytes()
         assert config["model_content_size_in_bytes"] == len(content)
         assert config["model_content_hash_value"] == hashlib.sha256(content).hexdigest()
+
+
+def test_the_query_side_alone_is_that_of_both(tmp_path: Path, tokenizer_folder: Path) -> None:
+    folder = tmp_path / "model"
+    router_model(folder, tokenizer_folder)
+    _, of_both = export(folder, tmp_path / "both")
+    result = CliRunner().invoke(
+        osn,
+        ["model", "export", "ml-commons", str(folder), "--output", str(tmp_path / "alone"), "--queries-only"],
+        catch_exceptions=False,
+    )
+    assert result.exit_code == 0 and "largest difference" not in result.output, result.output
+    assert sorted(path.name for path in (tmp_path / "alone").iterdir()) == [of_both.config.name, of_both.zip.name]
+    for file in (of_both.config, of_both.zip):
+        assert (tmp_path / "alone" / file.name).read_bytes() == file.read_bytes()
+    router_model(tmp_path / "asking", tokenizer_folder, prompts={"query": "return ", "document": "items "})
+    with pytest.raises(ModelError, match="queries are encoded after the prompt 'return '"):
+        export(tmp_path / "asking", tmp_path / "out", queries_only=True)
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_cannot_be_exported_is_refused(tmp_path: Path, tokenizer_folder: Path) -> None:

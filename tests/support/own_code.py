@@ -7,7 +7,8 @@ from pathlib import Path
 
 
 def give_own_code(folder: Path) -> Path:
-    """Make the BERT in `folder` such a model. Where its code runs, the hidden file `.ran` appears there, which is no part of the model's hash."""
+    """Make the BERT in `folder` such a model. Where its code runs, the file `.ran` appears there: hidden, so that it is no
+    part of the model's hash."""
     config = json.loads((folder / "config.json").read_text())
     classes = {"AutoConfig": "odd.OddConfig", "AutoModelForMaskedLM": "odd.OddForMaskedLM"}
     config |= {"model_type": "odd-one", "architectures": ["OddForMaskedLM"], "auto_map": classes}
