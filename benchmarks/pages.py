@@ -16,6 +16,7 @@ made it:
                                               "20 clients" and of engines whose quality was measured too
     <!-- kept-and-cost: NAME -->              ways to search by what they keep of the exact result and what they cost
                                               under load, and the goals
+    <!-- idf-shares: NAME -->                 what IDF at retrieval adds, and what IDF in training adds to that
     <!-- ratios: NAME -->                     a load test by its ratios to its baseline
     <!-- costs: NAME: MEASURE, MEASURE; MEASURE of NAME, NAME -->
                                               what engines cost by the first result, beside what the same engines found in
@@ -30,6 +31,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.papers.inference_free_sparse import idf_shares
 from benchmarks.render import (
     COSTS,
     FACTS,
@@ -52,7 +54,7 @@ README = Path(__file__).parent.parent / "README.md"
 PAGES = (README, *sorted((README.parent / "docs").rglob("*.md")))
 
 RENDERED = re.compile(
-    r"(<!-- (?P<what>table|goals|gains|arms|ratios|costs|kept-and-cost|quality-and-cost): "
+    r"(<!-- (?P<what>table|goals|gains|arms|idf-shares|ratios|costs|kept-and-cost|quality-and-cost): "
     r"(?P<name>[\w/-]+)(?:: (?P<measures>[^\n]+?))? -->\n).*?"
     r"(?P<end><!-- end -->)",
     re.DOTALL,
@@ -83,6 +85,8 @@ def rendered(what: str, summary: Summary, measures: str | None = None) -> str:
         parts.append(gains(summary.rows))
     elif what == "arms":
         parts.append(arms(summary.rows))
+    elif what == "idf-shares":
+        parts.append(idf_shares(summary.rows))
     elif what == "kept-and-cost":
         parts.append(kept_and_cost(summary.rows))
     if summary.goals:

@@ -97,7 +97,7 @@ def gains(rows: list[Row]) -> str:
     chosen = [row for row in rows if (row.kind, row.measure) == ("difference", "nDCG@10")]
     (baseline,) = {row.against for row in chosen}
     value = {(row.set, row.line): row for row in rows if (row.kind, row.measure) == ("value", "nDCG@10")}
-    points = {(row.set, row.line): _in_points(row) for row in chosen}
+    points = {(row.set, row.line): in_points(row) for row in chosen}
     engines = list(dict.fromkeys(row.line for row in chosen))
     return table(
         ["", f"{baseline}: nDCG@10", *(f"{engine}: points above" for engine in engines)],
@@ -114,7 +114,7 @@ def arms(rows: list[Row]) -> str:
     differences = [row for row in rows if row.kind == "difference"]
     measure = differences[0].measure
     value = {(row.set, row.line): row for row in rows if (row.kind, row.measure) == ("value", measure)}
-    above = {(row.line, row.against, row.set): _in_points(row) for row in differences if row.measure == measure}
+    above = {(row.line, row.against, row.set): in_points(row) for row in differences if row.measure == measure}
     sets = list(dict.fromkeys(set_ for set_, _ in value))
     lines = []
     for engine in dict.fromkeys(engine for _, engine in value):
@@ -177,7 +177,7 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
         differences, key=lambda row: row.seed is not None
     ):  # the mean over seeds, where there are several
         if row.baseline == baseline:
-            gain.setdefault((row.engine, model_of(row), row.set), _in_points(row))
+            gain.setdefault((row.engine, model_of(row), row.set), in_points(row))
     cost = {(row.engine, model_of(row), row.set, row.measure): row for row in ratios_}
     score = {(row.engine, model_of(row), row.set): row for row in rows if row.measure == "score kept"}
     means = list(dict.fromkeys(row.set for row in differences if row.set.startswith("mean of ")))
@@ -259,7 +259,8 @@ def model_of(row: Row) -> str:
     return row.variant.partition(", ")[2] or row.variant if row.variant.startswith("seed") else row.variant
 
 
-def _in_points(row: Row) -> Row:
+def in_points(row: Row) -> Row:
+    """A difference of a measure from 0 to 1, in hundredths."""
     ends = {end: 100 * at for end in ("low", "high") if (at := getattr(row, end)) is not None}
     return replace(row, value=100 * row.value, **ends)
 

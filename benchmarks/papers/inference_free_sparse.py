@@ -68,9 +68,11 @@ from benchmarks.papers.sparse_search import (
     tuned_pieces,
     untrained,
 )
+from benchmarks.render import in_points, with_interval
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.evaluation.results import Goal, Row
+from opensearch_neural.evaluation.tables import table as as_table
 
 if TYPE_CHECKING:
     from opensearch_neural.queries import Rare
@@ -331,6 +333,25 @@ def distillation_goal(rows: Iterable[Row]) -> Goal:
         [row.high is not None and row.high < 0 for row in others],
         f", {sum(row.value < 0 for row in others)} without regard to the interval",
     )
+
+
+def idf_shares(rows: Iterable[Row]) -> str:
+    """A line for each set and λ: nDCG@10 of the student without IDF, by how many points the searched corpus's IDF raises it
+    at retrieval, and by how many IDF in training then raises that. Of the last the values alone are recorded."""
+    table, lines = Table(rows), []
+    for name, weight in itertools.product(TESTED, LAMBDAS):
+        neither, searched, both = (
+            f"{how}, λ {weight:g}, {idf}"
+            for how, idf in (("without IDF", "no IDF"), ("without IDF", TARGET), ("with IDF", TARGET))
+        )
+        values = [table.value(name, engine, "nDCG@10") for engine in (neither, searched, both)]
+        at_retrieval = table.difference(name, searched, OWN, "nDCG@10")
+        if at_retrieval is None or None in values:
+            continue
+        start, raised, whole = (row.value for row in values if row is not None)
+        gained = 100 * (whole - raised)
+        lines.append([name, f"{weight:g}", f"{start:.3f}", with_interval(in_points(at_retrieval)), f"{gained:.2f}"])
+    return as_table(["", "λ", "no IDF: nDCG@10", "at retrieval: points", "in training, too: points more"], lines)
 
 
 def draw_flops(rows: Sequence[Row], folder: Path) -> None:

@@ -27,6 +27,7 @@ from benchmarks.papers.inference_free_sparse import (  # noqa: E402
     distillation_goal,
     flops_goal,
     idf_goal,
+    idf_shares,
     quality_goals,
     terms_goal,
 )
@@ -208,3 +209,23 @@ def test_the_searched_corpus_idf_has_to_be_the_better_one_for_every_student() ->
     chance = idf_goal([*sure, gain("with IDF, λ 1", 0.01, -0.01)])
     assert not chance.met and chance.value == "1 of 2, 2 without regard to the interval"
     assert not idf_goal([*sure, gain("with IDF, λ 1", -0.01, None)]).met
+
+
+def test_the_idfs_gain_is_split_between_retrieval_and_training() -> None:
+    def value(engine: str, at: float) -> Row:
+        return Row("cranfield", engine, "nDCG@10", at, None, None, 9)
+
+    neither, searched, both = (
+        f"{how}, λ 0.01, {idf}"
+        for how, idf in (("without IDF", "no IDF"), ("without IDF", "target corpus"), ("with IDF", "target corpus"))
+    )
+    rows = [
+        value(neither, 0.30),
+        value(searched, 0.34),
+        value(both, 0.365),
+        difference(searched, OWN, 0.04, 0.02, 0.06),
+    ]
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in idf_shares(rows).splitlines()]
+    assert lines[2:] == [["cranfield", "0.01", "0.300", "4.00 [2.00, 6.00]", "2.50"]]
+    # With the IDF of training at retrieval it is another comparison.
+    assert len(idf_shares([*rows[:2], value("with IDF, λ 0.01, training corpus", 0.4), rows[3]]).splitlines()) == 2
