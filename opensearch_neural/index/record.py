@@ -305,10 +305,13 @@ def check_unchanged_models(index: str, wrote: IndexMeta, wanted: IndexMeta) -> N
             f"{f'give --prune {wrote.prune}' if wrote.prune else 'leave out --prune'}, or give another --index",
         )
     if wrote.dense and wanted.dense and wrote.dense.reconstructed != wanted.dense.reconstructed:
-        has, brings = ("codes", "them") if wrote.dense.reconstructed else ("texts", "codes")
+        if wrote.dense.reconstructed:
+            before, now, option = "reconstructed from codes", "encodes texts", "--dense"
+        else:
+            before, now, option = "encoded from texts", "reconstructs them from codes", "--dense-from-codes"
         raise ModelError(
-            f"the dense vectors of the index {index!r} are made of the {has}, and this ingest makes them of {brings}",
-            "leave out --dense, which is then as it was, or give another --index",
+            f"the dense vectors of the index {index!r} are {before}; this ingest {now}",
+            f"leave out {option}, and they are made as before, or give another --index",
         )
     if wrote.dense and wanted.dense and wrote.dense.type != wanted.dense.type:
         raise ModelError(

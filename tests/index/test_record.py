@@ -84,6 +84,13 @@ def test_an_ingest_with_other_models_is_refused_with_what_differs() -> None:
         check_unchanged_models("docs", META, replace(META, sparse=replace(SPARSE, hash="eeee")))
     with pytest.raises(ModelError, match="stores its dense vectors as byte, not as sq"):
         check_unchanged_models("docs", META, replace(META, dense=replace(META.dense, type="sq")))
+    rebuilt = replace(META, dense=replace(META.dense, reconstructed=True))
+    with pytest.raises(
+        ModelError, match=r"are reconstructed from codes; this ingest encodes texts\n  leave out --dense,"
+    ):
+        check_unchanged_models("docs", rebuilt, META)
+    with pytest.raises(ModelError, match=r"are encoded from texts; .* from codes\n  leave out --dense-from-codes,"):
+        check_unchanged_models("docs", META, rebuilt)
 
 
 def test_an_entry_that_is_none_leaves_the_record() -> None:
