@@ -52,8 +52,8 @@ def articles(folder: Path) -> dict[str, str]:
 
 
 def by_article(qrels: Mapping[str, Mapping[str, int]], of_document: Mapping[str, str]) -> dict[str, str]:
-    """{question: the article of its first relevant document}: `clusters` of `evaluate.rows`. Questions about one article
-    are not independent of each other."""
+    """{question: the article of its first relevant document}: the `clusters` of `comparison.compare`, because questions
+    about one article are not independent."""
     return {
         question: of_document[next(document for document, grade in judged.items() if grade > 0)]
         for question, judged in qrels.items()

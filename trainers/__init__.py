@@ -1,5 +1,8 @@
 """Trainers: one method a package or file, over `common`, `data` and `encoders`.
 
-dense.py  multi_layer.py  sparse/  jpq/  query_as_context/  doc2query/  tome/  masked_lm/
-command.py    `osn train METHOD`
+    command.py      `osn train METHOD`
+    dense.py        a bi-encoder
+    multi_layer.py  vectors of several layers
+
+Packages: `sparse`, `jpq`, `query_as_context`, `doc2query`, `tome`, `masked_lm`.
 """

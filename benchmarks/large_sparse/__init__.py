@@ -11,8 +11,8 @@ blocks               neighbours in that order form blocks; a block document hold
                      block. The best blocks are chosen first, by a request or by a table that the client holds, and their
                      documents alone are scored
 
-documents   draws the documents, puts them in order and writes the three indexes
-arms        the ideas as request bodies
-measures    tuning on train queries, quality, cost
-command     `osn bench large-sparse`
+    command.py    `osn bench large-sparse`
+    documents.py  draws the documents, puts them in order and writes the three indexes
+    arms.py       the ideas as request bodies
+    measures.py   tuning on train queries, quality, cost
 """

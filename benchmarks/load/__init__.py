@@ -1,16 +1,25 @@
 """The load benchmark: latency, throughput and quality of the engines of one index, against BM25, on any cluster.
 
-    osn bench load --index docs --data scifact --clients 5,20,80          N clients, each asking again once answered
-    osn bench load --index docs --queries queries.jsonl --rates 100,200   requests at random moments, at a given rate
+osn bench load --index docs --data scifact --clients 5,20,80          N clients, each asking again once answered
+osn bench load --index docs --queries queries.jsonl --rates 100,200   requests at random moments, at a given rate
 
-variants workload        which engines, with which options; what is asked of whom and when, as a worker process needs it
-connection generator     the load itself: keep-alive HTTP, closed and open loop processes
-ceiling phases           what the generator itself can do, and what is refused; the warm-up
-blocks                   engines in random turns within one run; every finished block is on disk
-measurement run          what is asked and all that was found out; a whole run
-histogram statistics     HDR histograms; percentiles that may be shown; bootstrap intervals of numbers and ratios
-server quality           CPU time, index facts; nDCG, recall, overlap with the exact result, postings of the queries
-result report plots      the run as data; as text and as a page; its plots
-osb                      the same workload for OpenSearch Benchmark
-command                  the command line
+command.py      the command line
+run.py          a whole run, from ceilings to plots
+variants.py     which engines, with which options
+workload.py     what is asked of which node and when, as worker processes need it
+connection.py   HTTP with keep-alive
+generator.py    the worker processes, closed and open loop
+ceiling.py      how many requests the generator itself can make
+phases.py       the warm-up, until the throughput is steady
+blocks.py       engines in random turns within one run; every finished block is on disk
+measurement.py  the settings of a run, and all that it measured
+histogram.py    latencies as HDR histograms
+statistics.py   percentiles that may be shown; bootstrap intervals of numbers and ratios
+server.py       CPU time and garbage collection of the cluster, facts of the index
+quality.py      nDCG, recall, overlap with the exact result, postings of the queries
+result.py       the run as rows and goals, JSON and CSV
+report.py       the run as text, and all of its files
+report_page.py  the run as a page
+plots.py        its plots
+osb.py          the same workload for OpenSearch Benchmark
 """

@@ -2,15 +2,15 @@
 
 addresses.py       URLs of nodes
 credentials.py     where a user, password or token comes from: environment, netrc file, prompt
-settings.py        `ConnectionSettings`: all that says how to reach a cluster
+settings.py        `ConnectionSettings`: how to reach a cluster
 authentication.py  what a client sends (headers, AWS signatures) and which certificates it trusts
 connect.py         `connect` and `connect_async`
 patience.py        how long a request is tried again
 zones.py           replicas on clusters that balance their zones
-watermarks.py      from when on a disk counts as full
+watermarks.py      how full a disk may be before OpenSearch stops writing
 options.py         the options of a command that connects
 errors.py          what an error of opensearch-py means and what to do about it
 network_errors.py  the same if no answer came
-attempt.py         the request that failed, as far as it may be shown
+attempt.py         the request that failed, without its secrets
 capabilities.py    what a cluster can do
 """

@@ -1,9 +1,25 @@
-"""The subcommands of `osn` that need no extra: a file each, and what they share.
+"""The subcommands of `osn` that need no extra, a file each, and what they share.
 
-doctor, node                the cluster, and a local one
-search, evaluate, lint      an index and its queries
-lexical, idf, urls, export  what models and corpora give
-models                      which sparse models there are
-engine_options, reading     options that several commands have
-outline                     what all commands say of themselves, without importing them
+doctor.py              `osn doctor`: what a cluster can do
+node.py                `osn node`: a local OpenSearch
+search.py              `osn search`: one query
+evaluate.py            `osn eval`: engines against judged queries
+evaluate_runs.py       `osn eval runs`: run files against judgements
+tune.py                `osn tune`: the fastest setting that keeps the quality
+lint.py                `osn lint`: mistakes in a search body
+ui.py                  `osn ui`: engines beside each other in a browser
+model.py               `osn model`, the group of the following
+models.py              `osn model list`: sparse models that can be named
+lexical.py             `osn model lexical`: a sparse model without training
+idf.py                 `osn model idf`: the IDF table of a corpus
+average.py             `osn model average`: one model of several
+urls.py                `osn model urls`: the URLs that a generative model may write
+export.py              `osn model export`: models in the formats of other software
+engine_options.py      options that choose models and settings of engines
+evaluation_options.py  options that `osn eval` and `osn eval runs` share
+templates.py           the option --template
+headings.py            help with headings, for commands with many options
+renamed.py             old names of options
+outline.py             the help of all commands, read without importing them
+reading.py             a corpus read with a progress bar
 """

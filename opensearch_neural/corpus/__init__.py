@@ -1,10 +1,14 @@
 """A corpus, its queries and its judgements, read from files.
 
-reader             `read_corpus`: which format a path has, and its documents as a stream
-documents          a document, and how a record becomes one
-json_lines, separated_values, parquet, data_sets    a reader a format
-first_records      whether the id of a corpus is an id, and its text a text
-text_files         compressed or plain files as lines
-judgements         queries, qrels, and both of a BEIR folder
-passages           a document as windows of tokens
+reader.py            `read_corpus`: finds the format of a path and streams its documents
+documents.py         a document, and how a record becomes one
+json_lines.py        JSON lines
+separated_values.py  csv and tsv
+parquet.py           parquet
+data_sets.py         Hugging Face `datasets`
+text_files.py        compressed or plain text files, line by line
+first_records.py     checks that ids look like ids and texts like texts
+judgements.py        queries and qrels, in the formats of BEIR and TREC
+topics.py            TREC topics
+passages.py          a long document as windows of tokens
 """

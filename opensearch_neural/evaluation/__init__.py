@@ -1,0 +1,15 @@
+"""Quality and latency: measured, compared, and written as result files.
+
+measures.py           nDCG, recall and the like of a run, by ir-measures
+comparison.py         confidence intervals and paired comparisons of two engines
+segments.py           parts of the queries measured apart: head, torso, tail
+overlap.py            how much of the exact result an approximate search finds
+engine_comparison.py  engines of one index measured side by side
+engine_report.py      what `osn eval` prints and writes
+expectations.py       the goals of `osn eval --expect`
+run_files.py          TREC run files
+results.py            result files: rows, goals, and how they were made
+result_rows.py        measured values as rows of a result file
+tables.py             rows as Markdown tables
+provenance.py         the command, code and machine behind a result, without secrets
+"""

@@ -11,19 +11,29 @@ A finding is one of three things:
 
 The rules (`findings.RULES`), a file a family:
 
-    limits             pages, clauses and terms within what an index and a cluster take
-    weights            boosts, and the weights of tokens
-    sparse             neural_sparse and rank_feature
-    boolean, text      bool and match: what matches everything, or nothing
-    neighbours         knn: k, vectors, filters
-    nested_documents   fields within nested documents, and outside
-    quantized          the scripts that score codes
-    rescoring          windows and weights, and what excludes rescoring
-    two_phase          the two-phase processor
-    hybrid, fusion     hybrid queries, and the processors that fuse their parts
+    limits.py            pages, clauses and terms within what an index and a cluster take
+    weights.py           boosts, and the weights of tokens
+    sparse.py            neural_sparse and rank_feature
+    boolean.py           bool queries that match everything, or nothing
+    text.py              match queries of which no term is left
+    neighbours.py        knn: k, vectors, filters
+    nested_documents.py  fields within nested documents, and outside
+    quantized.py         the scripts that score codes
+    rescoring.py         windows and weights, and what excludes rescoring
+    two_phase.py         the two-phase processor
+    hybrid.py            hybrid queries
+    fusion.py            the processors that fuse the parts of a hybrid query
+
+What they share:
+
+    findings.py           a finding, and the rule behind it
+    request.py            the request under check, with its findings so far
+    index_description.py  what the index says of itself
+    clause_count.py       how many clauses Lucene makes of a query
+    values.py             the values of a body as OpenSearch reads them
 
 Every rule that 2.19.1 can show was tried on it: what is `rejected` here is rejected there, and what `bends` gives other
-results than its remedy does (tests/lint/test_lint.py). Rules of other releases come from their documentation and
+results than its remedy does (tests/lint). Rules of other releases come from their documentation and
 sources, and say so. `docs/queries.md` lists all of them. Aggregations, suggesters and scripts other than those of
 quantized scores are not looked into.
 """

@@ -1,15 +1,30 @@
 """A trained model directory: finding it, loading it, encoding with it in batches on CPU or GPU.
 
-directory.py, registry.py, safety.py  where a model is, which one it is, and what a file of others may not do
-pretrained.py                         networks and tokenizers from a directory
-dense_encoder.py                      what every dense encoder is: dense.py (torch), dense_onnx.py (ONNX Runtime)
-pooling.py, vectors.py                from token vectors to one, and what a vector has to be
-multi_layer.py                        several vectors a document, from several layers
-quantized.py                          dense vectors and their PQ codes
-published.py, on_this_machine.py      the sparse models that one can name
-sparse.py, sparse_head.py             sparse vectors of documents, and their vocabulary's logits
-ml_commons.py, hub_export.py          sparse models in the format of ml-commons, and as a folder for the hub
-lexical.py, word_pieces.py            BM25 weights over word pieces, and a tokenizer of a corpus's own
-corpus_statistics.py                  the IDF of a corpus
-generative.py, url_trie.py            models that write URLs, and the URLs that they may write
+directory.py            finds a model by path or hub id, and reads its osn.json
+registry.py             finds a model on this machine by its hash
+safety.py               refuses files of others that could run code
+pretrained.py           networks and tokenizers from a directory
+sparse.py               encodes documents as sparse vectors
+sparse_head.py          the layer that gives each token of the vocabulary its weight
+pruning.py              keeps the heavy terms of a sparse vector
+inference_free.py       writes a sparse model as sentence-transformers has it
+averaging.py            one sparse model of several
+lexical.py              BM25 weights over word pieces, as a sparse model
+word_pieces.py          a tokenizer of a corpus's own
+corpus_statistics.py    the IDF of a corpus
+published.py            sparse models that others published
+on_this_machine.py      sparse models on this machine
+ml_commons.py           a sparse model in the format of ml-commons
+hub_export.py           a sparse model as a folder for the Hugging Face hub
+dense_encoder.py        what every dense encoder can do
+dense.py                a dense encoder by torch
+dense_onnx.py           a dense encoder by ONNX Runtime
+pooling.py              from token vectors to one
+vectors.py              what a vector has to be
+quantized.py            dense vectors and their PQ codes
+multi_layer.py          several vectors a document, from several layers
+generative.py           a model that writes URLs (TOME)
+generative_settings.py  what a generative model reads and writes, and its files
+trie_decoding.py        beam search held to a trie
+url_trie.py             the URLs of a corpus as a trie
 """

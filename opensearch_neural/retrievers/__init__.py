@@ -10,6 +10,7 @@ exact_sparse.py  every document scored by its sparse vector
 faiss.py         exact dense search, and search by codes
 multi_vector.py  exact search by several vectors a document
 generative.py    the URLs that a generative model writes
+template.py      a request body of the user's own
 ranking.py       the best of a list of scores, ties and all
 
 Mining, teaching and evaluation take any of them. A document that does not match a query at all is left out of its run;

@@ -1,9 +1,9 @@
-"""The cluster as an engine: any request body of `queries.py`, asked for many queries at once.
+"""The cluster as a retriever: any request body of `queries`, sent for many queries at once.
 
     retriever = OpenSearchRetriever(client, "docs", "bm25", lambda text, k: queries.bm25(text, size=k))
     run = retriever.retrieve({"q1": "what causes a rainbow"}, k=100)
 
-`time_queries` measures latency apart from that: one request after the other, so that no query waits for another.
+`time_queries` measures latency: one request after the other, so that no query waits for another.
 """
 
 from __future__ import annotations

@@ -1,15 +1,22 @@
 """What every method shares.
 
-settings           how long, how fast, in what batches
-config             YAML and --set to dataclasses, and back
-training_model     what is trained: batch in, loss terms out, model directory at the end
-batches            what a collator hands to a model
-sampling           which examples meet in a batch
-loop, trainer      the training loop
-run_folder         the output directory: begun, interrupted, done
-grad_cache         batches larger than memory, with the same gradient
-objective, losses  the loss of retrieval, and every paper's equations
-schedules          two stages, ramps
-dev_measures       retrieval on dev while training, on test afterwards
-precision, attention, processes, step_log, resumable_chunks
+settings.py          how long, how fast, in what batches
+config.py            YAML and --set to dataclasses, and back
+training_model.py    what is trained: batch in, loss terms out, model directory at the end
+batches.py           what a collator hands to a model
+sampling.py          which examples meet in a batch
+loop.py              the training loop, one for all methods
+trainer.py           `transformers.Trainer` for that loop
+run_folder.py        the output directory: begun, interrupted, done
+grad_cache.py        batches larger than memory, with the same gradient
+objective.py         the loss of retrieval: a weighted sum of terms
+losses.py            every paper's equations
+own_loss.py          a loss function of the user's own
+schedules.py         two stages, ramps
+dev_measures.py      retrieval on dev while training, on test afterwards
+precision.py         float32 or bfloat16
+attention.py         attention in bfloat16 on a CPU
+processes.py         training in several processes
+step_log.py          what a training prints
+resumable_chunks.py  long work in chunks, resumed where it stopped
 """

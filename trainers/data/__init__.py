@@ -1,15 +1,24 @@
 """Training data, from files to batches.
 
-loading, formats     a path to `TrainingData`
-examples, texts      queries, documents and the examples over them
-splits, leaks        several sets as one, parts of one, what two sets share
-sets                 the data of a run: train, dev, unseen
-unlabelled_questions questions for a corpus that has none
-fetch                `osn data fetch`: data sets of ir_datasets as folders
-negatives            `osn data mine`; negatives_file reads what it wrote
-teach                `osn data teach`; teachers look up what it wrote, teacher_ensemble puts several together
-candidates           what a query of a batch is compared with
-retrieval_batches    queries and documents of a batch as token ids and targets
-tokenized, masking   token ids
-embedding_cache      vectors of a store, computed once
+command.py               `osn data`, the group of commands
+loading.py               a path to `TrainingData`
+formats.py               the formats of training files
+examples.py              queries with positives, hard negatives and teacher scores
+texts.py                 texts by id, in little memory
+splits.py                several sets as one, and parts of one
+leaks.py                 what a test set shares with training data
+sets.py                  the data of a run: train, dev, unseen
+unlabelled_questions.py  questions for a corpus that has none
+fetch.py                 `osn data fetch`: data sets of ir_datasets as folders
+negatives.py             `osn data mine`: hard negatives
+negatives_file.py        reads the file that `osn data mine` wrote
+teach.py                 `osn data teach`: teacher scores
+teacher_models.py        loads and calls the models that teach
+teachers.py              looks up what `osn data teach` wrote
+teacher_ensemble.py      several teachers' scores, normalized and added
+candidates.py            the documents that a query of a batch is compared with
+retrieval_batches.py     queries and documents of a batch as token ids and targets
+tokenized.py             texts as token ids, padded
+masking.py               which tokens are masked
+embedding_cache.py       vectors of a text store, computed once
 """

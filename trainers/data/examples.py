@@ -108,7 +108,7 @@ class TrainingData:
         return {self.queries.ids[row]: self.queries.text_at(row) for row in self.query_rows.tolist()}
 
     def qrels(self) -> dict[str, dict[str, int]]:
-        """{query id: {document id: 1}} of the examples' positives, for `evaluate.measure`."""
+        """{query id: {document id: 1}} of the examples' positives, for `evaluation.measures.measure`."""
         ids = self.documents.ids
         return {
             self.queries.ids[query]: {ids[row]: 1 for row in positives}

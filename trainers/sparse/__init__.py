@@ -4,16 +4,17 @@
 student (section 3), IDF inside the matching function (4.1), an ensemble of heterogeneous teachers (4.2), pre-training
 and fine-tuning (5.1).
 
-    settings       what `osn train sparse` can be told
-    train          the flow: data, warm-up, miner, pre-training, fine-tuning; the command
-    stage_data     hard negatives and teachers of a stage
-    start          from a backbone or a sparse model to an untrained student
-    warm_up        how a backbone without a masked-LM head becomes one: masked LM, calibration, impacts
-    calibration    the head's bias and scale before training
-    lexicon        IDF and BM25 impacts: what word pieces say without a model
-    batches        drawn examples to columns of the vocabulary and token ids
-    student        the model and its loss
-    tiled_head     the output layer, forward and backward, for all columns or a sample
-    dev_measures   retrieval and sparsity while it trains
-    export         the files of a model
+    settings.py       what `osn train sparse` can be told
+    train.py          the flow, start here: data, warm-up, miner, pre-training, fine-tuning
+    stage_data.py     hard negatives and teachers of a stage
+    start.py          from a backbone or a sparse model to an untrained student
+    warm_up.py        gives a backbone without a masked-LM head one: calibrated, and trained on BM25's impacts
+    calibration.py    the head's bias and scale before training
+    lexicon.py        the IDF of a corpus and the BM25 impacts of texts
+    batches.py        drawn examples to columns of the vocabulary and token ids
+    student.py        the model and its loss
+    tiled_head.py     the output layer, forward and backward, for all columns or a sample
+    dev_measures.py   retrieval and sparsity while it trains
+    leave_one_out.py  `--try`: settings chosen by training without each set in turn
+    export.py         the files of a model
 """

@@ -1,1 +1,6 @@
-"""Judgements and training pairs of click logs (`osn data from-clicks`): logs.py reads, position_bias.py corrects."""
+"""Judgements and training pairs from click logs (`osn data from-clicks`).
+
+from_clicks.py    the command
+logs.py           reads click logs
+position_bias.py  corrects for the rank at which a hit was shown
+"""
