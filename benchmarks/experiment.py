@@ -172,7 +172,7 @@ class JudgedSet:
 
 
 def means(measured: Mapping[MeasuredEngine, Measured], seeds: Sequence[int]) -> dict[MeasuredEngine, Measured]:
-    """Of each engine that has every one of `seeds`, the mean over them, question by question; none of a single seed."""
+    """The mean over `seeds`, question by question, of each engine that was measured with all of them; none for one seed."""
     from opensearch_neural.evaluation.measures import averaged
 
     averages: dict[MeasuredEngine, Measured] = {}
@@ -243,8 +243,8 @@ def pairs(
 
 
 def seed_error_rows(rows: Sequence[Row], seeds: Sequence[int]) -> list[Row]:
-    """Of each difference of means over `seeds`, its standard error over these: the deviation of each seed's own difference
-    over √seeds."""
+    """The standard error over seeds of each difference of means over `seeds`: the deviation of the seeds' own differences,
+    divided by √seeds."""
     own: dict[tuple[Any, ...], list[float]] = {}
     for row in rows:
         if row.kind == "difference" and row.seed in seeds:
@@ -324,7 +324,7 @@ def goal_of(words: str, target: str | float, value: str | float | None, met: boo
 
 
 def all_goal(words: str, passed: Collection[bool], note: str = "") -> Goal:
-    """That all of something pass: "2 of 3", with what `note` says of them; not measured where there are none."""
+    """A goal that all of `passed` are True, shown as "2 of 3" with `note`; not measured if there are none."""
     count, met = len(passed), sum(passed)
     return goal_of(words, f"{count} of {count}", f"{met} of {count}{note}" if count else None, met == count)
 
@@ -374,26 +374,32 @@ _PATH = click.Path(path_type=Path)
 
 
 def work_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--work and --record, which every paper's command has."""
+    """Add --work and --record, which every paper's command has."""
     record = click.option("--record", type=_PATH, default=None, help="Write PART/summary.json and plots there.")
-    work = click.option("--work", required=True, type=_PATH, help="All that is made and measured is kept there.")
+    work = click.option(
+        "--work", required=True, type=_PATH, help="Folder for models and measurements; a second run continues from it."
+    )
     return work(record(command))
 
 
 def data_option(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     there = click.Path(path_type=Path, exists=True)
-    return click.option("--data", required=required, type=there, default=None, help="Holds the BEIR folders.")
+    return click.option("--data", required=required, type=there, default=None, help="Folder of the BEIR folders.")
 
 
 def paper_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--data, --work and --record."""
+    """Add --data, --work and --record."""
     return data_option()(work_options(command))
 
 
 def part_option(parts: Sequence[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """--part, which may be repeated; all parts without it."""
+    """Add --part, which may be repeated; without it all parts run."""
     return click.option(
-        "--part", "chosen", type=click.Choice(parts), multiple=True, help="Which evidence; repeatable.  [default: all]"
+        "--part",
+        "chosen",
+        type=click.Choice(parts),
+        multiple=True,
+        help="Part of the experiment; repeatable.  [default: all]",
     )
 
 

@@ -36,10 +36,13 @@ MOST_LOST = 0.5  # points of nDCG@10
 
 @click.command("two-phase")
 @click.option("--data", required=True, multiple=True, type=click.Path(path_type=Path), help="A folder in BEIR layout.")
-@click.option("--split", default="test", show_default=True, help="Which judgements.")
+@click.option("--split", default="test", show_default=True, help="Split of the judgements.")
 @click.option("--sparse", default="lexical", show_default=True, help="Sparse model, trained or lexical.")
 @click.option(
-    "--engines", default="paper,two-phase", show_default=True, help="As for `osn bench load`; `sparse` is among them."
+    "--engines",
+    default="paper,two-phase",
+    show_default=True,
+    help="Engines, as for `osn bench load`; `sparse` must be among them.",
 )
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
 @connection_options
@@ -88,18 +91,23 @@ def goals_of(set_: str, ndcg: Mapping[str, float], engines: list[str]) -> list[G
 
 @click.command("score-kept")
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="A folder in BEIR layout.")
-@click.option("--split", default="train", show_default=True, help="Whose queries are asked.")
-@click.option("--limit-queries", type=click.IntRange(min=1), default=200, show_default=True, help="Only the first N.")
+@click.option("--split", default="train", show_default=True, help="Split whose queries are searched.")
+@click.option(
+    "--limit-queries", type=click.IntRange(min=1), default=200, show_default=True, help="Only the first N queries."
+)
 @click.option(
     "--documents",
     type=NumberList(int),
     default="10000,100000",
     show_default=True,
-    help="How many documents each index has.",
+    help="Documents of each index.",
 )
 @click.option("--sparse", default="lexical", show_default=True, help="Sparse model, trained or lexical.")
 @click.option(
-    "--engines", default="windows", show_default=True, help="As for `osn bench load`; preset processor: a rival."
+    "--engines",
+    default="windows",
+    show_default=True,
+    help="Engines, as for `osn bench load`; the preset `processor` is a rival.",
 )
 @click.option("--index", "prefix", default="osn-score-kept", show_default=True, help="Indexes are called INDEX-SIZE.")
 @click.option(
@@ -108,9 +116,9 @@ def goals_of(set_: str, ndcg: Mapping[str, float], engines: list[str]) -> list[G
     "keep",
     cls=Renamed,
     is_flag=True,
-    help="Keep the indexes, so that the same command again draws none.",
+    help="Keep the indexes for the next run.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the documents drawn and the bootstrap.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the drawn documents and the bootstrap.")
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
 @connection_options
 def score_kept(

@@ -43,7 +43,7 @@ class Content:
     total: int | None
     """How many records there are, if that is known."""
     query: QueryEncoder | None = None
-    """What encodes queries for the sparse vectors."""
+    """The query encoder of the sparse vectors."""
     pads: bool = False
     """Whether the vectorizer is faster with several batches at once."""
 

@@ -43,33 +43,35 @@ class Job(IndexSettings):
     """The settings of one ingest."""
 
     corpus: CorpusSource | None
-    """None: the corpus that was encoded into `vectors`."""
+    """None: the corpus of `vectors`."""
     index: str = ""
     """The index to write; empty if there is an alias."""
     alias: str | None = None
-    """Build an index beside the one that this alias names, and have it name the new one when that is complete."""
+    """Build a new index, and move this alias from the old one to it once it is complete."""
     vectors: Path | None = None
-    """A folder that `osn encode` wrote, instead of models."""
+    """A folder that `osn encode` wrote, in place of models."""
     gate: Gate = field(default_factory=Gate)
-    """What must hold before the alias names the new index."""
+    """The checks before the alias is moved to the new index."""
     dead_letters: Path | None = None
-    """Where documents that were not taken are kept. None: INDEX.dead-letters.jsonl."""
+    """The file for rejected documents. None: INDEX.dead-letters.jsonl."""
     writing: Writing = field(default_factory=Writing)
 
 
 def run_job(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Report:
     """Ingest a corpus.
 
-    Raises ModelError when the models are not those of the existing index, InputError for a corpus that cannot be read,
-    ClusterError for what the cluster refuses, and what `pipeline.ingest` raises.
+    Raises ModelError if the models are not those of the existing index, InputError for a corpus that cannot be read,
+    ClusterError for what the cluster refuses, and the errors of `pipeline.ingest`.
     """
     if bool(job.index) == bool(job.alias):
-        raise InputError("an ingest writes either an index or a new one under an alias", "give --index or --alias")
+        raise InputError(
+            "an ingest writes either to an index or to a new one under an alias", "give --index or --alias"
+        )
     if job.writing.remove_others and job.corpus is not None:
         place = Path(job.corpus.path)
         if job.corpus.limit is not None or (place.is_file() and is_dead_letter_file(place)):
             raise InputError(
-                "--remove-others would remove what a part of a corpus does not hold",
+                "--remove-others with a part of a corpus would remove the documents of the other parts",
                 "give the whole corpus, or leave the option out",
             )
     stored = None if job.vectors is None else StoredVectors(*find_manifest(job.vectors))
@@ -105,7 +107,7 @@ def _write(
             )
             if job.dense_type != "float" and content.meta.dense is None:
                 raise InputError(
-                    f"--dense-type {job.dense_type} is about dense vectors, and none are written",
+                    f"--dense-type {job.dense_type} needs dense vectors, and this ingest writes none",
                     "give --dense MODEL, or leave the option out",
                 )
             target = open_target(
@@ -149,7 +151,7 @@ def _write(
 
 
 def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:
-    """The corpus named, or the one that was encoded; records are read as they were then.
+    """The corpus that is named, or else the one of the stored vectors, read in the same way as for `osn encode`.
 
     Raises InputError for options that contradict each other.
     """
@@ -161,10 +163,8 @@ def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:
     models = job.sparse or job.dense
     if models or job.tokenizer or job.passages or job.dtype != "fp32":
         raise InputError(
-            "--vectors brings the vectors along: --sparse, --dense, --tokenizer, --passages and --dtype have no place "
-            "beside it (but --dense-from-codes has, and --pq, which names the model of the codes, or one that makes codes "
-            "of the dense vectors)",
-            "leave them out, or encode again with `osn encode`",
+            "--vectors contains the vectors already; --sparse, --dense, --tokenizer, --passages and --dtype cannot be added",
+            "leave them out, or encode again with `osn encode`; only --pq and --dense-from-codes go with --vectors",
         )
     encoded = stored.manifest.corpus
     if job.corpus is not None:

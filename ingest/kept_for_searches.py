@@ -1,7 +1,7 @@
-"""What an ingest keeps on the cluster for searches: what encodes queries, the largest weights, and the scale of the scores.
+"""What an ingest stores on the cluster for searches: the query encoder, the largest weights, and the scale of the scores.
 
-Searches do without: they then need the model's files, ask for the largest weights, and measure the scale. So none of it ends
-an ingest; where it cannot be kept, a warning says so.
+Searches can do without: they then need the model's files, ask for the largest weights, and measure the scale. So an ingest
+does not fail if one of these cannot be stored; a warning says so.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ log = logging.getLogger(__name__)
 
 
 def keep_encoder(client: OpenSearch, encoder: QueryEncoder, name: str) -> None:
-    """Keep what encodes queries, so that searches need no model files."""
+    """Store the query encoder, so that searches need no model files."""
     try:
         with translate_errors():
             query_side.store_encoder(client, encoder.hash, name, encoder.to_bytes())
     except OsnError as error:
         log.warning(
-            "what encodes queries is not kept on the cluster, so searches need the model's files: %s", error.message
+            "the query encoder could not be stored on the cluster; searches need the model's files: %s", error.message
         )
 
 
 def keep_measures(
     client: OpenSearch, target: Target, encoder: QueryEncoder, noted: NotingLargest, *, everything: bool
 ) -> None:
-    """Keep the largest weights and the scale of an index that was written just now.
+    """Store the largest weights and the scale of an index that was just written.
 
     everything: whether `noted` has seen every document of the index. If not, the index is asked, unless its largest weights
-        are kept already: those were raised while it was written.
+        are stored already: those were raised while it was written.
     """
     try:
         with translate_errors():
             _keep_largest(client, target, encoder, noted, everything)
             keep_sparse_scale(client, target.index, encoder)
     except OsnError as error:
-        log.warning("the scale and the largest weights of %s are not kept: %s", target.index, error.message)
+        log.warning("the scale and the largest weights of %s could not be stored: %s", target.index, error.message)
 
 
 def _keep_largest(
@@ -70,7 +70,8 @@ def _keep_largest(
 
 
 def raising(client: OpenSearch, index: str, record: IndexMeta) -> Callable[[Mapping[str, float]], None] | None:
-    """What raises the largest weights that are kept for an index, before documents that have larger ones are written."""
+    """A function that raises the stored largest weights of an index, to be called before documents with larger ones are
+    written. None if the index has no stored weights."""
     from opensearchpy.exceptions import AuthorizationException
 
     id = record.extra.get(query_side.LARGEST)

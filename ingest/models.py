@@ -1,6 +1,6 @@
-"""Which models encode: those that are named, or those that wrote the index.
+"""Which models encode: those that are named, or those of the index.
 
-A new index takes what is named and nothing else.
+A new index gets only the models that are named.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class ChosenModels:
 
 
 def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records, corpus_name: str) -> ChosenModels:
-    """Load or build the models for a corpus and an index; `wrote` is the record of the index where it exists.
+    """Load or build the models for a corpus and an index; `wrote` is the record of the index if it exists.
 
-    Raises ModelError when a model is missing, or passages are asked for where the index has none (or otherwise).
+    Raises ModelError if a model is missing, or if passages are wanted and the index has whole documents (or vice versa).
     """
     passages = _passages(wanted, wrote, index)
     how: dict[str, Any] = {
@@ -77,7 +77,7 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
     of_index = IndexModels(index, wrote, **how)
 
     def source(asked: str | None, recorded: object) -> IndexModels | None:
-        """Where a model comes from; None where there is to be none."""
+        """Where a model comes from; None for no model."""
         if asked is not None:
             return None if asked == "none" else named
         return None if recorded is None else of_index
@@ -86,9 +86,7 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
     pq = models.quantized if (models := source(wanted.pq, held.quantized)) else None
     reconstructed = wanted.reconstruct or (wanted.dense is None and held.reconstructed is not None)
     if reconstructed and pq is None:
-        raise InputError(
-            "vectors are reconstructed from the codes of a quantized model, and there is none", "give --pq"
-        )
+        raise InputError("reconstructed vectors need the codes of a quantized model, and there is none", "give --pq")
     dense = models.dense if not reconstructed and (models := source(wanted.dense, held.dense)) else None
     sparse, total = None, None
     if wanted.sparse == LEXICAL and wrote is not None and wrote.sparse is None:
@@ -116,7 +114,7 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
             _check_tokenizer(wanted.tokenizer, sparse)
         elif passages is None or sparse or dense or pq:
             raise InputError(
-                "--tokenizer is about --sparse lexical, or about passages that no model reads, and there are none here",
+                "--tokenizer applies to --sparse lexical and to --passages without a model; this ingest has neither",
                 "leave the option out",
             )
     for encoder in (sparse, dense, pq):
@@ -129,7 +127,9 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
         total = sum(1 for _ in records(ignore))
     prune = wanted.prune or (Pruning.parse(held.prune) if held.prune else None)
     if prune is not None and sparse is None:
-        raise InputError(f"--prune {prune} is about sparse vectors, and none are written", "give --sparse MODEL too")
+        raise InputError(
+            f"--prune {prune} needs sparse vectors, and this ingest writes none", "give --sparse MODEL too"
+        )
     return ChosenModels(sparse, dense, passages, records, total, pq, reconstructed, prune)
 
 
@@ -158,8 +158,8 @@ def _passages(wanted: Models, wrote: IndexMeta | None, index: str) -> PassageMet
 
 
 def _lexical_is_to_be_built(wanted: Models, wrote: IndexMeta | None) -> bool:
-    """Of a new index that asks for it, or where the index's own is gone from this machine: the same corpus makes the same
-    model again."""
+    """Whether to build a lexical model: for a new index with --sparse lexical, or if the index's lexical model is missing on
+    this machine. The same corpus gives the same model."""
     if wrote is None:
         return wanted.sparse == LEXICAL
     lexical = wrote.sparse is not None and wrote.sparse.name.startswith("lexical")
@@ -174,11 +174,11 @@ def _with_corpus_table(
     passages: PassageMeta | None,
     corpus_name: str,
 ) -> tuple[SparseDocumentEncoder, int | None]:
-    """A SPLADE without a table for queries, with the IDF table of the corpus, saved under `home()`; and how many records
-    there are, where they were counted.
+    """(a SPLADE without a query table, now with the IDF table of the corpus, saved under `home()`; the number of records, if
+    they were counted).
 
-    An index that was written with this SPLADE keeps the table that it has, whatever the corpus holds by now: tables of
-    two corpora weigh the tokens of queries differently.
+    An index that was written with this SPLADE keeps its table even if the corpus has changed: tables of two corpora give
+    the tokens of a query different weights.
     """
     from opensearch_neural.models.lexical import count_documents
 
@@ -188,13 +188,13 @@ def _with_corpus_table(
         made_of = (directory.read_osn_json(link) or {}).get("training", {}).get(SPLADE) if link.is_dir() else None
         if made_of == hash:
             return _loaded(link.resolve(), wanted, name), None
-    log.info("reading the corpus once for the table that weighs the tokens of queries")
+    log.info("reading the corpus once for its IDF table")
     tokenizer = tokenizer_of(splade, trust_remote_code=wanted.trust_remote_code)
     counted = as_passages(records, tokenizer, passages) if passages else records
     try:
         frequencies = count_documents((document.contents for document in counted(ignore)), tokenizer)
     except InputError as error:
-        raise InputError(f"no table can be made of {corpus_name}: {error.message}", error.remedy) from None
+        raise InputError(f"no IDF table can be made from {corpus_name}: {error.message}", error.remedy) from None
     registry.models_folder().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".splade-", dir=registry.models_folder()) as temporary:
         made = Path(temporary) / "model"
@@ -214,7 +214,7 @@ def _loaded(folder: Path, wanted: Models, name: str) -> SparseDocumentEncoder:
 
 
 def lexical_tokenizer(named: str | None, records: Records) -> Tokenizer:
-    """The tokenizer of a corpus's lexical model: the one named, BERT's where it is installed, else made of the corpus."""
+    """The tokenizer of a corpus's lexical model: the one named, else BERT's if it is installed, else one trained on it."""
     from opensearch_neural.models.lexical import TRAINING_SAMPLE
     from opensearch_neural.models.word_pieces import train_word_pieces
     from opensearch_neural.query_encoder import load_tokenizer
@@ -238,11 +238,11 @@ def _built_lexical(records: Records, tokenizer: Tokenizer, corpus_name: str) -> 
     try:
         built = build_lexical((document.contents for document in records(rejected.append)), tokenizer=tokenizer)
     except InputError as error:
-        last = f"; the last that was not taken: {rejected[0]}" if rejected else ""
+        last = f"; the last rejected one: {rejected[0]}" if rejected else ""
         remedy = error.remedy
         if isinstance(error, NoTokens) and error.documents:
             remedy = f"{remedy}, or --sparse none: BM25 alone finds them"
-        raise InputError(f"no lexical model can be made of {corpus_name}: {error.message}{last}", remedy) from None
+        raise InputError(f"no lexical model can be built from {corpus_name}: {error.message}{last}", remedy) from None
     folder = registry.models_folder() / f"lexical-{built.info.hash}"
     built.save(folder)
     return replace(LexicalEncoder.load(folder), name=LEXICAL), built.documents
@@ -251,7 +251,7 @@ def _built_lexical(records: Records, tokenizer: Tokenizer, corpus_name: str) -> 
 def splitting_tokenizer(
     sparse: SparseDocumentEncoder | None, dense: DenseEncoder | QuantizedModel | None, named: str | None
 ) -> Tokenizer:
-    """The tokenizer by which passages are measured: of the model that reads them, else the one named, else words."""
+    """The tokenizer that measures passages: that of the model that encodes them, else the one named, else words."""
     from opensearch_neural.query_encoder import load_tokenizer
 
     if sparse is not None:
@@ -262,7 +262,7 @@ def splitting_tokenizer(
 
 
 def _tokenizer_folder(model: Path) -> Path:
-    """Where the tokenizer of documents lies: of two towers in the document's."""
+    """The folder of the document tokenizer; a model with two towers has it in the document tower."""
     routes = directory.routes(model)
     modules = routes.get("document") or routes.get("") or []
     places = [model, *(module.path for module in modules[:1]), model / "document"]

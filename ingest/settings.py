@@ -24,13 +24,13 @@ Dtype = Literal["fp32", "bf16"]
 
 
 def options_of(make: Callable[..., Any], argument: str, *options: Callable[[Any], Any]) -> Callable[[Command], Command]:
-    """Add options to a click command, which gets what `make` makes of them.
+    """Add options to a click command, which gets the result of `make`.
 
     Args:
-        make: called with the options' values, by the names of their parameters. For a dataclass these are its fields.
-        argument: the name by which the command takes the result.
+        make: called with the options' values as keyword arguments; for a dataclass these are its fields.
+        argument: the command's parameter for the result.
     """
-    # click notes the options at a function: here at one that only tells their names.
+    # click attaches options to a function; this one only serves to read their names.
     noted: Any = lambda: None  # noqa: E731
     for option in options:
         option(noted)
@@ -51,7 +51,7 @@ def options_of(make: Callable[..., Any], argument: str, *options: Callable[[Any]
 
 
 def parse_passages(text: str) -> PassageMeta:
-    """TOKENS or TOKENS:STRIDE, as the command line writes it. Raises InputError for anything else."""
+    """Parse TOKENS or TOKENS:STRIDE. Raises InputError for anything else."""
     tokens, colon, stride = text.partition(":")
     try:
         passages = PassageMeta(int(tokens), int(stride) if colon else int(tokens))
@@ -63,7 +63,7 @@ def parse_passages(text: str) -> PassageMeta:
 
 
 def parse_max_errors(text: str) -> int | float:
-    """A number of documents, or a percentage of the records as a share. Raises InputError for anything else."""
+    """Parse a number of documents, or a percentage, which becomes a share. Raises InputError for anything else."""
     number, percent, rest = text.partition("%")
     try:
         most = float(number) / 100 if percent else int(number)
@@ -79,20 +79,20 @@ class Models:
     """Which models encode, and how."""
 
     sparse: str | None = None
-    """A directory or hub id; "lexical": built from the corpus; "none". None: of the index; a new one gets none."""
+    """A directory or hub id, "lexical" (built from the corpus) or "none". None: the model of the index, or none for a new one."""
     dense: str | None = None
-    """A directory or hub id, or "none". None: of the index; a new one gets no dense vectors."""
+    """A directory or hub id, or "none". None: the model of the index, or none for a new one."""
     pq: str | None = None
-    """A quantized model's directory or hub id, or "none". None: of the index; a new one gets no codes."""
+    """A quantized model's directory or hub id, or "none". None: the model of the index, or none for a new one."""
     reconstruct: bool = False
-    """Whether the dense vectors are reconstructed from the codes of `pq`, in place of a dense model's."""
+    """Whether the dense vectors are reconstructed from the codes of `pq`; then there is no dense model."""
     tokenizer: str | None = None
-    """The tokenizer of a lexical model that is built (None: BERT's word pieces), or by which passages are measured where
-    no model reads them (None: words)."""
+    """The tokenizer of a new lexical model (None: BERT's word pieces). Without any model: the tokenizer that measures
+    passages (None: words)."""
     prune: Pruning | None = None
-    """Which terms are kept of those that the sparse model gives. None: as the index has; a new one keeps all."""
+    """Which terms of the sparse vectors are kept. None: as in the index; a new one keeps all."""
     passages: PassageMeta | None = None
-    """How documents are split. None: as the index says; a new one holds whole documents."""
+    """How documents are split. None: as in the index; a new one holds whole documents."""
     encode_batch: int = 32
     """Texts that a network gets at once."""
     device: str | None = None
@@ -100,12 +100,12 @@ class Models:
     dtype: Dtype = "fp32"
     """The precision of a sparse model's network."""
     trust_remote_code: bool = False
-    """Whether code that a sparse model brings along is run."""
+    """Whether the sparse model's own code may run."""
 
     def __post_init__(self) -> None:
         if self.reconstruct and self.dense not in (None, "none"):
             raise InputError(
-                f"dense vectors come from the model {self.dense} or from codes, not from both",
+                f"dense vectors come either from the model {self.dense} or from codes",
                 "leave out --dense, or --dense-from-codes",
             )
 
@@ -123,22 +123,22 @@ model_options = options_of(
     click.option(
         "--pq",
         default=None,
-        help="Quantized model (directory or hub id), whose codes are written too.  [default: none]",
+        help="Quantized model (directory or hub id); its codes are written too.  [default: none]",
     ),
     click.option(
         "--prune",
         default=None,
         metavar="TYPE:VALUE",
         callback=lambda context, option, text: Pruning.parse(text) if text else None,
-        help="Terms kept of each sparse vector: top_k:N, max_ratio:R, alpha_mass:S or abs_value:W.  [default: as the "
-        "index has; all for a new one]",
+        help="Terms to keep of each sparse vector: top_k:N, max_ratio:R, alpha_mass:S or abs_value:W.  [default: as in "
+        "the index; all for a new one]",
     ),
     click.option(
         "--passages",
         default=None,
         metavar="TOKENS[:STRIDE]",
         callback=lambda context, option, text: parse_passages(text) if text else None,
-        help="Split documents; searches find the best passage of each.",
+        help="Split documents into passages; a search finds the best passage of each document.",
     ),
     click.option("--tokenizer", default=None, help="Tokenizer of --sparse lexical.  [default: BERT's word pieces]"),
     click.option(
@@ -156,34 +156,32 @@ model_options = options_of(
         show_default=True,
         help="Precision of a sparse model's network; bf16 is faster if the processor or GPU multiplies it.",
     ),
-    click.option(
-        "--trust-remote-code", is_flag=True, help="Run code that the sparse model brings along: read it first."
-    ),
+    click.option("--trust-remote-code", is_flag=True, help="Run the sparse model's own code. Read it first."),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewIndex:
-    """What an index is created as."""
+    """The settings of a new index."""
 
     dense_type: DenseType = "float"
     """How dense vectors are stored."""
     analyzer: str | None = None
-    """The analyzer of the BM25 fields. None: as the index has, or english for a new one."""
+    """The analyzer of the BM25 fields. None: as in the index, or english for a new one."""
     shards: int | None = None
-    """Primary shards. None: as the index has, or 1 for a new one."""
+    """Primary shards. None: as in the index, or 1 for a new one."""
     replicas: int | None = None
-    """Copies of each shard once it is loaded. None: as the index has, or 1 for a new one."""
+    """Copies of each shard after loading. None: as in the index, or 1 for a new one."""
     keep_replicas: bool = False
-    """Whether the replicas are there while it is loaded too."""
+    """Whether there are replicas during loading too."""
     store_vectors: bool = False
-    """Whether vectors are kept in `_source` too."""
+    """Whether `_source` holds the vectors too."""
     forward_index: bool = True
-    """Whether a new index with sparse vectors keeps them as a row beside each document too."""
+    """Whether a new index stores each document's sparse weights as a row too, for fast rescoring."""
     mapping: Path | None = None
-    """A JSON file with the mappings of the caller's own fields. An index that is there gets those that it lacks."""
+    """A JSON file with the mappings of the caller's own fields. An existing index gets those that it lacks."""
     field_limit: int | None = None
-    """How many fields the index may map. None: as the index has, or OpenSearch's 1,000 for a new one."""
+    """How many fields the index may map. None: as in the index, or OpenSearch's 1,000 for a new one."""
 
 
 new_index_options = options_of(
@@ -194,12 +192,14 @@ new_index_options = options_of(
         type=click.Choice(["float", "byte", "sq"]),
         default="float",
         show_default=True,
-        help="How the vectors are stored: byte takes a quarter of the memory, sq half.",
+        help="How dense vectors are stored: byte takes a quarter of the memory, sq half.",
     ),
     click.option("--analyzer", default=None, help="Analyzer of the BM25 fields.  [default: english]"),
-    click.option("--shards", type=click.IntRange(min=1), default=None, help="Of a new index.  [default: 1]"),
-    click.option("--replicas", type=click.IntRange(min=0), default=None, help="Of a new index.  [default: 1]"),
-    click.option("--keep-replicas", is_flag=True, help="Have them while loading too: a lost node then costs nothing."),
+    click.option("--shards", type=click.IntRange(min=1), default=None, help="Shards of a new index.  [default: 1]"),
+    click.option("--replicas", type=click.IntRange(min=0), default=None, help="Replicas of a new index.  [default: 1]"),
+    click.option(
+        "--keep-replicas", is_flag=True, help="Keep replicas while loading: slower, but a lost node loses nothing."
+    ),
     click.option(
         "--mapping",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -208,12 +208,15 @@ new_index_options = options_of(
         "objects flat]",
     ),
     click.option(
-        "--field-limit", type=click.IntRange(min=100), default=None, help="Fields that it may map.  [default: 1000]"
+        "--field-limit",
+        type=click.IntRange(min=100),
+        default=None,
+        help="Fields that the index may have.  [default: 1000]",
     ),
     click.option(
         "--store-vectors",
         is_flag=True,
-        help="Keep vectors in _source too: more bytes, reindexing inside OpenSearch works.",
+        help="Keep the vectors in _source too: more bytes, but OpenSearch can reindex them.",
     ),
     click.option(
         "--no-forward-index",
@@ -221,14 +224,14 @@ new_index_options = options_of(
         is_flag=True,
         flag_value=False,
         default=True,
-        help="Keep no row of sparse weights beside each document: 6 bytes a token less, and slower rescoring.",
+        help="Store no row of sparse weights with each document: saves 6 bytes a token, but rescoring is slower.",
     ),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexSettings(Models, NewIndex):
-    """What decides about the content of an index beside the corpus."""
+    """All settings of an index's content but the corpus."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,25 +241,25 @@ class Writing:
     writers: int = 2
     """Bulk requests at once."""
     batch_documents: int = 256
-    """Documents that are written and journalled together."""
+    """Documents in a batch, which is written and journalled as a whole."""
     batch_bytes: int = 8_000_000
-    """Bytes of the documents at which a batch ends; `in_flight` such batches are in memory at most."""
+    """Size of the documents at which a batch ends; at most `in_flight` batches are in memory."""
     chunk_bytes: int = 8_000_000
     """The most bytes of one bulk request."""
     max_errors: int | float = 1000
-    """How many documents may become dead letters before the run stops: a number, or a share (a float) of the records."""
+    """The run stops after this many dead letters: a number, or a share (a float) of the records."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
-    """How long and how often a request is tried."""
+    """How long and how often a request is retried."""
     merge: bool = False
     """Whether the index is merged to one segment a shard at the end."""
     restart: bool = False
-    """Whether an interrupted run is left, and everything written anew."""
+    """Whether to write everything anew instead of continuing an interrupted run."""
     remove_others: bool = False
-    """Whether documents of an existing index that the corpus does not hold are removed."""
+    """Whether documents of the index that are not in the corpus are removed."""
 
     @property
     def in_flight(self) -> int:
-        """The most batches that are encoded and not yet journalled: what a kill costs."""
+        """The most batches that are encoded and not yet journalled. A killed run has to repeat these."""
         return 2 * self.writers + 1
 
 
@@ -270,7 +273,7 @@ writing_options = options_of(
         type=click.IntRange(min=1),
         default=256,
         show_default=True,
-        help="Documents that are written and journalled together.",
+        help="Documents in a batch, which is written and journalled as a whole.",
     ),
     click.option(
         "--chunk-mb",
@@ -279,7 +282,7 @@ writing_options = options_of(
         default=8,
         show_default=True,
         callback=lambda context, option, megabytes: int(megabytes * 1e6),
-        help="Most MB of a request.",
+        help="Most MB in one bulk request.",
     ),
     click.option(
         "--batch-mb",
@@ -288,7 +291,7 @@ writing_options = options_of(
         default=8,
         show_default=True,
         callback=lambda context, option, megabytes: int(megabytes * 1e6),
-        help="MB at which such a batch ends. In memory are 2 · writers + 1 of them.",
+        help="MB at which a batch ends; at most 2 · writers + 1 batches are in memory.",
     ),
     click.option(
         "--max-errors",
@@ -296,7 +299,7 @@ writing_options = options_of(
         default="1000",
         show_default=True,
         callback=lambda context, option, text: parse_max_errors(text),
-        help="How many documents may not be taken before the run stops.",
+        help="Stop after this many rejected documents, or this share of them.",
     ),
     click.option(
         "--patience",
@@ -307,11 +310,11 @@ writing_options = options_of(
         callback=lambda context, option, seconds: RetryPolicy(seconds),
         help="Seconds to retry one request.",
     ),
-    click.option("--merge", is_flag=True, help="Merge to one segment a shard at the end: fastest searches."),
-    click.option("--restart", is_flag=True, help="Do not continue an interrupted run."),
+    click.option("--merge", is_flag=True, help="Merge each shard to one segment at the end, for the fastest searches."),
+    click.option("--restart", is_flag=True, help="Write everything anew instead of continuing an interrupted run."),
     click.option(
         "--remove-others",
         is_flag=True,
-        help="Remove from an existing index what the corpus does not hold, of other corpora too.",
+        help="Remove the documents of the index that are not in this corpus, also those of other corpora.",
     ),
 )

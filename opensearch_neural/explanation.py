@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 ScoreSource = Literal["bm25", "sparse", "codes", "other"]
 TOLERANCE = 1e-4
-"""By which share of a score a sum of its parts may differ: each phase of a search rounds to float32."""
+"""The share by which a score may differ from the sum of its parts: each phase of a search rounds to float32."""
 LOST = 2.0**-24
 """Which share of a sum is lost in float32's rounding: what a score counts that a later one replaced (`queries.REPLACED`)."""
 CODES = "[codes]"
-"""The name of what a document's codes add, the query's constant offset included."""
+"""The name of the share of a document's codes, which includes the query's constant offset."""
 ROWS = "[all tokens]"
-"""The name of what a row of the forward index adds (`queries.explained` has its tokens told apart)."""
+"""The name of the share of a row of the forward index (`queries.explained` lists its tokens one by one)."""
 
 _FEATURE = re.compile(r"^Linear function on the \S+ field for the (?P<token>.+) feature, computed as", re.DOTALL)
 _HELD = re.compile(r"^ConstantScore\(FeatureQuery\(field=\S+, feature=(?P<token>.+), function=", re.DOTALL)
@@ -40,19 +40,20 @@ _STAGES = ("primaryWeight", "secondaryWeight")
 
 @dataclass(frozen=True)
 class Share:
-    """What one token, word or stage adds to a score."""
+    """The share of one token, word or stage in a score."""
 
     source: ScoreSource
     token: str
     score: float
     query_weight: float | None = None
-    """Of a sparse token, times what its stage of the search counts; score = query_weight · document_weight."""
+    """The weight of a sparse token in the query, times the factor of its stage of the search;
+    score = query_weight · document_weight."""
     document_weight: float | None = None
     literal: bool | None = None
-    """Of a sparse token: whether it stands in the document's text, or the model added it. None where that is not known."""
+    """Whether a sparse token occurs in the document's text (or the model added it). None if that is not known."""
 
     def to_json(self) -> dict[str, Any]:
-        """Without what is not known."""
+        """The fields that are known."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 

@@ -63,18 +63,18 @@ class Request:
 
 @dataclass(frozen=True)
 class Found:
-    """What a request found."""
+    """The answer to a request."""
 
     body: Body
-    """That got the answer."""
+    """The request body that was sent."""
     took: int
-    """Milliseconds, as the cluster says."""
+    """Milliseconds on the cluster."""
     hits: list[dict[str, Any]]
     """As `hit_of` makes them."""
     facts: dict[str, Any]
-    """Of the engine and of what is missing, for programs."""
+    """Facts about the engine and about missing documents, for programs."""
     findings: list[Finding]
-    """Of the linter."""
+    """The linter's findings."""
     warnings: list[str]
 
 

@@ -63,14 +63,14 @@ def spread(table: NDArray[np.floating]) -> float:
 
 @dataclass(frozen=True)
 class PackedTable:
-    """A query's look-up table, as a script's parameters hold it."""
+    """A query's look-up table as script parameters."""
 
     text: str
     """M · 256 · 3 characters."""
     scale: float
-    """What a step is worth."""
+    """The value of one step."""
     offset: float
-    """By how much a script's result lies above the inner product."""
+    """The inner product is the script's result minus this."""
 
     @classmethod
     def of(cls, table: ArrayLike) -> PackedTable:
@@ -102,10 +102,10 @@ class PackedTable:
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> PackedTable:
-        """Of the parameters of a script. Raises ValueError for what is none."""
+        """Read the parameters of a script. Raises ValueError for anything else."""
         text, scale, offset = params.get("table"), params.get("scale"), params.get("offset", 0.0)
         if not isinstance(text, str) or not text or len(text) % (CENTROIDS * CHARACTERS):
-            raise ValueError(f"the table is no text of M · {CENTROIDS} · {CHARACTERS} characters")
+            raise ValueError(f"the table is not a text of M · {CENTROIDS} · {CHARACTERS} characters")
         if not isinstance(scale, (int, float)) or not isinstance(offset, (int, float)):
             raise ValueError("scale and offset are numbers")
         if not all(FIRST <= ord(character) < FIRST + BASE for character in set(text)):

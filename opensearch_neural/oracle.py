@@ -60,8 +60,8 @@ def stored(weights: ArrayLike) -> Float32s:
 class StoredWeights:
     """The weights of documents as the index holds them, by token.
 
-    postings: token → (document numbers (n,), stored weights (n,)). codes: (documents, M) where quantized scores are to be
-    predicted too.
+    postings: token → (document numbers (n,), stored weights (n,)). codes: (documents, M), to predict quantized
+    scores too.
     """
 
     documents: int
@@ -70,7 +70,7 @@ class StoredWeights:
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, float]], codes: NDArray[np.uint8] | None = None) -> StoredWeights:
-        """Of documents as {token: weight}; a document's number is its place in `rows`, and in `codes`.
+        """Build from documents as {token: weight}; a document's number is its position in `rows` and in `codes`.
 
         Raises InputError as `stored` does.
         """

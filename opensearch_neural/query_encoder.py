@@ -143,11 +143,11 @@ class QueryEncoder:
 
     @classmethod
     def of_index(cls, client: OpenSearch, index: str) -> QueryEncoder:
-        """What encodes queries for an index, or for the one that an alias names: as its ingest kept it on the cluster, else
-        of the model's files, if they are on this machine.
+        """The query encoder of an index or alias: as its ingest stored it on the cluster, else from the model's files on
+        this machine.
 
-        Raises ClusterError when there is no such index, ModelError when it holds no sparse vectors, or neither the cluster
-        nor this machine has the model that wrote it.
+        Raises ClusterError if there is no such index, ModelError if it holds no sparse vectors or if neither the cluster
+        nor this machine has its model.
         """
         from opensearch_neural.index.query_side import read_encoder
         from opensearch_neural.index.record import existing_record
@@ -166,7 +166,7 @@ class QueryEncoder:
 
     @classmethod
     def of_record(cls, wrote: SparseMeta, kept: bytes | None, index: str) -> QueryEncoder:
-        """The query side of the model that wrote an index; kept: as the cluster has it. Raises ModelError as `of_index`."""
+        """The query encoder of the model that wrote an index. kept: its bytes on the cluster. Raises ModelError as `of_index`."""
         from opensearch_neural.index.record import check_same_model
         from opensearch_neural.models import registry
 
@@ -211,8 +211,8 @@ class QueryEncoder:
             raise
         except Exception as error:  # `tokenizers` raises plain Exception
             raise ModelError(
-                f"what encodes queries for {name}, as the cluster keeps it, cannot be read: {error}",
-                "the index's `osn ingest` command again writes it anew; or name the model with --sparse",
+                f"the query encoder of {name} that the cluster stores cannot be read: {error}",
+                "run the same `osn ingest` again to store it anew, or name the model with --sparse",
             ) from None
 
     def encode(self, text: str) -> dict[str, float]:

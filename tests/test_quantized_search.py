@@ -382,7 +382,7 @@ def test_codes_of_another_model_are_refused(written: Written, corpus: Path, text
         written.engines(pq=str(other)).body_of("cascade")
     with pytest.raises(ModelError, match="holds quantized vectors, and this ingest brings none"):
         run_job(written.client, job_of(corpus, written.index, other, pq="none", dense="none"), show_progress=False)
-    with pytest.raises(InputError, match="reconstructed from the codes of a quantized model, and there is none"):
+    with pytest.raises(InputError, match="reconstructed vectors need the codes of a quantized model"):
         run_job(
             written.client, job_of(corpus, f"{written.index}-x", other, pq=None, reconstruct=True), show_progress=False
         )
@@ -585,7 +585,7 @@ def test_the_cascade_is_tuned_by_judgements_and_searches_so_from_then_on(
         assert TwoPhases.of(stored) == TwoPhases()
     finally:
         write_record(written.client, written.index, replace(stored.meta, extra={}))
-    with pytest.raises(InputError, match="a cascade is chosen by judgements"):
+    with pytest.raises(InputError, match="tuning a cascade needs judgements"):
         CliRunner().invoke(tune, [*asked, "--queries", str(judged / "queries.jsonl")], catch_exceptions=False)
 
 

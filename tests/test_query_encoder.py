@@ -257,9 +257,7 @@ def test_bytes_that_are_no_query_side_are_refused_by_the_models_name(
 ) -> None:
     held = {**json.loads(query_side.unpacked(encoder.to_bytes())), **change}
     for content in (query_side.packed(held), encoder.to_bytes()[:-9], b"no gzip"):
-        with pytest.raises(
-            ModelError, match="what encodes queries for a model, as the cluster keeps it, cannot be read"
-        ):
+        with pytest.raises(ModelError, match="the query encoder of a model that the cluster stores cannot be read"):
             QueryEncoder.from_bytes(content, name="a model")
 
 

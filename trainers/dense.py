@@ -50,27 +50,27 @@ from trainers.encoders.tower import Encoder, EncoderSettings, Role, load_towers,
 
 @dataclass(slots=True)
 class DenseConfig:
-    """Everything that `osn train dense` can be told."""
+    """The settings of `osn train dense`."""
 
     output: Path
-    """where the model directory is written"""
+    """the model directory to write"""
     train: list[SetSettings]
-    """what is trained on; each batch is out of one set"""
+    """training sets; each batch is from one set"""
     start: str = "sentence-transformers/all-MiniLM-L6-v2"
     """directory or hub id of the transformer to start from"""
     dev: list[SetSettings] = field(default_factory=list)
-    """what is measured on while training"""
+    """sets to measure on while training"""
     unseen: list[SetSettings] = field(default_factory=list)
-    """sets (their test splits, say) whose questions are left out of train wherever they occur in it"""
+    """sets (such as test splits) whose questions are removed from train"""
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     candidates: CandidateSettings = field(default_factory=CandidateSettings)
     two_stage: TwoStageSettings | None = None
-    """a second retriever, trained on what the first one mines"""
+    """a second retriever, trained on the negatives that the first one mines; null trains one"""
     selection: DevSettings = field(default_factory=DevSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     onnx: bool = False
-    """also write what encodes without torch"""
+    """also write ONNX files, which encode without torch"""
 
     def __post_init__(self) -> None:
         if not self.train:
@@ -87,8 +87,8 @@ Build = Callable[[Any], BiEncoder]
 
 
 def towers(config: DenseConfig) -> tuple[dict[Role, Encoder], dict[Role, PreTrainedTokenizerBase], EncoderSettings]:
-    """What `config` starts from: encoders, tokenizers, and the settings with what the start decides filled in. Raises
-    ModelError and InputError as `read_start` and `load_towers` do."""
+    """The start of `config`: encoders, tokenizers, and the settings completed from the start. Raises ModelError and
+    InputError as `read_start` and `load_towers` do."""
     set_seed(config.training.seed)
     start = read_start(config.start)
     return *load_towers(start, config.encoder), resolved(config.encoder, start)
@@ -191,7 +191,7 @@ def _teachers(config: DenseConfig, sets: Sequence[TrainingData]) -> list[list[Te
 
 
 def rehearse(config: DenseConfig, build: Build = build) -> Trained:
-    """Everything that `config` asks, on the first rows of its data, two steps a stage, nothing kept."""
+    """All of `config` on the first rows of its data, two steps a stage; nothing is kept."""
     rows = max(32, 4 * config.training.batch_size) if config.training.batch_size <= 64 else config.training.batch_size
     with tempfile.TemporaryDirectory() as folder:
         small = replace(

@@ -49,7 +49,7 @@ from trainers.encoders.tower import Encoder, EncoderSettings, Role, read_config,
 
 PoolingStrategy = Literal["multi-vector", "self-contrastive", "average", "scalar-mix"]
 SEVERAL: tuple[PoolingStrategy, ...] = ("multi-vector", "self-contrastive")
-"""What compares several vectors of a document in training."""
+"""Pooling strategies that compare several vectors of a document in training."""
 CHOICES = ("last", "first", "uniform")
 DEFAULT_LAYERS = "last:2"
 
@@ -59,16 +59,18 @@ DEFAULT_LAYERS = "last:2"
 
 @dataclass(slots=True)
 class RepresentationSettings:
-    """Which vectors a document is, and what they become."""
+    """Which vectors a document has, and how they are pooled."""
 
     source: VectorSource = "layers"
-    """ "layers": of `layers`; "first-tokens": the last layer's first `count` (ME-BERT); "tokens": all (ColBERT-style)"""
+    """ where the vectors come from: "layers": from `layers`; "first-tokens": the last layer's first `count` tokens (ME-BERT);
+    "tokens": all its tokens (ColBERT-style)"""
     layers: list[int] | str = DEFAULT_LAYERS
-    """numbers from 1, the last among them, or last:M, first:M, uniform:M (M layers of any backbone) or all"""
+    """layer numbers from 1, with the last one; or last:M, first:M, uniform:M (M layers) or all"""
     count: int = 8
-    """of first tokens"""
+    """how many first tokens"""
     pooling: PoolingStrategy = "self-contrastive"
-    """ "multi-vector" searches all; "self-contrastive" keeps the last layer's; "average", "scalar-mix" make one of all"""
+    """ "multi-vector" keeps and searches all vectors; "self-contrastive" keeps the last layer's; "average" and "scalar-mix"
+    pool all into one"""
     regularization: float = 0.1
     """λ of L_con + λ·L_reg, for self-contrastive pooling"""
 
@@ -90,14 +92,14 @@ class RepresentationSettings:
 
 @dataclass(slots=True)
 class SeparateTowers(EncoderSettings):
-    """As `EncoderSettings`; queries and documents each have a transformer of their own unless `tied` says otherwise."""
+    """As `EncoderSettings`, but by default queries and documents have separate transformers."""
 
     tied: bool = False
 
 
 @dataclass(slots=True)
 class MlrConfig(DenseConfig):
-    """Everything that `osn train mlr` can be told: what `osn train dense` can, and which vectors a document is."""
+    """The settings of `osn train mlr`: those of `osn train dense`, and the vectors of documents."""
 
     encoder: SeparateTowers = field(default_factory=SeparateTowers)
     representation: RepresentationSettings = field(default_factory=RepresentationSettings)
@@ -136,7 +138,7 @@ def chosen_layers(layers: Sequence[int] | str, depth: int) -> tuple[int, ...]:
 
 
 MIX_LEARNING_RATE = 1e-2
-"""Of the logits of scalar mix, at least."""
+"""The least learning rate of the logits of scalar mix."""
 
 
 class MultiVectorEncoder(Encoder):
@@ -170,7 +172,7 @@ class MultiVectorEncoder(Encoder):
 
     @property
     def weights(self) -> list[float] | None:
-        """By which the vectors become one; None where they do not, or only in training."""
+        """The weights of the vectors in their sum; None if they are not summed, or only in training."""
         if self.strategy in SEVERAL:
             return None
         if self.mix is not None:
@@ -179,7 +181,7 @@ class MultiVectorEncoder(Encoder):
 
     @property
     def is_dense(self) -> bool:
-        """Whether sentence-transformers has modules that give its vectors: of the first tokens' mean it has none."""
+        """Whether sentence-transformers has modules for its vectors; it has none for the mean of the first tokens."""
         if self.strategy == "multi-vector":
             return False
         return self.strategy == "self-contrastive" or self.selection.source != "first-tokens"
@@ -193,7 +195,7 @@ class MultiVectorEncoder(Encoder):
         layers: Mapping[int, float] | None = None,
         pooling: Pooling | None = None,
     ) -> list[Any]:
-        """Of a directory that is not dense: the transformer whose hidden states are taken, with the last layer's pooling."""
+        """The modules of the model directory. If it is not dense: the transformer, with pooling of the last layer."""
         if self.is_dense and self.weights is not None:
             if self.selection.source == "layers":
                 layers = dict(zip(self.selection.layers, self.weights, strict=True))

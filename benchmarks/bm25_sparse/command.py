@@ -149,23 +149,27 @@ def shown(row: Row) -> bool:
 
 @click.command("bm25-sparse")
 @click.option("--start", required=True, help="The published SPLADE: a folder or a hub id.")
-@click.option("--dense", default=None, help="Dense model: measures hybrid and cascade beside the published model.")
-@click.option("--pq", default=None, help="Quantized model of it, for cascade.  [default: OPQ of its vectors]")
+@click.option("--dense", default=None, help="Dense model, to measure hybrid and cascade too.")
+@click.option("--pq", default=None, help="Quantized model of --dense, for cascade.  [default: OPQ of its vectors]")
 @click.option(
     "--dense-documents",
     type=click.IntRange(min=1),
     default=DENSE_DOCUMENTS,
     show_default=True,
-    help="Quality of these two in sets of at most so many.",
+    help="Largest set on which hybrid and cascade are measured.",
 )
-@click.option("--seeds", type=NumberList(int), default="42,43,44", show_default=True, help="Of the trainings.")
+@click.option("--seeds", type=NumberList(int), default="42,43,44", show_default=True, help="Training seeds.")
 @arm_option
 @click.option(
-    "--documents", type=NumberList(int), default="100000,1000000", show_default=True, help="Of cost; '' for none."
+    "--documents",
+    type=NumberList(int),
+    default="100000,1000000",
+    show_default=True,
+    help="Index sizes for the load tests; '' for none.",
 )
-@click.option("--clients", type=NumberList(int), default="1,20", show_default=True, help="Clients at once.")
-@click.option("--minutes", type=float, default=12.0, show_default=True, help="The most that each load test may take.")
-@click.option("--heap", default="4g", show_default=True, help="Of the local node, if no cluster is named.")
+@click.option("--clients", type=NumberList(int), default="1,20", show_default=True, help="Clients of the load tests.")
+@click.option("--minutes", type=float, default=12.0, show_default=True, help="Longest time for a load test.")
+@click.option("--heap", default="4g", show_default=True, help="Java heap of the local node, if no cluster is named.")
 @click.option("--i-own-this-cluster", "owned", is_flag=True, help="Put load on a cluster that is not on this machine.")
 @paper_options
 @connection_options

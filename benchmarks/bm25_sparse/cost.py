@@ -150,7 +150,7 @@ def score_kept(
 def loaded_with_dense(
     client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment, size: int
 ) -> list[dict[str, Any]]:
-    """Likewise with dense vectors and codes too: the rows of the engines that need them, beside BM25 on the same index."""
+    """Rows of the engines that need dense vectors and codes, beside BM25 on the same index."""
     from benchmarks.load.workload import ModelChoice
 
     model = MeasuredEngine(PUBLISHED)

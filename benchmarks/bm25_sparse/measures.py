@@ -43,7 +43,7 @@ TERMS = "active terms"
 DIFFERENCES = [(engine, BM25) for engine in (TUNED, *SPARSE_ENGINES, *DENSE_ENGINES)] + [(SUM, TUNED)]
 RESAMPLES = 2000
 MOST_QUERIES = 2000
-"""Of a set, evenly taken from all that have judgements."""
+"""The most questions of a set, evenly taken from the judged ones."""
 
 
 # ------------------------------------------------ quality
@@ -210,7 +210,7 @@ def mean_terms(label: str, rows: Sequence[Row], *, cascade: bool) -> list[Row]:
 
 
 def mean_facts(rows: Sequence[Row], seeds: Sequence[int]) -> list[Row]:
-    """Of each fact that the models of several seeds have, the mean over them."""
+    """The mean over seeds of each fact that the models of several seeds have."""
     of_model: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if row.seed is not None:
@@ -252,7 +252,7 @@ def mean_rows(label: str, of_sets: Mapping[str, Mapping[MeasuredEngine, Measured
 
 
 def mean_interval(values: Sequence[Any]) -> tuple[float, float]:
-    """Of the mean over sets of each set's mean: values are resampled within each set."""
+    """The interval of the mean over sets of each set's mean; values are resampled within each set."""
     generator = np.random.default_rng(0)
     drawn = [generator.choice(each, (RESAMPLES, len(each))).mean(axis=1) for each in values]
     low, high = np.percentile(np.mean(drawn, axis=0), [2.5, 97.5])

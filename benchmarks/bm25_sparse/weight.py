@@ -42,7 +42,7 @@ MEASURE = "nDCG@10"
 
 
 def split_of(folder: Path, model: MeasuredEngine) -> str | None:
-    """Whose questions may choose for the model in this set; None where there are none."""
+    """The split whose questions may choose the weight of a model in this set; None if there is none."""
     splits = [split for split in ("dev", "train") if (folder / "qrels" / f"{split}.tsv").exists()]
     if model.name != PUBLISHED and folder.name in TRAINED_ON and "train" in splits:
         splits.remove("train")
@@ -106,7 +106,7 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
 @click.command("sum-weight")
 @click.option("--start", required=True, help="The published SPLADE: a folder or a hub id.")
 @click.option(
-    "--seeds", type=NumberList(int), default="42", show_default=True, help="Of the trainings; the first counts."
+    "--seeds", type=NumberList(int), default="42", show_default=True, help="Training seeds; the first one counts."
 )
 @arm_option
 @click.option(
@@ -114,10 +114,12 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
     type=NumberList(float),
     default="0.3,0.45,0.6,0.8,1,1.3,1.7",
     show_default=True,
-    help="As `osn search --weight`.",
+    help="Weights to try, as for `osn search --weight`.",
 )
-@click.option("--limit-queries", type=click.IntRange(min=1), default=300, show_default=True, help="Of a set, at most.")
-@click.option("--heap", default="4g", show_default=True, help="Of the local node, if no cluster is named.")
+@click.option(
+    "--limit-queries", type=click.IntRange(min=1), default=300, show_default=True, help="Most queries of a set."
+)
+@click.option("--heap", default="4g", show_default=True, help="Java heap of the local node, if no cluster is named.")
 @paper_options
 @connection_options
 def sum_weight(

@@ -61,10 +61,10 @@ class Growth:
     prune: Pruning | None = None
     """Which tokens of a document's sparse vector are kept, by what they add to a score (document weight × query weight)."""
     segments: int | None = 1
-    """To merge to; None leaves them as they come."""
+    """Segments of each shard after merging; None does not merge."""
     shards: int = 1
     settings: dict[str, str] = field(default_factory=dict)
-    """Of the index, from its creation on."""
+    """Index settings at creation."""
     seed: int = 0
 
     def validate(self) -> Growth:

@@ -41,8 +41,8 @@ def corpus_options(command: Any) -> Any:
             default=None,
             help="BEIR folder.  [default: documentation strings]",
         ),
-        click.option("--split", default="test", show_default=True, help="Whose queries are asked."),
-        click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N."),
+        click.option("--split", default="test", show_default=True, help="Split whose queries are searched."),
+        click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N queries."),
     ]
     for option in reversed(options):
         command = option(command)
@@ -50,9 +50,11 @@ def corpus_options(command: Any) -> Any:
 
 
 def node_options(command: Any) -> Any:
-    """The options of a run on indexes of its own: where it runs, what it leaves."""
+    """Add the options of a run on indexes of its own."""
     options = [
-        click.option("--heap", default="2g", show_default=True, help="Of the local node, if no cluster is named."),
+        click.option(
+            "--heap", default="2g", show_default=True, help="Java heap of the local node, if no cluster is named."
+        ),
         click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there too."),
         click.option("--restart", is_flag=True, help="Do not continue interrupted runs in --output."),
         click.option(
@@ -70,7 +72,7 @@ def node_options(command: Any) -> Any:
 
 
 def growing_options(command: Any) -> Any:
-    """The options that say which documents are written."""
+    """Add the options for the documents to write."""
     options = [
         click.option("--sparse", default="lexical", show_default=True, help="Sparse model, or none."),
         click.option("--dense", default=None, help="Dense model; none by default."),
@@ -83,11 +85,21 @@ def growing_options(command: Any) -> Any:
         click.option(
             "--prune",
             default=None,
-            help="Terms kept of sparse vectors: top_k:N, max_ratio:R, …",
+            help="Terms to keep of sparse vectors: top_k:N, max_ratio:R, …",
         ),
-        click.option("--segments", type=click.IntRange(min=1), default=1, show_default=True, help="To merge to."),
-        click.option("--shards", type=click.IntRange(min=1), default=1, show_default=True, help="Of each new index."),
-        click.option("--setting", "index_settings", multiple=True, metavar="KEY=VALUE", help="Of the index."),
+        click.option(
+            "--segments",
+            type=click.IntRange(min=1),
+            default=1,
+            show_default=True,
+            help="Segments of each shard after merging.",
+        ),
+        click.option(
+            "--shards", type=click.IntRange(min=1), default=1, show_default=True, help="Shards of each new index."
+        ),
+        click.option(
+            "--setting", "index_settings", multiple=True, metavar="KEY=VALUE", help="Index setting; repeatable."
+        ),
     ]
     for option in reversed(options):
         command = option(command)
@@ -95,7 +107,7 @@ def growing_options(command: Any) -> Any:
 
 
 def growth_of(corpus: str, index: str, documents: int, seed: int, options: dict[str, Any]) -> Growth:
-    """The growth that the values of `growing_options` ask for; they are taken out of `options`. Raises InputError."""
+    """The growth of the values of `growing_options`, which are removed from `options`. Raises InputError."""
     from benchmarks.grown.index import Growth
     from opensearch_neural.models.pruning import Pruning
 
@@ -125,10 +137,10 @@ def growth_of(corpus: str, index: str, documents: int, seed: int, options: dict[
 
 
 @click.command()
-@click.option("--corpus", required=True, help="What `osn ingest` takes.")
+@click.option("--corpus", required=True, help="A corpus, as for `osn ingest`.")
 @click.option("--index", required=True, help="The index to write.")
-@click.option("--documents", type=click.IntRange(min=1), required=True, help="How many.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the resampling.")
+@click.option("--documents", type=click.IntRange(min=1), required=True, help="Number of documents.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the resampling.")
 @growing_options
 @connection_options
 def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int, seed: int, **options: Any) -> None:
@@ -154,7 +166,7 @@ def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int
     type=NumberList(int),
     default="10000,100000,1000000",
     show_default=True,
-    help="How many documents each index has.",
+    help="Documents of each index.",
 )
 @click.option("--engines", default="paper,two-phase", show_default=True, help="As for `osn bench load`.")
 @click.option("--index", "prefix", default="osn-scale", show_default=True, help="Indexes are called INDEX-DOCUMENTS.")

@@ -51,7 +51,7 @@ MOST_COST = 1.1
 
 
 def goals(experiment: LargeSparseExperiment, rows: Sequence[Row]) -> list[Goal]:
-    """Of each size and level, the arm with the least P99 among those that keep enough of the sparse model's score."""
+    """For each size and level, the arm with the least P99 among those that keep enough of the sparse model's score."""
     table = Table(rows)
     made = []
     for layout in experiment.layouts:
@@ -82,28 +82,33 @@ def shown(row: Row) -> bool:
 @click.option("--model", required=True, help="The sparse model: a folder, a hub id, or lexical.")
 @click.option("--data", required=True, type=click.Path(path_type=Path, exists=True), help="A BEIR folder.")
 @click.option("--vectors", type=click.Path(path_type=Path), default=None, help="A folder of `osn encode`.")
-@click.option("--documents", type=NumberList(int), default="100000", show_default=True, help="How many; a list.")
+@click.option("--documents", type=NumberList(int), default="100000", show_default=True, help="Index sizes.")
 @click.option(
     "--prune",
     multiple=True,
     default=("alpha_mass:0.7", "alpha_mass:0.85"),
     show_default=True,
-    help="Which tokens of a document a pruned field holds, as for `osn bench grow`; repeatable.",
+    help="Tokens that a pruned field holds, as for `osn bench grow`; repeatable.",
 )
 @click.option(
     "--clustered-prune",
     multiple=True,
-    help=f"The same, of the clustered index; repeatable.  [default: {', '.join(CLUSTERED_PRUNES)}]",
+    help=f"The same for the clustered index; repeatable.  [default: {', '.join(CLUSTERED_PRUNES)}]",
 )
 @click.option(
-    "--by-content/--as-drawn", default=True, show_default=True, help="With the clustered index and blocks, or without."
+    "--by-content/--as-drawn",
+    default=True,
+    show_default=True,
+    help="Also measure the clustered index and blocks, or not.",
 )
-@click.option("--clients", type=NumberList(int), default="20", show_default=True, help="Clients at once.")
-@click.option("--minutes", type=float, default=8.0, show_default=True, help="The most that a load test may take.")
-@click.option("--requests", type=int, default=10_000, show_default=True, help="Of each arm; a P99 needs 10,000.")
+@click.option("--clients", type=NumberList(int), default="20", show_default=True, help="Clients of the load tests.")
+@click.option("--minutes", type=float, default=8.0, show_default=True, help="Longest time for a load test.")
+@click.option(
+    "--requests", type=int, default=10_000, show_default=True, help="Requests of each arm; a P99 needs 10,000."
+)
 @click.option("--index", "prefix", default="osn-large-sparse", show_default=True, help="Indexes are called INDEX-….")
-@click.option("--heap", default="4g", show_default=True, help="Of the local node, if no cluster is named.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the documents drawn and their order.")
+@click.option("--heap", default="4g", show_default=True, help="Java heap of the local node, if no cluster is named.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the drawn documents and their order.")
 @click.option("--keep-indexes", "keep", is_flag=True, help="Keep the indexes (and the local node).")
 @click.option("--i-own-this-cluster", "owned", is_flag=True, help="Put load on a cluster that is not on this machine.")
 @work_options
@@ -131,7 +136,7 @@ def large_sparse(
     """What makes searching by a large sparse model cheap: cost and score kept of each idea, and of the best together.
 
     Baselines, pruned documents, queries cut, clustered documents and blocks, in one table against BM25. --data is one BEIR
-    folder. An interrupted run goes on with the same command.
+    folder. Run the same command again to continue an interrupted run.
 
     \b
     osn bench large-sparse --model my-splade --data data/scifact --work work --record benchmarks/results/large_sparse

@@ -40,20 +40,20 @@ logger = logging.getLogger(__name__)
 
 PLAIN, CLUSTERED, BLOCKS = "plain", "clustered", "blocks"
 DIMENSIONS = 64
-"""Of the random projection in which documents are compared when they are put in order."""
+"""Dimensions of the random projection in which documents are compared to put them in order."""
 ROUNDS = 8
-"""Of 2-means in each bisection."""
+"""Rounds of 2-means in each bisection."""
 LEAF = 16
-"""Documents that are not put in order any further."""
+"""Groups of up to this many documents are not divided further."""
 LEAST_BLOCK, MOST_BLOCKS = 32, 4096
-"""Documents of a block, at least; blocks, at most, where that leaves blocks of this size."""
+"""The fewest documents of a block; the most blocks, if blocks of that size allow it."""
 BATCH = 500
 IN_FLIGHT = 4
 """Bulk requests at once."""
 FIELD_SAMPLE = 2000
 """Documents that are written field by field to see what each costs."""
 WHOLE = "large_sparse"
-"""In the record of an index that is complete: what it holds."""
+"""The entry of a complete index's record with what the index holds."""
 
 
 @dataclass(frozen=True)
@@ -61,18 +61,18 @@ class Layout:
     """The indexes of one size, and the files beside them."""
 
     growth: Growth
-    """What is drawn; its `index` is what the names of the indexes begin with."""
+    """The documents to draw; the names of the indexes begin with its `index`."""
     prunes: tuple[Pruning, ...]
-    """Of the plain index, each a field."""
+    """Prunings of the plain index, a field each."""
     clustered_prunes: tuple[Pruning, ...]
-    """Of the clustered index, likewise."""
+    """Prunings of the clustered index, a field each."""
     folder: Path
     by_content: bool = True
     """Whether there are the clustered index and the blocks too."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the indexes."""
+        """The names of the indexes."""
         return (PLAIN, CLUSTERED, BLOCKS) if self.by_content else (PLAIN,)
 
     def index(self, name: str) -> str:

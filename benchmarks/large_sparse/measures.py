@@ -57,7 +57,7 @@ SUMS = {SUM: 30, f"{SUM}, window 20": 20}
 """{way to search by the sum with BM25: window}; what it keeps is of its own exact result, not of the sparse model's."""
 NDCG = "nDCG@10"
 BYTES = "bytes read, a document"
-"""Of the fields that a search reads, on disk; of blocks, their index or the client's table too."""
+"""Bytes on disk of the fields that a search reads; for blocks, with their index or the client's table."""
 LEAST_KEPT = 0.99
 WARM_UP = (30.0, 90.0)
 """Seconds, at least and at most."""
@@ -67,7 +67,7 @@ ROUNDS = 8
 """Blocks of load of each arm."""
 TUNING_QUERIES = 100
 PASSES = 3
-"""In which each tuned setting is timed."""
+"""How often each tuned setting is timed."""
 
 WINDOWS = (10, 15, 20, 30, 50, 100, 200)
 CUTS = (0.2, 0.4, 0.6, 0.8, 0.9)

@@ -26,7 +26,7 @@ from opensearch_neural.files import write_text
 
 @dataclass(frozen=True, order=True)
 class Level:
-    """How much load: `value` clients (closed), or requests a second (open)."""
+    """A level of load: `value` clients (closed loop), or requests a second (open loop)."""
 
     mode: Mode
     value: float
@@ -63,13 +63,13 @@ class Block:
     began: float
     """Seconds since the run began."""
     seconds: float
-    """Of the window."""
+    """The length of the window."""
     requests: int
-    """Those that began within the window."""
+    """Requests that began within the window."""
     completed: int
-    """Answered well within the window: what throughput counts."""
+    """Requests answered without error within the window; they count for throughput."""
     failures: dict[str, int]
-    """{what: number} of the requests that were not answered well."""
+    """{error: number of requests}"""
     latency: str
     """HDR histogram, as text."""
     late: str
@@ -83,13 +83,13 @@ class Block:
     server_cpu: float | None
     """Seconds of processor time of all nodes within the window, if it can be known."""
     gc_ms: float | None
-    """Of the nodes' garbage collections meanwhile."""
+    """Milliseconds of the nodes' garbage collections meanwhile."""
     core_share: float
-    """Processor time of the busiest generator process, of one core."""
+    """Processor time of the busiest generator process, as a share of one core."""
     broken: str | None = None
     """Why the block does not count; its failures are still listed."""
     example: str = ""
-    """Of a failure."""
+    """The message of one failure."""
 
     @property
     def failed(self) -> int:

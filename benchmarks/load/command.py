@@ -53,22 +53,44 @@ class NumberList(click.ParamType):
 
 
 def measuring_options(command: Command) -> Command:
-    """The options that all load commands share; `load_settings` takes their values."""
+    """Add the options of all load commands; `load_settings` takes their values."""
     options = [
         click.option(
-            "--clients", type=NumberList(int), default="5,10,20,40,80", show_default=True, help="Closed loop."
+            "--clients",
+            type=NumberList(int),
+            default="5,10,20,40,80",
+            show_default=True,
+            help="Closed loop: numbers of clients.",
         ),
-        click.option("--rates", type=NumberList(float), default="", help="Open loop: requests a second."),
-        click.option("--requests", type=click.IntRange(min=1), default=10_000, show_default=True, help="In each cell."),
-        click.option("--rounds", type=click.IntRange(min=1), default=20, show_default=True, help="Blocks of a cell."),
-        click.option("--minutes", type=float, default=None, help="The most that the blocks may take."),
-        click.option("--block-seconds", "windows", type=NumberList(float), default="1,60", help="Shortest, longest."),
-        click.option("--settle", type=float, default=0.5, show_default=True, help="Seconds before each window."),
-        click.option("--warmup", type=NumberList(float), default="60,300", help="Seconds, least and most."),
-        click.option("--processes", type=click.IntRange(min=1), default=None, help="Of the generator."),
-        click.option("--baseline", default="bm25", show_default=True, help="What ratios are taken to."),
+        click.option("--rates", type=NumberList(float), default="", help="Open loop: numbers of requests a second."),
         click.option(
-            "--seed", type=int, default=0, show_default=True, help="Of the order of requests and the bootstrap."
+            "--requests",
+            type=click.IntRange(min=1),
+            default=10_000,
+            show_default=True,
+            help="Requests of each engine at each level.",
+        ),
+        click.option(
+            "--rounds",
+            type=click.IntRange(min=1),
+            default=20,
+            show_default=True,
+            help="Blocks of each engine at each level.",
+        ),
+        click.option("--minutes", type=float, default=None, help="The longest time for all blocks."),
+        click.option(
+            "--block-seconds", "windows", type=NumberList(float), default="1,60", help="Shortest and longest block."
+        ),
+        click.option(
+            "--settle", type=float, default=0.5, show_default=True, help="Seconds of load before each measured window."
+        ),
+        click.option(
+            "--warmup", type=NumberList(float), default="60,300", help="Shortest and longest warm-up, in seconds."
+        ),
+        click.option("--processes", type=click.IntRange(min=1), default=None, help="Processes of the load generator."),
+        click.option("--baseline", default="bm25", show_default=True, help="Engine to compare with."),
+        click.option(
+            "--seed", type=int, default=0, show_default=True, help="Seed of the order of requests and the bootstrap."
         ),
         click.option(
             "--i-own-this-cluster", "owned", is_flag=True, help="Put load on a cluster that is not on this machine."
@@ -88,7 +110,7 @@ def load_models(options: dict[str, Any]) -> ModelChoice:
 
 
 def load_settings(options: dict[str, Any], **more: Any) -> LoadSettings:
-    """The settings from the values of `measuring_options`; raises InputError for what cannot work."""
+    """The settings from the values of `measuring_options`. Raises InputError for settings that cannot work."""
     from benchmarks.load.measurement import LoadSettings
     from benchmarks.load.phases import WarmupSettings
 
@@ -98,7 +120,7 @@ def load_settings(options: dict[str, Any], **more: Any) -> LoadSettings:
             "--block-seconds and --warmup take two numbers", "for instance --block-seconds 1,60 --warmup 60,300"
         )
     if warmup[0] > warmup[1]:
-        raise InputError("--warmup: the least seconds are more than the most")
+        raise InputError("--warmup: the first number must not be larger than the second")
     settings = LoadSettings(
         clients=options["clients"],
         rates=options["rates"],
@@ -128,7 +150,7 @@ def queries_of(
 
     if (queries is None) == (data is None):
         raise InputError(
-            "the queries come from one of two places",
+            "give either --data or --queries",
             "--data: a folder in BEIR layout with judgements; --queries: a file, or such a folder without judgements",
         )
     if data is not None:
@@ -143,10 +165,10 @@ def queries_of(
 @click.option("--index", required=True, help="The index to search.")
 @click.option("--engines", default="paper", show_default=True, help="Engines with options, or presets; see above.")
 @click.option("--data", type=click.Path(path_type=Path), default=None, help="Judged queries: a folder in BEIR layout.")
-@click.option("--split", default="test", show_default=True, help="Which judgements.")
+@click.option("--split", default="test", show_default=True, help="Split of --data's judgements.")
 @click.option("--queries", type=click.Path(path_type=Path), default=None, help="Queries without judgements.")
-@click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N.")
-@output_option("[default: load-INDEX]")
+@click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N queries.")
+@output_option("Folder for results.  [default: load-INDEX]")
 @click.option("--restart", is_flag=True, help="Do not continue an interrupted run in --output.")
 @click.option("--goals", default=None, metavar="ENGINE", help="Record the goals of high-IDF-first for this engine.")
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there too.")

@@ -1,4 +1,4 @@
-"""What a load test is asked, and all that it found out."""
+"""The settings of a load test, and all that it measured."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ BASELINE = "bm25"
 
 @dataclass(frozen=True)
 class LoadSettings:
-    """How to measure."""
+    """The settings of a load test."""
 
     clients: tuple[int, ...] = (5, 10, 20, 40, 80)
     """Levels of the closed loop."""
     rates: tuple[float, ...] = ()
     """Levels of the open loop."""
     requests: int = 10_000
-    """Wanted of each engine at each level."""
+    """Requests of each engine at each level."""
     rounds: int = 20
-    """Over how many blocks the requests are spread."""
+    """The blocks over which the requests are spread."""
     minutes: float | None = None
     """The most that the blocks may take."""
     settle: float = 0.5
@@ -37,12 +37,12 @@ class LoadSettings:
     longest: float = 60.0
     warmup: WarmupSettings = field(default_factory=WarmupSettings)
     processes: int | None = None
-    """Of the generator; None: half the cores, two at least."""
+    """Processes of the generator; None: half the cores, at least two."""
     ceiling: float = 2.0
-    """Seconds for each engine against the endpoint that does nothing."""
+    """Seconds for each engine against an endpoint that does nothing."""
     quality: bool = True
     quality_queries: int = 300
-    """At most so many for overlap@10 and the score kept."""
+    """The most queries for overlap@10 and the score kept."""
     baseline: str = BASELINE
     seed: int = 0
 
@@ -54,7 +54,7 @@ class LoadSettings:
     def validate(self) -> LoadSettings:
         """Raises InputError for values that cannot work."""
         if not self.clients and not self.rates:
-            raise InputError("there is no load to measure with", "give --clients or --rates")
+            raise InputError("no load is given", "give --clients or --rates")
         if any(clients < 1 for clients in self.clients) or any(rate <= 0 for rate in self.rates):
             raise InputError("numbers of clients and rates must be above 0")
         if len(set(self.levels())) < len(self.levels()):
@@ -75,7 +75,7 @@ class LoadSettings:
 
 @dataclass
 class Measurement:
-    """All that a run found out; `report.py` makes tables of it."""
+    """All that a run measured; `report.py` makes tables of it."""
 
     settings: LoadSettings
     index: str
@@ -92,7 +92,7 @@ class Measurement:
     cluster: ClusterFacts | None = None
     indexes: dict[str, IndexStatistics] = field(default_factory=dict)
     more: list[Row] = field(default_factory=list)
-    """Of whoever made the index, to be reported beside the others."""
+    """Rows about the index from the code that built it, to be reported beside the others."""
     before: Counters | None = None
     """The cluster's counters before the blocks."""
     after: Counters | None = None

@@ -174,9 +174,9 @@ def workload_json(workload: Workload, title: str) -> str:
 
 @click.command("export-osb")
 @click.option("--index", required=True, help="The index to search.")
-@click.option("--engines", default="paper", show_default=True, help="As for `osn bench load`.")
+@click.option("--engines", default="paper", show_default=True, help="Engines, as for `osn bench load`.")
 @click.option("--data", type=click.Path(path_type=Path), default=None, help="A folder in BEIR layout.")
-@click.option("--split", default="test", show_default=True, help="Whose queries are asked.")
+@click.option("--split", default="test", show_default=True, help="Split whose queries are searched.")
 @click.option("--queries", type=click.Path(path_type=Path), default=None, help="A file of queries.")
 @click.option(
     "--limit-queries", type=click.IntRange(min=1), default=QUERIES, show_default=True, help="Only the first N queries."

@@ -1,5 +1,4 @@
-"""The warm-up, which ends by what it sees: a JVM needs a minute and more until its code is compiled, and until then the
-server is not measured."""
+"""The warm-up, which ends once the throughput is steady: a JVM needs a minute or more until its code is compiled."""
 
 from __future__ import annotations
 
@@ -20,9 +19,9 @@ class WarmupSettings:
     least: float = 60.0
     most: float = 300.0
     window: float = 2.0
-    """Of one block, at most."""
+    """The longest block."""
     tolerance: float = 0.05
-    """Change of throughput that counts as none."""
+    """A change of throughput up to this share counts as none."""
 
 
 @dataclass

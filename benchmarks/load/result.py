@@ -20,7 +20,7 @@ FORMAT = 1
 FILE_NAME = "load.json"
 
 PARTS = ("encode", "network", "took")
-"""Of a request's time."""
+"""The parts of a request's time."""
 ALL_TOKENS = "sparse"
 
 

@@ -39,9 +39,9 @@ log = logging.getLogger(__name__)
 
 POSTINGS_QUERIES = 200
 RESAMPLED = "resampled"
-"""The key of an index's `_meta.osn` that says that its documents are drawn (`grown/documents.py`)."""
+"""The key of an index's `_meta.osn` that marks its documents as drawn (`grown/documents.py`)."""
 HALF = 0.5
-"""Of a block's requests failing makes one ask whether the node still lives."""
+"""If at least this share of a block's requests fails, the node is checked for life."""
 
 
 class _Ended(Exception):

@@ -34,7 +34,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class IndexStatistics:
-    """What is searched."""
+    """The index under test."""
 
     name: str
     documents: int
@@ -43,13 +43,13 @@ class IndexStatistics:
     shards: int
     replicas: int
     bytes_by_kind: dict[str, int]
-    """Of files on disk; Lucene keeps all fields of one kind in the same files."""
+    """{kind of file: bytes on disk}; Lucene keeps all fields of one kind in the same files."""
     settings: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """Where it is searched."""
+    """The cluster under test."""
 
     version: str
     nodes: int

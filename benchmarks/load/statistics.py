@@ -51,7 +51,7 @@ class Sample:
 
     @classmethod
     def of(cls, blocks: Iterable[Block]) -> Sample:
-        """Of all blocks of one engine at one level; broken ones are left out."""
+        """The sample of all blocks of one engine at one level, without broken ones."""
         fine = sorted((block for block in blocks if block.broken is None), key=lambda block: block.round)
         every = [hdr.counts(hdr.decode(block.latency)) for block in fine]
         counted = np.stack(every) if every else np.zeros((0, len(hdr.values())))
@@ -260,12 +260,12 @@ class Cell:
 
     @property
     def core_share(self) -> float:
-        """Of one core: what the busiest generator process needed, mean over blocks."""
+        """The share of one core that the busiest generator process needed, mean over blocks."""
         return sum(block.core_share * block.seconds for block in self.blocks) / max(1e-9, self._seconds)
 
     @property
     def gc_share(self) -> float | None:
-        """Of the time, what the cluster spent in garbage collection around these blocks."""
+        """The share of the time that the cluster spent in garbage collection around these blocks."""
         if any(block.gc_ms is None for block in self.blocks):
             return None
         return sum(block.gc_ms or 0.0 for block in self.blocks) / max(1e-9, 1000 * self._seconds)

@@ -268,7 +268,7 @@ def with_options(variant: Variant, engines: Engines) -> Engines:
 
 
 def page_of(variant: Variant) -> dict[str, Any]:
-    """What of the variant's options the functions of `queries` take."""
+    """The options of the variant that the functions of `queries` take."""
     page: dict[str, Any] = {"size": variant.size, "track_total_hits": variant.hits}
     if variant.source != "default":
         page["source"] = variant.source == "all"

@@ -78,7 +78,7 @@ class LoadTarget:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Of every request, credentials included."""
+        """The headers of every request, with credentials."""
         return authorization(self.settings)
 
     def tls(self) -> ssl.SSLContext | None:

@@ -55,24 +55,30 @@ MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
 @click.command()
 @click.option("--data", required=True, multiple=True, type=click.Path(path_type=Path), help="A folder in BEIR layout.")
-@click.option("--pq", required=True, multiple=True, help="The quantized model of each, in the same order.")
+@click.option("--pq", required=True, multiple=True, help="The quantized model for each --data, in the same order.")
 @click.option("--sparse", default="lexical", show_default=True, help="Sparse model, trained or lexical.")
-@click.option("--dense", default=MINILM, show_default=True, help="Dense model, of `dense` and `hybrid`.")
+@click.option("--dense", default=MINILM, show_default=True, help="Dense model for `dense` and `hybrid`.")
 @click.option(
     "--backend",
     type=click.Choice(["torch", "onnx", "onnx-int8"]),
     default="onnx-int8",
     show_default=True,
-    help="What encodes dense queries.",
+    help="Encoder of dense queries.",
 )
-@click.option("--tune", type=click.Path(path_type=Path), default=None, help="Which of the sets to tune on.")
-@click.option("--tune-split", default="train", show_default=True, help="Its judgements.")
-@click.option("--keep", type=click.FloatRange(0, 1), default=0.99, show_default=True, help="As for `osn tune`.")
-@click.option("--engines", default="quantized", show_default=True, help="As for `osn bench load`.")
+@click.option("--tune", type=click.Path(path_type=Path), default=None, help="The set to tune on.")
+@click.option("--tune-split", default="train", show_default=True, help="Split of --tune's judgements.")
+@click.option(
+    "--keep",
+    type=click.FloatRange(0, 1),
+    default=0.99,
+    show_default=True,
+    help="Share of quality to keep, as for `osn tune`.",
+)
+@click.option("--engines", default="quantized", show_default=True, help="Engines, as for `osn bench load`.")
 @output_option("Working folder.", default=Path("cascade"), show_default=True)
-@click.option("--restart", is_flag=True, help="Begin anew, indexes too; vectors in --output stay.")
-@click.option("--heap", default="2g", show_default=True, help="Of the local node, if no cluster is named.")
-@click.option("--keep-indexes", is_flag=True, help="Leave osn-cascade-SET there.")
+@click.option("--restart", is_flag=True, help="Start anew, with new indexes; vectors in --output stay.")
+@click.option("--heap", default="2g", show_default=True, help="Java heap of the local node, if no cluster is named.")
+@click.option("--keep-indexes", is_flag=True, help="Keep the indexes osn-cascade-SET.")
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
 @measuring_options
 @connection_options

@@ -103,7 +103,7 @@ FIRST_STAGES: dict[str, dict[str, Any]] = {
 }
 """{arm of part "distillation": what its first stage changes of the objective}."""
 RATIOS = (0.4, 0.6, 0.8)
-"""Of the highest IDF, from which on a token is rare."""
+"""A token is rare from this share of the highest IDF on."""
 
 
 # ------------------------------------------------ the parts

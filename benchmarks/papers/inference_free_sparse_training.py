@@ -27,7 +27,7 @@ TESTED = ("wikiqa-doc", "cranfield")
 """What the ablations are tested on, one that they train on and one unseen: to encode tldr takes longer than a training."""
 WARM_UP_STEPS = 100
 DENSE_TEACHER_STEPS = 70
-"""Of the second dense teacher: half of the questions once."""
+"""Training steps of the second dense teacher, which see half of the questions once."""
 HOLD_BACK = 100
 """Questions of each train set that select the state that is kept."""
 OWN = "own IDF"

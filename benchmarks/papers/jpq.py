@@ -67,7 +67,7 @@ CANDIDATES = 100
 """Codes scored for each document asked for, where a scan finds them."""
 FOUND_DEPTHS = (10, 100)
 TEST_QUESTIONS = 1000
-"""Of each test split at most, evenly taken: all engines answer the same ones."""
+"""The most questions of a test split, evenly taken; all engines answer the same ones."""
 HOLD_BACK = 160
 APART: dict[str, Apart] = {"scifact": "questions"}
 """What held-back questions have to themselves, as the test's have: two thirds of scifact's test questions are about
@@ -314,7 +314,7 @@ class JpqExperiment:
         return rows + self.bytes_rows(of_set, m) + self.scan_rows(of_set, m)
 
     def bytes_rows(self, name: str, m: int) -> list[Row]:
-        """Of faiss's files, codebooks and rotation included; JPQ's holds what OPQ's does, other values."""
+        """The sizes of faiss's files, with codebooks and rotation. JPQ's file has the size of OPQ's."""
         import faiss
 
         from opensearch_neural.retrievers.faiss import quantized_index

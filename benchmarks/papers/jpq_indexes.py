@@ -51,7 +51,7 @@ def graph_index(vectors: NDArray[np.float32], quantizer: Quantizer | None = None
 
 
 def bytes_of(index: Any, work: Path) -> int:
-    """Of the file that faiss writes: codebooks, rotation and graph included."""
+    """The size of the file that faiss writes, with codebooks, rotation and graph."""
     import faiss
 
     work.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def bytes_of(index: Any, work: Path) -> int:
 
 
 def shares_found(queries: NDArray[np.float32], every: Any, some: Any, depth: int) -> list[float]:
-    """Of each query, the share of what the index `every` gives that the index `some` finds, too."""
+    """For each query, the share of the hits of the index `every` that the index `some` finds too."""
     depth = min(depth, every.ntotal)
     exact, near = (index.search(queries, depth)[1] for index in (every, some))
     return [len(np.intersect1d(*both)) / depth for both in zip(exact, near, strict=True)]

@@ -246,42 +246,47 @@ def lambdas(experiment: MultiLayerExperiment) -> RowsAndGoals:
 @paper_options
 @part_option(PARTS)
 @click.option(
-    "--steps", type=click.IntRange(2), default=STEPS, show_default=True, help="Optimizer steps of a training."
+    "--steps", type=click.IntRange(2), default=STEPS, show_default=True, help="Optimizer steps of each training."
 )
 @click.option(
     "--seeds",
     type=click.IntRange(1, len(SEEDS) - 1),
     default=len(SEEDS) - 1,
     show_default=True,
-    help="That judge the main arms, beside the one that chooses λ.",
+    help="Seeds of the main arms; one more seed chooses λ.",
 )
 @click.option(
-    "--only", multiple=True, help="Arms whose name holds this, beside the dual encoder; repeatable.  [default: all]"
+    "--only",
+    multiple=True,
+    help="Only arms whose name contains this, and the dual encoder; repeatable.  [default: all]",
 )
-@click.option("--start", default=START, show_default=True, help="What every arm starts from.")
+@click.option("--start", default=START, show_default=True, help="The model that every arm starts from.")
 @click.option(
     "--pooling",
     type=click.Choice(get_args(Pooling)),
     default=Recipe.pooling,
     show_default=True,
-    help="Of a layer's tokens; the paper's is CLS, which a T5 has not.",
+    help="Pooling of a layer's tokens; the paper's is cls, which T5 lacks.",
 )
 @click.option(
     "--cosine/--inner-products",
     default=Recipe.cosine,
     show_default=True,
-    help="Vectors of length 1, or the paper's raw inner products.",
+    help="Compare vectors of length 1, or raw inner products as in the paper.",
 )
 @size_options(
-    Recipe, learning_rate="Of every training.", batch="Questions of a step.", document_length="Tokens, at most."
+    Recipe,
+    learning_rate="Learning rate of every training.",
+    batch="Questions of a step.",
+    document_length="Most tokens of a document.",
 )
 @click.option(
     "--precision",
     type=click.Choice(PRECISIONS),
     default="auto",
     show_default=True,
-    help="What trainings and the encoding of test sets compute in; auto: bfloat16 where the hardware is faster in it. Name "
-    "it to go on with models that were trained on another machine.",
+    help="Precision of training and encoding; auto: bfloat16 if the hardware is faster with it. Name it to use models that "
+    "were trained on another machine.",
 )
 def multi_layer(
     data: Path,

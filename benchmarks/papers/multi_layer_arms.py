@@ -47,7 +47,7 @@ def in_two_stages(arm: Arm) -> Arm:
 
 DUAL = Arm("dual encoder", repeated=True)
 SELF_CONTRASTIVE = mlr("last:2", "self-contrastive", repeated=True)
-"""Of the paper's λ; `best_on_dev` says of which λ it is trained here."""
+"""With the paper's λ; `best_on_dev` chooses the λ of training."""
 MULTI_VECTOR = mlr("last:2", "multi-vector", repeated=True)
 
 

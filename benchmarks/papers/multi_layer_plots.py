@@ -12,9 +12,9 @@ from benchmarks.papers.multi_layer_training import SEEDS, TESTS, TOP_5
 from opensearch_neural.evaluation.results import Row
 
 CHOICES, COUNTS = ("last", "first", "uniform"), (2, 4, 6, 8)
-"""Of layers, and how many; where two are the same layers, the first is trained for both."""
+"""Which layers, and how many; if two choices are the same layers, the first is trained for both."""
 WINS = ("answers", "documents ranked first")
-"""Whose nearest vector is looked at."""
+"""The documents whose nearest vector is looked at."""
 
 
 def layer_choices(depth: int) -> dict[tuple[int, ...], str]:
@@ -52,7 +52,7 @@ def layer_points(rows: Iterable[Row], choice: str) -> list[tuple[int, str]]:
 
 
 def _layer(row: Row) -> int:
-    """Of a row "layer 5 wins, answers"."""
+    """The layer of a row such as "layer 5 wins, answers"."""
     return int(row.measure.split()[1])
 
 

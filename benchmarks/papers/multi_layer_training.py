@@ -44,9 +44,9 @@ SEEDS = (42, 43, 44, 45)
 """The first chooses λ, and is that of arms with one seed; the others judge."""
 STEPS = 60
 DEV_SHARE, TEST_SHARE = 0.03, 0.12
-"""Of squad-mix's training articles."""
+"""Shares of squad-mix's training articles that are held back for dev and test."""
 DEV_QUERIES = 300
-"""Of each dev set, at most, that the states of a training are compared with."""
+"""The most questions of each dev set, which compare the states of a training."""
 HELD_QUERIES = 3000
 """Questions about held-back articles that are tested, at most."""
 
@@ -60,7 +60,7 @@ class Recipe:
 
     start: str = START
     pooling: Pooling = "mean"
-    """Of every layer's tokens."""
+    """Pooling of every layer's tokens."""
     cosine: bool = True
     """Vectors of length 1; the paper compares raw inner products."""
     learning_rate: float = 5e-5
@@ -103,7 +103,7 @@ class Recipe:
         return f"{self.start_name} ({made}), {self.pooling}, {compared}"
 
     def check(self) -> None:
-        """Raises InputError for a CLS that the start does not have, ModelError for a start that is none."""
+        """Raises InputError if the start has no CLS token for --pooling cls, ModelError if the start is no model."""
         from opensearch_neural.models.pretrained import T5
 
         # `backbone` comes first: a start that is none is refused whatever the pooling.
@@ -111,7 +111,7 @@ class Recipe:
             raise InputError(f"{self.start} is a T5, which has no CLS", "give --pooling mean")
 
     def fingerprint(self, *, steps: int, seed: int) -> str:
-        """Of everything that an option changes about a training: another one is another folder."""
+        """A fingerprint of all options that change a training; each has a folder of its own."""
         from trainers.common.config import fingerprint
 
         # Not where the start lies, but what it is.

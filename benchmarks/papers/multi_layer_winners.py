@@ -30,15 +30,15 @@ class Winners:
 
     layers: list[int]
     of_answers: list[float]
-    """Of each query's answer."""
+    """For each layer, the share of answers whose nearest vector is the layer's."""
     of_first: list[float]
-    """Of the document ranked first."""
+    """The same for the documents that are ranked first."""
     last_alone: Measured
-    """What is found by the last layer's vectors alone, of the same model."""
+    """The measures of the same model with the last layer's vectors alone."""
 
 
 def winners(experiment: MultiLayerExperiment, model: TrainedArm, name: str) -> Winners:
-    """Of a multi-vector arm over layers on a test set; kept as measures are."""
+    """The winners of a multi-vector arm over layers on a test set; stored like measures."""
     from opensearch_neural.evaluation.measures import Measured
 
     file = experiment.measured_file(model.spec, name, "-winners")

@@ -72,7 +72,7 @@ from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
 PARTS = ("zero-shot", "fine-tuning")
 MOST_SEEDS = 5
 QUESTIONS = 1000
-"""Of each corpus, evenly taken, by which its questions are judged."""
+"""The questions of each corpus, evenly taken, that judge its generator."""
 MEASURES = ("MRR@10", "nDCG@10", "R@100")
 
 
@@ -143,8 +143,8 @@ def dev_rows(engine: MeasuredEngine, model: Path) -> list[Row]:
 
 
 def question_rows(experiment: QueryAsContextExperiment) -> list[Row]:
-    """Of the questions that contexts are drawn from, how many lead BM25 to their own passage: what a generator is worth. And
-    how often a training visits a passage, and with how many negatives of its own article."""
+    """How many of the questions lead BM25 to their own passage, a measure of their generator; how often a training visits a
+    passage, and with how many negatives of its article."""
     from trainers.data.loading import load_training
     from trainers.data.negatives import open_retriever
     from trainers.query_as_context.pairs import usable_rows
@@ -281,15 +281,15 @@ def start_goals(rows: Iterable[Row]) -> list[Goal]:
 @part_option(PARTS)
 @size_options(
     QueryAsContextScale,
-    layers="Of the small BERT.",
-    hidden="Its dimension.",
-    mlm_steps="Masked LM of the small BERT, batches of 32 windows.",
-    steps="Pre-training of each arm.",
+    layers="Layers of the small BERT.",
+    hidden="Dimension of the small BERT.",
+    mlm_steps="Masked-LM steps of the small BERT, with 32 windows each.",
+    steps="Pre-training steps of each arm.",
     batch="Pairs of a step.",
-    generator_steps="Training of each query generator, batches of 32 pairs.",
-    fine_tuning_steps="Each retriever, batches of 32 questions.",
-    documents="Read of medquad-liveqa.",
-    seeds=f"Of random passage and query, zero-shot; {MOST_SEEDS} at most.",
+    generator_steps="Training steps of each query generator, with 32 pairs each.",
+    fine_tuning_steps="Training steps of each retriever, with 32 questions each.",
+    documents="Documents to read of medquad-liveqa.",
+    seeds=f"Seeds of random passage and query, zero-shot; at most {MOST_SEEDS}.",
 )
 def query_as_context(data: Path, work: Path, record: Path | None, chosen: tuple[str, ...], **sizes: int) -> None:
     """Pre-train with generated queries, random passages or no context, and measure what retrieval gains."""

@@ -34,13 +34,13 @@ WRITERS = {
     "wikiqa-doc": ("squad-mix",),
     "medquad-liveqa": ("squad-mix",),
 }
-"""Whose pairs train the generator that writes for a corpus."""
+"""{corpus: the sets whose pairs train its generator}"""
 DEV = "wikiqa-doc"
-"""Whose dev split retrieval is watched on; its articles train nothing before fine-tuning."""
+"""The set whose dev split is measured while training; its articles are not used before fine-tuning."""
 MASKED = 0.3
-"""Of a window's tokens, for the small BERT: BERT's 15% are little to learn from in so few updates."""
+"""The share of masked tokens for the small BERT: BERT's 15% teach too little in so few updates."""
 LEAST_PASSAGES = 4
-"""Of an article that trains."""
+"""The least number of passages of a training article."""
 PASSAGE_LENGTH = 144
 QUERY_LENGTH = 32
 VARIANTS: dict[PretrainingVariant, str] = {"cocondenser": "coCondenser", "cot-mae": "CoT-MAE"}
@@ -64,9 +64,9 @@ class QueryAsContextScale:
     generator_steps: int = 1000
     fine_tuning_steps: int = 240
     documents: int = 1500
-    """Of medquad-liveqa; all of the others."""
+    """Documents of medquad-liveqa; of the others all are read."""
     seeds: int = 1
-    """Of the arms with a random passage and with a generated query."""
+    """Seeds of the arms with a random passage and with a generated query."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class QueryAsContextExperiment:
 
     @property
     def folder(self) -> Path:
-        """Of documents and pairs of them: another number of documents has another."""
+        """The folder for documents and their pairs, one for each number of documents."""
         return self.work / f"documents-{self.scale.documents}"
 
     @cached_property

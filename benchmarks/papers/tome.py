@@ -123,7 +123,7 @@ class Decoded:
 
     decoder: Decoder
     updates: int
-    """Of its stages together."""
+    """The updates of all stages together."""
     runs: dict[MeasuredEngine, Run]
 
 
@@ -293,9 +293,11 @@ def goals(rows: Iterable[Row]) -> list[Goal]:
 
 @click.command("tome")
 @paper_options
-@click.option("--only", multiple=True, type=click.Choice(SETS), help="A set; repeatable. All by default.")
-@click.option("--arm", "arms", multiple=True, type=click.Choice(ARMS), help="Repeatable. All by default.")
-@click.option("--generator", "query_model", help="A model of `osn train doc2query`, which is then not trained here.")
+@click.option("--only", multiple=True, type=click.Choice(SETS), help="Data set; repeatable.  [default: all]")
+@click.option(
+    "--arm", "arms", multiple=True, type=click.Choice(ARMS), help="Arm of the experiment; repeatable.  [default: all]"
+)
+@click.option("--generator", "query_model", help="A model of `osn train doc2query`.  [default: one is trained]")
 @size_options(
     TomeScale,
     pretraining_steps="Updates of span corruption, each size.",
@@ -303,13 +305,17 @@ def goals(rows: Iterable[Row]) -> list[Goal]:
     steps="Updates of stage 1.",
     url_steps="Updates of stage 2; single stages have both.",
     batch="Examples of an update.",
-    learning_rate="Of the generator and all arms.",
+    learning_rate="Learning rate of the generator and all arms.",
     candidates="Generated queries a document.",
     spans="Random spans a document that are queries too, in all arms.",
-    documents="So many of each set, those that test questions ask for first.  [default: all]",
+    documents="Documents of each set, those of the test questions first.  [default: all]",
 )
 @click.option(
-    "--precision", type=click.Choice(PRECISIONS), default="auto", show_default=True, help="Of the networks in training."
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default="auto",
+    show_default=True,
+    help="Precision of the networks in training.",
 )
 @connection_options
 def tome(
@@ -324,8 +330,8 @@ def tome(
 ) -> None:
     """Measure model-based retrieval in two stages against one, BM25 and a dense model.
 
-    All arms on all documents are work for a GPU; on a processor, some documents, the main arms and fewer updates. A stage 1
-    writes any document's passage before it heeds the query, and begins to when it has seen each document about a hundred
+    All arms on all documents need a GPU; on a CPU, choose fewer documents, arms and updates. Stage 1 writes the passage of
+    any document until it learns to use the query, which it begins to do once it has seen each document about a hundred
     times: updates × examples of an update / documents.
 
     \b

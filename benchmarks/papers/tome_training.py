@@ -32,13 +32,13 @@ TWO, SINGLE, SMALL, RANDOM = "two-stage", "single-stage", "single-stage, one T5"
 BARE, HALF, SPANLESS, WRITTEN = "no prompts", "half the queries", "no spans", "written passages"
 ARMS = (TWO, SINGLE, SMALL, RANDOM, BARE, HALF, SPANLESS, WRITTEN)
 LAYERS, DEEPER = 4, 9
-"""Of a stage, and of the single stage with as many parameters, which has one table of word embeddings instead of two."""
+"""The layers of a stage, and of the single stage with as many parameters (one table of word embeddings instead of two)."""
 EMBEDDING_RATE = 20.0
 """A new T5's word embeddings are 16 times as large as its matrices; at their rate it learns several times slower."""
 MASKED = 0.3
-"""Of a window's tokens in span corruption; the T5's 15% are little to learn from in so few updates."""
+"""The share of corrupted tokens: T5's 15% teach too little in so few updates."""
 WRITTEN_SHARE = 5
-"""Of so many queries one has its passage written, for stage 2 to read."""
+"""Stage 1 writes the passage of one in this many queries, for stage 2 to read."""
 SEED = 42
 
 
@@ -50,9 +50,9 @@ class TomeScale:
     """Span corruption, each size of T5."""
     generator_steps: int = 4000
     steps: int = 6000
-    """Of stage 1; a single stage has `steps` and `url_steps` together."""
+    """Updates of stage 1; a single stage has `steps` + `url_steps`."""
     url_steps: int = 3000
-    """Of stage 2."""
+    """Updates of stage 2."""
     batch: int = 64
     learning_rate: float = 1e-3
     candidates: int = 10
@@ -60,7 +60,7 @@ class TomeScale:
     spans: int = 0
     """Random spans of a document that are queries too."""
     documents: int | None = None
-    """Of each set; None for all."""
+    """Documents of each set; None for all."""
     precision: Precision = "auto"
     writer: str = ""
     """Hash of the model that writes queries."""

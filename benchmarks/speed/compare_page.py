@@ -41,7 +41,7 @@ class Pair:
 
     page: float
     slowest: float
-    """Of its engines, alone."""
+    """The slowest of its engines, alone."""
 
     @property
     def ratio(self) -> float:
@@ -79,14 +79,16 @@ def search(searcher: Searcher, column: Column, state: State) -> None:
 @click.command()
 @click.option("--index", required=True, help="The index to search.")
 @click.option("--engines", default="bm25,bm25-sparse,high-idf-first", show_default=True, help="The page's columns.")
-@click.option("--queries", type=click.Path(path_type=Path), required=True, help="jsonl or tsv.")
-@click.option("--limit-queries", type=click.IntRange(min=1), default=100, show_default=True, help="Only the first N.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of requests.")
+@click.option("--queries", type=click.Path(path_type=Path), required=True, help="Queries: jsonl or tsv.")
+@click.option(
+    "--limit-queries", type=click.IntRange(min=1), default=100, show_default=True, help="Only the first N queries."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order of requests.")
 @connection_options
 def main(
     connection: ConnectionSettings, index: str, engines: str, queries: Path, limit_queries: int, seed: int
 ) -> None:
-    """Time the compare page against its slowest engine; the exit status is 1 where the goal is missed."""
+    """Time the compare page against its slowest engine; the exit status is 1 if the goal is missed."""
     searcher = Searcher(connect(settings=connection), (index,))
     columns = tuple(Column(name.strip(), index) for name in engines.split(","))
     drawn, pairs = random.Random(seed), []

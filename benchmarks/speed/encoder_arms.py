@@ -87,9 +87,9 @@ class Files:
     """What `osn encode` does beside encoding."""
 
     weights: float
-    """Of a document."""
+    """Weights of a document, on average."""
     bytes: float
-    """Of a document in a shard."""
+    """Bytes of a document in a shard, on average."""
     read: float
     """Documents/s that one process reads."""
     written: float

@@ -26,7 +26,7 @@ DENSE_BYTES = 4 * 384
 UNMEASURED = "not measured yet"
 
 CEILING = "osn fp32, no head"
-"""Of the recorded result: the network without its sparse head, which no encoder can be faster than."""
+"""The arm of the network without its sparse head; no encoder can be faster."""
 ARMS = {"st32": BASELINE, "st16": BASELINE_BF16, "fp32": FP32, "bf16": BF16, "ceiling": CEILING}
 
 _FIGURE = re.compile(r"(<!--=(?P<name>[^>]+)-->).*?(<!--/-->)", re.DOTALL)

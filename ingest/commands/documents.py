@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from ingest.documents import Documents
 
 _index = click.option("--index", required=True, help="The index, or the alias of one.")
-_sparse = click.option("--sparse", default=None, help="The sparse model that wrote the index, where it is not found.")
-_dense = click.option("--dense", default=None, help="The dense model that wrote the index, likewise.")
-_pq = click.option("--pq", default=None, help="The quantized model that wrote the index, likewise.")
-_trust = click.option("--trust-remote-code", is_flag=True, help="Run code that the sparse model brings along.")
+_sparse = click.option("--sparse", default=None, help="The sparse model of the index, if it is not found.")
+_dense = click.option("--dense", default=None, help="The dense model of the index, if it is not found.")
+_pq = click.option("--pq", default=None, help="The quantized model of the index, if it is not found.")
+_trust = click.option("--trust-remote-code", is_flag=True, help="Run the sparse model's own code. Read it first.")
 
 
 @click.group(cls=HeadedGroup)
@@ -48,7 +48,7 @@ def _open(connection: ConnectionSettings, index: str, **how: Any) -> Documents:
 @_dense
 @_pq
 @_trust
-@click.option("--json", "as_json", is_flag=True, help="Print what became of them as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result for each document as JSON.")
 @connection_options
 def add(connection: ConnectionSettings, corpus: str, index: str, as_json: bool, **how: Any) -> None:
     """Add the documents of CORPUS (a file as for `osn ingest`, or - for lines of JSON); replace those that are there.
@@ -94,7 +94,13 @@ def get(connection: ConnectionSettings, id: str, index: str) -> None:
 @documents.command()
 @click.argument("id")
 @_index
-@click.option("--set", "changes", multiple=True, metavar="FIELD=VALUE", help="A string; JSON with FIELD:=VALUE.")
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Set a field to a string; FIELD:=VALUE sets it to JSON.",
+)
 @click.option("--remove", multiple=True, metavar="FIELD", help="Remove a field.")
 @_sparse
 @_dense
@@ -119,7 +125,7 @@ def update(
 @documents.command()
 @click.argument("ids", nargs=-1)
 @click.option(
-    "--ids", "file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A file, an id a line."
+    "--ids", "file", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A file with an id a line."
 )
 @_index
 @connection_options

@@ -25,21 +25,21 @@ from opensearch_neural.commands.renamed import output_option
     "--faiss",
     default=None,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write faiss's index of --pq's codes there, and the ids by position into FILE.ids.json.",
+    help="Write a faiss index of --pq's codes to FILE, and the ids by position to FILE.ids.json.",
 )
 @click.option(
     "--faiss-candidates",
     type=click.IntRange(min=1),
     default=None,
     metavar="N",
-    help="It scores N codes for each document asked for, found by a scan: not exact, M more bytes.  [default: all]",
+    help="Score only N candidates for each hit, found by a fast scan: approximate; M more bytes a document.  [default: all]",
 )
 @click.option(
     "--shard-docs",
     type=click.IntRange(min=1),
     default=SHARD_RECORDS,
     show_default=True,
-    help="Documents in a file of vectors.",
+    help="Documents in each file of vectors.",
 )
 @click.option(
     "--ray",
@@ -48,12 +48,17 @@ from opensearch_neural.commands.renamed import output_option
     flag_value="local",
     default=None,
     metavar="[ADDRESS]",
-    help="Encode on a Ray cluster (HOST:PORT, or auto); without an address, on one started on this machine.",
+    help="Encode on a Ray cluster (HOST:PORT, or auto); without an address, start one on this machine.",
 )
-@click.option("--ray-workers", type=click.IntRange(min=1), default=None, help="[default: all that the cluster takes]")
-@click.option("--ray-cpus", type=click.IntRange(min=1), default=1, show_default=True, help="Of each worker.")
 @click.option(
-    "--ray-gpus", type=click.FloatRange(min=0), default=None, help="Of each worker.  [default: 1 where there are any]"
+    "--ray-workers",
+    type=click.IntRange(min=1),
+    default=None,
+    help="Workers.  [default: as many as the cluster has room for]",
+)
+@click.option("--ray-cpus", type=click.IntRange(min=1), default=1, show_default=True, help="CPUs of each worker.")
+@click.option(
+    "--ray-gpus", type=click.FloatRange(min=0), default=None, help="GPUs of each worker.  [default: 1 if there are any]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def encode(
@@ -69,11 +74,11 @@ def encode(
     ray_gpus: float | None,
     as_json: bool,
 ) -> None:
-    """Encode a corpus into files that `osn ingest --vectors` writes without loading a model.
+    """Encode a corpus into files, which `osn ingest --vectors` indexes without loading a model.
 
     CORPUS is a BEIR folder, jsonl(.gz/.zst), parquet, csv, tsv, hf:NAME, or - (standard input).
 
-    Interrupted or killed, the same command again encodes only what is missing.
+    If it is interrupted or killed, run the same command again to encode only what is missing.
 
     \b
     osn encode docs.jsonl.gz --output vectors --dense sentence-transformers/all-MiniLM-L6-v2

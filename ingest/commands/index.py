@@ -1,4 +1,4 @@
-"""`osn index`: look into an index, plan a larger one, go back to the one before."""
+"""`osn index`: inspect an index, plan a larger one, roll back to an earlier build."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=HeadedGroup)
 def index() -> None:
-    """Look into an index that `osn ingest` wrote, plan a larger one, go back to the one before.
+    """Inspect an index that `osn ingest` wrote, plan a larger one, roll back to an earlier build.
 
     \b
     osn index inspect docs
@@ -33,12 +33,16 @@ def index() -> None:
 @index.command()
 @click.argument("name")
 @click.option(
-    "--sample", type=click.IntRange(0, 10_000), default=2000, show_default=True, help="Documents read for drift."
+    "--sample",
+    type=click.IntRange(0, 10_000),
+    default=2000,
+    show_default=True,
+    help="Documents to sample, to see whether the IDF table still fits.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 @connection_options
 def inspect(connection: ConnectionSettings, name: str, sample: int, as_json: bool) -> None:
-    """Models and their hashes, counts, sizes by part, and whether the idf table still fits the documents."""
+    """Show the models with their hashes, counts, sizes by part, and whether the IDF table still fits the documents."""
     from ingest.inspection import inspect_index
     from ingest.versions.builds import versions
 
@@ -87,12 +91,16 @@ def inspect(connection: ConnectionSettings, name: str, sample: int, as_json: boo
 
 @index.command()
 @click.argument("name")
-@click.option("--docs", type=click.IntRange(min=1), required=True, help="How many documents (or passages) are planned.")
-@click.option("--replicas", type=click.IntRange(min=0), default=None, help="[default: as the index has]")
+@click.option(
+    "--docs", type=click.IntRange(min=1), required=True, help="Number of documents (or passages) to plan for."
+)
+@click.option(
+    "--replicas", type=click.IntRange(min=0), default=None, help="Replicas to plan for.  [default: as in the index]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 @connection_options
 def plan(connection: ConnectionSettings, name: str, docs: int, replicas: int | None, as_json: bool) -> None:
-    """Bytes, memory and shards to expect for more documents, from an index NAME of some of them.
+    """Estimate bytes, memory and shards for more documents, from the smaller index NAME.
 
     \b
     osn ingest docs.jsonl.gz --index sample --limit 10000 --merge
@@ -120,10 +128,10 @@ def plan(connection: ConnectionSettings, name: str, docs: int, replicas: int | N
 
 @index.command()
 @click.argument("alias")
-@click.option("--to", default=None, metavar="INDEX", help="Go to this build.  [default: the one before]")
+@click.option("--to", default=None, metavar="INDEX", help="The build to go back to.  [default: the previous one]")
 @connection_options
 def rollback(connection: ConnectionSettings, alias: str, to: str | None) -> None:
-    """Have an alias name the build that it named before, at once for all searches."""
+    """Move an alias back to the previous build, at once for all searches."""
     from ingest.versions.builds import rollback as back
 
     now, before = back(connect(settings=connection), alias, to)
@@ -140,7 +148,7 @@ def rollback(connection: ConnectionSettings, alias: str, to: str | None) -> None
     type=click.IntRange(min=0),
     default=1,
     show_default=True,
-    help="Builds kept beside the one in use.",
+    help="Builds to keep beside the one in use.",
 )
 @connection_options
 def prune(connection: ConnectionSettings, alias: str, keep: int) -> None:
@@ -155,7 +163,7 @@ def prune(connection: ConnectionSettings, alias: str, keep: int) -> None:
 @click.argument("name")
 @connection_options
 def finish(connection: ConnectionSettings, name: str) -> None:
-    """Take an index whose writing was interrupted as it is: it is searched and refreshed as any other."""
+    """Finish an interrupted index as it is, so that it is searched and refreshed like any other."""
     from ingest.versions.unfinished import finish as take
 
     print(f"{take(connect(settings=connection), name)} is complete")
@@ -165,14 +173,14 @@ def finish(connection: ConnectionSettings, name: str) -> None:
 @click.argument("name")
 @connection_options
 def abort(connection: ConnectionSettings, name: str) -> None:
-    """Delete an index whose writing was interrupted, or a build that never served. NAME: it, or the alias of its build."""
+    """Delete an interrupted index, or a build that never served. NAME: the index, or the alias of the build."""
     from ingest.versions.unfinished import abort as delete
 
     print(f"{delete(connect(settings=connection), name)} deleted")
 
 
 def _counted(client: OpenSearch, index: str) -> str:
-    """An index's number of documents, for people."""
+    """The number of documents of an index, in words."""
     from opensearchpy.exceptions import TransportError
 
     try:

@@ -27,23 +27,29 @@ if TYPE_CHECKING:
 @click.command(cls=Headed, first="index alias sparse dense passages text-field title-field limit restart json")
 @corpus_options(required=False)
 @click.option(
-    "--vectors", type=click.Path(path_type=Path), default=None, help="What `osn encode` wrote, instead of models."
+    "--vectors",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="A folder of vectors that `osn encode` wrote, in place of models.",
 )
 @click.option("--index", default="", help="The index to write.")
 @click.option(
     "--alias",
     default=None,
-    help="Build a new index beside the one that serves under this alias, and swap when verified.",
+    help="Build a new index, and move this alias to it once it is verified.",
 )
 @gate_options
 @model_options
 @click.option(
-    "--dense-from-codes", is_flag=True, help="Dense vectors are reconstructed from --pq's codes: no dense model."
+    "--dense-from-codes", is_flag=True, help="Reconstruct dense vectors from --pq's codes, without a dense model."
 )
 @new_index_options
 @writing_options
 @click.option(
-    "--dead-letters", type=click.Path(path_type=Path), default=None, help="[default: INDEX.dead-letters.jsonl]"
+    "--dead-letters",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="File for rejected documents.  [default: INDEX.dead-letters.jsonl]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @connection_options
@@ -66,8 +72,8 @@ def ingest(
     CORPUS is a BEIR folder, jsonl(.gz/.zst), parquet, csv, tsv, hf:NAME, opensearch:INDEX (an index of this cluster, with
     its fields), or - (standard input).
 
-    Interrupted or killed, the same command again continues. What could not be taken is kept in the dead-letter file,
-    which is a corpus itself: mend it and ingest it. The exit status is then 3.
+    If it is interrupted or killed, run the same command again to continue. Rejected documents are written to the dead-letter
+    file, and the exit status is 3. That file is a corpus itself: mend it and ingest it.
 
     \b
     osn ingest docs.jsonl.gz --index docs

@@ -194,7 +194,7 @@ def shards_here(
 
 
 def prepare_folder(folder: Path, chosen: ChosenModels) -> None:
-    """What the shards need beside them: the vocabulary, and what encodes queries."""
+    """What the shards need beside them: the vocabulary and the query encoder."""
     from opensearch_neural.models.lexical import LexicalEncoder
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 1 << 30
-"""Of a Ray that is started here. A shard and its vectors are some 12 MB, and three of them are under way for a worker."""
+"""Memory of the object store of a Ray that is started here. A shard with its vectors takes some 12 MB, and each worker has
+three in progress."""
 
 _REMEDY = "is it running, and is this machine part of it (`ray status`)? --ray alone starts Ray here"
 

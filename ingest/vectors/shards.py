@@ -184,7 +184,7 @@ class LoadedShard:
     end: int
     """The number after its last record."""
     digest: str
-    """Of its records."""
+    """The digest of its records."""
     unfit: dict[bytes, str]
     """{digest of a document that could not be encoded: why}"""
     rows: dict[bytes, int]

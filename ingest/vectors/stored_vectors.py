@@ -2,7 +2,7 @@
 
     DIR/
       0f3a….json                     the manifest: which models, which corpus, how many shards
-      0f3a…/model/                   what encodes queries (the whole of a lexical model)
+      0f3a…/model/                   the query encoder (of a lexical model, the whole model)
       0f3a…/vocabulary.json          the tokens of the sparse vectors, by id
       0f3a…/000000000000.safetensors records [0, 4096) of the corpus, in the form of `shards`
       0f3a…/000000004096.safetensors …

@@ -1,4 +1,4 @@
-"""The swap of an alias to the index that was built, and what must hold before it."""
+"""The swap of an alias to a new index, and the checks before it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEAST_SHARE = 0.9
-"""The share of the serving index's documents that the new one must hold."""
+"""The share of the current index's documents that the new one must hold."""
 TOP = 10
 
 
 class SwapRefused(ClusterError):
-    """The index that was built is not fit to serve."""
+    """The new index is not fit to serve."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Gate:
-    """What must hold before an alias names a new index."""
+    """The checks before an alias is moved to a new index."""
 
     allow_shrink: bool = False
-    """Whether the new index may hold fewer than nine tenths of the serving one's documents, or none."""
+    """Whether the new index may hold less than LEAST_SHARE of the current index's documents, or none."""
     require: tuple[Requirement, ...] = ()
     """Queries that must find their document."""
 
@@ -66,7 +66,7 @@ gate_options = options_of(
     click.option(
         "--allow-shrink",
         is_flag=True,
-        help="Swap even if the new index holds none, or fewer than 90 % of the serving one's documents.",
+        help="Swap even if the new index is empty or has fewer than 90 % of the current one's documents.",
     ),
     click.option(
         "--require",
@@ -80,7 +80,7 @@ gate_options = options_of(
 
 @dataclass(frozen=True)
 class Swap:
-    """An index that is to be served under an alias once it is complete."""
+    """An index that gets an alias once it is complete."""
 
     client: OpenSearch
     alias: str
@@ -90,17 +90,16 @@ class Swap:
     def check(self) -> None:
         """Raise SwapRefused if the index is not fit to serve. It must have been refreshed."""
         documents = _documents(self.client, self.index)
-        remedy = f"{self.alias!r} stays as it is; with --allow-shrink the same command goes on"
+        remedy = f"{self.alias!r} stays as it is; add --allow-shrink to swap all the same"
         if not documents and not self.gate.allow_shrink:
             raise SwapRefused(f"the new index {self.index!r} holds no document", remedy)
         serving = serving_index(self.client, self.alias)
         if serving is not None and serving != self.index and not self.gate.allow_shrink:
             if (index_health(self.client, serving) or {}).get("status") == "red":
-                log.warning("the documents of %s, which serves now and is red, are not counted", serving)
+                log.warning("the documents of the current index %s are not counted, because it is red", serving)
             elif documents < LEAST_SHARE * (before := _documents(self.client, serving)):
                 raise SwapRefused(
-                    f"the new index {self.index!r} holds {documents} documents, and {serving!r}, which serves now, "
-                    f"{before}",
+                    f"the new index {self.index!r} holds {documents} documents, the current one, {serving!r}, {before}",
                     remedy,
                 )
         for requirement in self.gate.require:
@@ -115,11 +114,11 @@ class Swap:
             raise SwapRefused(
                 f"{requirement.query!r} does not find {requirement.id!r} among the first {requirement.k} hits in "
                 f"{self.index!r}, but {', '.join(ids[:3]) or 'nothing'}",
-                f"{self.alias!r} stays as it is; leave out the --require if that is right",
+                f"{self.alias!r} stays as it is; leave out this --require if that is all right",
             )
 
     def serve(self) -> str | None:
-        """Have the alias name the index; returns the index that it named before."""
+        """Move the alias to the index; returns the index that had it before."""
         return serve(self.client, self.alias, self.index)
 
 

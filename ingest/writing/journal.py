@@ -54,11 +54,11 @@ class WrittenBatch:
     start: int
     end: int
     digest: str
-    """Of the records' contents."""
+    """The digest of the records' contents."""
     written: int
-    """Documents that OpenSearch acknowledged."""
+    """How many documents OpenSearch acknowledged."""
     letters: int
-    """Records and documents that were set aside."""
+    """How many records and documents were rejected."""
 
 
 def record_digest(record: Document | Rejected) -> bytes:

@@ -1,4 +1,4 @@
-"""`osn doctor`: what this cluster is, what it has of what osn uses, and what is used in place of what it lacks."""
+"""`osn doctor`: which of the features that osn uses a cluster has, and what osn does without the others."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ GIBIBYTE = 2**30
 @dataclass(frozen=True)
 class Feature:
     name: str
-    """As `Capabilities` has it."""
+    """Its name in `Capabilities`."""
     gives: str
-    """What it is good for."""
+    """What it allows."""
     otherwise: str
     """What is done without it."""
 
@@ -48,14 +48,16 @@ FEATURES = (
 @click.command(cls=Headed)
 @connection_options
 @click.option("--json", "as_json", is_flag=True, help="The findings as JSON.")
-@click.option("--no-write", is_flag=True, help="Create no index: only what version and plugins let one expect.")
+@click.option(
+    "--no-write", is_flag=True, help="Do not create a test index; report only what version and plugins suggest."
+)
 @click.option(
     "--try-faiss",
     is_flag=True,
-    help="Also write a vector in a faiss field. A node without the native libraries can END ITS PROCESS over that.",
+    help="Also write a vector to a faiss field. This can CRASH a node without the native libraries.",
 )
 def doctor(connection: ConnectionSettings, as_json: bool, no_write: bool, try_faiss: bool) -> None:
-    """Say what a cluster has of what osn uses, found by trying it on a temporary index.
+    """Show which features a cluster has, by trying them on a temporary index.
 
     Exit status 0 if BM25 and sparse retrieval work, 1 otherwise.
 
@@ -145,7 +147,7 @@ def _verdict(cluster: Capabilities, tried: bool) -> str:
         plugin_free = "" if cluster.neural_sparse else ", without the neural-search plugin"
         return f"usable: BM25 and sparse retrieval work here{plugin_free}"
     if cluster.bm25 is None or cluster.rank_features is None:
-        return "not known to be usable: a user with the right to create osn-probe-* indices can tell"
+        return "not known to be usable: run it as a user who may create osn-probe-* indices"
     return "not usable: osn needs BM25 and rank_features"
 
 

@@ -1,4 +1,4 @@
-"""The options by which commands that search say which models and settings the engines are to use."""
+"""The options of commands that search: the models and settings of the engines."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from opensearch_neural.errors import InputError
 def models_options(command: Command) -> Command:
     """The options that name the models of an index: `sparse`, `dense`, `pq` and `backend`."""
     options = [
-        click.option("--sparse", default=None, help="Sparse model, where it is not found by the index's record."),
-        click.option("--dense", default=None, help="Dense model, likewise."),
-        click.option("--pq", default=None, help="Quantized model, likewise."),
+        click.option("--sparse", default=None, help="Sparse model, if the index's own is not found."),
+        click.option("--dense", default=None, help="Dense model, if the index's own is not found."),
+        click.option("--pq", default=None, help="Quantized model, if the index's own is not found."),
         click.option(
             "--backend",
             type=click.Choice(["torch", "onnx", "onnx-int8"]),
             default="torch",
             show_default=True,
-            help="What encodes dense and quantized queries; onnx needs no torch, but an exported model; int8: faster.",
+            help="Encoder of dense and quantized queries. onnx needs an exported model but no torch; int8 is faster.",
         ),
     ]
     decorated: Any = command
@@ -35,7 +35,7 @@ def models_options(command: Command) -> Command:
 
 
 def engine_options(command: Command) -> Command:
-    """Those, and the options of all engines; the command gets them as `how`, what `open_engines` takes.
+    """Add `models_options` and the options of all engines; the command gets them as `how`, for `open_engines`.
 
     Raises InputError for a value that an engine's option does not take.
     """
@@ -59,7 +59,7 @@ def engine_options(command: Command) -> Command:
 
 
 PREFIX = "engine_"
-"""Before the names of engines' options, so that a command may have options of its own by the same names."""
+"""Prefix of the engines' options, so that a command can have options of its own with the same names."""
 
 
 def _by_name() -> dict[str, list[tuple[str, Option]]]:
@@ -72,7 +72,7 @@ def _by_name() -> dict[str, list[tuple[str, Option]]]:
 
 
 def _help(taken_by: Sequence[tuple[str, Option]]) -> str:
-    """Which engines take the option, and for what; what several say alike is said once."""
+    """Which engines take the option, and for what; engines with the same text are listed together."""
     engines: dict[tuple[str, str], list[str]] = {}
     for engine, option in taken_by:
         engines.setdefault((option.help, option.default), []).append(engine)

@@ -1,4 +1,4 @@
-"""`osn eval`: engines of one index against judged queries, side by side, with BM25 as the measure of all."""
+"""`osn eval`: engines of one index against judged queries, side by side, compared with BM25."""
 
 from __future__ import annotations
 
@@ -44,20 +44,22 @@ BASELINE = "bm25"
 )
 @click.option("--index", default=None, help="The index to search.")
 @click.option(
-    "--engines", default=None, help=f"Some of {','.join(ENGINES)}.  [default: all that the index has the data for]"
+    "--engines", default=None, help=f"Comma-separated: {','.join(ENGINES)}.  [default: all that the index supports]"
 )
 @click.option(
     "--template",
     "template_files",
     multiple=True,
     metavar="NAME=FILE",
-    help="A query of your own as one more engine: a body in JSON with {{query}} in it, for any index; may be repeated.",
+    help="A query of your own as one more engine: a JSON body with {{query}} in it, for any index. Repeatable.",
 )
-@click.option("--template-index", default=None, help="What templates search.  [default: the --index]")
+@click.option("--template-index", default=None, help="The index that templates search.  [default: the --index]")
 @click.option(
-    "--id-field", default=None, help="Field of the templates' index that judgements name documents by.  [default: _id]"
+    "--id-field", default=None, help="Field of the templates' index with the ids that judgements use.  [default: _id]"
 )
-@click.option("--timed", type=click.IntRange(min=0), default=200, show_default=True, help="Queries to time; 0: none.")
+@click.option(
+    "--timed", type=click.IntRange(min=0), default=200, show_default=True, help="How many queries to time; 0: none."
+)
 @engine_options
 @evaluation_options
 @connection_options
@@ -74,10 +76,10 @@ def evaluate(
 ) -> None:
     """Measure the engines of an index on judged queries, against BM25.
 
-    Measures up to @10 are taken from searches for 10 hits, as a results page asks; deeper ones from searches as deep as
-    they look. Intervals are 95% bootstrap intervals over queries, p-values those of a paired randomization test, corrected
-    by Holm where several engines are compared. Latencies are of single requests for 10 hits, one at a time, seen from this
-    client; encoding is shown apart. `osn eval runs` compares run files, without a cluster.
+    Measures up to @10 come from searches for 10 hits, as on a results page; deeper measures from deeper searches. Intervals
+    are 95% bootstrap intervals over queries. p-values are from a paired randomization test, with Holm's correction if
+    several engines are compared. Latencies are of single requests for 10 hits, one at a time, seen from this client;
+    encoding is shown apart. `osn eval runs` compares run files, without a cluster.
 
     \b
     osn eval --index scifact --data data/scifact
@@ -133,7 +135,7 @@ class Production:
     id_field: str | None
 
     def warn_of_absent(self, client: OpenSearch, judged: JudgedQueries) -> None:
-        """Say how many relevant documents its index lacks. Raises InputError if it holds none of them."""
+        """Warn of relevant documents that the index lacks. Raises InputError if it holds none of them."""
         from opensearch_neural.retrievers.template import absent_count
 
         relevant = sorted({document for of in judged.qrels.values() for document, grade in of.items() if grade > 0})
@@ -141,13 +143,13 @@ class Production:
         if absent == len(relevant):
             raise InputError(
                 f"none of the {absent:,} documents judged relevant is in {self.index!r}",
-                f"judgements name documents like {relevant[0]!r}; --id-field names the field that holds such a name",
+                f"judgements have ids like {relevant[0]!r}; give the field with such ids as --id-field",
             )
         warn_of_absent(absent, len(relevant), self.index)
 
 
 def opened_index(client: OpenSearch, index: str, how: Mapping[str, Any], *, optional: bool) -> Engines | None:
-    """The engines of the index; None, where that is enough, of an index that `osn` did not write, or of several."""
+    """The engines of the index. optional: return None for an index that `osn` did not write, or for an alias of several."""
     from opensearch_neural.errors import ClusterError
 
     try:
@@ -159,7 +161,7 @@ def opened_index(client: OpenSearch, index: str, how: Mapping[str, Any], *, opti
 
 
 def chosen_engines(names: str | None, templates: Collection[str] = ()) -> list[str]:
-    """The engines named on the command line, each once; none for none. Raises InputError for an unknown one."""
+    """The engines named on the command line, each once. Raises InputError for an unknown name."""
     chosen = list(dict.fromkeys(name.strip() for name in (names or "").split(",") if name.strip()))
     for name in chosen:
         if name not in ENGINES and name not in templates:
@@ -200,7 +202,7 @@ def searched(
     own_documents: Collection[str],
     timed: int,
 ) -> tuple[list[EngineResult], CommonOnly | None]:
-    """(what each engine and template did with the queries, what high-IDF-first puts last; None if it is not measured)."""
+    """(the result of each engine and template; the documents that high-IDF-first ranks last, None if it is not measured)."""
     from opensearch_neural.evaluation import engine_comparison
     from opensearch_neural.retrievers.opensearch import OpenSearchRetriever
     from opensearch_neural.retrievers.template import template_retriever
@@ -259,7 +261,7 @@ def certified(
     queries: Mapping[str, str],
     progress: Callable[[int], object],
 ) -> EngineResult:
-    """The result with what is known of its pages, if its engine looks at a part of the documents."""
+    """The result, with which of its pages are proved exact if its engine searches only a part of the documents."""
     from opensearch_neural.evaluation.engine_comparison import certified_queries
 
     if result.engine not in ENGINES:
@@ -270,7 +272,7 @@ def certified(
 
 @contextmanager
 def progress_bar(total: int) -> Iterator[Callable[[int], object]]:
-    """A bar over searches on stderr; yields what to call with the number done."""
+    """A progress bar over searches on stderr; yields a function to call with the number done."""
     from tqdm import tqdm
 
     with tqdm(

@@ -45,7 +45,7 @@ def runs_command(evaluation: Evaluation, files: tuple[Path, ...]) -> None:
             first = next(iter(run), None)
             raise InputError(
                 f"{file} has hits for none of the {len(judged.qrels):,} judged queries",
-                f"it names queries like {first!r}, the judgements {next(iter(judged.qrels))!r}",
+                f"its queries have ids like {first!r}, the judgements {next(iter(judged.qrels))!r}",
             )
         measured = measure(run, judged.qrels, evaluation.names)
         if measured.unjudged:
@@ -70,7 +70,8 @@ def runs_command(evaluation: Evaluation, files: tuple[Path, ...]) -> None:
 
 
 def cut_short(run: Run, measures: Iterable[str]) -> list[str]:
-    """The measures that look deeper than a run goes that was cut: half of its queries or more have as many hits as any."""
+    """The measures with a cut-off beyond the depth of a truncated run. A run counts as truncated if at least half of its
+    queries have the largest number of hits."""
     from opensearch_neural.evaluation.measures import cutoff
 
     depths = [len(hits) for hits in run.values()]
@@ -81,7 +82,7 @@ def cut_short(run: Run, measures: Iterable[str]) -> list[str]:
 
 
 def names_of(files: Sequence[Path]) -> list[str]:
-    """What tables call the runs: the files' names without ending; of files that share one, their paths."""
+    """The names of the runs in tables: the file names without extension, or the paths of files that share a name."""
     stems = [file.name.removesuffix(".gz").removesuffix(".trec").removesuffix(".run") for file in files]
     names = [stem if stems.count(stem) == 1 else str(file) for stem, file in zip(stems, files, strict=True)]
     if len(set(names)) < len(names):

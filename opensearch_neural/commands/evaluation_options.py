@@ -1,4 +1,4 @@
-"""What `osn eval` and `osn eval runs` have in common: where judgements come from, and how what was measured is told."""
+"""What `osn eval` and `osn eval runs` share: options for judgements and for output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FILE = click.Path(path_type=Path)
 
 @dataclass
 class Evaluation:
-    """What the options said."""
+    """The values of the options."""
 
     data: Path | None
     split: str
@@ -76,7 +76,7 @@ class Evaluation:
             raise click.UsageError("--qrels needs the queries' texts: --queries FILE")
         if not any(grade > 0 for grades in judged.qrels.values() for grade in grades.values()):
             which = f"the judgements of the split {judged.split!r}" if judged.split else f"{judged.files[-1]}"
-            raise InputError(f"{which} name no relevant document")
+            raise InputError(f"{which} have no relevant document")
         if self.limit_queries is not None:
             queries = dict(islice(judged.queries.items(), self.limit_queries))
             judged = replace(judged, queries=queries, qrels={query: judged.qrels[query] for query in queries})
@@ -89,7 +89,7 @@ class Evaluation:
         return [parse_expectation(text, engines, self.names) for text in self.expect]
 
     def segment_of(self, judged: JudgedQueries) -> dict[str, str]:
-        """{judged query: its segment}; none without --segments. Raises InputError if the file knows none of them."""
+        """{judged query: its segment}; empty without --segments. Raises InputError if the file has no judged query."""
         from opensearch_neural.evaluation.segments import SEGMENT, by_frequency, read_frequencies, read_query_values
 
         if self.segments is None:
@@ -101,16 +101,18 @@ class Evaluation:
             names = [name.strip() for name in self.segments.split(",") if name.strip()]
             if len(names) < 2 or "/" in self.segments:
                 raise InputError(
-                    f"--segments {self.segments}: neither a file that is there nor names",
-                    "a file of query id and segment, or names like head,torso,tail",
+                    f"--segments {self.segments} is neither a file nor several names",
+                    "give a file of query id and segment, or names such as head,torso,tail",
                 )
             file = self.frequencies or judged.files[0]
             if not self.frequencies and len(judged.files) < 2:
-                raise InputError(f"--segments {self.segments}: how often is each query asked?", "--frequencies FILE")
+                raise InputError(
+                    f"--segments {self.segments} needs the frequency of each query", "give --frequencies FILE"
+                )
             asked = {query: count for query, count in read_frequencies(file).items() if query in judged.qrels}
             known = by_frequency(asked, names)
         if not known:
-            raise InputError(f"{file} says of no judged query what --segments needs")
+            raise InputError(f"{file} has no segment or frequency for any judged query")
         if missing := len(judged.qrels) - len(known):
             click.echo(f"warning: {missing:,} judged queries are in no segment ({file})", err=True)
         return known
@@ -124,7 +126,7 @@ class Evaluation:
         return [*engine_rows(judged.name, results, baseline=against, seed=self.seed), *segments]
 
     def facts(self, judged: JudgedQueries) -> list[Data]:
-        """Names and hashes of what was read: of a folder its corpus too, and the files that segments come from."""
+        """Names and hashes of the files that were read: judgements, the corpus of a folder, segments."""
         from opensearch_neural.evaluation.results import data_facts
 
         given = [Path(self.segments or ""), *([self.frequencies] if self.frequencies else [])]
@@ -143,7 +145,7 @@ class Evaluation:
         lost: CommonOnly | None = None,
         titles: Callable[[list[str]], Mapping[str, str]] | None = None,
     ) -> None:
-        """Print and write as the options say; exit with 1 where a goal is missed. titles: {id: title} of documents."""
+        """Print and write as the options say; exit with 1 if a goal is missed. titles: {id: title} of documents."""
         from opensearch_neural.evaluation import engine_report
         from opensearch_neural.files import write_text
 
@@ -170,7 +172,7 @@ class Evaluation:
 
 
 def chosen_baseline(name: str | None, engines: Sequence[str], default: str) -> str | None:
-    """The engine that differences are taken to, or None. Raises InputError for one that is not measured."""
+    """The engine to compare with, or None. Raises InputError for an engine that is not measured."""
     if name is not None and name not in engines:
         raise InputError(f"the baseline {name!r} is not among the engines measured ({', '.join(engines)})")
     return name or (default if default in engines else None)
@@ -181,7 +183,7 @@ def title_of(judged: JudgedQueries) -> str:
 
 
 def warn_of(judged: JudgedQueries, names: Sequence[str]) -> None:
-    """Say on stderr which judged queries the numbers leave out, and how fractions are taken."""
+    """Say on stderr which judged queries are left out, and how grades that are fractions are treated."""
     from opensearch_neural.evaluation.measures import has_fractions
 
     without_relevant = sum(1 for grades in judged.qrels.values() if not any(grade > 0 for grade in grades.values()))
@@ -190,40 +192,46 @@ def warn_of(judged: JudgedQueries, names: Sequence[str]) -> None:
     others = [name for name in names if not name.startswith("nDCG")]
     if has_fractions(judged.qrels):
         also = f"; {', '.join(others)} count any grade above 0 as relevant" if others else ""
-        click.echo(f"grades are fractions: nDCG takes them as they are{also}", err=True)
+        click.echo(f"some grades are fractions: nDCG uses them as they are{also}", err=True)
 
 
 def evaluation_options(command: Command) -> Command:
-    """The options of `Evaluation`, which the command gets as `evaluation`; None before a subcommand."""
+    """Add the options of `Evaluation`, which the command gets as `evaluation`; None before a subcommand."""
     options = [
         click.option("--data", type=FILE, default=None, help="A folder in BEIR layout: queries and qrels/SPLIT.tsv."),
-        click.option("--split", default="test", show_default=True, help="Which judgements of --data."),
+        click.option("--split", default="test", show_default=True, help="Split of --data's judgements."),
         click.option(
-            "--queries", type=FILE, default=None, help="Instead of --data: the queries: jsonl, tsv, csv or TREC topics."
+            "--queries", type=FILE, default=None, help="Queries, in place of --data: jsonl, tsv, csv or TREC topics."
         ),
-        click.option("--qrels", type=FILE, default=None, help="Instead of --data: the judgements, TREC's or BEIR's."),
+        click.option("--qrels", type=FILE, default=None, help="Judgements, in place of --data: TREC or BEIR format."),
         click.option(
             "--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N judged queries."
         ),
-        click.option("--measures", default=MEASURES, show_default=True, help="Names of ir-measures."),
+        click.option(
+            "--measures", default=MEASURES, show_default=True, help="Measures, by their names in ir-measures."
+        ),
         click.option("--baseline", default=None, help="The engine to compare with.  [default: bm25, or the first run]"),
         click.option(
-            "--segments", default=None, help="A file of query id and segment, or names, most frequent queries first."
+            "--segments",
+            default=None,
+            help="Measure parts of the queries: a file of query id and segment, or names from most to least frequent.",
         ),
         click.option(
             "--frequencies",
             type=FILE,
             default=None,
-            help="A file of query id and searches, for names of --segments.  [default: `frequency` of the queries]",
+            help="A file of query id and count, if --segments are names.  [default: `frequency` in the queries]",
         ),
-        click.option("--seed", type=int, default=0, show_default=True, help="Of the bootstrap and the randomization."),
+        click.option(
+            "--seed", type=int, default=0, show_default=True, help="Seed of the bootstrap and the randomization test."
+        ),
         click.option(
             "--per-query", is_flag=True, help=f"Show the {SHOWN} largest wins and losses against the baseline."
         ),
         click.option(
             "--expect",
             multiple=True,
-            help="ENGINE:MEASURE=LOW..HIGH: a goal; the exit status is 1 where one is missed.",
+            help="A goal, ENGINE:MEASURE=LOW..HIGH; exit status 1 if it is missed. Repeatable.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print a result file instead of tables."),
         output_option("Write run files and per-query values here."),
@@ -248,8 +256,8 @@ def evaluation_options(command: Command) -> Command:
 
 
 def refuse_options_before(ctx: click.Context) -> None:
-    """Raise UsageError if an option stands before the name of a subcommand, where it would say nothing."""
+    """Raise UsageError for an option before the name of a subcommand, where it would be ignored."""
     for name in ctx.params:
         if ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
             flag = next(each.opts[0] for each in ctx.command.params if each.name == name)
-            raise click.UsageError(f"{flag} belongs behind {ctx.invoked_subcommand!r}, or is none of its options")
+            raise click.UsageError(f"write {flag} after {ctx.invoked_subcommand!r}, if that takes it")

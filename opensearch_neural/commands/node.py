@@ -15,7 +15,9 @@ from opensearch_neural.errors import ClusterError, InputError
 from opensearch_neural.node.clusters import DEFAULT_NAME
 from opensearch_neural.node.parts import PROFILES
 
-NAME = click.option("--name", default=DEFAULT_NAME, show_default=True, help="Which cluster; several can run at once.")
+NAME = click.option(
+    "--name", default=DEFAULT_NAME, show_default=True, help="Name of the cluster; several can run at once."
+)
 
 
 def _say(line: str) -> None:
@@ -33,7 +35,7 @@ def node() -> None:
     osn node stop
     """
     if sys.platform == "win32":
-        raise ClusterError("the local node runs on Linux and macOS", "use docker compose up, or WSL")
+        raise ClusterError("the local node runs on Linux and macOS only", "use docker compose up, or WSL")
 
 
 @node.command()
@@ -47,7 +49,7 @@ def node() -> None:
     "data",
     cls=Renamed,
     type=click.Path(file_okay=False),
-    help="Where the nodes store.  [default: under $OSN_HOME]",
+    help="Folder of the nodes' data.  [default: under $OSN_HOME]",
 )
 @click.option("--heap", help="Java heap of each node.  [default: 1g]")
 @click.option(
@@ -76,7 +78,7 @@ def start(
 ) -> None:
     """Start a cluster, wait until it is healthy, and print its URL.
 
-    The first start fetches the parts with Maven. A cluster that runs already is used as it is; nodes of it that died
+    The first start fetches the parts with Maven. A cluster that is running already is used as it is; nodes that died
     are started again with their data.
 
     \b
@@ -89,7 +91,7 @@ def start(
 
 
 @node.command()
-@click.option("--purge", is_flag=True, help="Remove its data too.")
+@click.option("--purge", is_flag=True, help="Also delete its data.")
 @NAME
 def stop(purge: bool, name: str) -> None:
     """Stop a cluster. Its data stays, unless --purge is given.
@@ -102,10 +104,10 @@ def stop(purge: bool, name: str) -> None:
 
 
 @node.command()
-@click.option("--name", help="One cluster only.")
+@click.option("--name", help="This cluster only.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON list, one object a cluster.")
 def status(name: str | None, as_json: bool) -> None:
-    """Which local clusters there are, where, and how they are.
+    """List the local clusters, with address and health.
 
     \b
     osn node status --json
@@ -127,12 +129,12 @@ def status(name: str | None, as_json: bool) -> None:
 
 
 @node.command()
-@click.option("-f", "--follow", is_flag=True, help="Go on printing what is added.")
-@click.option("--node", "index", type=int, default=1, show_default=True, help="Which node, counted from 1.")
-@click.option("-n", "--lines", type=int, default=100, show_default=True, help="How many lines of what is there.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines.")
+@click.option("--node", "index", type=int, default=1, show_default=True, help="Number of the node, from 1.")
+@click.option("-n", "--lines", type=int, default=100, show_default=True, help="Existing lines to print first.")
 @NAME
 def logs(follow: bool, index: int, lines: int, name: str) -> None:
-    """Print what a node wrote.
+    """Print the log of a node.
 
     \b
     osn node logs -f --node 2

@@ -23,7 +23,7 @@ from opensearch_neural.queries import Body
 @click.argument("query")
 @click.option("--index", required=True, help="The index, or alias, to search.")
 @click.option("--engine", default=None, help=f"One of {', '.join(ENGINES)}.  [default: bm25-sparse; "
-              "bm25 where the index has no sparse vectors]")  # fmt: skip
+              "bm25 if the index has no sparse vectors]")  # fmt: skip
 @click.option(
     "--template",
     metavar="NAME=FILE",
@@ -31,11 +31,13 @@ from opensearch_neural.queries import Body
     help="Search with a query of your own instead: a body in JSON with {{query}} in it, for any index.",
 )
 @click.option("--size", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Hits to show.")
-@click.option("--from", "from_", type=click.IntRange(min=0), default=0, show_default=True, help="Hits to pass over.")
+@click.option("--from", "from_", type=click.IntRange(min=0), default=0, show_default=True, help="Hits to skip.")
 @click.option(
     "--filter", "filters", multiple=True, help="FIELD=VALUE, or an OpenSearch clause as JSON; may be repeated."
 )
-@click.option("--explain", is_flag=True, help="Show what each token adds: query weight × document weight; and codes.")
+@click.option(
+    "--explain", is_flag=True, help="Show what each token adds (query weight × document weight), and the codes."
+)
 @click.option("--highlight/--no-highlight", default=True, show_default=True, help="Mark the query's words.")
 @click.option("--json", "as_json", is_flag=True, help="Print the hits as JSON.")
 @click.option("--body", "body_only", is_flag=True, help="Print the request body instead of sending it.")
@@ -84,18 +86,20 @@ def search(
         return
     show(find(client, asked, explain=explain), name, as_json, from_)
     if explain and not as_json and asked.engine.fused:
-        print(f"(scores of {name} are made after the search and are not explained by the cluster)")
+        print(f"(the cluster does not explain scores of {name}, which are computed after the search)")
 
 
 def refuse_options_of_engines() -> None:
-    """Raise UsageError for an option that says how an engine searches: a query of the user's own stands as it is."""
+    """Raise UsageError for an option of the engines, which a query of the user's own ignores."""
     ctx = click.get_current_context()
     of_engines = {"engine", "filters", "highlight", "sparse", "dense", "pq", "backend"}
     for each in ctx.command.params:
         name = each.name or ""
         given = ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
         if given and (name in of_engines or name.startswith(PREFIX)):
-            raise click.UsageError(f"{each.opts[0]} is about engines; what a template asks stands in its file")
+            raise click.UsageError(
+                f"{each.opts[0]} has no effect with --template: the template file is the whole query"
+            )
 
 
 def print_body(body: Body) -> None:
@@ -103,7 +107,7 @@ def print_body(body: Body) -> None:
 
 
 def show(found: Found, engine: str, as_json: bool, from_: int) -> None:
-    """Print what was found, for people or as JSON; warnings to stderr."""
+    """Print the hits, for people or as JSON; warnings to stderr."""
     warn([*map(str, found.findings), *found.warnings])
     if as_json:
         result = {"engine": engine, "took_ms": found.took, **found.facts, "hits": found.hits}
@@ -118,7 +122,7 @@ def warn(messages: Iterable[str]) -> None:
 
 
 def print_hits(hits: list[dict[str, Any]], engine: str, took: int, from_: int = 0) -> None:
-    """Hits for people: rank, score, title; excerpt with the query's words in bold; a line a token where explained."""
+    """Hits for people: rank, score, title; excerpt with the query's words in bold; a line a token if explained."""
     if not hits:
         print(f"no hits ({engine}, {took} ms)")
         return
@@ -135,7 +139,7 @@ def print_hits(hits: list[dict[str, Any]], engine: str, took: int, from_: int = 
 
 
 def print_shares(tokens: Sequence[Mapping[str, Any]], total: float) -> None:
-    """A line a token; where a score has several sources, under the sum of each."""
+    """A line for each token; if a score has several sources, a group for each source, with its sum."""
     groups = {
         name: members
         for key, name in GROUPS.items()

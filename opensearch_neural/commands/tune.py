@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PLOT_WIDTH, PLOT_HEIGHT = 64, 16
 SHOWN_BELOW = 0.1
-"""How far below the required share the plot reaches."""
+"""The plot shows settings down to this much below the required share."""
 
 
 NOTHING_CHOSEN = {
@@ -36,7 +36,7 @@ NOTHING_CHOSEN = {
     "cascade": "the best cascade may be worse than all tokens on the held-back queries, by {measure}; nothing was stored",
     "bm25-sparse": "no weight is surely better than BM25, nor than the default weight, by {measure}; nothing was stored",
 }
-"""{engine: what is said where no setting is chosen}"""
+"""{engine: the message if no setting is chosen}"""
 
 
 @click.command(cls=Headed, first="index engine data queries keep dry-run json")
@@ -46,17 +46,25 @@ NOTHING_CHOSEN = {
     type=click.Choice(["high-idf-first", "bm25-sparse", "cascade"]),
     default="high-idf-first",
     show_default=True,
-    help="The engine whose settings are sought.",
+    help="The engine to tune.",
 )
 @click.option("--data", type=click.Path(path_type=Path), default=None, help="Judged queries: a folder in BEIR layout.")
-@click.option("--split", default="train", show_default=True, help="Which judgements: none that are reported on later.")
+@click.option(
+    "--split", default="train", show_default=True, help="Split to tune on. Do not report results on the same split."
+)
 @click.option("--queries", type=click.Path(path_type=Path), default=None, help="Queries without judgements.")
 @click.option("--keep", type=click.FloatRange(0, 1), default=0.99, show_default=True, help="Share of quality to keep.")
-@click.option("--most", type=click.IntRange(min=5), default=150, show_default=True, help="Queries of each half.")
-@click.option("--passes", type=click.IntRange(min=1), default=3, show_default=True, help="Of which the fastest counts.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of requests and the bootstrap.")
-@click.option("--dry-run", is_flag=True, help="Do not store the choice.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything that was tried as JSON.")
+@click.option("--most", type=click.IntRange(min=5), default=150, show_default=True, help="Most queries in each half.")
+@click.option(
+    "--passes",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="How often each query is timed; the fastest time counts.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order of requests and the bootstrap.")
+@click.option("--dry-run", is_flag=True, help="Do not store the chosen setting.")
+@click.option("--json", "as_json", is_flag=True, help="Print all settings that were tried as JSON.")
 @click.option(
     "--report",
     type=click.Path(path_type=Path),
@@ -86,12 +94,12 @@ def tune(
 ) -> None:
     """Find the fastest setting of high-IDF-first that keeps a share of the quality of all tokens, and store it.
 
-    With --engine cascade: the weight and window of its quantized stage, the fastest that keep a share of the best found.
-    With --engine bm25-sparse: the weight with the most sure gain over BM25, cross-validated, and the smallest window that
-    keeps a share of it; without --data on known items made of the corpus.
-    The choice is kept in the index, where `osn search`, `osn eval` and `opensearch_neural.engines` find it. Quality is
-    nDCG@10 with --data, else the overlap with the exact result. Half of the queries choose, the other half confirms. The
-    cluster should be otherwise idle.
+    With --engine cascade: the weight and window of its quantized stage, the fastest that keep a share of the best quality.
+    With --engine bm25-sparse: the weight whose gain over BM25 has the highest lower bound, cross-validated, and the smallest
+    window that keeps a share of it; without --data, on known items made from the corpus.
+    The setting is stored in the index, where `osn search`, `osn eval` and `opensearch_neural.engines` find it. Quality is
+    nDCG@10 with --data, else the overlap with the exact result. One half of the queries chooses, the other confirms. The
+    cluster should have no other load.
 
     \b
     osn tune --index docs --data data/docs
@@ -106,15 +114,18 @@ def tune(
 
     of_sum = engine == "bm25-sparse"
     if data is None and engine == "cascade":
-        raise InputError("a cascade is chosen by judgements", "give --data, a folder in BEIR layout")
+        raise InputError("tuning a cascade needs judgements", "give --data, a folder in BEIR layout")
     if queries is not None and (data is not None or of_sum):
         raise InputError(
-            "the queries come from one place", "--data: judged queries; --queries: any, for high-idf-first"
+            "give --data or --queries, not both",
+            "--data: judged queries; --queries: any queries, for high-idf-first alone",
         )
     if queries is None and data is None and not of_sum:
-        raise InputError("high-idf-first is tuned on queries", "--data: judged queries; --queries: any others")
+        raise InputError(
+            "tuning high-idf-first needs queries", "give --data (judged queries) or --queries (any queries)"
+        )
     if report is not None:
-        import_module("opensearch_neural.ui.tune_report")  # a missing extra is told of before hours of work
+        import_module("opensearch_neural.ui.tune_report")  # a missing extra fails now, not after hours of work
     client = connect(settings=connection)
     engines = open_engines(client, index, sparse=sparse, dense=dense, pq=pq, backend=backend)
     if data is not None:
@@ -167,7 +178,7 @@ def tune(
         return
     print(f"{len(tried) - 1} settings on {len(tuning.texts)} queries, by {measure}\n")
     print(plot(tried, chosen, keep))
-    print(f"{'':>9}up: {measure}, as a share of that of {full} (=: to keep); right: time of a query")
+    print(f"{'':>9}up: {measure}, as a share of that of {full} (=: the required share); right: time of a query")
     print(f"{'':>9}A {full}, # chosen, o nothing is both faster and better, · other settings\n")
     print(front_table(tried, chosen, measure, full) + "\n")
     print(told)
@@ -176,7 +187,7 @@ def tune(
 def choice_told(
     tried: Sequence[Tried], chosen: Chosen | None, engine: str, *, full: str, measure: str, keep: float, of: str
 ) -> str:
-    """The choice in words. of: which queries confirmed it: "40 held-back"."""
+    """The chosen setting in words. of: the queries that confirmed it, such as "40 held-back"."""
     if chosen is None:
         return NOTHING_CHOSEN[engine].format(keep=keep, measure=measure)
     interval = f" [{chosen.low:.1%}, {chosen.high:.1%}]" if chosen.low is not None and chosen.high is not None else ""
@@ -188,8 +199,8 @@ def choice_told(
 
 
 def plot(tried: Sequence[Tried], chosen: Chosen | None, keep: float) -> str:
-    """Share of quality kept (up) over time (right): · a setting, o one of the Pareto set, # the choice, = the required
-    share, A all tokens. Settings far below the share lie on the lowest line, so that those around it can be told apart."""
+    """Share of quality kept (up) over time (right): · a setting, o one of the Pareto set, # the chosen one, = the required
+    share, A all tokens. Settings far below the share are drawn on the lowest line, to leave room for those around it."""
     from opensearch_neural.tune import pareto
 
     front = pareto(tried)
@@ -224,7 +235,7 @@ def _mark(each: Tried, front: Sequence[Tried], chosen: Chosen | None) -> str:
 
 
 def front_table(tried: Sequence[Tried], chosen: Chosen | None, measure: str, full: str) -> str:
-    """The Pareto set, and what `full` names: the engine that all are compared with."""
+    """The Pareto set as a table, with the engine `full` that all are compared with."""
     from opensearch_neural.tune import pareto
 
     front = [each for each in pareto(tried) if each.setting is not None]

@@ -23,17 +23,23 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 @click.command(cls=Headed, first="query engines queries grades snapshot port host")
 @click.argument("indexes", metavar="INDEX...", nargs=-1, required=True)
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Where to listen; beyond this machine with a token."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on. If other machines can reach it, a token is printed and required.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=8484, show_default=True, help="Where to listen.")
-@click.option("--query", default="", help="The query that the page begins with.")
 @click.option(
-    "--engines", default=None, help="The engines that it begins with, up to 4.  [default: bm25 and the index's]"
+    "--port", type=click.IntRange(0, 65535), default=8484, show_default=True, help="Port to listen on; 0: any free one."
 )
-@click.option("--queries", type=click.Path(path_type=Path), default=None, help="Queries to walk through: jsonl or tsv.")
-@click.option("--grades", type=click.Path(path_type=Path), default=None, help="Keep the grades that people give here.")
+@click.option("--query", default="", help="The first query.")
+@click.option("--engines", default=None, help="The first engines, up to 4.  [default: bm25 and the index's own]")
+@click.option("--queries", type=click.Path(path_type=Path), default=None, help="Queries to step through: jsonl or tsv.")
+@click.option("--grades", type=click.Path(path_type=Path), default=None, help="The file for grades that people give.")
 @click.option(
-    "--snapshot", type=click.Path(path_type=Path), default=None, help="Write the page of --query here; no server."
+    "--snapshot",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Write the page of --query to this file and start no server.",
 )
 @engine_options
 @connection_options
@@ -51,8 +57,8 @@ def ui(
 ) -> None:
     """Compare engines in a browser: one query, two to four columns, why each hit is where it is.
 
-    The page searches the indexes named here and only reads. It listens on this machine alone; with --host it can be reached
-    from elsewhere by who has the token, which is part of the address that is printed.
+    The page only reads, and only the indexes named here. It listens on this machine alone; with --host, other machines can
+    reach it by a token, which is part of the printed address.
 
     \b
     osn ui docs
@@ -77,7 +83,7 @@ def ui(
     state = State(query=query, columns=columns)
     if snapshot is not None:
         if not query:
-            raise InputError("--snapshot shows the hits of a query", "name one with --query")
+            raise InputError("--snapshot needs a query", "give one with --query")
         write_text(snapshot, compare_page(searcher, state, compared(searcher, state), alone=True))
         click.echo(f"wrote {snapshot}", err=True)
         return
@@ -88,7 +94,7 @@ def ui(
 
 
 def serve(app: Any, host: str, port: int, token: str | None, state: Any) -> None:
-    """Until Ctrl-C; the address is printed when the page answers."""
+    """Serve until Ctrl-C; print the address once the page answers."""
     try:
         import uvicorn
     except ModuleNotFoundError as error:

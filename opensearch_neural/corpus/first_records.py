@@ -14,10 +14,10 @@ from opensearch_neural.errors import InputError
 
 FIRST_RECORDS = 1000
 FIRST_CHARACTERS = 1 << 20
-"""Of their texts and fields together: the first records are held in memory."""
+"""The most characters of the first records together, because they are held in memory."""
 
 REPEATING = 0.9
-"""With fewer different ids than this share of the records, they are taken to be no ids of these records."""
+"""If fewer than this share of the ids differ, the field is not taken to be an id."""
 
 LONG = 100
 """Characters on average of a column that looks like the text."""
@@ -77,7 +77,7 @@ class LookAhead:
 
 
 def _characters(value: Any) -> int:
-    """Of all strings in a value."""
+    """The number of characters of all strings in a value."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, dict):

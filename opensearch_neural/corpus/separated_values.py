@@ -150,7 +150,7 @@ class _LinesOfRows:
         self.file = file
         self.on_reject = on_reject
         self.number = 0
-        """Of the last line that was read."""
+        """The number of the last line that was read."""
         self.unterminated = False
         """Whether that ended with the file."""
         self.of_row: list[str] = []

@@ -38,30 +38,31 @@ CERTIFIED = "certified"
 """The measure that is the share of queries whose page is certainly that of all documents."""
 
 UNJUDGED = "unjudged@10"
-"""The measure that is the share of the first ten hits without a judgement."""
+"""The measure for the share of the first ten hits that have no judgement."""
 
 Advance = Callable[[int], object]
 
 
 @dataclass(frozen=True)
 class EngineResult:
-    """What an engine did with the judged queries."""
+    """The result of an engine on the judged queries."""
 
     engine: str
     measured: Measured
     runs: dict[int, Run]
     """{hits asked for: run}"""
     latency: Latencies | None = None
-    """Of page requests one at a time, encoding left out."""
+    """Time of single requests for a page, without encoding."""
     encode_ms: Latencies | None = None
-    """How long making each of these bodies took; for dense engines mostly the model's time."""
+    """Time to make each request body; for dense engines mostly the model's time."""
     certified: Sequence[bool] | None = None
-    """Of each query, whether its page is certainly that of all documents; None where that can't be proved."""
+    """For each query, whether its page is proved to equal that of a search over all documents. None if the engine has no
+    such proof."""
     unjudged: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """{query: (hits that nobody judged, hits)} of the first ten."""
+    """{query: (unjudged hits, hits)} among the first ten."""
 
     def unjudged_share(self, queries: Collection[str] | None = None) -> float | None:
-        """The share of the first ten hits that nobody judged, of all queries or of some; None where there are no hits."""
+        """The share of unjudged hits among the first ten, of all queries or of some; None if there are no hits."""
         pages = [page for query, page in self.unjudged.items() if queries is None or query in queries]
         hits = sum(of_query for _, of_query in pages)
         return sum(unjudged for unjudged, _ in pages) / hits if hits else None
@@ -74,11 +75,11 @@ class CommonOnly:
     queries: int
     affected_queries: int
     documents: int
-    """On the pages of all queries."""
+    """How many documents the pages of all queries hold."""
     lost: int
-    """Of these, how many hold none of the query's rare tokens."""
+    """How many of these hold none of the query's rare tokens."""
     lost_relevant: int
-    """Of the lost ones, those judged relevant."""
+    """How many of the lost documents are judged relevant."""
 
 
 def sizes_of(measures: Iterable[str]) -> dict[int, list[str]]:
@@ -201,9 +202,10 @@ def common_only(
     *,
     progress: Advance | None = None,
 ) -> CommonOnly:
-    """What of the pages that the full sparse query gave (`full`: a run of 10 hits a query) holds common tokens only.
+    """How many hits of the full sparse query's page hold none of its rare tokens.
 
-    Exact: the cluster is asked which of a page's documents hold one of the rare tokens, with a filter on their ids.
+    full: the run of the full query, 10 hits a query. Exact: for each page, the cluster is asked which of its documents hold
+    a rare token.
     """
     pages = {queries[query]: [document for document, _ in rank(hits)[:PAGE]] for query, hits in full.items()}
 
@@ -234,8 +236,8 @@ def common_only(
 def certified_queries(
     client: OpenSearch, opened: Engines, engine: str, texts: Iterable[str], *, progress: Advance | None = None
 ) -> list[bool] | None:
-    """Of each query, whether its page of 10 is certainly that of all documents (`queries.certified`); None of an engine that
-    knows no such proof."""
+    """For each query, whether its page of 10 is proved to equal that of a search over all documents (`queries.certified`).
+    None for an engine without such a proof."""
     windowed = opened.engine(engine)
     if not isinstance(windowed, Windowed):
         return None

@@ -29,7 +29,7 @@ _ALIASES = {"MRR": "RR", "recall": "R", "Recall": "R", "NDCG": "nDCG", "ndcg": "
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run scored, over the queries that have a relevant document among their judgements."""
+    """The measures of a run, over the queries with a relevant document."""
 
     per_query: dict[str, dict[str, float]]
     """{measure: {query id: value}}"""
@@ -37,11 +37,11 @@ class Measured:
     """{measure: value}"""
     queries: int
     unanswered: int
-    """Of these, queries without any hit; they count as 0."""
+    """How many of these queries have no hit; they count as 0."""
     unjudged: int
-    """Queries of the run without judgements: left out."""
+    """How many queries of the run have no judgements; they are left out."""
     without_relevant: int
-    """Queries of which every judgement is 0 or less, where no engine could score: left out."""
+    """How many judged queries have no grade above 0; they are left out, because no engine could score on them."""
 
 
 def measure(run: Mapping[str, Mapping[str, float]], qrels: Qrels, measures: Iterable[str] = MEASURES) -> Measured:

@@ -92,5 +92,5 @@ def mean_row(name: str, engine: str, measure: str, values: Collection[float], **
 
 
 def only_differences(rows: Iterable[Row]) -> list[Row]:
-    """Of the result of `rows`, what compares with the baseline: for a second comparison of engines that stand there."""
+    """The rows that compare with the baseline: for a second comparison of engines that have rows already."""
     return [row for row in rows if row.kind != "value"]

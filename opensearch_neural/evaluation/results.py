@@ -128,10 +128,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Goal:
-    """What was aimed at, and whether it was reached."""
+    """A goal, and whether it was met."""
 
     goal: str
-    """In the words of whoever asked for it."""
+    """The goal in words."""
     target: str | float
     value: str | float | None
     """None if nothing was measured."""
@@ -178,7 +178,7 @@ class Summary:
         goals: Iterable[Goal] = (),
         machine: Machine | None = None,
     ) -> Summary:
-        """What the command that runs now has measured, by the code and on the machine that it runs by and on."""
+        """The summary of the running command, with its command line, code version and machine filled in."""
         machine = machine_facts() if machine is None else machine
         return cls(command_line(), code_commit(), machine, list(data), list(seeds), rows, list(goals), title)
 

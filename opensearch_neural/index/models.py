@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ModelKind = Literal["sparse", "dense", "quantized"]
 IndexPart = Literal["sparse", "dense", "reconstructed", "quantized"]
-"""What an index can hold of a document beside its text."""
+"""The vectors that an index can hold of a document."""
 
 TO_SEARCH = "search with the model that wrote the index, or ingest again with this one"
 
@@ -37,18 +37,18 @@ TO_SEARCH = "search with the model that wrote the index, or ingest again with th
 class IndexModels:
     """The models of an index.
 
-    record: what wrote the index; None for an index that is not there yet, which takes any model
-    sparse, dense, quantized: directories or hub ids; None: what the record leads to
-    backend: what runs a dense network; "onnx" and "onnx-int8" need no torch, and a model directory that was exported
-    device: of torch; None takes a GPU where there is one
-    dtype: in what precision the network of a sparse model runs
-    threads: of ONNX Runtime; None: one for each core
-    remedy: what to do about a model that did not write the index
-    client: of the cluster, which keeps what encodes sparse queries, for machines without the model's files
-    trust_remote_code: whether code that a sparse model brings along is run
+    record: the record of the index; None for a new index, which takes any model
+    sparse, dense, quantized: directories or hub ids; None: the models of the record
+    backend: runs the dense network; "onnx" and "onnx-int8" need an exported model directory, but no torch
+    device: torch's device; None takes a GPU if there is one
+    dtype: precision of the sparse model's network
+    threads: threads of ONNX Runtime; None: one for each core
+    remedy: the advice of the error message if a model did not write the index
+    client: the cluster, where the query encoder is stored for machines without the model's files
+    trust_remote_code: whether the sparse model's own code may run
 
-    Raises ModelError when a model is named of a kind of which the index holds no vectors. So does each model, and when it is
-    not on this machine, or another than the one that wrote the index.
+    Raises ModelError if a model of a kind is named and the index holds no such vectors. Each property raises it too, and
+    also if the model is not on this machine or is not the one that wrote the index.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class IndexModels:
 
     @cached_property
     def query_encoder(self) -> QueryEncoder:
-        """The tokenizer and the table of the sparse model: of its files, else as the cluster keeps them."""
+        """The tokenizer and the IDF table of the sparse model, from its files or else from the cluster."""
         from opensearch_neural.query_encoder import QueryEncoder
 
         wrote = self.record.sparse if self.record else None
@@ -107,7 +107,7 @@ class IndexModels:
 
     @cached_property
     def dense(self) -> DenseEncoder:
-        """The dense model; of vectors made of codes the encoder of the quantized model."""
+        """The dense model. If vectors are reconstructed from codes, the dense encoder of the quantized model."""
         if self.record is not None and self.record.reconstructed:
             if (named := self.named["dense"]) is not None:
                 self._check("dense", directory.hash_files(directory.locate(named)))
@@ -122,7 +122,7 @@ class IndexModels:
 
     @property
     def reconstructed(self) -> DenseEncoder:
-        """What encodes queries for vectors that were made of codes."""
+        """The query encoder of vectors that are reconstructed from codes."""
         if self.record is None or self.record.reconstructed is None:
             raise ModelError(
                 f"the index {self.index!r} holds no reconstructed vectors", "ingest with --pq MODEL --dense-from-codes"
@@ -139,13 +139,13 @@ class IndexModels:
         return model
 
     def holding(self, **loaded: Any) -> IndexModels:
-        """A copy that takes these for what it would load: holding(quantized=model)."""
+        """A copy that holds these models instead of loading them: holding(quantized=model)."""
         models = copy(self)
         models.__dict__.update(loaded)
         return models
 
     def load_for_queries(self, part: IndexPart) -> None:
-        """Load what encodes queries for a part of the index now."""
+        """Load the query encoder of a part of the index now."""
         _ = self.query_encoder if part == "sparse" else getattr(self, part)
 
     @property
@@ -180,7 +180,7 @@ class IndexModels:
 
 
 def called(encoder: SparseDocumentEncoder, name: str) -> SparseDocumentEncoder:
-    """A model that was made of a corpus, under its name: it is kept under its hash, which nobody would call it."""
+    """A model that was built from a corpus, with a readable name. Its folder is named by its hash."""
     from opensearch_neural.models.lexical import LexicalEncoder
     from opensearch_neural.models.sparse import TorchSparseEncoder
 

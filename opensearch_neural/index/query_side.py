@@ -1,6 +1,6 @@
-"""What searches need of a sparse model, kept on the cluster beside the data: what encodes queries, and the largest weights.
+"""What searches need of a sparse model, stored on the cluster: its query encoder, and the largest weights.
 
-So an application needs no model files. Both lie in the hidden index `osn-query-encoders`, whose documents are stored and not
+So an application needs no model files. Both are stored in the hidden index `osn-query-encoders`, whose documents are never
 searched:
 
     encoder-<hash>          {"name", "bytes", "sha256", "parts": ["encoder-<hash>-<sha256>-0", …]}
@@ -35,11 +35,11 @@ log = logging.getLogger(__name__)
 
 INDEX = "osn-query-encoders"
 LARGEST = "largest_weights"
-"""Where the index's record has the id of the document with its largest weights."""
+"""The entry of an index's record that holds the id of the document with its largest weights."""
 PART_BYTES = 3_000_000
 """4 MB in base64: clusters refuse requests of 100 MB, and proxies smaller ones."""
 MOST_BYTES = 64_000_000
-"""A query side is some hundred kB, of a vocabulary of 250,000 tokens 5 MB."""
+"""A query encoder takes some hundred kB, or 5 MB with a vocabulary of 250,000 tokens."""
 MOST_UNPACKED = 512_000_000
 AT_ONCE = 500
 """Searches in one request."""
@@ -58,7 +58,7 @@ class LargestWeights:
 
 
 def store_encoder(client: OpenSearch, hash: str, name: str, content: bytes) -> None:
-    """Keep what encodes queries under its hash. The document that names the parts comes last, so none is missing."""
+    """Store the query encoder under its hash. The document that names the parts is written last, so no part is missing."""
     _make_index(client)
     digest = hashlib.sha256(content).hexdigest()
     parts = {}
@@ -72,7 +72,7 @@ def store_encoder(client: OpenSearch, hash: str, name: str, content: bytes) -> N
 
 
 def read_encoder(client: OpenSearch, hash: str) -> bytes | None:
-    """What encodes queries, by its hash; None if the cluster does not keep it, or this user may not read it.
+    """The query encoder with this hash; None if the cluster has none, or this user may not read it.
 
     Raises ModelError if it is damaged.
     """
@@ -105,17 +105,17 @@ async def read_encoder_async(client: AsyncOpenSearch, hash: str) -> bytes | None
 
 
 def _warn_unreadable() -> None:
-    log.warning("this user may not read the index %r, where the cluster keeps what encodes queries", INDEX)
+    log.warning("this user may not read the index %r, where query encoders are stored", INDEX)
 
 
 def _part_ids(header: Mapping[str, Any], hash: str) -> list[str]:
     parts, size = header.get("parts"), header.get("bytes")
     if not isinstance(size, int) or not 0 < size <= MOST_BYTES:
-        raise _damaged(header, f"it says that it has {size!r} bytes, and {MOST_BYTES:,} at most are read")
+        raise _damaged(header, f"it claims {size!r} bytes; at most {MOST_BYTES:,} are read")
     if not isinstance(parts, list) or len(parts) != -(-size // PART_BYTES):
-        raise _damaged(header, "its parts do not make so many bytes")
+        raise _damaged(header, "it lists too few or too many parts for its size")
     if not all(isinstance(id, str) and id.startswith(f"encoder-{hash}-") for id in parts):
-        raise _damaged(header, "it names parts of something else")
+        raise _damaged(header, "it lists parts of another encoder")
     return parts
 
 
@@ -126,19 +126,19 @@ def _joined(header: Mapping[str, Any], answer: Mapping[str, Any]) -> bytes:
         raise _damaged(header, f"a part is missing or unreadable: {error}") from None
     content = b"".join(parts)
     if hashlib.sha256(content).hexdigest() != header.get("sha256"):
-        raise _damaged(header, "its parts do not belong together")
+        raise _damaged(header, "the hash of its parts is wrong")
     return content
 
 
 def _damaged(header: Mapping[str, Any], why: str) -> ModelError:
     return ModelError(
-        f"what encodes queries for the model {str(header.get('name'))[:80]!r}, kept in {INDEX!r}, is damaged: {why}",
-        "the index's `osn ingest` command again writes it anew; or name the model with --sparse",
+        f"the query encoder of the model {str(header.get('name'))[:80]!r}, stored in {INDEX!r}, is damaged: {why}",
+        "run the same `osn ingest` again to store it anew, or name the model with --sparse",
     )
 
 
 def store_largest(client: OpenSearch, index: str, uuid: str, weights: Mapping[str, float]) -> str:
-    """Keep the largest weights of an index; returns the id under which they are, for its record."""
+    """Store the largest weights of an index; returns the id of their document, for the index's record."""
     _make_index(client)
     id = f"largest-{uuid}"
     client.index(index=INDEX, id=id, body=_largest_document(index, weights))
@@ -146,9 +146,9 @@ def store_largest(client: OpenSearch, index: str, uuid: str, weights: Mapping[st
 
 
 def read_largest(client: OpenSearch, id: str | None, before: LargestWeights | None = None) -> LargestWeights | None:
-    """The largest weights of the index whose record has this id, as they are now; None where they are not kept.
+    """The current largest weights, by the id in the index's record; None if none are stored.
 
-    before: what was read earlier: it is returned where nothing has changed, and that is a small request
+    before: what an earlier call returned. It is returned again if nothing has changed, which takes a small request.
     """
     from opensearchpy.exceptions import AuthorizationException
 
@@ -175,9 +175,9 @@ def read_largest(client: OpenSearch, id: str | None, before: LargestWeights | No
 
 
 def raise_largest(client: OpenSearch, id: str, weights: Mapping[str, float]) -> None:
-    """Have the weights that are kept be no smaller than these; where none are kept there is nothing to do.
+    """Raise the stored weights to these where these are larger. Does nothing if no weights are stored.
 
-    Raises ClusterError where others change them again and again.
+    Raises ClusterError if others keep changing them at the same time.
     """
     from opensearchpy.exceptions import ConflictError
 
@@ -196,13 +196,11 @@ def raise_largest(client: OpenSearch, id: str, weights: Mapping[str, float]) -> 
             return
         except ConflictError:
             continue
-    raise ClusterError(
-        f"the largest weights of an index were changed by others {CONFLICTS} times in a row", "try again"
-    )
+    raise ClusterError(f"others changed the largest weights of the index {CONFLICTS} times in a row", "try again")
 
 
 def ask_largest(client: OpenSearch, index: str, tokens: Iterable[str]) -> dict[str, float]:
-    """The largest weight of each token, asked of the index: a search a token. Raises ClusterError where one fails."""
+    """The largest weight of each token, by one search a token. Raises ClusterError if a search fails."""
     every, largest = list(tokens), {}
     for start in range(0, len(every), AT_ONCE):
         part = every[start : start + AT_ONCE]
@@ -219,7 +217,7 @@ def ask_largest(client: OpenSearch, index: str, tokens: Iterable[str]) -> dict[s
 
 
 def forget(client: OpenSearch, record: IndexMeta) -> None:
-    """Delete what was kept for an index that was deleted; what encodes queries stays while another index needs it."""
+    """Delete what is stored for a deleted index. A query encoder stays while another index uses it."""
     from opensearchpy.exceptions import AuthorizationException
 
     try:
@@ -242,7 +240,7 @@ def _hashes_in_use(client: OpenSearch) -> set[str]:
 
 
 def unpacked(content: bytes) -> bytes:
-    """What was packed by gzip. Raises ValueError where it is damaged, or too large."""
+    """Unpack gzip. Raises ValueError if the content is damaged or too large."""
     stream = zlib.decompressobj(wbits=31)
     try:
         text = stream.decompress(content, MOST_UNPACKED)
@@ -254,7 +252,7 @@ def unpacked(content: bytes) -> bytes:
 
 
 def packed(value: Any) -> bytes:
-    """A JSON value, packed by gzip: the same bytes for the same value."""
+    """Pack a JSON value by gzip; equal values give equal bytes."""
     stream = zlib.compressobj(wbits=31)
     return stream.compress(json.dumps(value).encode()) + stream.flush()
 

@@ -33,7 +33,7 @@ class SparseMeta:
     name: str
     hash: str
     query_hash: str
-    """Of the tokenizer and the idf table alone: what a query needs."""
+    """Hash of the tokenizer and the IDF table, all that a query needs."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class DenseMeta:
 
     name: str
     hash: str
-    """Of vectors that are reconstructed from codes, that of the quantized model, as is the name."""
+    """Hash of the dense model. If the vectors are reconstructed from codes, name and hash are the quantized model's."""
     dimension: int
     type: DenseType
     normalized: bool

@@ -38,7 +38,7 @@ FILE, INT8_FILE = "model.onnx", "model_int8.onnx"
 MIX = "WeightedLayerPooling"
 """The module that mixes layers: the exported graph has the last one only."""
 LEAST_COSINE = 0.9
-"""Of a token's last hidden state, int8 with float32. MiniLM's pooled vectors agree to 0.99."""
+"""The least cosine between int8's and float32's last hidden state of a token. MiniLM's pooled vectors agree to 0.99."""
 
 
 @dataclass(frozen=True)

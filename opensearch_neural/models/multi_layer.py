@@ -250,7 +250,7 @@ class StackedEncoder:
 
     encoder: MultiLayerEncoder
     vectors: int
-    """Of every document. One of fewer tokens has its first vector once more in the place of those that it lacks."""
+    """How many vectors every document has. A document with fewer tokens repeats its first vector."""
 
     @property
     def info(self) -> ModelInfo:
@@ -332,7 +332,7 @@ def read_selection(folder: Path) -> tuple[Selection, tuple[float, ...] | None]:
 def load_multi_layer(
     name_or_path: str | Path, *, device: str | None = None, backend: Backend = "torch", threads: int | None = None
 ) -> MultiLayerEncoder:
-    """The multi-vector model of a directory that `osn train mlr` wrote. backend, threads: what encodes queries, as in
+    """The multi-vector model of a directory that `osn train mlr` wrote. backend, threads: how queries are encoded, as in
     `load_dense`; documents are encoded by torch. Raises ModelError where the directory holds another kind of model.
     """
     files = directory.ONNX_FILES if backend != "torch" else directory.DOCUMENT_FILES

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 PruneType = Literal["top_k", "max_ratio", "alpha_mass", "abs_value"]
 FILE = "pruning.json"
-"""In a model directory: {"type", "value"} of the pruning that is a part of the model."""
+"""The file of a model directory with the model's own pruning: {"type", "value"}."""
 _LITTLE_LESS = 1 - 1e-9
-"""Of a mass, so that the rounding of a sum never adds a term."""
+"""A factor for the wanted mass, so that rounding of the sum never adds a term."""
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ class QuantizedRetriever(FaissRetriever):
         *,
         name: str = "pq",
     ) -> QuantizedRetriever:
-        """Of what `osn encode --faiss FILE` wrote. Raises InputError where it cannot be read, ModelError where its codes are
+        """Read the files of `osn encode --faiss FILE`. Raises InputError if they cannot be read, ModelError if the codes are
         another model's."""
         faiss = import_faiss("searching faiss's index")
         try:

@@ -269,10 +269,10 @@ class AccessGuard:
 
 
 def same(text: str, token: str) -> bool:
-    """Whether they are the same, in a time that tells nothing of where they differ."""
+    """Whether both are equal; the time taken does not depend on where they differ."""
     return secrets.compare_digest(text.encode(), token.encode())
 
 
 def host_name(host: str) -> str:
-    """Of "127.0.0.1:8484" and "[::1]:8484" without the port."""
+    """The host of "127.0.0.1:8484" or "[::1]:8484", without the port."""
     return host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0].lower()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 SECONDS = 10
-"""That one search may take."""
+"""The longest time of one search, in seconds."""
 WARMING, REPEATS = 2, 9
 FRESH = 5.0
 """Seconds after which an index's record is read again: an alias may stand for another index by then."""
@@ -124,11 +124,11 @@ class Times:
     """Milliseconds of each repeat."""
 
     encoding: list[float]
-    """Making the body."""
+    """Encoding the query and making the body."""
     answered: list[float]
-    """From sending the request to having read the answer."""
+    """From sending the request until the answer is read."""
     server: list[float]
-    """Of that, what the cluster says that it took; of several requests the last."""
+    """The time on the cluster, as its answer says (`took`). For several requests, the last one's."""
 
 
 def measure_times(searcher: Searcher, columns: Sequence[Column], state: State, *, seed: int = 0) -> list[Times]:

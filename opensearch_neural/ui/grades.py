@@ -126,7 +126,7 @@ class Score:
 
 
 def scores(grades: Grades, runs: Sequence[Run], depth: int) -> list[Score]:
-    """Of each column but the first: nDCG of its page, over the queries with a relevant document that were searched.
+    """The nDCG of each column but the first, compared with the first, over the searched queries with a relevant document.
 
     Raises MissingExtra without the extra [eval].
     """

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from opensearch_neural.evaluation.results import Key, Row, RowKind, Summary
 
 MOST_QUERIES = 400
-"""Whose hits the page holds: those of the largest differences."""
+"""The report holds the hits of this many queries, those with the largest differences."""
 PAGE = 10
 MOST_P = 0.05
-"""Of a difference that a verdict calls shown."""
+"""The largest p-value of a difference that the verdict calls shown."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class QueryHits:
     before: float
     after: float
     pages: list[list[tuple[str, str, float | None]]]
-    """Of both: (id, title, grade), best first."""
+    """The pages of both: (id, title, grade), best first."""
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from opensearch_neural.evaluation.results import Summary
 
 WIDTH, HEIGHT = 640, 160
-"""Of a plot, in its own units."""
+"""The size of a plot, in its own units."""
 LABEL_WIDTH, LABEL_HEIGHT = 240, 15
-"""What a point's label takes, in the same units, about."""
+"""The size of a point's label, in the same units, roughly."""
 
 
 @dataclass(frozen=True)

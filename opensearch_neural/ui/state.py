@@ -23,14 +23,14 @@ LONGEST_BODY = 20_000
 
 
 class Parameters(Protocol):
-    """Of an address, as Starlette reads them."""
+    """The parameters of an address, as Starlette reads them."""
 
     def getlist(self, key: Any, /) -> list[Any]: ...
 
 
 @dataclass(frozen=True)
 class Column:
-    """How one column searches. Texts are as the user wrote them; none: as the index and the engine say."""
+    """How one column searches. Texts are as the user wrote them; empty: the default of the index and the engine."""
 
     engine: str
     index: str = ""
@@ -42,11 +42,11 @@ class Column:
     exact: str = ""
     """ "yes", or nothing."""
     body: str = ""
-    """A search body as JSON, with {{query}} where the query's text is to stand; of the engine "own body"."""
+    """For the engine "own body": a search body as JSON, with {{query}} in place of the query's text."""
 
     @property
     def chosen(self) -> dict[str, tuple[Option, str]]:
-        """{name: (setting of the engine, what the user wrote)}, of those that the user set."""
+        """{name: (setting of the engine, what the user wrote)}, for the settings that the user set."""
         return {
             name: (option, text)
             for name, option in offered(self.engine).items()
@@ -54,7 +54,7 @@ class Column:
         }
 
     def settings(self) -> dict[str, Any]:
-        """Of the engine. Raises InputError for a value that it does not take."""
+        """The settings of the engine. Raises InputError for a value that it does not take."""
         given = {}
         for name, (option, text) in self.chosen.items():
             try:
@@ -88,25 +88,25 @@ def flag(text: str) -> bool:
 
 @dataclass(frozen=True)
 class State:
-    """What the page was asked for."""
+    """What the page shows."""
 
     query: str = ""
     filters: tuple[str, ...] = ()
     size: int = 10
     columns: tuple[Column, ...] = ()
     document: str = ""
-    """Whose absence is to be explained."""
+    """The document whose absence is explained."""
     timed: bool = False
     id: str = ""
-    """Of a query of the file that is walked through."""
+    """The id of a query of the file."""
     who: str = ""
-    """Judges."""
+    """The person who judges."""
     searched: int | None = None
-    """Queries of the file that were searched when the walk through it began: it keeps to the order of that time."""
+    """How many queries of the file were searched when the user began to step through it; the order stays as it was then."""
 
     @classmethod
     def of(cls, asked: Parameters, columns: tuple[Column, ...], indexes: tuple[str, ...]) -> State:
-        """From an address; columns: where it names none. Raises InputError for what the page does not do."""
+        """Parse an address. columns: the default columns. Raises InputError for values that the page does not take."""
 
         def last(name: str, default: str = "") -> str:
             return [default, *asked.getlist(name)][-1]

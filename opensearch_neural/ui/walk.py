@@ -22,16 +22,16 @@ KEPT = 4
 
 @dataclass
 class Sorting:
-    """All queries searched by all columns, in a thread of its own; what is there can be asked for meanwhile."""
+    """Searches all queries by all columns in a thread; partial results can be read meanwhile."""
 
     searcher: Searcher
     queries: Mapping[str, str]
     state: State
     error: str = ""
     runs: list[Run] = field(default_factory=list)
-    """Of each column, as far as it has come."""
+    """The run of each column so far."""
     order: list[tuple[str, float]] = field(default_factory=list)
-    """(query, disagreement) of those that were searched, the largest first."""
+    """(query, disagreement) of the searched queries, the largest disagreement first."""
     running: bool = False
     paused: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -108,7 +108,7 @@ class Walk:
     _sorted: dict[State, Sorting] = field(default_factory=dict)
 
     def sorting(self, searcher: Searcher, state: State) -> Sorting:
-        """Of the state's columns and filters; started by who asks first."""
+        """The sorting for the state's columns and filters; the first call starts it."""
         key = State(filters=state.filters, size=state.size, columns=state.columns)
         if key not in self._sorted:
             while len(self._sorted) >= KEPT:

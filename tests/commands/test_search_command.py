@@ -294,9 +294,9 @@ def test_hits_that_a_query_of_ones_own_sorts_have_no_score(articles: tuple[str, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--engine", "bm25"], "--engine is about engines"),
-        (["--filter", "views=1"], "--filter is about engines"),
-        (["--rare", "count:3"], "--rare is about engines"),
+        (["--engine", "bm25"], "--engine has no effect with --template"),
+        (["--filter", "views=1"], "--filter has no effect with --template"),
+        (["--rare", "count:3"], "--rare has no effect with --template"),
         (["--template", "bm25=x.json"], "'bm25' is an engine already"),
         (["--template", "production.json"], "expected NAME=FILE"),
         (["--template", "production=absent.json"], "the template absent.json cannot be read"),

@@ -47,7 +47,7 @@ def test_run_files_are_compared_without_a_cluster(folder: Path) -> None:
     assert rows["judged", "better", "unjudged@10"].value == 0
     assert rows["judged", "better", "detectable MRR@10 - base"].value > 0
     assert "better.trec: 1 queries have no judgement" in result.stderr
-    assert "grades are fractions: nDCG takes them as they are; RR@10 count any grade above 0" in result.stderr
+    assert "some grades are fractions: nDCG uses them as they are; RR@10 count any grade above 0" in result.stderr
     text = runs(folder).stdout
     assert "base found nothing for 1 queries; each counts as 0" in text
     assert "smallest difference that these 4 queries show" in text
@@ -104,8 +104,8 @@ def test_head_torso_and_tail_have_about_as_many_searches_each() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--segments", "head,torso"], "how often is each query asked"),
-        (["--segments", "no-such.tsv"], "neither a file that is there nor names"),
+        (["--segments", "head,torso"], "needs the frequency of each query"),
+        (["--segments", "no-such.tsv"], "is neither a file nor several names"),
         (["--baseline", "bm25"], "baseline 'bm25'"),
         (["--measures", "ERR@10"], "whole grades only"),
     ],
@@ -136,7 +136,7 @@ def test_judgements_come_from_one_place_and_options_stand_behind_the_subcommand(
 
     run, qrels = str(folder / "base.trec"), str(folder / "judged.qrels")
     assert "give the judgements" in refused("runs", run)
-    assert "--seed belongs behind 'runs'" in refused("--seed", "3", "runs", run, "--qrels", qrels)
+    assert "write --seed after 'runs'" in refused("--seed", "3", "runs", run, "--qrels", qrels)
     assert "Missing option '--index'" in refused("--qrels", qrels)
     assert "--queries FILE" in refused("--index", "x", "--qrels", qrels)
 

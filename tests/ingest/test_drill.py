@@ -792,7 +792,7 @@ def test_14_settings_that_an_existing_index_has_for_good_are_refused(
         with pytest.raises(InputError, match=told):
             run(client, replace(settings, **different))
     assert run(client, replace(settings, shards=1, analyzer="english")).documents == 20
-    with pytest.raises(InputError, match="--dense-type byte is about dense vectors"):
+    with pytest.raises(InputError, match="--dense-type byte needs dense vectors"):
         run(client, replace(settings, dense_type="byte"))
     lexical = job(write_jsonl(tmp_path / "l.jsonl", records(20)), f"{index_name}-l")
     run(client, lexical)

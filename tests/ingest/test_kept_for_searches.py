@@ -86,9 +86,9 @@ def test_without_what_the_cluster_keeps_the_models_files_are_asked_for(
     ("change", "message"),
     [
         ({"bytes": 10**12}, "64,000,000 at most"),
-        ({"parts": []}, "do not make so many bytes"),
-        ({"parts": ["encoder-another-0"]}, "names parts of something else"),
-        ({"sha256": "0" * 64}, "do not belong together"),
+        ({"parts": []}, "too few or too many parts"),
+        ({"parts": ["encoder-another-0"]}, "lists parts of another encoder"),
+        ({"sha256": "0" * 64}, "the hash of its parts is wrong"),
     ],
 )
 def test_what_is_damaged_is_named(
@@ -96,7 +96,7 @@ def test_what_is_damaged_is_named(
 ) -> None:
     id, header = encoder_of(client, written)
     client.index(index=INDEX, id=id, body={**header, **change})
-    with pytest.raises(ModelError, match=rf"'lexical', kept in 'osn-query-encoders', is damaged: .*{message}"):
+    with pytest.raises(ModelError, match=rf"'lexical', stored in 'osn-query-encoders', is damaged: .*{message}"):
         QueryEncoder.of_index(client, written)
 
 
@@ -199,5 +199,5 @@ def test_a_large_query_side_lies_in_parts(client: Any, monkeypatch: pytest.Monke
     assert query_side.read_encoder(client, "test-parts") == content
     part = client.get(index=INDEX, id="encoder-test-parts")["_source"]["parts"][1]
     client.index(index=INDEX, id=part, body={"content": base64.b64encode(b"x" * 100).decode()})
-    with pytest.raises(ModelError, match=r"'a model'.* do not belong together"):
+    with pytest.raises(ModelError, match=r"'a model'.* the hash of its parts is wrong"):
         query_side.read_encoder(client, "test-parts")

@@ -64,7 +64,7 @@ def test_other_pruning_than_the_indexs_is_refused(client: Any, index_name: str, 
         run_job(client, job(corpus, f"{index_name}-whole", prune=HEAVY), show_progress=False)
     assert "leave out --prune" in str(error.value.remedy)
     assert snapshot(client, index_name) == before
-    with pytest.raises(InputError, match="about sparse vectors, and none are written"):
+    with pytest.raises(InputError, match="needs sparse vectors, and this ingest writes none"):
         run_job(client, job(corpus, f"{index_name}-none", sparse="none", prune=HEAVY), show_progress=False)
 
 

@@ -102,14 +102,14 @@ def test_an_index_of_another_model_takes_no_lexical_one(
     run_job(client, job(corpus, index_name, sparse=str(splade)), show_progress=False)
     with pytest.raises(ModelError, match="written with the sparse model my-splade, which is no lexical one"):
         run_job(client, job(corpus, index_name, sparse="lexical", tokenizer=None), show_progress=False)
-    with pytest.raises(InputError, match="--tokenizer is about --sparse lexical"):
+    with pytest.raises(InputError, match="--tokenizer applies to --sparse lexical"):
         run_job(client, job(corpus, index_name, sparse=None, tokenizer=str(splade)), show_progress=False)
 
 
 def test_a_corpus_without_text_is_named(client: OpenSearch, index_name: str, tmp_path: Path, splade: Path) -> None:
     corpus = tmp_path / "docs.jsonl"
     corpus.write_text(json.dumps({"_id": "a", "text": "…"}) + "\n")
-    with pytest.raises(InputError, match=r"no table can be made of"):
+    with pytest.raises(InputError, match=r"no IDF table can be made from"):
         run_job(client, job(corpus, index_name, sparse=str(splade)), show_progress=False)
     assert not client.indices.exists(index=index_name)
 

@@ -31,9 +31,9 @@ class DevSet:
 
 
 def dev_set(data: TrainingData, *, queries: int, documents: int, seed: int) -> DevSet:
-    """At most so many questions of `data`, and so many documents: their positives, and others drawn at random.
+    """A dev set of at most `queries` questions and `documents` documents: the positives, and others drawn at random.
 
-    A smaller corpus is easier: dev measures compare states of one training, and with nothing else.
+    A smaller corpus is easier, so dev measures compare states of one training and nothing else.
     """
     texts, qrels = data.query_texts(), data.qrels()
     drawn = random.Random(f"{seed} dev {data.name}")

@@ -1,4 +1,4 @@
-"""The loss of retrieval: which terms, and each from the scores of a batch. Dense and sparse models share it."""
+"""The loss of retrieval, a weighted sum of terms over the scores of a batch, for dense and sparse models."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from trainers.common.own_loss import Targets, apply_loss, load_loss
 
 @dataclass(slots=True)
 class ObjectiveSettings:
-    """The loss: a sum of terms, each with its weight, 0 leaves it out."""
+    """The loss: a sum of terms, each with its weight; 0 leaves a term out."""
 
     info_nce: float = 1.0
-    """contrastive, over all documents of the batch"""
+    """weight of the contrastive term, over all documents of the batch"""
     loss: str | None = None
-    """package:function, a loss of your own in place of the contrastive one, weighted as that; null takes InfoNCE"""
+    """package:function, a loss of your own in place of the contrastive term, with its weight; null is InfoNCE"""
     margin_mse: float = 0.0
-    """distillation over the query's own candidates, from teachers or from scores that stand in the data"""
+    """weight of distillation by margin MSE over the query's candidates, from teachers or from scores in the data"""
     kl: float = 0.0
-    """the same by Kullback-Leibler divergence, at temperature 1"""
+    """weight of distillation by Kullback-Leibler divergence, at temperature 1"""
     temperature: float | None = None
-    """divides scores in the contrastive term; null is 0.05 for normalized vectors and 1 for others"""
+    """divides the scores of the contrastive term; null is 0.05 for normalized vectors and 1 for others"""
     teacher_weights: list[float] | None = None
-    """of the teachers in their order; null weighs them alike"""
+    """weights of the teachers, in their order; null weighs them equally"""
     teacher_scale: float = 10.0
-    """the ensemble's S"""
+    """the scale S of the ensemble's scores"""
     normalize_teachers: bool = True
-    """each teacher's scores of a query from 0 to 1 before they are added"""
+    """scale each teacher's scores of a query to 0 to 1 before they are added"""
 
     def __post_init__(self) -> None:
         if max(self.info_nce, self.margin_mse, self.kl) <= 0 or min(self.info_nce, self.margin_mse, self.kl) < 0:
@@ -49,12 +49,12 @@ class ObjectiveSettings:
 
 @dataclass
 class TeacherScores:
-    """What the teachers say together of each query's candidates."""
+    """The teachers' scores of each query's candidates, added."""
 
     scores: Tensor
-    """(queries, candidates) float32, 0 where they say nothing"""
+    """(queries, candidates) float32, 0 if unknown"""
     known: Tensor
-    """(queries, candidates) bool, where all of them say something"""
+    """(queries, candidates) bool, True if all teachers have a score"""
 
 
 def contrast(

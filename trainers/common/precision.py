@@ -1,4 +1,4 @@
-"""In which numbers a network computes while it trains or writes: float32, or bfloat16, or what the hardware is faster in."""
+"""The number format of a network in training and encoding: float32, bfloat16, or the faster one of the hardware."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def faster_in_bfloat16(device: str | torch.device | None = None) -> bool:
 
 
 def _vendor() -> str:
-    """Of the processor, as Linux names it; empty elsewhere."""
+    """The vendor of the processor, as Linux names it; empty on other systems."""
     facts = Path("/proc/cpuinfo")
     lines = facts.read_text(encoding="utf-8").splitlines() if facts.exists() else []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id")), "")
 
 
 def computed_in(precision: Precision, device: str | torch.device | None = None) -> Computed:
-    """What `precision` means on a device; warns of bfloat16 where the device has no units for it."""
+    """The number format for `precision` on a device; warns of bfloat16 if the device has no units for it."""
     if precision == "float32":
         return "float32"
     fast = faster_in_bfloat16(device)

@@ -1,4 +1,4 @@
-"""What a query of a batch is compared with: its positive, hard negatives, and the other documents of the batch."""
+"""The candidates of a query in a batch: its positive, hard negatives, and the other documents of the batch."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from trainers.data.texts import normalised
 
 @dataclass(slots=True)
 class CandidateSettings:
-    """What a query is compared with beside its positive."""
+    """The documents that a query is compared with, in addition to its positive."""
 
     negatives: int = 0
-    """hard ones, drawn at each visit, filled up at random where there are fewer"""
+    """hard negatives of a query, drawn at each visit; random documents if there are too few"""
     depth: int = 200
-    """of how many of the hardest they are drawn"""
+    """they are drawn from this many of the hardest"""
     mine: Literal["bm25"] | None = None
-    """where they come from when the data has none"""
+    """what mines negatives if the data has none; null: nothing"""
 
     def __post_init__(self) -> None:
         if self.negatives < 0 or self.depth < 1:
@@ -34,7 +34,7 @@ class CandidateSettings:
 
 
 class Drawn(NamedTuple):
-    """What one example became at one visit: rows in the stores of its set."""
+    """One example as drawn at one visit: rows in the stores of its set."""
 
     at: int  # which set
     example: int
@@ -144,7 +144,7 @@ class KnownPositives:
             self._same_query.setdefault(key, []).append(row)
 
     def candidates(self, items: Sequence[Drawn], rank: int = 0, world: int = 1) -> Candidates:
-        """Of the batch `items`, for the process `rank` of `world`, which have a share of it each."""
+        """The candidates of the batch `items`, for process `rank` of `world`; each process has an equal share of the batch."""
         share = len(items) // world
         # Each process encodes its documents once; together they are the columns that queries are scored against.
         by_process = [unique_documents(items[process * share : (process + 1) * share]) for process in range(world)]

@@ -23,30 +23,30 @@ Settings = TypeVar("Settings", bound="SetSettings")
 
 @dataclass(slots=True)
 class SetSettings:
-    """A data set: what `load_training` takes."""
+    """A data set, as `load_training` takes it."""
 
     path: Path
     """a BEIR folder, DPR's .json, triples .tsv, or .jsonl"""
     split: str = "train"
-    """which judgements of a BEIR folder"""
+    """the split of a BEIR folder"""
     name: str | None = None
-    """null takes the path's"""
+    """the name of the set; null is the path's"""
     format: str | None = None
-    """null takes what the path says"""
+    """the format of the file; null is by its name"""
     corpus: Path | None = None
-    """the documents of triples by id and of generated queries"""
+    """the documents of triples by id, or of generated queries"""
     queries: Path | None = None
     """the queries of triples by id"""
     negatives: Path | None = None
-    """what `osn data mine` found for these texts"""
+    """a file of hard negatives by `osn data mine`"""
     limit: int | None = None
-    """the first so many examples"""
+    """the first N examples; null takes all"""
     teachers: list[Path] = field(default_factory=list)
     """folders of `osn data teach` for this set, in the order of objective.teacher_weights"""
 
     @property
     def title(self) -> str:
-        """What the set is called: its name, by default the path's."""
+        """The set's name, by default the path's."""
         return self.name or self.path.resolve().name.partition(".")[0]
 
     def first(self: Settings, rows: int) -> Settings:
@@ -54,7 +54,7 @@ class SetSettings:
         return replace(self, limit=min(self.limit or rows, rows))
 
     def load(self, folder: Path | None = None) -> TrainingData:
-        """folder: where what has to be computed for it is kept, if anything has."""
+        """folder: for results that have to be computed for the set."""
         return load_training(
             self.path,
             split=self.split,
@@ -69,10 +69,10 @@ class SetSettings:
 
 @dataclass(slots=True)
 class QuestionSet(SetSettings):
-    """A data set, or a corpus without judgements whose `questions` are made."""
+    """A data set, or a corpus without judgements, for which `questions` are made."""
 
     questions: str | None = None
-    """ "title", "first-sentence", or a query generator (directory or hub id); null where the data has questions"""
+    """ how questions are made: "title", "first-sentence", or a query generator (directory or hub id); null uses the data's own"""
 
     def load(self, folder: Path | None = None) -> TrainingData:
         if self.questions is None:
@@ -83,14 +83,14 @@ class QuestionSet(SetSettings):
 
 @dataclass(slots=True)
 class DevSettings:
-    """What is measured on while a model trains."""
+    """What a training measures on."""
 
     hold_back: float | int | None = None
-    """the share (or number) of each train set's examples that is measured on and not trained on"""
+    """the share (or number) of each train set's examples that is kept for measuring"""
     queries: int = 500
-    """at most so many are encoded at a time"""
+    """the most queries of each dev set"""
     documents: int = 2000
-    """at most so many are encoded at a time"""
+    """the most documents of each dev set"""
 
 
 @dataclass(slots=True)
@@ -98,11 +98,11 @@ class PreparedSets:
     """The data of a run."""
 
     train: list[TrainingData]
-    """without what is held back or unseen"""
+    """the train sets, without what is held back or unseen"""
     dev: list[DevSet]
-    """what is measured on"""
+    """the sets to measure on"""
     held: list[TrainingData]
-    """all questions that the dev sets are drawn from"""
+    """all questions from which the dev sets are drawn"""
 
 
 def load_sets(

@@ -23,12 +23,12 @@ class TeacherEnsemble:
     def __init__(
         self, sets: Sequence[TrainingData], teachers: Sequence[Sequence[Teacher]], objective: ObjectiveSettings
     ) -> None:
-        """teachers: of each set, in the order of objective.teacher_weights; none: the scores in its data."""
+        """teachers: a list for each set, in the order of objective.teacher_weights; empty: use the scores in the data."""
         self.sets, self.objective = list(sets), objective
         self.teachers = [list(of_set) for of_set in teachers] or [[] for _ in sets]
 
     def of_candidates(self, own: Sequence[Drawn]) -> TeacherScores:
-        """Of the queries with their own candidates: (queries, 1 + negatives)."""
+        """Scores of the queries with their own candidates: (queries, 1 + negatives)."""
         data = self.sets[own[0].at]
         documents = data.documents.ids
         ids = [[documents[row] for row in (item.positive, *item.negatives)] for item in own]
@@ -54,9 +54,9 @@ class TeacherEnsemble:
     def of_documents(
         self, own: Sequence[Drawn], documents: DocumentIds, *, excluded: Tensor | None = None
     ) -> TeacherScores:
-        """Of the queries with `documents` (see `Teacher.scores`): (queries, documents).
+        """Scores of the queries with `documents` (see `Teacher.scores`): (queries, documents).
 
-        excluded: (queries, documents) bool, what is no candidate: it takes no part in the normalization either.
+        excluded: (queries, documents) bool, True for pairs that are no candidates; the normalization leaves them out too.
         """
         at = own[0].at
         queries = [self.sets[at].queries.ids[item.query] for item in own]

@@ -1,4 +1,4 @@
-"""Of generated queries those that find their own passage."""
+"""Keeps the generated queries that find their own passage."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from trainers.doc2query.settings import GenerationSettings, Sampling
 from trainers.encoders import backbones
 
 KIND = "doc2query"
-"""Of the model directory of a generator."""
+"""The kind of a generator's model directory."""
 
 
 def generate_queries(
@@ -51,10 +51,10 @@ def generate_queries(
     precision: Precision = "float32",
     chunk: int = CHUNK,
 ) -> bool:
-    """Write generated queries for every document to `output`; False where other shards have still to do their part.
+    """Write generated queries for every document to `output`; False if other shards are not done yet.
 
-    Interrupted, the same call goes on and ends in the same file: each chunk of passages is seeded by its number.
-    Raises InputError where `output` was made by another model, of other documents or with other settings, ModelError for
+    After an interruption the same call continues and gives the same file: each chunk of passages is seeded by its number.
+    Raises InputError if `output` was made by another model, from other documents or with other settings, ModelError for
     a model of `osn train` that is no generator.
     """
     if not 1 <= shard[0] <= shard[1]:
@@ -63,7 +63,7 @@ def generate_queries(
     if (content := directory.read_osn_json(folder)) is not None and content["kind"] != KIND:
         raise ModelError(
             f"{folder} is a {content['kind']} model, which writes no queries",
-            "`osn train doc2query` makes one that does",
+            "train a generator with `osn train doc2query`",
         )
     info = directory.model_info(folder, name=model, kind=KIND)
     computed = computed_in(precision, device)
@@ -101,7 +101,7 @@ def generate_queries(
 
 
 def generation_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the options of a generator, which it gets as `generation`."""
+    """Add the options of a generator to a command, which gets them as `generation`."""
 
     @functools.wraps(command)
     def gathered(**options: Any) -> None:
@@ -111,17 +111,25 @@ def generation_options(command: Callable[..., None]) -> Callable[..., None]:
     options = (
         click.option("--model", required=True, help="A sequence-to-sequence model: directory or hub id."),
         click.option("--candidates", default=5, show_default=True, help="Queries for each passage."),
-        click.option("--top-k", default=25, show_default=True, help="Only the k likeliest tokens are drawn from."),
-        click.option("--top-p", default=0.95, show_default=True, help="Of these, the likeliest that have this mass."),
-        click.option("--temperature", default=1.0, show_default=True, help="Divides the scores before both."),
-        click.option("--copying", type=float, help="Weight of the passage's own words.  [default: as fitted, or 0]"),
-        click.option("--query-length", type=int, help="Tokens of a query at most.  [default: as trained, or 64]"),
-        click.option("--passage-length", type=int, help="Tokens read of a passage.  [default: as trained, or 384]"),
-        click.option("--prefix", help="What is put before a passage.  [default: as trained, or nothing]"),
-        click.option("--batch-size", default=32, show_default=True, help="Passages sampled for at once."),
+        click.option("--top-k", default=25, show_default=True, help="Sample from the k likeliest tokens."),
+        click.option(
+            "--top-p", default=0.95, show_default=True, help="Sample from the fewest tokens with this probability."
+        ),
+        click.option("--temperature", default=1.0, show_default=True, help="Sampling temperature."),
+        click.option(
+            "--copying", type=float, help="Extra weight of the passage's own words.  [default: as fitted, or 0]"
+        ),
+        click.option("--query-length", type=int, help="Most tokens of a query.  [default: as trained, or 64]"),
+        click.option("--passage-length", type=int, help="Tokens to read of a passage.  [default: as trained, or 384]"),
+        click.option("--prefix", help="Text before each passage.  [default: as trained, or nothing]"),
+        click.option("--batch-size", default=32, show_default=True, help="Passages in a batch."),
         click.option("--seed", default=42, show_default=True, help="The same seed gives the same queries."),
         click.option(
-            "--precision", type=click.Choice(PRECISIONS), default="float32", show_default=True, help="Of the network."
+            "--precision",
+            type=click.Choice(PRECISIONS),
+            default="float32",
+            show_default=True,
+            help="Precision of the network.",
         ),
     )
     for option in reversed(options):

@@ -1,4 +1,4 @@
-"""What `osn train doc2query` is told, and how a generator is sampled."""
+"""The settings of `osn train doc2query`, and of sampling."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from trainers.common.precision import Precision
 from trainers.common.settings import TrainingSettings
 
 COPYING = "copying"
-"""The measure in osn.json that holds the fitted weight of the passage's words."""
+"""The measure in osn.json with the fitted weight of the passage's words."""
 
 
 @dataclass(slots=True)
 class Doc2QueryConfig:
-    """Everything that `osn train doc2query` can be told."""
+    """The settings of `osn train doc2query`."""
 
     output: Path
     """the model directory"""
     data: list[Path]
     """training data as `load_training` reads it"""
     backbone: str
-    """a T5 or another sequence-to-sequence model, by directory or hub id; a BERT-like encoder is taken twice, to read and
-    to write"""
+    """a T5 or another sequence-to-sequence model, by directory or hub id; a BERT-like encoder is used
+    twice, as encoder and decoder"""
     split: str = "train"
-    """of `data`"""
+    """the split of `data`"""
     unseen: list[Path] = field(default_factory=list)
-    """sets whose questions are left out: a generator that has read test questions writes them"""
+    """sets whose questions are removed: a generator that has read test questions would write them"""
     unseen_split: str = "test"
-    """of `unseen`"""
+    """the split of `unseen`"""
     prefix: str = ""
-    """what is put before every passage, by `osn data generate-queries` again"""
+    """text before every passage, in training and in `osn data generate-queries`"""
     passage_length: int = 384
     """tokens read of a passage, special ones included"""
     query_length: int = 64
     """tokens of a query, special ones included"""
     dev_share: float = 0.02
-    """the part of the pairs, split by document, that measures and does not train"""
+    """the share of the pairs, split by document, that is kept for measuring"""
     copying: bool = True
-    """fit the weight of the passage's words on that part (see copying.py); not in docT5query"""
+    """fit the weight of the passage's words on that share (see copying.py); not in docT5query"""
     training: TrainingSettings = field(
         default_factory=lambda: TrainingSettings(epochs=4, learning_rate=3e-4, batch_size=32, bucket=16)
     )
@@ -52,7 +52,7 @@ class Doc2QueryConfig:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How queries are drawn for a passage. The same settings, seed included, give the same queries."""
+    """How queries are sampled for a passage. The same settings and seed give the same queries."""
 
     candidates: int = 5
     top_k: int = 25
@@ -79,32 +79,32 @@ class GenerationSettings:
     """A generator, and how it is sampled (`query-as-context-pretraining`, section 3.1)."""
 
     model: str | None = None
-    """of `osn train doc2query`, or any sequence-to-sequence directory or hub id"""
+    """a model of `osn train doc2query`, or any sequence-to-sequence directory or hub id"""
     candidates: int = 5
     """queries for each passage"""
     top_k: int = 25
-    """only the k likeliest tokens are drawn from"""
+    """sample from the k likeliest tokens"""
     top_p: float = 0.95
-    """of these, the likeliest that have this mass together"""
+    """sample from the fewest tokens with this probability"""
     temperature: float = 1.0
-    """divides the scores before both"""
+    """sampling temperature"""
     copying: float | None = None
-    """weight of the passage's own words (see copying.py); null is as fitted, or 0"""
+    """extra weight of the passage's own words (see copying.py); null is as fitted, or 0"""
     query_length: int | None = None
-    """tokens of a query at most; null is as trained, or 64"""
+    """the most tokens of a query; null is as trained, or 64"""
     passage_length: int | None = None
     """tokens read of a passage; null is as trained, or 384"""
     prefix: str | None = None
-    """what is put before a passage; null is as trained, or nothing"""
+    """text before each passage; null is as trained, or nothing"""
     batch_size: int = 32
-    """passages sampled for at once"""
+    """passages in a batch"""
     seed: int = 42
     """the same seed gives the same queries"""
     precision: Precision = "float32"
-    """what the network computes in; auto is bfloat16 where the hardware is faster in it"""
+    """the number format of the network; auto is bfloat16 if the hardware is faster with it"""
 
     def sampling(self) -> Sampling:
-        """The settings with what the model was trained with where they leave that open."""
+        """These settings, with those of the model's training for what is null."""
         assert self.model is not None
         info = directory.read_osn_json(directory.locate(self.model)) or {}
         trained, measured = info.get("training", {}), info.get("measures", {})

@@ -48,7 +48,7 @@ Pieces = Literal["wordpiece", "byte-level"]
 
 @dataclass(frozen=True, slots=True)
 class NewBackbone:
-    """A model to be made. Sizes that are None follow from the others as in the architecture's base model."""
+    """A new model. Sizes that are None follow from the others as in the architecture's base model."""
 
     architecture: Literal["bert", "t5"] = "bert"
     layers: int = 4

@@ -45,7 +45,7 @@ class BiEncoder(CachedModel):
 
     @property
     def kind(self) -> str:
-        """Of the model directory that `export` writes."""
+        """The kind of the model directory that `export` writes."""
         return KIND
 
     def tower(self, role: str) -> Encoder:

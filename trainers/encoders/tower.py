@@ -36,24 +36,24 @@ ROLES: tuple[Role, ...] = ("query", "document")
 
 @dataclass(slots=True)
 class EncoderSettings:
-    """What a vector is made of."""
+    """How a text becomes a vector."""
 
     pooling: Pooling | None = None
-    """the first token or the mean of all; null takes what the start says, the mean where it says nothing"""
+    """the first token or the mean of all; null is the start's, or the mean if it has none"""
     normalize: bool | None = None
-    """vectors of length 1; null takes what the start says, none where it says nothing"""
+    """scale vectors to length 1; null is as in the start"""
     tied: bool = True
     """one transformer for queries and documents"""
     query_length: int = 64
-    """tokens at most"""
+    """the most tokens of a query"""
     document_length: int = 256
-    """tokens at most"""
+    """the most tokens of a document"""
     query_prompt: str = ""
-    """put before every query"""
+    """text before every query"""
     document_prompt: str = ""
-    """put before every document"""
+    """text before every document"""
     dropout: float | None = None
-    """in the place of the backbone's own; null keeps that"""
+    """dropout of the network; null keeps the backbone's own"""
 
     def __post_init__(self) -> None:
         if min(self.query_length, self.document_length) < 3:
@@ -68,14 +68,14 @@ class EncoderSettings:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where an encoder starts."""
+    """The start of an encoder."""
 
     folders: dict[Role, Path]
-    """of each tower's transformer"""
+    """{role: folder of the tower's transformer}"""
     pooling: Pooling | None
-    """what its directory says, if anything"""
+    """as its directory says; None if it does not"""
     normalize: bool
-    """what its directory says"""
+    """as its directory says"""
 
     @property
     def tied(self) -> bool:

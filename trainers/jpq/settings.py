@@ -1,4 +1,4 @@
-"""What `osn train jpq` is told."""
+"""The settings of `osn train jpq`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from trainers.data.splits import Apart
 from trainers.data.texts import TextStore
 
 DocumentForm = Literal["quantized", "uncompressed"]
-"""Which vectors stand for documents: those that codes are decoded to, or the document encoder's own."""
+"""The vectors of documents: decoded from their codes, or the document encoder's own."""
 RANKING_DEPTH = 10
-"""Documents of the uncompressed ranking that a relevant one is drawn from."""
+"""A relevant document is drawn from this many best documents of the uncompressed ranking."""
 ALIGNMENT = 100.0
 """The default weight of alignment. It is large because the ranking loss is a sum over some hundred pairs."""
 
 
 @dataclass(slots=True)
 class JpqSet(QuestionSet):
-    """A set whose documents are whole: a question made of a document is not taken out of it."""
+    """A set with whole documents: a question that is made from a document is not removed from it."""
 
     def load(self, folder: Path | None = None) -> TrainingData:
         data = QuestionSet.load(self, folder)
@@ -33,7 +33,7 @@ class JpqSet(QuestionSet):
 
 
 def of_whole_documents(data: TrainingData, corpus: Path) -> TrainingData:
-    """`data` over the corpus's documents as they are: `unlabelled` takes a question out of the document it came from."""
+    """`data` over the whole documents of the corpus: `unlabelled` removes a question from the document it came from."""
     documents = TextStore((document.id, document.contents) for document in read_documents(corpus))
     pairs = [
         (query, documents.row(data.documents.ids[row]))
@@ -45,20 +45,20 @@ def of_whole_documents(data: TrainingData, corpus: Path) -> TrainingData:
 
 @dataclass(slots=True)
 class QuantizerSettings:
-    """How a document becomes M bytes."""
+    """How a document is encoded as M bytes."""
 
     subvectors: int = 48
     """M, the bytes of a document; it divides the dimension D"""
     rotate: bool = True
     """learn OPQ's rotation; false is plain PQ"""
     rotation_iterations: int = 50
-    """of OPQ"""
+    """iterations of OPQ"""
     sample: int = 65_536
-    """vectors that faiss learns from, at most"""
+    """the most vectors for faiss to learn from"""
     train_centroids: bool = True
-    """the scoring centroids learn too; false trains the query encoder alone"""
+    """train the scoring centroids too; false trains only the query encoder"""
     learning_rate: float | None = None
-    """of the centroids; null takes the paper's for D/M coordinates a centroid"""
+    """learning rate of the centroids; null is the paper's for D/M coordinates a centroid"""
 
     def __post_init__(self) -> None:
         if self.subvectors < 1 or self.rotation_iterations < 1 or self.sample < CENTROIDS:
@@ -68,7 +68,7 @@ class QuantizerSettings:
 
     def centroid_learning_rate(self, dimension: int) -> float:
         """The learning rate of the centroids. The paper (section 4.3) gives it for D = 768 and M = 16 and 24, 32, 48 and
-        more; here it goes by D/M."""
+        more; here it depends on D/M."""
         if self.learning_rate is not None:
             return self.learning_rate
         width = dimension // self.subvectors
@@ -85,14 +85,14 @@ class JpqObjective:
     """
 
     labels: Literal["judged", "ranking"] | None = None
-    """what is relevant; null takes a set's judgements if it has any, else the ranking"""
+    """which documents are relevant; null uses judgements if the set has any, else the ranking"""
     documents: DocumentForm = "quantized"
-    """what the loss scores; "uncompressed" trains the query encoder alone (figure 7, "+JPQ Neg")"""
+    """the document vectors of the loss; "uncompressed" trains only the query encoder (figure 7, "+JPQ Neg")"""
     scale: float | None = None
     """factor of the inner products; null is 20 if vectors have length 1, else 1"""
     alignment: float | None = None
-    """weight of 1 - cos(q, the start's vector of the same question), which brings a query encoder that has lost layers
-    back to where the documents are; null is 100 with query_layers, else 0"""
+    """weight of 1 - cos(q, the start's vector of the same question), which keeps a query encoder with fewer layers aligned
+    with the documents; null is 100 with query_layers, else 0"""
 
     def __post_init__(self) -> None:
         if self.alignment is not None and self.alignment < 0:
@@ -103,12 +103,13 @@ class JpqObjective:
 
 @dataclass(slots=True)
 class NegativeSettings:
-    """End-to-end negatives (section 3.4): at each step the best documents, as the model stands, that are not relevant."""
+    """End-to-end negatives (section 3.4): at each step the best documents of the current model that are not
+    relevant."""
 
     depth: int = 200
-    """how many; reciprocal ranks beyond it count as 0"""
+    """how many negatives; reciprocal ranks beyond count as 0"""
     search: DocumentForm = "quantized"
-    """in which documents"""
+    """the document vectors that are searched"""
 
     def __post_init__(self) -> None:
         if self.depth < 1:
@@ -117,20 +118,20 @@ class NegativeSettings:
 
 @dataclass(slots=True)
 class JpqSelection:
-    """Which questions select the state that is kept. They are searched over the whole corpus, in the documents that
-    `negatives.search` names."""
+    """Which questions select the state to keep. They are searched over the whole corpus, with the document vectors of
+    `negatives.search`."""
 
     hold_back: float | int | None = None
-    """the share of train's examples, or the number of each set's, that measures and does not train"""
+    """the share of train's examples, or the number of each set's, that is kept for measuring"""
     apart: Apart = "documents"
-    """what train has not: the held-back "questions" alone, or their "documents" too"""
+    """what is held back from train: the "questions" alone, or their "documents" too"""
     queries: int = 500
-    """of each dev set, at most"""
+    """the most questions of each dev set"""
 
 
 @dataclass(slots=True)
 class JpqConfig:
-    """Everything that `osn train jpq` can be told."""
+    """The settings of `osn train jpq`."""
 
     output: Path
     """the model directory"""
@@ -142,20 +143,20 @@ class JpqConfig:
     objective: JpqObjective = field(default_factory=JpqObjective)
     negatives: NegativeSettings = field(default_factory=NegativeSettings)
     dev: list[JpqSet] = field(default_factory=list)
-    """sets that the state is selected by, beside what is held back"""
+    """sets that select the state to keep, in addition to what is held back"""
     unseen: list[JpqSet] = field(default_factory=list)
-    """sets whose questions are left out of train"""
+    """sets whose questions are removed from train"""
     selection: JpqSelection = field(default_factory=JpqSelection)
     training: TrainingSettings = field(default_factory=lambda: TrainingSettings(learning_rate=5e-6))
     query_length: int | None = None
-    """tokens read of a query; null reads as many as the start"""
+    """tokens read of a query; null is as in the start"""
     query_layers: int | None = None
     """layers of the start that the query encoder keeps, evenly taken from first to last; null keeps all; with 0 a query
-    is the mean of its tokens' embeddings, whatever the start pools by, and no transformer runs for it"""
+    is the mean of its tokens' embeddings, and no transformer runs for it"""
     dropout: float | None = None
-    """of the query encoder; null keeps its own"""
+    """dropout of the query encoder; null keeps its own"""
     cache: Path | None = None
-    """where document vectors, codebooks and rankings lie, which other configurations may share; null is in the output"""
+    """folder for document vectors, codebooks and rankings, which trainings may share; null is within the output"""
     onnx: bool = False
     """write ONNX files too"""
 
@@ -169,7 +170,7 @@ class JpqConfig:
 
     @property
     def folder(self) -> Path:
-        """Of document vectors, codebooks and rankings."""
+        """The folder for document vectors, codebooks and rankings."""
         return self.cache or self.output / FOLDER
 
     @property

@@ -1,4 +1,4 @@
-"""What `osn train mlm` is told."""
+"""The settings of `osn train mlm`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainers.encoders.backbones import NewBackbone
 
 @dataclass(slots=True)
 class MaskedLmConfig:
-    """Everything that `osn train mlm` can be told; `backbone` or `new` must be given."""
+    """The settings of `osn train mlm`; `backbone` or `new` must be given."""
 
     output: Path
     """the model directory"""
@@ -20,15 +20,15 @@ class MaskedLmConfig:
     backbone: str | None = None
     """a directory or hub id to continue with"""
     new: NewBackbone | None = None
-    """a model to be made, with a tokenizer trained on the corpus"""
+    """a new model, with a tokenizer trained on the corpus"""
     max_length: int = 256
     """tokens of a window, special ones included; a longer document is cut into windows"""
     masked: float = 0.15
-    """the share of tokens to be predicted"""
+    """the share of tokens to predict"""
     whole_word: bool = False
-    """the pieces of a word are masked together (BERT-like only)"""
+    """mask all pieces of a word together (BERT-like models only)"""
     dev_share: float = 0.01
-    """the part of the documents that measures and does not train"""
+    """the share of the documents that is kept for measuring"""
     training: TrainingSettings = field(default_factory=lambda: TrainingSettings(learning_rate=1e-4, bucket=16))
 
     def __post_init__(self) -> None:

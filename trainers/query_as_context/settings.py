@@ -1,4 +1,4 @@
-"""What `osn train query-as-context` is told."""
+"""The settings of `osn train query-as-context`."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ Context = Literal["query", "random-passage", "mixed", "none"]
 
 @dataclass(slots=True)
 class CorpusSettings:
-    """Documents, and which of them make an article."""
+    """A corpus, and how its documents form articles."""
 
     path: Path
     """a folder or file that `osn ingest` reads too"""
     name: str | None = None
-    """null is the file's name"""
+    """the name of the corpus; null is the file's"""
     article: Literal["title", "url", "document"] = "title"
-    """documents of one "title", or of one "url" up to its #, are an article; a document without either is one by itself, as
-    every "document" is"""
+    """what an article is: the documents with the same "title", or with the same "url" up to #, or each "document". A document
+    without title or URL is an article by itself"""
     queries: Path | None = None
     """a file of `osn data generate-queries` for the passages of this corpus"""
     generator: str | None = None
-    """a model that writes its queries here; null is generation.model"""
+    """a model that writes queries for this corpus; null is generation.model"""
     limit: int | None = None
-    """the first so many documents"""
+    """the first N documents; null takes all"""
 
     @property
     def title(self) -> str:
         return self.name or self.path.resolve().name.partition(".")[0]
 
     def key(self, document: Document) -> str:
-        """Which article a document belongs to."""
+        """The key of the article that a document belongs to."""
         keys = {"title": document.title.strip(), "url": (document.url or "").partition("#")[0], "document": ""}
         return keys[self.article] or f"{self.title}/{document.id}"
 
@@ -50,18 +50,18 @@ class MaskingSettings:
     """The shares of tokens that are masked."""
 
     passage: float | None = None
-    """null is the variant's own: 15% for coCondenser, 30% for CoT-MAE"""
+    """share in passages; null is the variant's own: 15% for coCondenser, 30% for CoT-MAE"""
     context: float | None = None
-    """null is the variant's own: 15% for coCondenser, 45% for CoT-MAE"""
+    """share in contexts; null is the variant's own: 15% for coCondenser, 45% for CoT-MAE"""
     whole_word: bool = True
-    """the pieces of a word are masked together"""
+    """mask all pieces of a word together"""
 
     def __post_init__(self) -> None:
         if any(share is not None and not 0 < share < 1 for share in (self.passage, self.context)):
             raise ValueError(f"passage {self.passage} and context {self.context} are shares between 0 and 1")
 
     def share(self, variant: PretrainingVariant, role: Literal["passage", "context"]) -> float:
-        """The share of a role's tokens that is masked."""
+        """The share of masked tokens in a passage or a context."""
         defaults = {"cocondenser": (0.15, 0.15), "cot-mae": (0.3, 0.45)}[variant]
         told = self.passage if role == "passage" else self.context
         return defaults[role == "context"] if told is None else told
@@ -69,7 +69,7 @@ class MaskingSettings:
 
 @dataclass(slots=True)
 class QueryAsContextConfig:
-    """Everything that `osn train query-as-context` can be told."""
+    """The settings of `osn train query-as-context`."""
 
     output: Path
     """the pre-trained model's directory"""
@@ -78,42 +78,42 @@ class QueryAsContextConfig:
     """a BERT-like directory or hub id"""
     variant: PretrainingVariant = "cocondenser"
     context: Context = "query"
-    """what a passage is paired with; "mixed" is a query or a random passage, each half of the time; "none" leaves the pair
-    out (masked LM, with the Condenser head: Condenser pre-training)"""
+    """what a passage is paired with; "mixed" is a query or a random passage, each half of the time; "none" is masked LM
+    alone (with the Condenser head: Condenser pre-training)"""
     generation: GenerationSettings = field(default_factory=GenerationSettings)
-    """what writes the queries of passages that have none"""
+    """the generator for passages without queries"""
     unseen: list[SetSettings] = field(default_factory=list)
-    """sets (test splits) whose relevant documents, with the articles that these belong to, train nothing"""
+    """sets (test splits) whose relevant documents are left out, with their articles"""
     passage_length: int = 144
-    """in tokens, special ones included"""
+    """tokens of a passage, special ones included"""
     query_length: int = 64
-    """in tokens, special ones included"""
+    """tokens of a query, special ones included"""
     titles: bool = False
-    """passages begin with their document's title"""
+    """begin each passage with its document's title"""
     least_passages: int = 1
-    """articles that have fewer in a corpus are left out"""
+    """articles with fewer passages are left out"""
     candidates: int | None = None
-    """of the queries of a passage the first so many; null takes all"""
+    """the first N queries of each passage; null takes all"""
     masking: MaskingSettings = field(default_factory=MaskingSettings)
     layers: int = 2
-    """of the Condenser head, or of the decoder"""
+    """layers of the Condenser head, or of the decoder"""
     temperature: float = 1.0
     """divides the scores of the contrastive loss"""
     dev_share: float = 0.01
-    """the part of the articles that measures and does not train"""
+    """the share of the articles that is kept for measuring"""
     dev: list[SetSettings] = field(default_factory=list)
-    """sets whose questions are searched for with the model as it stands"""
+    """sets to search with the current model while training"""
     selection: DevSettings = field(default_factory=DevSettings)
     """how much of `dev` is searched"""
     condenser: TrainingSettings | None = None
-    """pre-training with context "none" before, for a backbone that had none"""
+    """an earlier pre-training with context "none", for a backbone without Condenser head"""
     training: TrainingSettings = field(default_factory=lambda: TrainingSettings(learning_rate=1e-4, batch_size=128))
     retriever: DenseConfig | None = None
-    """the fine-tuning afterwards (`osn train dense`), from this checkpoint whatever its `start` says"""
+    """the fine-tuning afterwards (`osn train dense`); its `start` is ignored"""
     test: list[SetSettings] = field(default_factory=list)
-    """sets that the model of every step is measured on, over their whole corpus"""
+    """sets to measure every stage's model on, over their whole corpus"""
     cache: Path | None = None
-    """where passages and queries lie; null is in the output"""
+    """folder for passages and queries; null is within the output"""
 
     def __post_init__(self) -> None:
         if not self.corpora:
@@ -139,7 +139,7 @@ class QueryAsContextConfig:
 
     @property
     def folder(self) -> Path:
-        """Of passages and queries."""
+        """The folder for passages and queries."""
         return self.cache or self.output / FOLDER
 
     @property

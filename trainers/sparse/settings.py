@@ -1,4 +1,4 @@
-"""What `osn train sparse` can be told: data, student, warm-up, loss, regularizer, candidates, stages."""
+"""The settings of `osn train sparse`: data, student, warm-up, loss, regularizer, candidates, stages."""
 
 from __future__ import annotations
 
@@ -23,36 +23,37 @@ LogActivation = Literal["log", "double-log"]
 
 @dataclass(slots=True)
 class StudentSettings:
-    """What documents become, and what weighs a query's tokens."""
+    """How documents are encoded, and how the tokens of a query are weighed."""
 
     activation: LogActivation | None = None
-    """log(1 + ReLU(x)), or log(1 + log(1 + ReLU(x))); null keeps a sparse start's own, and takes log elsewhere"""
+    """log(1 + ReLU(x)), or log(1 + log(1 + ReLU(x))); null keeps the activation of a sparse start, and is log for others"""
     queries: Literal["table", "network"] = "table"
-    """what weighs a query's tokens: the table that `idf` says, or the network, as it does documents' (a SPLADE, to teach)"""
+    """what weighs the tokens of queries: the IDF table (see `idf`), or the network, as for documents (a SPLADE, to teach)"""
     idf: str = "train"
-    """of "train" documents, each set's "own" in training, the "start"'s, "none" (every token 1), or an idf.json"""
+    """which IDF weighs the tokens of queries: "train" (of all train sets), "own" (of each set), "start" (of the start), "none"
+    (1 for each), or an idf.json"""
     idf_rate: float | None = None
-    """train the table, too, at so many learning rates of the rest; null keeps it as `idf` says"""
+    """train the IDF table too, at this many times the learning rate; null does not train it"""
     revive: float = 0.0
-    """the share of the gradient that reaches a silenced term where that would raise it; at 0 silence is for ever"""
+    """the share of the gradient that a term of weight 0 gets if it would raise it; with 0 such a term stays at 0 for ever"""
     head: Literal["full", "sampled"] = "sampled"
-    """sampled computes the queries' columns and `columns` others"""
+    """sampled computes only the tokens of the queries and `columns` others"""
     columns: int = 1024
-    """vocabulary entries drawn beside the queries'"""
+    """vocabulary entries drawn in addition to the tokens of the queries"""
     max_active: int | None = None
-    """a text keeps so many terms, its heaviest, in use, and with head "full" in training; null keeps all"""
+    """the most terms of a text, its heaviest; with head "full" also in training; null keeps all"""
     prune: str | None = None
-    """which terms a document keeps, TYPE:VALUE as for `osn ingest --prune`, in use, and with head "full" in training;
-    null keeps all"""
+    """which terms a document keeps, TYPE:VALUE as for `osn ingest --prune`; with head "full" also in training; null keeps
+    all"""
     document_length: int | None = None
-    """tokens read of a document when the model is used, and on dev; of a query, too, where the network encodes it; null
-    reads as many as the last stage of training"""
+    """tokens that the model reads of a document, in use and on dev, and of a query if the network encodes it; null is as in
+    the last stage of training"""
     query_length: int = 64
-    """tokens read of a query in training; in use the tokenizer's own limit holds for the table"""
+    """tokens read of a query in training; afterwards the tokenizer's own limit holds"""
     dropout: float | None = None
-    """in the place of the backbone's own; null keeps that"""
+    """dropout of the network; null keeps the backbone's own"""
     frozen_layers: int = 0
-    """so many first layers, the embeddings and the output layer's weights stay as they are: cheaper steps"""
+    """the first layers that are not trained, with the embeddings and the output layer: cheaper steps"""
 
     def __post_init__(self) -> None:
         if self.columns < 1 or self.query_length < 3:
@@ -85,20 +86,20 @@ class StudentSettings:
 
 @dataclass(slots=True)
 class WarmUpSettings:
-    """How a backbone without a masked-LM head becomes a student."""
+    """How a backbone without a masked-LM head gets one."""
 
     impact_steps: int = 0
-    """of regression to the BM25 impacts of the tokens that a document holds"""
+    """steps of regression to the BM25 impacts of a document's tokens"""
     impact_learning_rate: float = 1e-4
-    """of the regression"""
+    """learning rate of the regression"""
     batch_size: int = 32
-    """documents a step"""
+    """documents in a step"""
     length: int = 128
-    """tokens of a document"""
+    """tokens read of a document"""
     expansions: float | None = 50
-    """active terms that a document does not hold, on average, before training; null leaves the bias as it is"""
+    """how many terms a document gets that it does not contain, on average, before training; null does not change the bias"""
     weight: float | None = None
-    """the largest expansion's mean weight at the start; null leaves the head's scale as it is"""
+    """the mean weight of a document's largest such term before training; null does not change the scale"""
 
     def __post_init__(self) -> None:
         if self.impact_steps < 0 or min(self.batch_size, self.length) < 1:
@@ -107,18 +108,18 @@ class WarmUpSettings:
 
 @dataclass(slots=True)
 class SparseObjective(ObjectiveSettings):
-    """The terms of `osn train dense`, and who teaches."""
+    """The terms of `osn train dense`, and the teachers."""
 
     temperature: float | None = 1.0
-    """divides scores in the contrastive term"""
+    """divides the scores of the contrastive term"""
     teachers: list[str] = field(default_factory=list)
-    """models that `osn data teach` takes ("lexical" too): each set's scores by them are computed and kept"""
+    """teachers, as for `osn data teach` ("lexical" too); their scores for each set are computed once"""
     all_pairs: bool = False
-    """kl compares all documents of the batch, which siamese teachers can score, not the query's candidates alone"""
+    """kl compares all documents of the batch, not only the query's candidates; the teachers must be siamese"""
     base: Literal["bm25"] | None = None
-    """what the loss adds to the student's scores: BM25 over the words of the set's documents; null adds nothing"""
+    """the score that is added to the student's in the loss: BM25 over the words of the set's documents; null adds nothing"""
     sparse_weight: float = 1.0
-    """of the student's scores beside a base: the loss compares base + sparse_weight · student"""
+    """weight of the student's scores with a base: the loss compares base + sparse_weight · student"""
 
     def __post_init__(self) -> None:
         ObjectiveSettings.__post_init__(self)
@@ -135,17 +136,18 @@ class RegularizationSettings:
     """λ · FLOPS of the learned weights."""
 
     weight: float = 1e-3
-    """λ; it does not carry over between the two kinds of FLOPS"""
+    """λ; the two kinds of FLOPS need different values"""
     query_weight: float | None = None
-    """λ of queries that the network encodes, whose FLOPS are over all of them at once; null is `weight`"""
+    """λ for queries that the network encodes, with FLOPS over all queries at once; null is `weight`"""
     flops: Literal["batch", "slot"] = "batch"
-    """over all documents at once, as in sentence-transformers, or of each candidate slot, summed, as in the paper's code"""
+    """batch: over all documents at once, as in sentence-transformers; slot: summed over the candidate slots, as in the paper's
+    code"""
     least_terms: int | None = None
-    """documents with at most so many active terms cost nothing; null counts all"""
+    """documents with at most this many terms are not regularized; null regularizes all"""
     delay: float = 0.0
-    """the share of the steps with λ 0"""
+    """the share of the steps, at the start, with λ = 0"""
     ramp: float = 1 / 3
-    """the share of the steps over which λ then grows quadratically; until then no state is kept as the best on dev"""
+    """the share of the steps over which λ then grows quadratically; no state is selected before that"""
 
     def __post_init__(self) -> None:
         if self.least_terms is not None and self.least_terms < 1:
@@ -158,7 +160,7 @@ class RegularizationSettings:
 
     @property
     def whole_from(self) -> float:
-        """The share of the steps from which λ has its whole weight: 1 at most."""
+        """The share of the steps after which λ has its full weight, at most 1."""
         return min(1.0, self.delay + self.ramp) if self.weight or self.query_weight else 0.0
 
     def at(self, step: int, steps: int, role: Role = "document") -> float:
@@ -170,16 +172,17 @@ class RegularizationSettings:
 
 @dataclass(slots=True)
 class SparseCandidates:
-    """What a query is compared with beside its positive."""
+    """The documents that a query is compared with, in addition to its positive."""
 
     negatives: int = 1
-    """hard ones, drawn at each visit"""
+    """hard negatives of a query, drawn at each visit"""
     depth: int = 100
-    """of how many of the hardest they are drawn"""
+    """they are drawn from this many of the hardest"""
     mine: str | None = "bm25"
-    """who finds more if there are too few: "bm25", "student" (not pre-trained), a retriever of `osn data mine`, or null"""
+    """what finds more negatives if there are too few: "bm25", "student" (not pre-trained), a retriever of `osn data mine`; null:
+    nothing"""
     consistency: int | None = None
-    """queries without a positive in the miner's top so many are left out"""
+    """leave out queries without a positive among this many of the miner's best; null leaves out none"""
 
     def __post_init__(self) -> None:
         if self.negatives < 0 or self.depth < 1:
@@ -193,7 +196,7 @@ class StageSettings:
     """A stage of training: its data, loss, and length of documents."""
 
     train: list[QuestionSet]
-    """what is trained on; each batch is out of one set"""
+    """training sets; each batch is from one set"""
     objective: SparseObjective = field(default_factory=SparseObjective)
     candidates: SparseCandidates = field(default_factory=SparseCandidates)
     regularization: RegularizationSettings = field(default_factory=RegularizationSettings)
@@ -211,26 +214,26 @@ class StageSettings:
 
 @dataclass(slots=True)
 class SparseConfig(StageSettings):
-    """Everything that `osn train sparse` can be told. What StageSettings has is the last stage, fine-tuning."""
+    """The settings of `osn train sparse`. Those of StageSettings are for the last stage, fine-tuning."""
 
     document_length: int = 256
-    """tokens read of a document: in training, on dev, and when the model is used, unless `student` or `pretraining` says
-    otherwise"""
+    """tokens read of a document in training, on dev and in use, unless `student` or `pretraining` has its own"""
     output: Path = Path("models/sparse")
-    """where the model directory is written"""
+    """the model directory to write"""
     start: str = "sentence-transformers/all-MiniLM-L6-v2"
     """directory or hub id of a backbone or a sparse model"""
     student: StudentSettings = field(default_factory=StudentSettings)
     warm_up: WarmUpSettings = field(default_factory=WarmUpSettings)
     pretraining: StageSettings | None = None
-    """an earlier stage"""
+    """an earlier stage; null has none"""
     dev: list[QuestionSet] = field(default_factory=list)
-    """what is measured on while training"""
+    """sets to measure on while training"""
     unseen: list[QuestionSet] = field(default_factory=list)
-    """sets whose questions are left out of train"""
+    """sets whose questions are removed from train"""
     selection: DevSettings = field(default_factory=DevSettings)
     cache: Path | None = None
-    """made questions, teachers' scores, mined negatives, warm-ups: may be shared; null hides it in the output"""
+    """folder for made questions, teachers' scores, mined negatives and warm-ups, which trainings may share; null is within the
+    output"""
 
     def __post_init__(self) -> None:
         for stage in (self, self.pretraining):

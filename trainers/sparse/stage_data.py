@@ -23,7 +23,7 @@ from trainers.sparse.settings import STUDENT, SparseCandidates, SparseConfig, St
 
 logger = logging.getLogger(__name__)
 LEAST_KNOWN = 0.5
-"""Of the hard negatives that are drawn, the share that a cross-encoder must have scored."""
+"""The least share of the drawn hard negatives that a cross-encoder must have scored."""
 
 
 def mined(config: SparseConfig, sets: Sequence[TrainingData], miner: Path | None = None) -> list[TrainingData]:

@@ -47,11 +47,11 @@ from trainers.sparse.student import KIND, SparseStudent
 from trainers.sparse.warm_up import warmed_up
 
 DRY_RUN_DOCUMENTS = 200
-"""Of each corpus in a dry run, beside those that its questions need."""
+"""Documents of each corpus in a dry run, in addition to those that its questions need."""
 
 
 def train_sparse(config: SparseConfig, *, documents: int | None = None) -> Trained:
-    """The whole schedule: warm-up, the miner where one is asked for, pre-training, fine-tuning.
+    """The whole schedule: warm-up, the miner if the settings name one, pre-training, fine-tuning.
 
     IDF is frozen over the stages: that of the last one's documents. Interrupted at any point, the same call goes on:
     stages that are done are not repeated. documents: of each corpus so many, beside those that its questions need.

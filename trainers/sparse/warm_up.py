@@ -135,7 +135,7 @@ def _to_impacts(config: SparseConfig, prepared: PreparedSets, output: Path) -> P
 
 
 def _warming(config: SparseConfig, steps: int, learning_rate: float) -> TrainingSettings:
-    """Of a warm-up: on the device, and with the numbers, of the training that follows."""
+    """The training settings of a warm-up, with device, precision and seed of the training that follows."""
     training = config.training
     return TrainingSettings(
         steps=steps,

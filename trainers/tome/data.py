@@ -1,4 +1,4 @@
-"""The corpus as the stages see it, and what leads to its documents."""
+"""The corpus as the stages see it, and the queries of its documents."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def without_unseen(config: TomeConfig, sets: list[TrainingData]) -> list[Trainin
 
 
 def first_candidates(data: TrainingData, candidates: int | None) -> TrainingData:
-    """Of generated queries the first `candidates` of each document, or all."""
+    """The first `candidates` generated queries of each document, or all."""
     if candidates is None:
         return data
     taken: Counter[int] = Counter()

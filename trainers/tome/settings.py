@@ -1,4 +1,4 @@
-"""What `osn train tome` is told."""
+"""The settings of `osn train tome`."""
 
 from __future__ import annotations
 
@@ -14,52 +14,52 @@ from trainers.doc2query.settings import GenerationSettings
 
 @dataclass(slots=True)
 class TomeConfig:
-    """Everything that `osn train tome` can be told.
+    """The settings of `osn train tome`.
 
-    By default the epochs lead to about a hundred visits of each document with 20 queries each in stage 1, and to fifty
-    visits of each passage in stage 2.
+    With the default epochs, stage 1 sees each document about a hundred times, with 20 queries each, and stage 2 sees each
+    passage fifty times.
 
-    Measured, of 200 texts at most, are "written", the share for which the right text is written freely, and the
-    log-likelihood of its tokens: of stage 1 on queries held back, of stage 2, which learns by heart, on passages that it
-    learns. The last state is kept unless `select` names one of these measures: what is likeliest is not what finds most.
+    Two measures are taken on at most 200 texts: "written", the share for which free decoding writes the right text, and the
+    log-likelihood of its tokens. For stage 1 the texts are queries held back; stage 2 learns by heart, so they are passages
+    that it learns. The last state is kept unless `select` names one of these measures: the likeliest state does not find
+    the most.
     """
 
     output: Path
     """the model directory"""
     corpus: Path
-    """documents with a URL each"""
+    """the corpus; each document has a URL"""
     backbone: str
     """the sequence-to-sequence model of both stages"""
     queries: list[SetSettings] = field(default_factory=list)
     """data sets whose positives are documents of the corpus: BEIR folders, or files of `osn data generate-queries` for it"""
     unseen: list[SetSettings] = field(default_factory=list)
-    """sets whose questions are left out of `queries`"""
+    """sets whose questions are removed from `queries`"""
     generation: GenerationSettings = field(default_factory=lambda: GenerationSettings(candidates=20))
-    """what writes queries for every document, if `model` is named"""
+    """the generator of queries for every document, if its `model` is named"""
     candidates: int | None = None
-    """at most so many queries a document of each generated file; null takes all"""
+    """the most queries of a document from each generated file; null takes all"""
     spans: int = 0
-    """of each document so many random spans of 4 to 24 words are queries too, drawn anew at every visit; not in the paper
-    (NCI has documents' parts as queries)"""
+    """random spans of 4 to 24 words of each document that are queries too, drawn anew at every visit; not in the paper (NCI
+    uses parts of documents as queries)"""
     stages: Literal["both", "passage", "url", "single"] = "both"
-    """with "passage" and "url" another call, of the same output, trains the other stage; "single" is query to URL"""
+    """with "passage" or "url", a second run with the same output trains the other stage; "single" is query to URL"""
     url_backbone: str | None = None
-    """the model of stage 2, which in the paper is smaller; null is `backbone`"""
+    """the model of stage 2 (smaller in the paper); null is `backbone`"""
     written: int = 0
-    """stage 2 also reads the passages that stage 1 writes for so many of the queries; not in the paper"""
+    """queries whose passage, as stage 1 writes it, stage 2 trains on too; not in the paper"""
     settings: GenerativeSettings = field(default_factory=GenerativeSettings)
     """what both stages read and write"""
     dev_share: float = 0.02
-    """the part of `queries` that measures stage 1 and does not train it; their documents train all the same; 0 measures
-    nothing"""
+    """the share of `queries` that measures stage 1 and does not train it (their documents still train); 0 measures nothing"""
     training: TrainingSettings = field(
         default_factory=lambda: TrainingSettings(epochs=5, learning_rate=5e-5, batch_size=128, select=LAST)
     )
-    """of stage 1, or of the single one"""
+    """the training of stage 1, or of the single stage"""
     url_training: TrainingSettings = field(
         default_factory=lambda: TrainingSettings(epochs=50, learning_rate=5e-5, batch_size=128, select=LAST)
     )
-    """of stage 2"""
+    """the training of stage 2"""
 
     def __post_init__(self) -> None:
         if not 0 <= self.dev_share < 1:

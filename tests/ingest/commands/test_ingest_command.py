@@ -101,7 +101,7 @@ def test_02_a_pipe_is_read_once_and_whole(osn: Osn, client: Any, index_name: str
         (["--corpus", "missing.jsonl"], "missing.jsonl does not exist"),
         (["--corpus", "d.jsonl", "--sparse", "./no-model"], "no model directory at"),
         (["--corpus", "empty.jsonl"], "holds no document"),
-        (["--corpus", "empty.jsonl", "--sparse", "lexical"], "no lexical model can be made"),
+        (["--corpus", "empty.jsonl", "--sparse", "lexical"], "no lexical model can be built"),
         (["--vectors", "no-vectors"], "no-vectors holds no vectors"),
         (["--corpus", "d.jsonl", "--text-field", "abstract"], "no text: expected a field abstract"),
         (

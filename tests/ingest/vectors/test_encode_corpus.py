@@ -211,7 +211,7 @@ def test_several_encodings_in_a_folder_must_be_told_apart(client: Any, index_nam
     assert find_manifest(first.manifest)[1].passages is None
     settings = job(corpus, index_name, tokenizer=None, vectors=first.manifest)
     assert run_job(client, settings, show_progress=False).documents == 10
-    with pytest.raises(InputError, match="--vectors brings the vectors along"):
+    with pytest.raises(InputError, match="--vectors contains the vectors already"):
         run_job(client, replace(settings, sparse="lexical"), show_progress=False)
     with pytest.raises(InputError, match="--dtype"):
         run_job(client, replace(settings, dtype="bf16"), show_progress=False)

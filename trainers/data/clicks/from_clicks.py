@@ -27,27 +27,27 @@ from trainers.data.loading import read_documents
 
 PREFIX = "opensearch:"
 POSITIVE, NEGATIVE = 0.5, 0.1
-"""Of the best grade of its query: what a positive of a training pair has at least, a negative at most."""
+"""Shares of the best grade of a query: the least grade of a positive in a training pair, the largest of a negative."""
 FEW_CLICKS = 100
-"""From so many clicks on, a propensity's standard error is a tenth of it at best."""
+"""With this many clicks, the standard error of a propensity is at best a tenth of it."""
 DIGITS = 4
 FILE = click.Path(path_type=Path)
 
 
 @dataclass(frozen=True)
 class Judgements:
-    """What a log says of documents."""
+    """The judgements from a log."""
 
     grades: dict[str, dict[str, float]]
-    """{query: {document: grade}}, of queries with a clicked document"""
+    """{query: {document: grade}}, for queries with a clicked document"""
     looks: dict[tuple[str, str], float]
     """{(query, document): how often it was looked at, by the propensities}"""
     places: list[dict[str, float | int | None]]
-    """For each place its propensity (None: nothing connects it with the first), impressions and clicks."""
+    """For each position its propensity (None: no query connects it with the first), impressions and clicks."""
     frequencies: Mapping[str, int]
     """{query: searches}"""
     too_few: int
-    """Pairs of query and document with fewer impressions than asked for."""
+    """Pairs of query and document with too few impressions."""
 
 
 @click.command(name="from-clicks")
@@ -59,8 +59,10 @@ class Judgements:
     "--impression-action", default="impression", show_default=True, help="UBI's action_name of an impression."
 )
 @click.option("--output", type=FILE, required=True, help="The folder to write.")
-@click.option("--corpus", type=FILE, default=None, help="The documents' texts, for training pairs.")
-@click.option("--depth", type=click.IntRange(1, 60), default=10, show_default=True, help="Places that count.")
+@click.option("--corpus", type=FILE, default=None, help="Texts of the documents, to write training pairs.")
+@click.option(
+    "--depth", type=click.IntRange(1, 60), default=10, show_default=True, help="Positions to use, from the top."
+)
 @click.option(
     "--min-impressions",
     type=click.IntRange(min=1),
@@ -68,13 +70,13 @@ class Judgements:
     show_default=True,
     help="Impressions that a document needs for a judgement.",
 )
-@click.option("--propensities", type=FILE, default=None, help="Known ones instead: a file of place and propensity.")
+@click.option("--propensities", type=FILE, default=None, help="A file of position and propensity, if they are known.")
 @click.option(
     "--test-share",
     type=click.FloatRange(0, 1),
     default=0.3,
     show_default=True,
-    help="Of the queries: not for training.",
+    help="Share of the queries to keep for testing.",
 )
 @connection_options
 def from_clicks(
@@ -91,20 +93,20 @@ def from_clicks(
     propensities: Path | None,
     test_share: float,
 ) -> None:
-    """Make judgements and training pairs of a click log.
+    """Make judgements and training pairs from a click log.
 
-    LOG is a csv or tsv of query, document, position (from 1), clicked (0 or 1), a row for each shown document. UBI's logs
-    are taken by --ubi-queries and --ubi-events.
+    LOG is a csv or tsv of query, document, position (from 1), clicked (0 or 1), a row for each shown document. For logs
+    in UBI's format give --ubi-queries and --ubi-events.
 
-    Users click what stands high, so clicks are corrected by the position-based model: the chance of a click is the place's
+    Users click on what is ranked high. The position-based model corrects for that: the chance of a click is the position's
     propensity times the document's attraction. Both are estimated from the log alone (EM; Wang et al., 2018), from
-    documents that stood at several places for one query as rankings changed. A grade is the attraction, the chance of a
-    click at the first place, from 0 to 1 with four decimals, where two impressions of mean attraction stand before those of
-    the log, so that one lucky click proves nothing; a document that was never clicked has 0.
+    documents that were shown at several positions for the same query. A grade is the attraction: the chance of a click at
+    the first position, from 0 to 1. Each estimate begins with two impressions of mean attraction, so that one lucky click
+    proves nothing. A document that was never clicked has grade 0.
 
-    Written: queries.jsonl (with `frequency`), qrels/train.tsv and qrels/test.tsv, whose queries are apart, propensities.tsv;
-    with --corpus also pairs.jsonl, of train queries: positives have half of the best grade or more, negatives a tenth or
-    less though users looked at them.
+    It writes queries.jsonl (with `frequency`), qrels/train.tsv and qrels/test.tsv (with different queries) and
+    propensities.tsv. With --corpus it also writes pairs.jsonl of the train queries: positives have at least half of the
+    best grade, negatives at most a tenth, although users saw them.
 
     \b
     osn data from-clicks log.csv --output clicks --corpus corpus.jsonl
@@ -221,7 +223,7 @@ def judgements(log: ClickLog, min_impressions: int, known: list[float] | None = 
 
 
 def read_propensities(path: Path, depth: int) -> list[float]:
-    """Of each place from 1 on, as `propensities.tsv` has it. Raises InputError for what is no such file."""
+    """The propensity of each position from 1 on, from a file like `propensities.tsv`. Raises InputError for another file."""
     from opensearch_neural.evaluation.segments import read_query_values
 
     values = read_query_values(path, ["propensity"])
