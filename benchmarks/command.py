@@ -17,7 +17,7 @@ RESULTS = Path("benchmarks/results")
 
 @click.group(cls=EntryPointGroup, group="osn.bench", moved=dict.fromkeys(PAPERS, "paper"))
 def bench() -> None:
-    """Benchmarks, and pages made of what they measured."""
+    """Benchmarks, and pages of their results."""
 
 
 @bench.command()

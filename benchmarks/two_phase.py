@@ -49,9 +49,9 @@ MOST_LOST = 0.5  # points of nDCG@10
 def two_phase(
     connection: ConnectionSettings, data: tuple[Path, ...], split: str, sparse: str, engines: str, record: Path | None
 ) -> None:
-    """nDCG@10 of high-IDF-first, as the load benchmark asks for it, beside all tokens and BM25, on each of the sets.
+    """nDCG@10 of high-IDF-first (with the options of the load benchmark), all tokens and BM25, on each set.
 
-    Each set is ingested into an index of its own, which is deleted again.
+    Each set is ingested into an index of its own, which is deleted afterwards.
     """
     from benchmarks.load.quality import Judged, judged_rows
     from benchmarks.load.variants import parse_variants
@@ -134,11 +134,11 @@ def score_kept(
     seed: int,
     record: Path | None,
 ) -> None:
-    """How much of the exact score the first ten keep, and how many of the exact ten they are, by window and by documents.
+    """How much of the exact score the first ten hits keep, and how many of the exact ten they are, by window and index size.
 
     The score kept is the sum of the exact scores of the ten hits returned, over that of the exact best ten; certified is the
-    share of queries whose page the window proves to be the exact one. Documents are drawn as by `osn bench grow`. Times are
-    the load benchmark's part.
+    share of queries whose page the window proves to be the exact one. Documents are drawn as by `osn bench grow`. The
+    load benchmark measures times.
     """
     from itertools import islice
 

@@ -96,9 +96,7 @@ def content_of_files(
     vectorizer: Vectorizer = stored
     codes = manifest.quantized
     if settings.reconstruct and manifest.dense is not None:
-        raise InputError(
-            f"{stored.folder} holds dense vectors already", "--dense-from-codes makes dense vectors of codes"
-        )
+        raise InputError(f"{stored.folder} holds dense vectors already", "leave out --dense-from-codes")
     if settings.pq is not None and manifest.dense is not None and not _holds_codes_of(codes, settings.pq):
         coding = coding_model(settings, manifest, stored, records)
         codes, vectorizer = quantized_meta(coding), Coding(stored, coding.quantizer)
@@ -123,7 +121,7 @@ def content_of_files(
     named = manifest.prune or (wrote.prune if wrote is not None else None)
     prune = settings.prune or (Pruning.parse(named) if named else None)
     if prune is not None and manifest.sparse is None:
-        raise InputError(f"--prune {prune} is about sparse vectors, and {stored.folder} holds none", "leave it out")
+        raise InputError(f"--prune {prune} needs sparse vectors, and {stored.folder} has none", "leave it out")
     if manifest.prune not in (None, _named(prune)):
         raise InputError(
             f"the sparse vectors in {stored.folder} are pruned by {manifest.prune}, not by {prune}",
@@ -178,7 +176,7 @@ def coding_model(
         held = f", and codes of {codes.name} ({codes.hash})" if codes is not None else ""
         raise InputError(
             f"{stored.folder} holds dense vectors of {dense.name} ({dense.hash}){held}; {settings.pq} is another model, and "
-            "encodes documents otherwise",
+            "encodes documents differently",
             f"name the model that it was trained from, or write its codes: `osn encode --pq {settings.pq}`",
         )
     return model

@@ -143,8 +143,8 @@ def _other_below(name: str, mapping: Mapping[str, Any]) -> dict[str, str]:
 def _line(hit: dict[str, Any], index: str) -> bytes:
     if not hit.get("_source"):
         raise InputError(
-            f"the document {hit['_id']!r} of {index!r} has no _source, and nothing else can be read of it",
-            "ingest from where the documents came from",
+            f"the document {hit['_id']!r} of {index!r} has no _source, so it cannot be read",
+            "ingest from the source of the documents",
         )
     return json.dumps({"_id": hit["_id"], **hit["_source"]}, ensure_ascii=False).encode() + b"\n"
 

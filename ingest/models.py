@@ -106,7 +106,7 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
         sparse = models.sparse
     if wanted.sparse == LEXICAL and sparse is not None and sparse.info.kind != LEXICAL:
         raise ModelError(
-            f"the index {index!r} was written with the sparse model {sparse.info.name}, which is no lexical one",
+            f"the index {index!r} was written with the sparse model {sparse.info.name}, which is not a lexical one",
             "leave out --sparse, or give another --index",
         )
     if wanted.tokenizer is not None:

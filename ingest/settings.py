@@ -79,7 +79,7 @@ class Models:
     """Which models encode, and how."""
 
     sparse: str | None = None
-    """A directory or hub id, "lexical" (built from the corpus) or "none". None: the model of the index, or none for a new one."""
+    """A directory or hub id, "lexical" (built from the corpus) or "none". None: as in the index, or none for a new one."""
     dense: str | None = None
     """A directory or hub id, or "none". None: the model of the index, or none for a new one."""
     pq: str | None = None

@@ -51,11 +51,11 @@ class BodyTemplate:
         names = {match["name"] for match in PLACEHOLDER.finditer(json.dumps(content, ensure_ascii=False))}
         for name in sorted(names - {*PLACEHOLDERS}):
             raise InputError(
-                f"{where}: nothing is known to put in place of {{{{{name}}}}}",
-                "write its value there; {{query}}, {{size}} and {{from}} are filled in",
+                f"{where}: {{{{{name}}}}} is not a known placeholder",
+                "write its value there; only {{query}}, {{size}} and {{from}} are filled in",
             )
         if "query" not in names:
-            raise InputError(f"{where}: {{{{query}}}} stands nowhere in it", "put it where the user's words belong")
+            raise InputError(f"{where}: {{{{query}}}} is missing", "put it where the user's words belong")
         return cls(content)
 
     def body(self, query: str, size: int = 10, from_: int = 0) -> Body:

@@ -138,7 +138,7 @@ def halves(texts: Mapping[str, str], qrels: Qrels | None, most: int, seed: int) 
     if qrels is not None:
         texts = {query: texts[query] for query in texts if any(grade > 0 for grade in qrels.get(query, {}).values())}
     if len(texts) < 10:
-        raise InputError(f"{len(texts)} usable queries are too few to tune with", "give ten at least, better hundreds")
+        raise InputError(f"{len(texts)} usable queries are too few to tune with", "give at least ten, better hundreds")
     order = random.Random(seed).sample(sorted(texts), len(texts))
     half = len(order) // 2
     parts = (order[:half][:most], order[half:][:most])

@@ -47,8 +47,8 @@ def test_a_template_without_a_page_gets_the_one_asked_for() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"query": {"match": {"text": "rainbow"}}}', "{{query}} stands nowhere in it"),
-        ('{"query": {"match": {"{{lang}}": "{{query}}"}}}', "nothing is known to put in place of {{lang}}"),
+        ('{"query": {"match": {"text": "rainbow"}}}', "{{query}} is missing"),
+        ('{"query": {"match": {"{{lang}}": "{{query}}"}}}', "{{lang}} is not a known placeholder"),
         ('{\n"query": {{query}},\n}', "line 3: not valid JSON"),
         ('["{{query}}"]', "expected a request body"),
         ("", "line 1: not valid JSON"),

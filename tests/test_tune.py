@@ -247,7 +247,7 @@ def test_the_command_tunes_shows_and_stores(
     done = osn_command(*command)
     assert done.returncode == 0, done.stderr
     assert f"{len(few)} settings on 8 queries, by nDCG@10" in done.stdout and "all tokens" in done.stdout
-    assert "up: nDCG@10, as a share of that of all tokens (=: to keep)" in done.stdout
+    assert "up: nDCG@10, as a share of that of all tokens (=: the required share)" in done.stdout
     assert "A all tokens, # chosen" in done.stdout
     if "stored in" in done.stdout:
         assert open_engines(client, index).meta.extra[TUNED]["keep"] == 0.9

@@ -16,5 +16,5 @@ def train() -> None:
     osn train dense --config dense.yaml --print-config     every field, with what it is set to
     osn train dense --config dpr --dry-run                 a paper's recipe, two steps on a few rows
 
-    Stopped with Ctrl-C or killed, the same command again continues where it was, to the same weights.
+    If it is stopped or killed, run the same command again to continue; it ends in the same weights.
     """

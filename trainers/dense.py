@@ -220,6 +220,6 @@ def dense(config: DenseConfig, dry_run: bool) -> None:
     osn train dense --set 'train=[{path: squad-mix}]' --set selection.hold_back=0.02 --output models/dense
     osn train dense --config dense.yaml --print-config
 
-    Prints the dev measures before and after. Stopped at any point, the same command goes on.
+    It prints the dev measures before and after. If it is stopped, run the same command again to continue.
     """
     tell(config.output, rehearse(config) if dry_run else train_dense(config), dry_run)

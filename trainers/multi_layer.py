@@ -375,7 +375,7 @@ def mlr(config: MlrConfig, dry_run: bool) -> None:
     osn train mlr --config multi-layer-representations --dry-run --output models/mlr
 
     A self-contrastive model is a dense model like any other: load_dense, SentenceTransformer and `osn ingest --dense` take
-    it. Prints the dev measures before and after. Stopped at any point, the same command goes on.
+    it. It prints the dev measures before and after. If it is stopped, run the same command again to continue.
     """
     check_layers(config)
     tell(config.output, rehearse(config, build) if dry_run else train_dense(config, build), dry_run)

@@ -197,7 +197,9 @@ def under_load(
         client, target, growth.index, parse_variants(variants), texts, models, chosen_settings, None, folder, False
     )  # fmt: skip
     if measured.partial:
-        raise ClusterError(f"the load test of {growth.index} stopped: {measured.partial}", "the same command goes on")
+        raise ClusterError(
+            f"the load test of {growth.index} stopped: {measured.partial}", "run the same command again to continue"
+        )
     return result.rows(measured)
 
 

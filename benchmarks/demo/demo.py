@@ -89,7 +89,7 @@ def demo(
 ) -> None:
     """Ingest a corpus, search and measure it on a local OpenSearch; under six minutes on two cores.
 
-    Uses the cluster of OSN_URL (or --url) if one is named, else starts a local node and stops it again.
+    It uses the cluster of OSN_URL or --url, else it starts a local node and stops it again.
 
     \b
     osn demo

@@ -146,7 +146,7 @@ def growth_of(corpus: str, index: str, documents: int, seed: int, options: dict[
 def grow(connection: ConnectionSettings, corpus: str, index: str, documents: int, seed: int, **options: Any) -> None:
     """Write an index of N documents resampled from a corpus: text and vectors drawn together, no exact duplicates.
 
-    The corpus's own documents come first, once each. The same command again continues an interrupted one.
+    The corpus's own documents come first, once each. Run the same command again to continue an interrupted run.
 
     \b
     osn bench grow --corpus data/scifact --index scifact-100k --documents 100000
@@ -196,11 +196,11 @@ def scale(
     """The load benchmark at several sizes, and the exponent by which each engine's cost grows.
 
     For each number of documents an index is resampled from the corpus (`osn bench grow`), then `osn bench load` runs on
-    it. Judgements do not carry over to resampled documents: quality is overlap@10 with the exact result,
+    it. Judgements are not valid for resampled documents, so quality is overlap@10 with the exact result,
     and the score kept.
 
-    Uses the cluster of OSN_URL (or --url) if one is named, else starts a local node. Interrupted, the same command
-    again continues.
+    It uses the cluster of OSN_URL or --url, else it starts a local node. Run the same command again to continue an
+    interrupted run.
 
     \b
     osn bench scale --documents 100000                 a load test on 100,000 documents

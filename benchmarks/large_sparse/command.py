@@ -135,7 +135,7 @@ def large_sparse(
 ) -> None:
     """What makes searching by a large sparse model cheap: cost and score kept of each idea, and of the best together.
 
-    Baselines, pruned documents, queries cut, clustered documents and blocks, in one table against BM25. --data is one BEIR
+    It compares baselines, pruned documents, cut queries, clustered documents and blocks with BM25 in one table. --data is one BEIR
     folder. Run the same command again to continue an interrupted run.
 
     \b

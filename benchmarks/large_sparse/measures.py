@@ -322,7 +322,9 @@ def cost_rows(
     folder = layout.folder / f"load-{_asked(experiment, layout)}"
     measured = run(client, target, index, variants, texts, model, settings, None, folder, False)
     if measured.partial:
-        raise ClusterError(f"the load test was interrupted: {measured.partial}", "the same command goes on")
+        raise ClusterError(
+            f"the load test was interrupted: {measured.partial}", "run the same command again to continue"
+        )
     for incident in measured.incidents:
         logger.warning("%s", incident)
     return [replace(row, set=row.set.replace(index, documents(layout))) for row in result.rows(measured)]

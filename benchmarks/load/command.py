@@ -213,7 +213,7 @@ def load(
     hits, rare, window, dense-window, weight, keep, rescore, form, source, size, index, prune, expansion
     (see benchmarks/load/variants.py). Presets: paper, quantized, rivals, ablation.
 
-    Interrupted, it writes what it has; the same command again continues. The exit status is 1 if the result is
+    If it is interrupted, it writes what it has; run the same command again to continue. The exit status is 1 if the result is
     partial, or a measurement was refused because it came near what the generator itself can do.
     """
     from benchmarks.load.variants import parse_variants

@@ -197,7 +197,7 @@ def export_osb(
 ) -> None:
     """Write the workload of `osn bench load` for OpenSearch Benchmark (opensearch-benchmark 2.x).
 
-    Nothing is asked of the cluster but what the index is, and nothing is put under load.
+    It only reads what the index is, and puts no load on the cluster.
 
     \b
     osn bench export-osb --index docs --data data/docs --output osb

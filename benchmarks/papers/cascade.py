@@ -101,7 +101,7 @@ def cascade(
     owned: bool,
     **options: Any,
 ) -> None:
-    """The cascade beside sparse alone, dense alone and hybrid: nDCG@10, P99, throughput, on each of the sets.
+    """Compare the cascade with sparse alone, dense alone and hybrid: nDCG@10, P99 and throughput on each set.
 
     \b
     osn paper cascade --data data/scifact --pq models/jpq --tune data/scifact --clients 5,20 --requests 10000

@@ -9,4 +9,4 @@ from opensearch_neural.cli import EntryPointGroup
 
 @click.group(cls=EntryPointGroup, group="osn.paper")
 def paper() -> None:
-    """Run a paper's experiments again, each with its goals, and record what came out."""
+    """Run a paper's experiments, each with its goals, and record the results."""

@@ -379,7 +379,7 @@ def inference_free_sparse(
     chosen: tuple[str, ...],
     steps: int | None,
 ) -> None:
-    """Train inference-free sparse models and measure them beside BM25, or what their parts contribute."""
+    """Train inference-free sparse models and compare them with BM25, or measure what their parts contribute."""
     every, small = (*TRAINED_ON, *UNSEEN), sorted({*SMALL, *TESTED})
 
     def part(

@@ -410,7 +410,7 @@ def of_m(table: Table, m: int) -> Table:
 def jpq(
     data: Path, work: Path, record: Path | None, names: tuple[str, ...], sizes: tuple[int, ...], steps: int
 ) -> None:
-    """Measure what M bytes a document keep of a dense model's ranking.
+    """Measure how much of a dense model's ranking M bytes a document keep.
 
     \b
     osn paper jpq --data beir --work /tmp/jpq --set scifact --bytes 16

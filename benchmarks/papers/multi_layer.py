@@ -298,7 +298,7 @@ def multi_layer(
     only: tuple[str, ...],
     **recipe: Any,
 ) -> None:
-    """Train multi-layer representations beside a dual encoder and its rivals, and measure what they find.
+    """Train multi-layer representations, a dual encoder and its rivals, and compare them.
 
     \b
     osn paper multi-layer --data DIR --work DIR --part variants --record benchmarks/results/multi_layer

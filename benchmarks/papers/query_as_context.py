@@ -292,7 +292,7 @@ def start_goals(rows: Iterable[Row]) -> list[Goal]:
     seeds=f"Seeds of random passage and query, zero-shot; at most {MOST_SEEDS}.",
 )
 def query_as_context(data: Path, work: Path, record: Path | None, chosen: tuple[str, ...], **sizes: int) -> None:
-    """Pre-train with generated queries, random passages or no context, and measure what retrieval gains."""
+    """Pre-train with generated queries, random passages or no context, and measure the gain in retrieval."""
     scale = QueryAsContextScale(**sizes)
     if scale.seeds > MOST_SEEDS:
         raise InputError(f"{scale.seeds} seeds are more than the {MOST_SEEDS} that are compared")

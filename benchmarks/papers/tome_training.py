@@ -1,7 +1,7 @@
 """What `osn paper tome` trains: parts of sets, T5s by span corruption, a generator of queries, and the arms of a set.
 
 Learning rate and schedule are the same for all arms; nothing is chosen by test questions. All trainings lie in folders that
-are named by their sizes: interrupted, the same command goes on.
+are named by their sizes: the same command continues an interrupted run.
 """
 
 from __future__ import annotations

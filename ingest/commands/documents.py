@@ -51,9 +51,9 @@ def _open(connection: ConnectionSettings, index: str, **how: Any) -> Documents:
 @click.option("--json", "as_json", is_flag=True, help="Print the result for each document as JSON.")
 @connection_options
 def add(connection: ConnectionSettings, corpus: str, index: str, as_json: bool, **how: Any) -> None:
-    """Add the documents of CORPUS (a file as for `osn ingest`, or - for lines of JSON); replace those that are there.
+    """Add the documents of CORPUS (a file as for `osn ingest`, or - for lines of JSON); existing ones are replaced.
 
-    Exits with status 3 when one was refused. A large corpus is better ingested: that can be continued.
+    The exit status is 3 if a document was refused. For a large corpus use `osn ingest`, which can be continued.
     """
     from ingest.corpus import CorpusSource, spooled
     from ingest.documents import Refused
@@ -82,7 +82,7 @@ def add(connection: ConnectionSettings, corpus: str, index: str, as_json: bool, 
 @_index
 @connection_options
 def get(connection: ConnectionSettings, id: str, index: str) -> None:
-    """Print a document as JSON; one that was split into passages is put together again."""
+    """Print a document as JSON; passages are joined again."""
     from ingest.documents import read_document
 
     document = read_document(connect(settings=connection), index, id)
@@ -110,7 +110,7 @@ def get(connection: ConnectionSettings, id: str, index: str) -> None:
 def update(
     connection: ConnectionSettings, id: str, index: str, changes: tuple[str, ...], remove: tuple[str, ...], **how: Any
 ) -> None:
-    """Change fields of a document, which is encoded anew.
+    """Change fields of a document and encode it again.
 
     \b
     osn documents update --index docs some-id --set title="A new title" --set year:=2026 --remove url

@@ -99,7 +99,7 @@ def encode(
     try:
         encoded = run_encode(job)
     except KeyboardInterrupt:
-        print("\ninterrupted; the same command again continues", file=sys.stderr)
+        print("\ninterrupted; run the same command again to continue", file=sys.stderr)
         raise
     if as_json:
         print(json.dumps(asdict(encoded), default=str))

@@ -67,7 +67,7 @@ def ingest(
     dead_letters: Path | None,
     as_json: bool,
 ) -> None:
-    """Encode a corpus and write it into one index: text for BM25, and the vectors of the models that are named.
+    """Encode a corpus and write it into one index: text for BM25, and the vectors of the models that you name.
 
     CORPUS is a BEIR folder, jsonl(.gz/.zst), parquet, csv, tsv, hf:NAME, opensearch:INDEX (an index of this cluster, with
     its fields), or - (standard input).
@@ -90,7 +90,7 @@ def ingest(
     try:
         report = run_job(connect(settings=connection), job)
     except KeyboardInterrupt:
-        print("\ninterrupted; the same command again continues", file=sys.stderr)
+        print("\ninterrupted; run the same command again to continue", file=sys.stderr)
         raise
     if as_json:
         print(json.dumps(asdict(report), default=str))

@@ -82,18 +82,18 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
 
         ray_encode.check(job.ray)
         if job.trust_remote_code:
-            raise InputError("code that a model brings along is not run on a Ray cluster", "encode without --ray")
+            raise InputError("a model's own code is not run on a Ray cluster", "encode without --ray")
     if job.faiss is not None and job.pq is None:
-        raise InputError("faiss's index is made of codes, and there are none", "give --pq MODEL")
+        raise InputError("--faiss needs codes, and there are none", "give --pq MODEL")
     if job.faiss_candidates is not None and job.faiss is None:
-        raise InputError("candidates are those of a faiss index, and none is written", "give --faiss FILE")
+        raise InputError("--faiss-candidates needs a faiss index, and none is written", "give --faiss FILE")
     if job.faiss is not None:
         from opensearch_neural.retrievers.faiss import import_faiss
 
         import_faiss("a faiss index")  # missing, it is not found out after hours of encoding
     if job.reconstruct:
         raise InputError(
-            "reconstructed vectors are not written to files: they are made of the codes when an index is written",
+            "reconstructed vectors are not written to files; an ingest computes them from the codes",
             "osn ingest --pq MODEL --dense-from-codes",
         )
     with spooled(job.corpus.path) as place:

@@ -5,7 +5,7 @@ whole, when every document of it is there. What a build is, and what it replaced
 
     {"alias": "docs", "corpus": "/data/docs.jsonl", "replaced": "docs-20260201-091500", "swapped": true}
 
-`replaced` is written before the swap and `swapped` after it: whatever is interrupted, the same command goes on.
+`replaced` is written before the swap and `swapped` after it: the same command continues from any interruption.
 """
 
 from __future__ import annotations

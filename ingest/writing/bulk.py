@@ -186,7 +186,7 @@ class BulkWriter:
             raise ClusterError(
                 f"OpenSearch did not take {len(positions)} documents for {self.index!r}, "
                 f"tried {attempt} times in {self.policy.patience:.0f} s: {reason}",
-                "look at the cluster's health and disk; the same command again continues where this one stopped",
+                "look at the cluster's health and disk, then run the same command again to continue",
             )
         outcome.retries += 1
         log.warning("trying %d documents again in %.1f s (%s)", len(positions), wait, reason)
@@ -311,13 +311,13 @@ class BulkWriter:
             elif status == 404 and self.alias is not None:
                 raise ClusterError(
                     f"the index {self.index!r} was deleted or replaced while it was being written",
-                    "the same command again begins anew",
+                    "run the same command again to start over",
                 )
             elif status in (403, 404):
                 # A write block, missing permissions, a deleted index: no document would pass.
                 raise ClusterError(
                     f"OpenSearch refuses to write to {self.index!r}: {_reason(result)}",
-                    "remove the block or restore the index; the same command again continues",
+                    "remove the block or restore the index; run the same command again to continue",
                 )
             else:
                 outcome.failures.append(Failure(position, status, _reason(result)))

@@ -105,7 +105,7 @@ class Lease:
             raise ClusterError(
                 f"another ingest has taken over {self.name.partition(':')[2]!r}, because this one did not answer for "
                 f"{self.seconds:.0f} s",
-                "wait for that one; then the same command again continues",
+                "wait for that one, then run the same command again to continue",
             )
 
     def _acquire(self) -> bool:
@@ -143,7 +143,7 @@ class Lease:
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"the lease on {self.name.partition(':')[2]!r} cannot be taken, and nobody holds it",
-                    f"look at the index {LEASES!r}: its shard may have failed; the same command again continues",
+                    f"look at the index {LEASES!r}: its shard may have failed; run the same command again to continue",
                 )
             time.sleep(0.5)
             if self._take():

@@ -1,4 +1,4 @@
-"""Read, encode, write: one corpus into one index, so that the same command again continues where this one stopped.
+"""Read, encode, write: one corpus into one index, so that a second run continues where the first one stopped.
 
 The main thread reads and encodes; a bounded number of batches is on its way to OpenSearch meanwhile, each in a thread of
 its own. What OpenSearch acknowledged is journalled in the order of the corpus.
@@ -374,7 +374,7 @@ class _Run:
             limit = f"{most:.4g} of {records} records" if isinstance(most, float) else str(most)
             raise TooManyErrors(
                 f"{self.letter_count} documents were not taken, more than --max-errors {limit} allows",
-                f"read the reasons in {self.letters.path}; the same command again continues",
+                f"read the reasons in {self.letters.path}; run the same command again to continue",
             )
 
 

@@ -67,7 +67,7 @@ def delete_ids(client: OpenSearch, index: str, ids: Sequence[str]) -> None:
     if failed := [item["delete"] for item in answer["items"] if item["delete"]["status"] not in (200, 404)]:
         raise ClusterError(
             f"{len(failed)} documents of {index!r} could not be deleted: {failed[0].get('error')}",
-            "the same command again continues",
+            "run the same command again to continue",
         )
 
 

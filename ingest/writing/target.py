@@ -345,7 +345,7 @@ def verify_unchanged_index(client: OpenSearch, target: Target) -> None:
     if not client.indices.exists(index=target.index) or _settings(client, target.index)[1]["uuid"] != target.uuid:
         raise ClusterError(
             f"the index {target.index!r} was deleted or replaced while it was being written",
-            "the same command again begins anew",
+            "run the same command again to start over",
         )
 
 

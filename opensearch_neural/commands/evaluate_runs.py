@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def runs_command(evaluation: Evaluation, files: tuple[Path, ...]) -> None:
     """Compare run files (TREC: query Q0 document rank score tag), of any system, with the first of them.
 
-    Measures, intervals and tests are those of `osn eval`; texts of queries are shown by --per-query alone. A run is ranked
+    Measures, intervals and tests are those of `osn eval`; only --per-query shows the texts of queries. A run is ranked
     by its scores, not by its rank column, as trec_eval does. A judged query that a run lacks counts as 0.
 
     \b
@@ -53,7 +53,8 @@ def runs_command(evaluation: Evaluation, files: tuple[Path, ...]) -> None:
         if beyond := cut_short(run, evaluation.names):
             deepest = max(map(len, run.values()))
             click.echo(
-                f"warning: {file} ends at {deepest:,} hits a query: {', '.join(beyond)} count no later hit", err=True
+                f"warning: {file} ends at {deepest:,} hits a query: {', '.join(beyond)} cannot count later hits",
+                err=True,
             )
         shown = {PAGE: run} if evaluation.report else {}
         results.append(EngineResult(name, measured, shown, unjudged=unjudged_hits(run, judged.qrels)))

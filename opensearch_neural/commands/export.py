@@ -13,13 +13,13 @@ from opensearch_neural.commands.renamed import output_option
 
 @click.group()
 def export() -> None:
-    """Write a model in the form that other software takes."""
+    """Write a model in the format of other software."""
 
 
 @export.command("ml-commons")
 @click.argument("model")
 @output_option("Folder of the files.", required=True, file_okay=False)
-@click.option("--name", help="What the models are called in OpenSearch.  [default: the directory's name]")
+@click.option("--name", help="Name of the models in OpenSearch.  [default: the directory's name]")
 @click.option("--version", default="1.0.0", show_default=True, help="Version of the models in OpenSearch.")
 @click.option(
     "--queries-only", is_flag=True, help="Write the tokenizer of queries alone, of any sparse model with a table."
@@ -50,7 +50,7 @@ def ml_commons(model: str, out: Path, name: str | None, version: str, queries_on
 @click.argument("model")
 @output_option("Folder to write.", required=True, file_okay=False)
 @click.option("--licence", required=True, help="The model's licence, as the hub writes it: apache-2.0, cc-by-4.0, …")
-@click.option("--name", help="What the model is called in its card.  [default: the directory's name]")
+@click.option("--name", help="Name of the model in its card.  [default: the directory's name]")
 @click.option("--language", help="Its language, as the hub writes it: en, multilingual, …")
 @click.option("--base-model", help="The hub id of the model that it was trained from.")
 @click.option(
@@ -70,8 +70,8 @@ def hub(
 ) -> None:
     """Write a sparse MODEL as a folder that is ready to upload: sentence-transformers' layout, and a model card.
 
-    The card has the licence, the training data by name, and the figures that are recorded: of the training's end, and of the
-    result files that are given.
+    The card has the licence, the names of the training data, the measures at the end of training, and those of the result
+    files that you give.
 
     \b
     osn model export hub models/sparse --output upload --licence apache-2.0 --results benchmarks/results/mine/summary.json

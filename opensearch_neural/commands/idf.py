@@ -32,7 +32,7 @@ def idf(
     trust_remote_code: bool,
     as_json: bool,
 ) -> None:
-    """Write the IDF table of a corpus, in one pass over it; or of a corpus in shards, counted apart and merged.
+    """Write the IDF table of a corpus in one pass; a corpus in shards can be counted in parts, which are merged.
 
     \b
     osn model idf --corpus docs.jsonl.gz --output idf.json
@@ -41,7 +41,7 @@ def idf(
     osn model idf --corpus docs.jsonl.gz --model models/sparse --output models/sparse-docs
     osn model idf --corpus docs.jsonl.gz --model my-splade --output models/splade-docs
 
-    idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5)); a token that no document holds weighs 1, special tokens 0.
+    idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5)); a token in no document has weight 1, special tokens have 0.
     """
     from opensearch_neural.commands.reading import reading
     from opensearch_neural.errors import InputError
@@ -64,7 +64,7 @@ def idf(
         raise InputError(f"{out} is there already", "name a file, or with --model a folder, to be written")
     source = model or tokenizer or minilm_directory()
     if source is None:
-        raise InputError("which word pieces are to be counted?", "give --tokenizer, the model's own directory")
+        raise InputError("the tokenizer is missing", "give --tokenizer, the model's own directory")
     pieces = load_tokenizer(source) if model is None else tokenizer_of(model, trust_remote_code=trust_remote_code)
     vocabulary = vocabulary_of(pieces)
     left_out = 0

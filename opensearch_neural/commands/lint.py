@@ -27,11 +27,10 @@ from opensearch_neural.lint.index_description import IndexDescription
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @connection_options
 def lint_command(connection: ConnectionSettings, file: IO[str], index: str | None, as_json: bool) -> None:
-    """Find what OpenSearch would reject in a search body, or take and silently bend.
+    """Find what OpenSearch would reject in a search body, or accept but understand differently.
 
-    FILE holds the body as JSON; without one it is read from standard input. Nothing is sent to a cluster unless --index
-    names one of its indexes: then its release, limits, fields and pipelines are asked for. The status is 1 where
-    something is rejected or bends.
+    FILE holds the body as JSON; without it, standard input is read. No cluster is asked unless you give --index: then its
+    release, limits, fields and pipelines are read. The exit status is 1 if OpenSearch would reject or bend something.
 
     \b
     osn lint body.json

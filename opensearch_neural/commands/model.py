@@ -9,7 +9,7 @@ from opensearch_neural.cli import EntryPointGroup
 
 @click.group(cls=EntryPointGroup, group="osn.model")
 def model() -> None:
-    """List models, make a model's files of a corpus, or write them for other software.
+    """List models, make model files from a corpus, or write them for other software.
 
     \b
     osn model list                                                    published ones, and those on this machine

@@ -13,10 +13,10 @@ import click
 @click.argument("folders", nargs=-1, type=click.Path(path_type=Path, exists=True, file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print both lists as JSON.")
 def list_models(folders: tuple[Path, ...], as_json: bool) -> None:
-    """List sparse models for `osn ingest --sparse`: some that are published, and those on this machine.
+    """List sparse models for `osn ingest --sparse`: published ones, and those on this machine.
 
-    Those on this machine are found below FOLDERS (models/ where none is named), in installed packages, in the hub's cache,
-    and among the models that wrote indexes.
+    Models on this machine are found below FOLDERS (default: models/), in installed packages, in the hub's cache, and among the
+    models of indexes.
 
     \b
     osn model list

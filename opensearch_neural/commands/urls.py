@@ -21,11 +21,11 @@ from opensearch_neural.commands.renamed import output_option
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def urls(corpus: str, model: str, out: Path, extend: Path | None, as_json: bool) -> None:
-    """Write the URLs of a corpus into a trie, outside of which a generative model cannot decode.
+    """Write the URLs of a corpus as a trie, to which a generative model's decoding is limited.
 
-    Documents are added without training (--extend, or a corpus that has more), and a document of the same id takes the
-    other's place. The model has not learned added ones by heart, and says how many these are: it finds them as far as
-    their passages and URLs resemble what it knows.
+    Documents can be added without training (--extend, or a larger corpus); a document with the same id replaces the other. The
+    model has not learned added documents by heart: it finds them only if their passages and URLs resemble known ones. The
+    command prints how many these are.
 
     \b
     osn model urls --corpus tldr --model models/tome --output urls/tldr

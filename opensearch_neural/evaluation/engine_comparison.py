@@ -261,7 +261,7 @@ def absent_documents(client: OpenSearch, index: str, qrels: Qrels) -> tuple[int,
     if relevant and absent == len(relevant):
         raise InputError(
             f"none of the {len(relevant):,} documents judged relevant is in the index {index!r}",
-            f"ingest the corpus of these judgements first; they name documents like {relevant[0]!r}",
+            f"ingest the corpus of these judgements first; their documents have ids like {relevant[0]!r}",
         )
     return absent, len(relevant)
 

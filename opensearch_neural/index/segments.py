@@ -23,7 +23,7 @@ def refresh(client: OpenSearch, index: str) -> None:
         reasons = [failure["reason"].get("reason", "") for failure in answer["_shards"].get("failures", ())]
         raise ClusterError(
             f"{answer['_shards']['failed']} shards of {index!r} cannot be refreshed{': ' + reasons[0] if reasons else ''}",
-            "look at the cluster's health and disk; the same command again continues",
+            "look at the cluster's health and disk; run the same command again to continue",
         )
 
 

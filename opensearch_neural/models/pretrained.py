@@ -46,8 +46,8 @@ def load_model(
         except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
             if "trust_remote_code" in str(error):
                 raise ModelError(
-                    f"{folder} brings code of its own, which is not run",
-                    "read that code; where you trust it, --trust-remote-code runs it",
+                    f"{folder} has code of its own, which is not run",
+                    "read that code; if you trust it, give --trust-remote-code",
                 ) from None
             what = what or auto.__name__.removeprefix("AutoModelFor")
             raise ModelError(f"{folder} does not load as {what}: {first_line(error)}") from None

@@ -36,7 +36,7 @@ def refuse_unsafe(path: Path) -> None:
     for file, name in _module_classes(path):
         if not (isinstance(name, str) and name.startswith("sentence_transformers.")):
             raise ModelError(
-                f"{file}: the module {name!r} is code that the model brings along, which is not run",
+                f"{file}: the module {name!r} is code of the model, which is not run",
                 "expected classes of sentence_transformers",
             )
 

@@ -452,12 +452,12 @@ def test_a_module_of_a_models_own_is_refused(model: Path, marker: Path) -> None:
     (model / "own.py").write_text(f"import pathlib\npathlib.Path({str(marker)!r}).touch()\nclass Module: pass\n")
     modules = [{"idx": 0, "name": "0", "path": "", "type": "own.Module"}]
     (model / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ModelError, match=r"'own\.Module' is code that the model brings along"):
+    with pytest.raises(ModelError, match=r"'own\.Module' is code of the model"):
         _loaders()["dense"](model)
     (model / "modules.json").write_text(json.dumps([{**modules[0], "type": "sentence_transformers.models.Router"}]))
     router = {"types": {"a": "own.Module"}, "structure": {"document": ["a"]}, "parameters": {}}
     (model / "router_config.json").write_text(json.dumps(router))
-    with pytest.raises(ModelError, match="code that the model brings along"):
+    with pytest.raises(ModelError, match="is code of the model"):
         _loaders()["dense"](model)
     assert not marker.exists()
 

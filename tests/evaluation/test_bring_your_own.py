@@ -58,7 +58,7 @@ def test_a_run_that_was_cut_is_named_with_the_measures_that_look_deeper(folder: 
         "".join(f"q{q} Q0 d{at} {at} {9 - at} x\n" for q in (1, 2, 3) for at in (1, 2, 3))
     )
     told = runs(folder, "--measures", "RR@3,R@100,AP").stderr
-    assert f"{folder / 'base.trec'} ends at 3 hits a query: R@100, AP count no later hit" in told
+    assert f"{folder / 'base.trec'} ends at 3 hits a query: R@100, AP cannot count later hits" in told
     assert f"{folder / 'better.trec'} ends" not in told, "one query of four has two hits: there are no more"
 
 

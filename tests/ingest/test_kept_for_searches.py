@@ -119,7 +119,7 @@ def test_where_it_may_not_be_kept_ingest_says_so_and_goes_on(
         with caplog.at_level(logging.WARNING, "ingest"):
             report = run_job(connect(proxy.url), job(corpus, index_name), show_progress=False)
     assert report.documents == 30
-    assert sum("not kept on the cluster" in line for line in caplog.messages) == 1
+    assert sum("could not be stored on the cluster" in line for line in caplog.messages) == 1
     assert LARGEST not in existing_record(client, index_name).extra
 
 

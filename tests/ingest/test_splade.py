@@ -100,7 +100,7 @@ def test_an_index_of_another_model_takes_no_lexical_one(
 ) -> None:
     corpus = write_jsonl(tmp_path / "docs.jsonl", records(30))
     run_job(client, job(corpus, index_name, sparse=str(splade)), show_progress=False)
-    with pytest.raises(ModelError, match="written with the sparse model my-splade, which is no lexical one"):
+    with pytest.raises(ModelError, match="written with the sparse model my-splade, which is not a lexical one"):
         run_job(client, job(corpus, index_name, sparse="lexical", tokenizer=None), show_progress=False)
     with pytest.raises(InputError, match="--tokenizer applies to --sparse lexical"):
         run_job(client, job(corpus, index_name, sparse=None, tokenizer=str(splade)), show_progress=False)
@@ -120,7 +120,7 @@ def test_a_splade_that_needs_its_own_code_is_ingested_where_it_is_trusted(
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"), raising=False)
     model = give_own_code(Path(shutil.copytree(splade, tmp_path / "odd-splade")))
     corpus = write_jsonl(tmp_path / "docs.jsonl", records(20))
-    with pytest.raises(ModelError, match="brings code of its own, which is not run"):
+    with pytest.raises(ModelError, match="has code of its own, which is not run"):
         run_job(client, job(corpus, index_name, sparse=str(model)), show_progress=False)
     assert not (model / ".ran").exists() and not client.indices.exists(index=index_name)
     trusting = job(corpus, index_name, sparse=str(model), trust_remote_code=True)

@@ -166,7 +166,7 @@ REFUSED: list[tuple[Callable[..., list[object]], str]] = [
     (lambda trained, *_: [trained, trained, "--shares", "1,-1"], "the shares are 1, -1"),
     (lambda trained, *_: [trained, trained, "--shares", "0,0"], "at least one above 0"),
     (lambda trained, *_: [trained, trained, "--shares", "nan,1"], "the shares are nan, 1"),
-    (lambda trained, *_: [trained, trained, "--shares", "1;1"], "is no list of numbers"),
+    (lambda trained, *_: [trained, trained, "--shares", "1;1"], "is not a list of numbers"),
     (lambda trained, *_: [trained, "no/such/model"], "no/such/model"),
     (other_network, "are networks of different architectures"),
     (other_heads, "are networks of different architectures"),

@@ -128,7 +128,7 @@ def test_a_splade_that_needs_its_own_code_keeps_it_where_it_is_trusted(
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"), raising=False)
     known = siamese(tmp_path / "known", masked_lm(tmp_path / "backbone", tokenizer_folder))
     model = give_own_code(Path(shutil.copytree(known, tmp_path / "model")))
-    with pytest.raises(ModelError, match="brings code of its own, which is not run"):
+    with pytest.raises(ModelError, match="has code of its own, which is not run"):
         with_table(model, tmp_path)
     assert not (model / ".ran").exists() and not (tmp_path / "inference-free").exists()
     ours = load_sparse(with_table(model, tmp_path, "--trust-remote-code"), device="cpu", trust_remote_code=True)

@@ -283,7 +283,7 @@ def test_code_that_a_model_brings_along_runs_only_where_it_is_trusted(
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"), raising=False)
     folder = give_own_code(masked_lm(tmp_path / "model", tokenizer_folder))
     (folder / "idf.json").write_text('{"file": 2.0}')
-    with pytest.raises(ModelError, match="brings code of its own, which is not run") as caught:
+    with pytest.raises(ModelError, match="has code of its own, which is not run") as caught:
         load_sparse(folder)
     assert caught.value.remedy is not None and "--trust-remote-code" in caught.value.remedy
     assert not (folder / ".ran").exists()

@@ -99,7 +99,7 @@ def _advice_on_memory(settings: TrainingSettings) -> Iterator[None]:
         raise OsnError(
             f"memory ran out with training.batch_size {settings.batch_size}, chunk_size {settings.chunk_size}",
             f"--set training.chunk_size={smaller} needs less and trains the same; shorter texts, precision auto "
-            "and training.activation_checkpointing=true need less too. The same command then continues",
+            "and training.activation_checkpointing=true need less too. Then run the same command again to continue",
         ) from error
 
 
@@ -120,7 +120,9 @@ def _interrupted_after_a_step(trainer: LoopTrainer) -> Iterator[None]:
     if stop.asked:
         if is_main_process():
             print(
-                f"saved after step {trainer.state.global_step}: the same command goes on", file=sys.stderr, flush=True
+                f"saved after step {trainer.state.global_step}: run the same command again to continue",
+                file=sys.stderr,
+                flush=True,
             )
         raise KeyboardInterrupt
 

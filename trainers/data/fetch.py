@@ -115,7 +115,7 @@ def downloaded(rows: Iterable[Any]) -> Iterator[Any]:
         yield from rows
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(
-            f"ir_datasets could not get the data: {first_line(error)}", "the same command again continues"
+            f"ir_datasets could not get the data: {first_line(error)}", "run the same command again to continue"
         ) from None
 
 
@@ -147,8 +147,8 @@ def fetch_command(names: tuple[str, ...], out: Path) -> None:
     osn data fetch ir:beir/scifact/train ir:beir/scifact/test --output scifact
     osn data fetch ir:msmarco-passage/train/judged ir:msmarco-passage/dev/small --output msmarco
 
-    Several names are splits of one corpus: train, dev or test as the name says, or ir:NAME=SPLIT. What needs an agreement
-    has to be requested first; ir_datasets says where.
+    Several names must be splits of one corpus: train, dev or test by their name, or ir:NAME=SPLIT. Data that needs an agreement
+    must be requested first; ir_datasets says where.
     """
     written = fetch(names, out)
     splits = ", ".join(

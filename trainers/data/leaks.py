@@ -147,9 +147,9 @@ def load_named(spec: str) -> TrainingData:
 @click.option("--documents", is_flag=True, help="Documents in common are a failure too, not only questions.")
 @click.option("--json", "as_json", is_flag=True, help="Every leak as a line of JSON.")
 def leaks_command(train: str, test: str, documents: bool, as_json: bool) -> None:
-    """Name the test questions and documents that training data contains.
+    """List the test questions and documents that training data contains.
 
-    Ends with status 1 where a test question is among them.
+    The exit status is 1 if a test question is among them.
 
     \b
     osn data leaks squad-mix:train squad-mix:test

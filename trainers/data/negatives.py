@@ -341,7 +341,7 @@ class RunRetriever:
 @click.argument("data", type=click.Path(path_type=Path))
 @click.option("--retriever", required=True, metavar="NAME", help=f"One of {RETRIEVERS}.")
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="The file of negatives (jsonl).")
-@click.option("--split", default="train", show_default=True, help="Which judgements of a BEIR folder.")
+@click.option("--split", default="train", show_default=True, help="Split of a BEIR folder's judgements.")
 @click.option("--corpus", type=click.Path(path_type=Path), help="The documents of triples by id, or generated queries.")
 @click.option("--queries", type=click.Path(path_type=Path), help="The queries of triples by id.")
 @click.option("--depth", default=DEPTH, show_default=True, help="Documents retrieved for a query.")
@@ -371,10 +371,10 @@ def mine_command(
     device: str | None,
     batch_size: int,
 ) -> None:
-    """Find hard negatives for training data: what a retriever ranks high and is not known to be relevant.
+    """Find hard negatives for training data: documents that a retriever ranks high and that are not known to be relevant.
 
     DATA is a BEIR folder, DPR json, MS MARCO triples, sentence-transformers jsonl, or what `osn data generate-queries`
-    wrote. An interrupted run is continued by the same command.
+    wrote. Run the same command again to continue an interrupted run.
 
     \b
     osn data mine squad-mix --retriever bm25 --depth 100 --output negatives.jsonl

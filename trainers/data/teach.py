@@ -234,13 +234,15 @@ def _teach_pairs(
 @click.argument("model")
 @click.argument("data", type=click.Path(path_type=Path))
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="The folder of the cache.")
-@click.option("--split", default="train", show_default=True, help="Which judgements of a BEIR folder.")
+@click.option("--split", default="train", show_default=True, help="Split of a BEIR folder's judgements.")
 @click.option("--corpus", type=click.Path(path_type=Path), help="The documents of triples by id, or generated queries.")
 @click.option("--queries", type=click.Path(path_type=Path), help="The queries of triples by id.")
 @click.option(
-    "--negatives", type=click.Path(path_type=Path), help="What `osn data mine` found: a cross-encoder scores it."
+    "--negatives",
+    type=click.Path(path_type=Path),
+    help="Hard negatives by `osn data mine`, for a cross-encoder to score.",
 )
-@click.option("--kind", type=click.Choice(KINDS), help="What MODEL is.  [default: as its files say]")
+@click.option("--kind", type=click.Choice(KINDS), help="Kind of MODEL.  [default: by its files]")
 @click.option(
     "--depth", default=DEPTH, show_default=True, help="Hard negatives of a query that a cross-encoder scores."
 )
@@ -249,7 +251,7 @@ def _teach_pairs(
     type=click.Choice(["float16", "float32"]),
     default="float16",
     show_default=True,
-    help="How the teacher's vectors are stored.",
+    help="Number format of stored vectors.",
 )
 @click.option("--device", help="cpu, cuda, …  [default: a GPU where there is one]")
 @click.option("--batch-size", default=32, show_default=True, help="Texts or pairs encoded at once.")
@@ -271,8 +273,8 @@ def teach_command(
 ) -> None:
     """Cache a teacher's vectors or scores of training data, for distillation.
 
-    MODEL is a dense encoder, a sparse encoder, a cross-encoder, or `lexical` (BM25 over word pieces). An interrupted
-    run is continued by the same command.
+    MODEL is a dense encoder, a sparse encoder, a cross-encoder, or `lexical` (BM25 over word pieces). Run the same
+    command again to continue an interrupted run.
 
     \b
     osn data teach sentence-transformers/all-MiniLM-L6-v2 squad-mix --output teachers/dense

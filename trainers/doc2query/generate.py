@@ -141,11 +141,15 @@ def generation_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("corpus", type=click.Path(path_type=Path))
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="The file of queries (jsonl).")
 @generation_options
-@click.option("--consistency", type=int, metavar="N", help="Keep a query only if its passage is in the top N for it.")
-@click.option("--retriever", default="bm25", show_default=True, metavar="NAME", help=f"For this: {RETRIEVERS}.")
-@click.option("--shard", default="1/1", show_default=True, metavar="I/N", help="Do the I-th of N parts.")
-@click.option("--limit", type=int, help="The first so many documents.")
-@click.option("--device", help="cpu, cuda, …  [default: a GPU where there is one]")
+@click.option(
+    "--consistency", type=int, metavar="N", help="Keep a query only if it finds its passage among the first N."
+)
+@click.option(
+    "--retriever", default="bm25", show_default=True, metavar="NAME", help=f"Retriever for --consistency: {RETRIEVERS}."
+)
+@click.option("--shard", default="1/1", show_default=True, metavar="I/N", help="Generate only part I of N.")
+@click.option("--limit", type=int, help="Only the first N documents.")
+@click.option("--device", help="cpu, cuda, …  [default: a GPU if there is one]")
 def generate_queries_command(
     corpus: Path,
     output: Path,
@@ -158,9 +162,9 @@ def generate_queries_command(
 ) -> None:
     """Generate queries for every document of a corpus.
 
-    Interrupted, the same command goes on. Shards that write to the same folder work side by side; the last one to end
-    puts the file together. (Without a common folder: copy the parts, `.OUTPUT.parts/`, to one place and run the command
-    once more there, without --shard.)
+    If it is interrupted, run the same command again to continue. Several shards can write to the same folder at once; the last
+    one to end puts the file together. (Without a common folder, copy the parts, `.OUTPUT.parts/`, to one place and run the
+    command there again, without --shard.)
 
     \b
     osn data generate-queries scifact --model models/doc2query --output queries.jsonl

@@ -126,7 +126,7 @@ def train_doc2query(config: Doc2QueryConfig, *, limit: int | None = None) -> Pat
 def doc2query_command(config: Doc2QueryConfig, dry_run: bool) -> None:
     """Train a model that writes queries for passages, on pairs of both.
 
-    Interrupted, the same command goes on.
+    If it is interrupted, run the same command again to continue.
 
     \b
     osn train doc2query --backbone models/t5 --set "data=[squad-mix]" --output models/doc2query

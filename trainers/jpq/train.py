@@ -100,6 +100,6 @@ def jpq_command(config: JpqConfig, dry_run: bool) -> None:
     osn train jpq --config jpq --set quantizer.subvectors=24 --output models/jpq
     osn encode docs.jsonl.gz --pq models/jpq --output codes
 
-    Prints the dev measures before (of OPQ) and after. Stopped at any point, the same command goes on.
+    It prints the dev measures of OPQ and of the result. If it is stopped, run the same command again to continue.
     """
     tell(config.output, rehearse(config) if dry_run else train_jpq(config), dry_run)

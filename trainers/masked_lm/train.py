@@ -116,8 +116,8 @@ def _new_tokenizer(config: MaskedLmConfig, new: NewBackbone, folder: Path, limit
 def mlm_command(config: MaskedLmConfig, dry_run: bool) -> None:
     """Train a masked language model (BERT-like) or by span corruption (T5) on a corpus.
 
-    Continues a backbone (`backbone`), or makes a small one with a tokenizer of its own (`new`). Interrupted, the same
-    command goes on.
+    It continues a backbone (`backbone`), or makes a small one with its own tokenizer (`new`). If it is interrupted, run the
+    same command again to continue.
 
     \b
     osn train mlm --output models/base --set "corpus=[squad-mix, tldr]" --set new.layers=4

@@ -152,8 +152,8 @@ def query_as_context_command(config: QueryAsContextConfig, dry_run: bool) -> Non
         --backbone models/mlm --output models/random
     osn train query-as-context --config query-as-context --output models/pretrained
 
-    Then: osn train dense --set start=models/pretrained … (CLS and raw inner products are the default there). With
-    `retriever` in the configuration fine-tuning follows at once. Stopped at any point, the same command goes on.
+    Then run osn train dense --set start=models/pretrained … (CLS and raw inner products are the default for it). With
+    `retriever` in the configuration, fine-tuning follows at once. If it is stopped, run the same command again to continue.
     """
     steps = rehearse(config) if dry_run else train_query_as_context(config)
     if not is_main_process():

@@ -217,8 +217,8 @@ def sparse_command(config: SparseConfig, dry_run: bool, tries: tuple[str, ...]) 
     osn train sparse --config splade --output models/splade     # a teacher, whose network encodes queries, too
     osn train sparse --config my.yaml --try regularization.weight=0.002 --try student.revive=0.1 --output models/sparse
 
-    Prints dev measures, sparsity, and what presence and BM25 over word pieces give without training. Stopped at any
-    point, the same command goes on.
+    It prints dev measures, sparsity, and the results of presence and BM25 over word pieces, which need no training. If it is
+    stopped, run the same command again to continue.
     """
     if dry_run:
         for text in tries:

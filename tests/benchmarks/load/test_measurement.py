@@ -199,7 +199,7 @@ def test_what_cannot_begin_is_an_error_with_the_reason(client, cluster_url: str,
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (LoadSettings(clients=()), "no load to measure with"),
+        (LoadSettings(clients=()), "no load is given"),
         (LoadSettings(clients=(0,)), "above 0"),
         (LoadSettings(clients=(5, 5)), "given twice"),
         (LoadSettings(shortest=2.0, longest=1.0), "shortest window"),
@@ -239,8 +239,8 @@ def test_the_command_measures_prints_and_writes(
     [
         (["--url", "http://203.0.113.1:9200", "--queries", "q.jsonl"], "--i-own-this-cluster"),
         (["--engines", "splade", "--queries", "q.jsonl"], "there is no engine 'splade'"),
-        (["--data", "a", "--queries", "b"], "the queries come from one of two places"),
-        (["--warmup", "3,1", "--queries", "q.jsonl"], "the least seconds are more than the most"),
+        (["--data", "a", "--queries", "b"], "give either --data or --queries"),
+        (["--warmup", "3,1", "--queries", "q.jsonl"], "the first number must not be larger than the second"),
         (["--clients", "five", "--queries", "q.jsonl"], "is not a list of numbers"),
     ],
 )

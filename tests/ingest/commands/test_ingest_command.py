@@ -143,7 +143,7 @@ def test_interrupted_it_says_so_exits_with_130_and_goes_on(
         process.send_signal(number)
         _, told = process.communicate(timeout=60)
         assert process.returncode == 130, told
-        assert "the same command again continues" in told and "Traceback" not in told
+        assert "run the same command again to continue" in told and "Traceback" not in told
         before = len(proxy.written())
         assert 250 <= before < 2000
         proxy.fault = lambda request: None
@@ -171,7 +171,7 @@ def test_interrupted_while_the_cluster_does_not_answer_it_ends_within_seconds_an
         _, told = process.communicate(timeout=60)
         assert time.monotonic() - began < 20
         assert process.returncode == 130, told
-        assert "the same command again continues" in told and "Traceback" not in told
+        assert "run the same command again to continue" in told and "Traceback" not in told
     process = begin(cluster_url, osn_home, small(corpus, index_name))
     _, told = process.communicate(timeout=60)
     assert process.returncode == 0, told

@@ -144,7 +144,7 @@ def test_codes_are_made_of_vectors_in_files_where_the_model_would_make_the_same(
         assert found.pq is not None and (found.pq == loaded.encode_documents(contents)).all()
         assert plan.meta.quantized is not None and plan.meta.quantized.hash == loaded.info.hash
     stranger = quantized_model(tmp_path / "stranger", contents, seed=5)
-    with pytest.raises(InputError, match="encodes documents otherwise") as caught:
+    with pytest.raises(InputError, match="encodes documents differently") as caught:
         planned(stranger)
     assert caught.value.remedy is not None and f"`osn encode --pq {stranger}`" in caught.value.remedy
 
@@ -167,7 +167,7 @@ def test_codes_are_made_of_passages_in_files(tmp_path: Path, model: Path) -> Non
 
 def test_what_cannot_be_encoded_so_is_named(tmp_path: Path, model: Path) -> None:
     corpus = write_jsonl(tmp_path / "d.jsonl", records(5))
-    with pytest.raises(InputError, match="faiss's index is made of codes") as caught:
+    with pytest.raises(InputError, match="--faiss needs codes") as caught:
         run_encode(EncodeJob(CorpusSource(str(corpus)), tmp_path / "v", faiss=tmp_path / "f"), show_progress=False)
     assert caught.value.remedy == "give --pq MODEL"
     with pytest.raises(InputError, match="none is written"):
