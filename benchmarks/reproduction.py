@@ -44,7 +44,7 @@ MEASURES = ("nDCG@10", "RR@10", "R@100")
 @click.option("--work", type=click.Path(path_type=Path), default=None, help="Keep the vectors here: a rerun goes on.")
 @connection_options
 def published(connection: ConnectionSettings, data: Path, record: Path | None, work: Path | None) -> None:
-    """Measure published figures of BM25 and all-MiniLM-L6-v2 (Lucene k-NN) on SciFact again; none is of one of the papers."""
+    """Measure published figures of BM25 and all-MiniLM-L6-v2 (Lucene k-NN) on SciFact again; none is from the papers."""
     from benchmarks.publish import publish
     from ingest.corpus import CorpusSource
     from ingest.job import Job

@@ -135,8 +135,8 @@ def large_sparse(
 ) -> None:
     """What makes searching by a large sparse model cheap: cost and score kept of each idea, and of the best together.
 
-    It compares baselines, pruned documents, cut queries, clustered documents and blocks with BM25 in one table. --data is one BEIR
-    folder. Run the same command again to continue an interrupted run.
+    It compares baselines, pruned documents, cut queries, clustered documents and blocks with BM25 in one table. --data is
+    one BEIR folder. Run the same command again to continue an interrupted run.
 
     \b
     osn bench large-sparse --model my-splade --data data/scifact --work work --record benchmarks/results/large_sparse

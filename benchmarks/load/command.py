@@ -213,8 +213,8 @@ def load(
     hits, rare, window, dense-window, weight, keep, rescore, form, source, size, index, prune, expansion
     (see benchmarks/load/variants.py). Presets: paper, quantized, rivals, ablation.
 
-    If it is interrupted, it writes what it has; run the same command again to continue. The exit status is 1 if the result is
-    partial, or a measurement was refused because it came near what the generator itself can do.
+    If it is interrupted, it writes what it has; run the same command again to continue. The exit status is 1 if the result
+    is partial, or if a measurement was refused because the generator itself was near its limit.
     """
     from benchmarks.load.variants import parse_variants
     from benchmarks.load.workload import allowed_target

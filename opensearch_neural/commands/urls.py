@@ -23,9 +23,9 @@ from opensearch_neural.commands.renamed import output_option
 def urls(corpus: str, model: str, out: Path, extend: Path | None, as_json: bool) -> None:
     """Write the URLs of a corpus as a trie, to which a generative model's decoding is limited.
 
-    Documents can be added without training (--extend, or a larger corpus); a document with the same id replaces the other. The
-    model has not learned added documents by heart: it finds them only if their passages and URLs resemble known ones. The
-    command prints how many these are.
+    Documents can be added without training (--extend, or a larger corpus); a document with the same id replaces the other.
+    The model has not learned added documents by heart: it finds them only if their passages and URLs resemble known ones.
+    The command prints how many these are.
 
     \b
     osn model urls --corpus tldr --model models/tome --output urls/tldr

@@ -147,8 +147,8 @@ def fetch_command(names: tuple[str, ...], out: Path) -> None:
     osn data fetch ir:beir/scifact/train ir:beir/scifact/test --output scifact
     osn data fetch ir:msmarco-passage/train/judged ir:msmarco-passage/dev/small --output msmarco
 
-    Several names must be splits of one corpus: train, dev or test by their name, or ir:NAME=SPLIT. Data that needs an agreement
-    must be requested first; ir_datasets says where.
+    Several names must be splits of one corpus: train, dev or test by their name, or ir:NAME=SPLIT. Data that needs an
+    agreement must be requested first; ir_datasets says where.
     """
     written = fetch(names, out)
     splits = ", ".join(

@@ -162,9 +162,9 @@ def generate_queries_command(
 ) -> None:
     """Generate queries for every document of a corpus.
 
-    If it is interrupted, run the same command again to continue. Several shards can write to the same folder at once; the last
-    one to end puts the file together. (Without a common folder, copy the parts, `.OUTPUT.parts/`, to one place and run the
-    command there again, without --shard.)
+    If it is interrupted, run the same command again to continue. Several shards can write to the same folder at once; the
+    last one to end puts the file together. (Without a common folder, copy the parts, `.OUTPUT.parts/`, to one place and
+    run the command there again, without --shard.)
 
     \b
     osn data generate-queries scifact --model models/doc2query --output queries.jsonl
