@@ -67,7 +67,7 @@ class Documents:
     """The documents of one index, or of the index that an alias names.
 
     sparse, dense, pq: directories of the models that wrote the index, where they are not found by its record
-    trust_remote_code: whether code that the sparse model brings along is run
+    trust_remote_code: whether the sparse model's own code may run
     Raises ModelError when a model is not on this machine or another than that of the index, ClusterError when there is
     no such index.
     """

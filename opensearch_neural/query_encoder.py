@@ -166,7 +166,10 @@ class QueryEncoder:
 
     @classmethod
     def of_record(cls, wrote: SparseMeta, kept: bytes | None, index: str) -> QueryEncoder:
-        """The query encoder of the model that wrote an index. kept: its bytes on the cluster. Raises ModelError as `of_index`."""
+        """The query encoder of the model that wrote an index. kept: its bytes on the cluster.
+
+        Raises ModelError as `of_index` does.
+        """
         from opensearch_neural.index.record import check_same_model
         from opensearch_neural.models import registry
 

@@ -62,8 +62,8 @@ class RepresentationSettings:
     """Which vectors a document has, and how they are pooled."""
 
     source: VectorSource = "layers"
-    """ where the vectors come from: "layers": from `layers`; "first-tokens": the last layer's first `count` tokens (ME-BERT);
-    "tokens": all its tokens (ColBERT-style)"""
+    """ "layers": the vectors of `layers`; "first-tokens": the last layer's first `count` (ME-BERT); "tokens": all its tokens
+    (ColBERT-style)"""
     layers: list[int] | str = DEFAULT_LAYERS
     """layer numbers from 1, with the last one; or last:M, first:M, uniform:M (M layers) or all"""
     count: int = 8

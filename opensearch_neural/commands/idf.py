@@ -20,7 +20,7 @@ from opensearch_neural.commands.renamed import output_option
 )
 @output_option("The table to write, {token: weight}; a folder with --model.")
 @click.option("--counts", type=click.Path(dir_okay=False, path_type=Path), help="Write the counts, to be merged.")
-@click.option("--trust-remote-code", is_flag=True, help="Run code that --model brings along: read it first.")
+@click.option("--trust-remote-code", is_flag=True, help="Run the code of --model. Read it first.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def idf(
     corpus: str | None,

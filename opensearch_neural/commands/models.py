@@ -38,7 +38,7 @@ def list_models(folders: tuple[Path, ...], as_json: bool) -> None:
             print(f"    {each.score}")
         print(f"    {each.source}")
         if each.remote_code:
-            print("    brings code of its own: read it, then --trust-remote-code runs it")
+            print("    has code of its own: read it, then run it with --trust-remote-code")
         if each.note:
             print(f"    {each.note}")
     print("\n  lexical\n    BM25's weights over word pieces, counted in the corpus: no network, adds no words")

@@ -66,7 +66,7 @@ def write_with_statistics(
 def tokenizer_of(model: str | Path, *, trust_remote_code: bool = False) -> Tokenizer:
     """The tokenizer of a sparse model, whose tokens its table weighs; of one without a table, that of its network.
 
-    trust_remote_code: whether code that the model brings along is run. Raises ModelError where such a network cannot
+    trust_remote_code: whether the model's own code may run. Raises ModelError where such a network cannot
     encode documents: better said before a corpus is read.
     """
     folder = directory.locate(model, code=trust_remote_code)
@@ -79,7 +79,7 @@ def tokenizer_of(model: str | Path, *, trust_remote_code: bool = False) -> Token
 
 
 def has_query_table(folder: Path) -> bool:
-    """Whether queries of a sparse model are weighed by a table that the model brings along."""
+    """Whether a sparse model has its own table for weighing queries."""
     modules = directory.routes(folder).get("query", [])
     return (folder / "idf.json").exists() or any(module.type == "SparseStaticEmbedding" for module in modules)
 

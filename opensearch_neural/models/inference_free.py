@@ -38,7 +38,7 @@ def write_inference_free(
     max_active: terms kept of a document, the heaviest; None keeps all
     max_length: tokens read of a document; None reads as many as the network has positions
     document_prompt: text that is put before every document
-    trust_remote_code: whether code that the network brings along is run; it is then written, too
+    trust_remote_code: whether the network's own code may run; it is then copied too
 
     Raises MissingExtra where sentence-transformers is not installed.
     """

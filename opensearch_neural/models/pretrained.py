@@ -26,7 +26,7 @@ def load_model(
     """(model, names of the weights that are missing) by one of transformers' AutoModel classes, in float32.
 
     what: how a message calls it; None: as transformers does. config: instead of the directory's own.
-    trust_remote_code: whether code that the model brings along is run, which may lie in another repository of the hub.
+    trust_remote_code: whether the model's own code may run, which may lie in another repository of the hub.
     Raises ModelError where the directory is unsafe or does not load.
     """
     import torch

@@ -65,7 +65,7 @@ def load_sparse(
 
     device: "cpu", "cuda", …; None takes a GPU where there is one. max_length: tokens read of a document, at most the
     model's. dtype "bf16" runs the transformer's layers in bfloat16. None of the three concerns the lexical model.
-    trust_remote_code: whether code that the model brings along is run.
+    trust_remote_code: whether the model's own code may run.
     Raises ModelError where the directory is incomplete, or its documents or queries are encoded in another way.
     """
     folder = directory.locate(name_or_path, code=trust_remote_code)

@@ -78,7 +78,7 @@ class TrainingSettings:
             raise ValueError(f"embedding_rate must be above 0, not {self.embedding_rate}")
 
     def two_steps(self, most: int | None = None) -> TrainingSettings:
-        """The settings of a dry run: two steps, each with evaluation, saving and logging. most: examples of a batch, at most."""
+        """The settings of a dry run: two steps, each evaluated, saved and logged. most: the most examples of a batch."""
         size = self.batch_size if most is None else min(self.batch_size, most)
         return replace(self, steps=2, batch_size=size, evaluate_every=1, save_every=1, log_every=1, workers=0)
 

@@ -144,7 +144,7 @@ class KnownPositives:
             self._same_query.setdefault(key, []).append(row)
 
     def candidates(self, items: Sequence[Drawn], rank: int = 0, world: int = 1) -> Candidates:
-        """The candidates of the batch `items`, for process `rank` of `world`; each process has an equal share of the batch."""
+        """The candidates of the batch `items` for process `rank` of `world`; each process has an equal share of it."""
         share = len(items) // world
         # Each process encodes its documents once; together they are the columns that queries are scored against.
         by_process = [unique_documents(items[process * share : (process + 1) * share]) for process in range(world)]

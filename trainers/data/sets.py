@@ -72,7 +72,7 @@ class QuestionSet(SetSettings):
     """A data set, or a corpus without judgements, for which `questions` are made."""
 
     questions: str | None = None
-    """ how questions are made: "title", "first-sentence", or a query generator (directory or hub id); null uses the data's own"""
+    """ "title", "first-sentence" or a query generator (directory or hub id) makes questions; null uses the data's own"""
 
     def load(self, folder: Path | None = None) -> TrainingData:
         if self.questions is None:

@@ -26,8 +26,8 @@ class CorpusSettings:
     name: str | None = None
     """the name of the corpus; null is the file's"""
     article: Literal["title", "url", "document"] = "title"
-    """what an article is: the documents with the same "title", or with the same "url" up to #, or each "document". A document
-    without title or URL is an article by itself"""
+    """an article is all documents with the same "title", or the same "url" up to #, or each "document"; a document without
+    title or URL is an article by itself"""
     queries: Path | None = None
     """a file of `osn data generate-queries` for the passages of this corpus"""
     generator: str | None = None

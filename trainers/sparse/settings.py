@@ -28,10 +28,10 @@ class StudentSettings:
     activation: LogActivation | None = None
     """log(1 + ReLU(x)), or log(1 + log(1 + ReLU(x))); null keeps the activation of a sparse start, and is log for others"""
     queries: Literal["table", "network"] = "table"
-    """what weighs the tokens of queries: the IDF table (see `idf`), or the network, as for documents (a SPLADE, to teach)"""
+    """what weighs the tokens of queries: the IDF table (see `idf`), or the network, as for documents (a SPLADE teacher)"""
     idf: str = "train"
-    """which IDF weighs the tokens of queries: "train" (of all train sets), "own" (of each set), "start" (of the start), "none"
-    (1 for each), or an idf.json"""
+    """the IDF that weighs the tokens of queries: "train" (of all train sets), "own" (of each set), "start" (the start's
+    table), "none" (1 for each), or an idf.json"""
     idf_rate: float | None = None
     """train the IDF table too, at this many times the learning rate; null does not train it"""
     revive: float = 0.0
@@ -138,10 +138,10 @@ class RegularizationSettings:
     weight: float = 1e-3
     """λ; the two kinds of FLOPS need different values"""
     query_weight: float | None = None
-    """λ for queries that the network encodes, with FLOPS over all queries at once; null is `weight`"""
+    """λ for queries that the network encodes, with FLOPS over all queries of a batch; null is `weight`"""
     flops: Literal["batch", "slot"] = "batch"
-    """batch: over all documents at once, as in sentence-transformers; slot: summed over the candidate slots, as in the paper's
-    code"""
+    """batch: over all documents at once, as in sentence-transformers; slot: summed over the candidate slots, as in the
+    paper's code"""
     least_terms: int | None = None
     """documents with at most this many terms are not regularized; null regularizes all"""
     delay: float = 0.0
@@ -179,8 +179,8 @@ class SparseCandidates:
     depth: int = 100
     """they are drawn from this many of the hardest"""
     mine: str | None = "bm25"
-    """what finds more negatives if there are too few: "bm25", "student" (not pre-trained), a retriever of `osn data mine`; null:
-    nothing"""
+    """what finds more negatives if there are too few: "bm25", "student" (not pre-trained), a retriever of `osn data mine`;
+    null finds none"""
     consistency: int | None = None
     """leave out queries without a positive among this many of the miner's best; null leaves out none"""
 
@@ -232,8 +232,8 @@ class SparseConfig(StageSettings):
     """sets whose questions are removed from train"""
     selection: DevSettings = field(default_factory=DevSettings)
     cache: Path | None = None
-    """folder for made questions, teachers' scores, mined negatives and warm-ups, which trainings may share; null is within the
-    output"""
+    """folder for made questions, teachers' scores, mined negatives and warm-ups, which trainings may share; null is within
+    the output"""
 
     def __post_init__(self) -> None:
         for stage in (self, self.pretraining):
