@@ -164,7 +164,7 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
     """A line for each engine and model: by how many points of nDCG@10 it lies above its baseline in the mean of sets, on
     how many sets with its interval, what it costs under load, in the baseline's, and FACTS as far as they are known.
 
-    A row's variant is the model, after the seeds where there are several; means of sets are of sets called "mean of …".
+    A row's variant is the model, after the seeds if there are several; means of sets are of sets called "mean of …".
     Facts of a single judged set are left out.
     """
     differences = [row for row in rows if (row.kind, row.measure) == ("difference", "nDCG@10")]
@@ -175,7 +175,7 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
     gain: dict[tuple[str, str, str], Row] = {}
     for row in sorted(
         differences, key=lambda row: row.seed is not None
-    ):  # the mean over seeds, where there are several
+    ):  # the mean over seeds, if there are several
         if row.baseline == baseline:
             gain.setdefault((row.engine, model_of(row), row.set), in_points(row))
     cost = {(row.engine, model_of(row), row.set, row.measure): row for row in ratios_}

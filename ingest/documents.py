@@ -190,7 +190,7 @@ class Documents:
         return list(split(document, self._tokenizer, passages.tokens, passages.stride))
 
     def get(self, id: str) -> Document | None:
-        """The document as the index has it; None where there is none."""
+        """The document as the index has it; None if there is none."""
         return read_document(self.client, self.index, id)
 
     @translate_errors()
@@ -256,7 +256,7 @@ class Documents:
 
 @translate_errors()
 def read_document(client: OpenSearch, index: str, id: str) -> Document | None:
-    """The document as the index has it; None where there is none. One in passages is put together again."""
+    """The document as the index has it; None if there is none. One in passages is put together again."""
     held = _read(client, index, existing_record(client, index), id)
     return None if held is None else held[0]
 

@@ -282,7 +282,7 @@ def plan(inspection: Inspection, documents: int, *, replicas: int | None = None)
 
     In proportion: what grows more slowly (the term dictionary) is overestimated. An index that was just written holds
     more than it will after its merges; `osn ingest --merge` makes the better sample.
-    Raises InputError where there is nothing to scale.
+    Raises InputError if there is nothing to scale.
     """
     if inspection.documents < 1 or not inspection.sizes:
         raise InputError(f"{inspection.index!r} holds no documents to scale from", "ingest a sample: `--limit 10000`")

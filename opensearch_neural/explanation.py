@@ -142,7 +142,7 @@ def predicted(body: Body, hits: Sequence[Iterable[Share]]) -> list[float]:
 
 
 def doubts(body: Body, hits: Sequence[tuple[Sequence[Share], float]]) -> list[str | None]:
-    """What speaks against the shares of each hit, in words; None where they add up and the oracle agrees.
+    """What speaks against the shares of each hit, in words; None if they add up and the oracle agrees.
 
     hits: (shares, score) of each
     """

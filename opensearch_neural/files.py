@@ -31,7 +31,7 @@ def write_text(path: Path, text: str) -> None:
 def new_folder(out: Path) -> Iterator[Path]:
     """A folder that is not there yet, to be made and filled. It becomes `out` when the block ends, after an error it goes.
 
-    Raises InputError where `out` is there already.
+    Raises InputError if `out` is there already.
     """
     if out.exists():
         raise InputError(f"{out} is there already", "name a folder that is not, or remove it")

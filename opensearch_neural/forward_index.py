@@ -95,7 +95,7 @@ def script_params(tokens: Mapping[str, float], field: str) -> dict[str, Any]:
 
 
 def tokens_of(params: Mapping[str, Any]) -> dict[str, float]:
-    """{token: weight} of a script's parameters. Raises ValueError where names, hashes and weights do not fit together."""
+    """{token: weight} of a script's parameters. Raises ValueError if names, hashes and weights do not fit together."""
     tokens, hashes, weights = (params.get(name) for name in ("tokens", "hashes", "weights"))
     if not (isinstance(tokens, list) and isinstance(hashes, list) and isinstance(weights, list)):
         raise ValueError("tokens, hashes and weights are lists")

@@ -150,7 +150,7 @@ def with_sentences(body: Body) -> Body:
 def read_explanations(
     body: Body, hits: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> tuple[list[list[Share] | None], list[str]]:
-    """(what adds to each hit's score, None where it isn't explained; warnings where that may be wrong).
+    """(what adds to each hit's score, None if it isn't explained; warnings where that may be wrong).
 
     hits: (what a warning calls it, the hit)
     """

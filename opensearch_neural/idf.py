@@ -93,7 +93,7 @@ class DocumentFrequencies:
 
     @classmethod
     def load(cls, path: str | Path, vocabulary: Sequence[str]) -> DocumentFrequencies:
-        """The counts that `save` wrote. Raises ModelError where they are over another vocabulary, or are no counts."""
+        """The counts that `save` wrote. Raises ModelError if they are over another vocabulary, or are no counts."""
         content = read_json_object(Path(path))
         numbers = [content.get("documents"), content.get("tokens"), *_values(content.get("df"))]
         if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers):

@@ -105,7 +105,7 @@ class QueryEncoder:
         """The query side of a sparse model: a directory, a copy of its tokenizer.json and idf.json, or a hub id.
 
         A sentence-transformers Router directory is read as sentence-transformers reads it (the query route's
-        SparseStaticEmbedding). Raises ModelError where the folder lacks a file, or its query side is a neural network.
+        SparseStaticEmbedding). Raises ModelError if the folder lacks a file, or its query side is a neural network.
         """
         folder = directory.locate(path_or_id, files=QUERY_FILES)
         name = directory.display_name(path_or_id)

@@ -63,7 +63,7 @@ def marked_words(highlighted: Iterable[str], text: str) -> list[Span] | None:
 
     highlighted: the text with <em> and </em> in it, as `number_of_fragments: 0` asks for it; the highlighter cuts it at
         each character NUL, and leaves out what is without marks
-    None where that is something else than the text.
+    None if that is something else than the text.
     """
     words: list[Span] = []
     parts = re.finditer("[^\0]+", text)
@@ -76,7 +76,7 @@ def marked_words(highlighted: Iterable[str], text: str) -> list[Span] | None:
 
 
 def _marks(fragment: str, part: str, offset: int) -> list[Span] | None:
-    """The words marked in a part of a text, which begins at `offset`; None where the fragment is not all of the part."""
+    """The words marked in a part of a text, which begins at `offset`; None if the fragment is not all of the part."""
     words = []
     at = start = len(part) - len(part.lstrip(_TRIMMED))
     for piece in re.split("(</?em>)", fragment):
@@ -108,7 +108,7 @@ def heaviest_sentence(
     shares: Iterable[Share],
     tokens_in: Callable[[str], Collection[str]] = lambda text: (),
 ) -> Span | None:
-    """The first of the sentences that carry the most of the score; None where no word of the text carries any.
+    """The first of the sentences that carry the most of the score; None if no word of the text carries any.
 
     words: of the text, that BM25 found
     shares: what adds to the score, sparse tokens told apart
@@ -136,7 +136,7 @@ def heaviest_sentence(
 def term_of(word: str, terms: Iterable[str]) -> str | None:
     """Which of BM25's terms a marked word stands for: the one that it begins with the most of, for analyzers cut endings.
 
-    None where it has less than half of every term. A term may be several that count as one ("rain contents:shower").
+    None if it has less than half of every term. A term may be several that count as one ("rain contents:shower").
     """
     best, most = None, (False, 0)
     for term in terms:

@@ -247,7 +247,7 @@ class MultiLayerModel(BiEncoder):
         return int(self.document.selection.counts(torch.tensor([self.settings.document_length])))
 
     def _known(self, targets: RetrievalTargets) -> Tensor | None:
-        """(gathered documents, vectors); None where every document has all of them."""
+        """(gathered documents, vectors); None if every document has all of them."""
         selection = self.document.selection
         if selection.size is not None:
             return None

@@ -95,7 +95,7 @@ def loaded(size: int) -> str:
 
 
 def bars(row: Row, scale: float = 1.0) -> list[list[float]] | None:
-    """How far the interval reaches below and above, as matplotlib takes it; None where there is none."""
+    """How far the interval reaches below and above, as matplotlib takes it; None if there is none."""
     if row.low is None or row.high is None:
         return None
     return [[scale * (row.value - row.low)], [scale * (row.high - row.value)]]

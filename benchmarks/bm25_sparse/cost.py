@@ -117,7 +117,7 @@ def loaded(
 ) -> list[dict[str, Any]]:
     """The rows of the load benchmark on `size` documents with the model's vectors, without what `score_kept` measures.
 
-    Raises ClusterError where it stopped.
+    Raises ClusterError if it stopped.
     """
     from benchmarks.load.workload import ModelChoice
 
@@ -175,7 +175,7 @@ def under_load(
     models: ModelChoice,
     **settings: Any,
 ) -> list[Row]:
-    """The rows of the load benchmark; settings: more of `LoadSettings`. Raises ClusterError where it stopped."""
+    """The rows of the load benchmark; settings: more of `LoadSettings`. Raises ClusterError if it stopped."""
     from benchmarks.grown.index import grow
     from benchmarks.load import result
     from benchmarks.load.command import queries_of, run

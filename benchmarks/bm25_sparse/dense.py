@@ -67,7 +67,7 @@ def all_vectors(experiment: Experiment, model: MeasuredEngine, name: str) -> Pat
 def joined(sparse: Path, dense: Path, place: Path) -> Path:
     """The manifest, in `place`, of one encoding that has the sparse vectors of one and the dense ones of another.
 
-    Raises AssertionError where the two are not of the same documents.
+    Raises AssertionError if the two are not of the same documents.
     """
     from safetensors.numpy import load_file, save_file
 

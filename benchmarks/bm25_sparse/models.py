@@ -119,7 +119,7 @@ class Experiment:
         return str(config.output)
 
     def _averaged(self, trained: MeasuredEngine, name: str) -> str:
-        """The average of the trained model and the start. Raises InputError where there is one of other models."""
+        """The average of the trained model and the start. Raises InputError if there is one of other models."""
         from opensearch_neural.models import directory
         from opensearch_neural.models.averaging import write_average
 

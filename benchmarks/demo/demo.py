@@ -57,7 +57,7 @@ TRAIN_STEPS = 60
     "--train-steps",
     type=click.IntRange(min=0),
     default=None,
-    help=f"Train the sparse model on the corpus first.  [default: 0, or {TRAIN_STEPS} where there is none]",
+    help=f"Train the sparse model on the corpus first.  [default: 0, or {TRAIN_STEPS} if there is none]",
 )
 @click.option(
     "--keep-index",

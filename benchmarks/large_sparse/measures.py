@@ -223,7 +223,7 @@ def timed(client: OpenSearch, workload: Workload, variants: Sequence[Variant]) -
 
 def rows_of(client: OpenSearch, target: LoadTarget, experiment: LargeSparseExperiment, layout: Layout) -> list[Row]:
     """All rows of one size: the set is the number of documents, and under load the clients too. Its indexes are deleted
-    unless they are to be kept. Raises ClusterError where the load test stopped."""
+    unless they are to be kept. Raises ClusterError if the load test stopped."""
 
     def measured() -> list[dict[str, Any]]:
         with translate_errors():

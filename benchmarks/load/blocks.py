@@ -261,7 +261,7 @@ class BlockLog:
 
     @classmethod
     def open(cls, folder: Path, identity: dict[str, Any], *, engines: int, restart: bool = False) -> BlockLog:
-        """The run's journal: continued where it is the same run's, begun anew where there is none, or `restart`.
+        """The run's journal: continued where it is the same run's, begun anew if there is none, or `restart`.
 
         Raises InputError if the folder holds another run.
         """

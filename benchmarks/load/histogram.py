@@ -97,7 +97,7 @@ def needed(q: float) -> int:
 
 
 def shown(value: float | None) -> str:
-    """As tables show a time in milliseconds; a dash where there is none to show, ∞ where failures reach it."""
+    """As tables show a time in milliseconds; a dash if there is none to show, ∞ where failures reach it."""
     if value is None:
         return "–"
     if math.isinf(value):

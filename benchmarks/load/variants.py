@@ -235,7 +235,7 @@ def body_builder(variant: Variant, engines: Engines) -> Callable[[str], Body]:
     """The function from a query's text to the variant's request body: what an application does before it sends.
 
     `engines` are those of the variant's index. Models are loaded now. Raises what `Engines.body_of` raises, and
-    ClusterError where the plugin is needed and absent.
+    ClusterError if the plugin is needed and absent.
     """
     plugin = engines.plugin if variant.form is None else variant.form == "plugin"
     if plugin and not engines.plugin and variant.engine in SPARSE_ENGINES:

@@ -266,7 +266,7 @@ def field_rows(
 
 
 def check_unseen(model: str, folder: Path, split: str) -> None:
-    """Raises InputError where the quantized model was trained on the judgements of this split."""
+    """Raises InputError if the quantized model was trained on the judgements of this split."""
     from opensearch_neural.models import directory
 
     training = (directory.read_osn_json(directory.locate(model)) or {}).get("training", {})

@@ -93,7 +93,7 @@ class PackedModels:
         return cls(sparse, dense, encoders.batch_size, device, dtype, pq, encoders.prune)
 
     def load(self) -> Encoders:
-        """Raises ModelError where this machine's version of the package is another one."""
+        """Raises ModelError if this machine's version of the package is another one."""
         from opensearch_neural.models.multi_layer import load_single_or_several
         from opensearch_neural.models.quantized import load_quantized
         from opensearch_neural.models.sparse import load_sparse
@@ -120,7 +120,7 @@ def shards_on_ray(
 ) -> Iterator[ShardDone]:
     """Encode the shards that `folder` lacks, and write each as it comes back: in no order.
 
-    batch: documents that `encode_shard` hands to the models at once. Raises OsnError where the cluster cannot be reached
+    batch: documents that `encode_shard` hands to the models at once. Raises OsnError if the cluster cannot be reached
     or has too few processors, and what a reader or a worker met.
     """
     import ray
@@ -324,7 +324,7 @@ def _connected(options: RayOptions) -> Iterator[None]:
 
 
 def check(options: RayOptions) -> None:
-    """Raise MissingExtra without Ray, InputError for an address that does not serve, OsnError where nothing answers.
+    """Raise MissingExtra without Ray, InputError for an address that does not serve, OsnError if nothing answers.
 
     Told before any work begins; Ray itself would try for minutes.
     """

@@ -195,7 +195,7 @@ class LoadedShard:
 
     @classmethod
     def read(cls, path: Path, vocabulary: list[str]) -> LoadedShard:
-        """Raises InputError where the file is damaged."""
+        """Raises InputError if the file is damaged."""
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 

@@ -99,7 +99,7 @@ class Manifest:
 
     @classmethod
     def read(cls, path: Path) -> Manifest:
-        """Raises InputError where the file is not a manifest, or one of a later version."""
+        """Raises InputError if the file is not a manifest, or one of a later version."""
         try:
             content = read_json_object(path)
             if content.pop("format", None) != FORMAT:
@@ -218,7 +218,7 @@ class StoredVectors:
     def codes(self) -> tuple[list[str], NDArray[np.uint8]]:
         """The ids and the codes (documents, M) of all documents, in the corpus's order.
 
-        Raises InputError where there are none.
+        Raises InputError if there are none.
         """
         if self.manifest.quantized is None:
             raise InputError(f"{self.folder} holds no codes", "write some with `osn encode --pq MODEL`")

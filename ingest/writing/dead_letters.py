@@ -43,7 +43,7 @@ class DeadLetters:
 
     A run that continues another one meets some of its documents again; what already lies in the file is not added twice.
     Letters are written whole, under a lock, and the file is the user's alone: it holds what documents hold.
-    Raises InputError where no file can be written, before the first letter has to be.
+    Raises InputError if no file can be written, before the first letter has to be.
     """
 
     def __init__(self, path: Path) -> None:

@@ -109,7 +109,7 @@ class Lease:
             )
 
     def _acquire(self) -> bool:
-        """Whether there is a lease now; False where the cluster does not allow any."""
+        """Whether there is a lease now; False if the cluster does not allow any."""
         from opensearchpy.exceptions import AuthorizationException, RequestError
 
         try:
@@ -121,7 +121,7 @@ class Lease:
                 return True
             if _is_gone(other) and self._take(gone=other["owner"]):
                 return True
-            here = self._holder["machine"]  # unknown where there is no /proc: then this machine is as any other
+            here = self._holder["machine"]  # unknown if there is no /proc: then this machine is as any other
             if (not here or other.get("machine") != here) and self._wait_for(other):
                 return True
         except (AuthorizationException, RequestError) as error:
@@ -136,7 +136,7 @@ class Lease:
         """Who holds the lease; None once it is ours.
 
         There may be nobody although it could not be taken: it was given back just now, or the cluster mends what a full
-        disk has left. Raises ClusterError where that lasts.
+        disk has left. Raises ClusterError if that lasts.
         """
         deadline = time.monotonic() + SETTLING
         while not (other := self._other()):

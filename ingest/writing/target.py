@@ -152,7 +152,7 @@ def _check_existing(
 ) -> None:
     """Raise InputError for settings that were asked for and that an index has or has not for good.
 
-    asked: {setting: value, or None where it was not asked for}
+    asked: {setting: value, or None if it was not asked for}
     """
     name, settings = _settings(client, index)
     loading = wrote.extra.get(LOADING)
@@ -176,7 +176,7 @@ def _check_existing(
 
 
 def _scripts_refused(client: OpenSearch, index: str, shards: int) -> str | None:
-    """Why the cluster does not run the script that reads a forward index; None where it does, or may not be asked."""
+    """Why the cluster does not run the script that reads a forward index; None if it does, or may not be asked."""
     from opensearchpy.exceptions import ConnectionError, RequestError, TransportError
 
     # The primaries of a new index are yellow before they are there.
@@ -194,7 +194,7 @@ def _scripts_refused(client: OpenSearch, index: str, shards: int) -> str | None:
 
 
 def _add_fields(client: OpenSearch, index: str, fields: Mapping[str, Any]) -> None:
-    """Map fields that the index lacks. Raises InputError where it maps one of them otherwise, for good."""
+    """Map fields that the index lacks. Raises InputError if it maps one of them otherwise, for good."""
     from opensearchpy.exceptions import RequestError
 
     try:

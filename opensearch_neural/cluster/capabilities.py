@@ -60,7 +60,7 @@ class Capabilities:
 
     Attributes:
         version: as the server names it; "" where it does not say (serverless collections).
-        plugins: name → version, those that every data node has; None where they may not be listed.
+        plugins: name → version, those that every data node has; None if they may not be listed.
         bm25: full-text queries.
         rank_features: the field, and `rank_feature` clauses with a linear function that score exactly Σ boost × weight.
         neural_sparse: the query with raw `query_tokens`, with the same scores in a single clause.
@@ -153,7 +153,7 @@ def _ask(client: OpenSearch, timeout: float) -> Capabilities:
 
 
 def _allowed(request: Callable[[], Any]) -> Any:
-    """The answer; None where the user may not ask or the service does not serve it."""
+    """The answer; None if the user may not ask or the service does not serve it."""
     from opensearchpy.exceptions import ConnectionError, TransportError
 
     try:

@@ -63,7 +63,7 @@ def read_body(file: IO[str]) -> Any:
 
 
 def of_cluster(body: Any, index: str, connection: ConnectionSettings) -> list[Finding]:
-    """The findings for one index of a cluster. Raises ClusterError where there is no such index."""
+    """The findings for one index of a cluster. Raises ClusterError if there is no such index."""
     from opensearchpy.exceptions import NotFoundError
 
     client = connect(settings=connection)

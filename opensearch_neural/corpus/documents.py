@@ -181,7 +181,7 @@ def check_columns(columns: list[str], names: FieldNames, where: str) -> None:
                 f"{where}: no {part} column; its columns are: {', '.join(columns)[:300]}",
                 f"name a column {' or '.join(choices)}, or say which column it is (--{part}-field)",
             )
-    # Last: where there is no header, the first row's cells are no names at all.
+    # Last: if there is no header, the first row's cells are no names at all.
     for name in columns:
         if not all(part.strip() for part in name.split(".")):
             raise InputError(f"{where}: {nameless(name)}")

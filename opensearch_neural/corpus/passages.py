@@ -69,7 +69,7 @@ def split(
     Passages begin and end between words, so most are a little shorter than `tokens`; only a word longer than `tokens`
     is cut. Together they hold all of the text but the whitespace between them. A document that fits has one passage.
 
-    Raises ValueError for a stride or size that is none, InputError where a passage's id is too long for OpenSearch.
+    Raises ValueError for a stride or size that is none, InputError if a passage's id is too long for OpenSearch.
     """
     stride = tokens if stride is None else stride
     if not 1 <= stride <= tokens:

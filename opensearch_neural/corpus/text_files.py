@@ -159,7 +159,7 @@ def read_lines(stream: BufferedReader, name: str, *, blanks: bool = False) -> It
 
     A last line without an end is `Unterminated`.
 
-    Raises InputError where the stream is damaged (see `decompressed`), for a hole in it, and for UTF-16.
+    Raises InputError if the stream is damaged (see `decompressed`), for a hole in it, and for UTF-16.
     """
     number = 0
     pending: list[bytes] = []

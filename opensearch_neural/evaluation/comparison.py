@@ -86,9 +86,9 @@ def compare(
 ) -> Comparison:
     """How `values` differ from `baseline`, both {query id: value} of one measure over the same queries.
 
-    The p-value comes from `resamples` random assignments of signs, or from all of them where there are fewer. clusters:
+    The p-value comes from `resamples` random assignments of signs, or from all of them if there are fewer. clusters:
     {query id: what it shares with others}, as the article that answers it; whole clusters are resampled, and change signs.
-    Raises InputError where the two do not hold the same queries, or hold none.
+    Raises InputError if the two do not hold the same queries, or hold none.
     """
     if values.keys() != baseline.keys():
         missing = sorted(values.keys() ^ baseline.keys())

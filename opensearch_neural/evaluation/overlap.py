@@ -1,4 +1,4 @@
-"""How much of the exact result an approximate search finds, where there are no judgements."""
+"""How much of the exact result an approximate search finds, if there are no judgements."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def keep_sparse_scale(client: OpenSearch, index: str, encoder: QueryEncoder) -> 
 def measure_sparse_scale(
     client: OpenSearch, index: str, encoder: QueryEncoder, *, sample: int = SAMPLE, seed: int = 0
 ) -> float | None:
-    """The median of sparse score / BM25 score over a sample of known items; None where no document has both.
+    """The median of sparse score / BM25 score over a sample of known items; None if no document has both.
 
     Two searches an item, each of one document. Raises opensearch-py's errors.
     """

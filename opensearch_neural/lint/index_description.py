@@ -32,7 +32,7 @@ class IndexDescription:
     def of(cls, client: OpenSearch, index: str) -> IndexDescription:
         """Ask the cluster, in two requests. Of several indexes behind one name the first one's answer counts.
 
-        Raises the client's errors: NotFoundError where there is no such index.
+        Raises the client's errors: NotFoundError if there is no such index.
         """
         answer = next(iter(client.indices.get(index=index, flat_settings=True, include_defaults=True).values()))
         settings = {**answer.get("defaults", {}), **answer.get("settings", {})}

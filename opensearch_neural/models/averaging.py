@@ -31,7 +31,7 @@ def write_average(models: Sequence[str | Path], out: Path, shares: Sequence[floa
     """Write the sparse model directory `out`: the first of `models`, its network's weights averaged with the others'.
 
     All but the network is the first's: the table of queries, prompts, limits. shares: how much each model counts; None: all
-    alike. Raises InputError where `out` is there already or models and shares do not fit together, ModelError for a model
+    alike. Raises InputError if `out` is there already or models and shares do not fit together, ModelError for a model
     that is not sparse, and for two whose tokens, pooling, architecture or start differ.
     """
     if len(models) < 2:

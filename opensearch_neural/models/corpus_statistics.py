@@ -30,8 +30,8 @@ def write_with_statistics(
     model) becomes an inference-free one: its network encodes documents, the table weighs the tokens of queries.
 
     frequencies: of the corpus, over the model's own tokenizer. trust_remote_code: whether code that the model brings
-    along is run; a network's code is a part of what is written. Raises InputError where `out` is there already, ModelError
-    where the model has no such query side.
+    along is run; a network's code is a part of what is written. Raises InputError if `out` is there already, ModelError
+    if the model has no such query side.
     """
     folder = directory.locate(model, code=trust_remote_code)
     tokenizer = tokenizer_of(folder, trust_remote_code=trust_remote_code)
@@ -66,7 +66,7 @@ def write_with_statistics(
 def tokenizer_of(model: str | Path, *, trust_remote_code: bool = False) -> Tokenizer:
     """The tokenizer of a sparse model, whose tokens its table weighs; of one without a table, that of its network.
 
-    trust_remote_code: whether the model's own code may run. Raises ModelError where such a network cannot
+    trust_remote_code: whether the model's own code may run. Raises ModelError if such a network cannot
     encode documents: better said before a corpus is read.
     """
     folder = directory.locate(model, code=trust_remote_code)

@@ -40,7 +40,7 @@ def load_dense(
     """A dense encoder from a directory or a hub id, with its own pooling, normalization, prompts and routes.
 
     A folder without sentence-transformers files is read as a transformers encoder with mean pooling, which is logged.
-    device: "cpu", "cuda", … (torch only); None takes a GPU where there is one. backend "onnx" needs a directory that
+    device: "cpu", "cuda", … (torch only); None takes a GPU if there is one. backend "onnx" needs a directory that
     `export_onnx` or another exporter wrote into, and no torch; "onnx-int8" one that `export_onnx(…, int8=True)` wrote into.
     max_length: tokens read of a text, at most the model's. threads: of ONNX Runtime; None: one for each core. A short
     query on two threads takes hardly less time than on one, and half as much again of the processor.

@@ -35,10 +35,10 @@ class DenseEncoder(Protocol):
         """Whether every vector has length 1, so that cosine is the inner product."""
 
     def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> NDArray[np.float32]:
-        """(texts, vectors · dimension), in order. Raises ModelError where a vector is not finite."""
+        """(texts, vectors · dimension), in order. Raises ModelError if a vector is not finite."""
 
     def encode_queries(self, texts: Sequence[str], *, batch_size: int = 32) -> NDArray[np.float32]:
-        """(texts, dimension), in order. Raises ModelError where a vector is not finite."""
+        """(texts, dimension), in order. Raises ModelError if a vector is not finite."""
 
 
 def ends_normalized(folder: Path) -> bool:

@@ -226,7 +226,7 @@ def export_onnx(path: str | Path, *, int8: bool = False) -> list[Path]:
     int8: `onnx/model_int8.onnx` too, in which matrices are multiplied in 8-bit integers, activations rounded as they come:
     less than half of the time of a short query, other vectors by a little; what that costs in quality is to be measured.
 
-    Returns the files written. Needs torch and the package `onnxscript`. Raises ModelError where the outputs differ, and
+    Returns the files written. Needs torch and the package `onnxscript`. Raises ModelError if the outputs differ, and
     where every route mixes layers.
     """
     try:

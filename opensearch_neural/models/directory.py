@@ -186,7 +186,7 @@ def write_osn_json(
 
 
 def read_osn_json(path: Path) -> dict[str, Any] | None:
-    """The content of `osn.json`, None where the directory has none (a model of someone else's).
+    """The content of `osn.json`, None if the directory has none (a model of someone else's).
 
     Raises ModelError for a format of a later version than this one.
     """
@@ -231,7 +231,7 @@ def routes(path: Path) -> dict[str, list[Module]]:
     """The modules of a sentence-transformers directory by route; a directory without a Router has the route "".
 
     Empty where `path` has no `modules.json`. Only the class's last name is kept: module paths moved between versions.
-    Raises ModelError where a module's path leaves the directory.
+    Raises ModelError if a module's path leaves the directory.
     """
     file = path / "modules.json"
     if not file.exists():
@@ -286,7 +286,7 @@ def max_length(transformer: Path, positions: int | None) -> int:
 def max_active(path: Path) -> int | None:
     """How many terms a sentence-transformers directory keeps of each text, the heaviest; None: all.
 
-    Raises ModelError where that is no whole number from 1.
+    Raises ModelError if that is no whole number from 1.
     """
     file = path / "config_sentence_transformers.json"
     count = read_json_object(file).get("max_active_dims") if file.exists() else None

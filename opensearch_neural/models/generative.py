@@ -216,7 +216,7 @@ def _batches(
 def load_generative(name_or_path: str | Path, *, device: str | None = None) -> GenerativeModel:
     """The generative model of a directory that `osn train tome` wrote. device: cpu, cuda, …; None: a GPU if there is one.
 
-    Raises ModelError where the directory holds another kind of model, or a stage is missing or damaged.
+    Raises ModelError if the directory holds another kind of model, or a stage is missing or damaged.
     """
     try:
         import torch

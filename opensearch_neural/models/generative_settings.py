@@ -102,7 +102,7 @@ def write_learned(folder: Path, documents: Iterable[tuple[str, str]]) -> None:
 
 def read_learned(folder: Path) -> dict[str, str]:
     """{id: URL} of the documents that the model was trained on; empty for a model from before this was kept. Raises
-    ModelError where the file is damaged."""
+    ModelError if the file is damaged."""
     file = folder / LEARNED
     if not file.exists():
         return {}
@@ -114,7 +114,7 @@ def read_learned(folder: Path) -> dict[str, str]:
 
 
 def read_settings(folder: Path) -> tuple[list[str], GenerativeSettings]:
-    """(stages, settings) of a model directory. Raises ModelError where the file is missing or damaged."""
+    """(stages, settings) of a model directory. Raises ModelError if the file is missing or damaged."""
     content = read_json_object(folder / FILE)
     try:
         if content["format"] != FORMAT or content["stages"] not in ([URL], [PASSAGE, URL]):

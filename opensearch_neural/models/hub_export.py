@@ -38,7 +38,7 @@ def export_for_hub(
     licence: as the hub writes it, such as apache-2.0. name: in the card; None: the directory's. base_model: a hub id.
     results: `summary.json` files of measurements, whose rows go into the card.
 
-    Raises InputError where `out` is there already, ModelError where the model is not in the layout of sentence-transformers,
+    Raises InputError if `out` is there already, ModelError if the model is not in the layout of sentence-transformers,
     has no query table, or is not safe to load.
     """
     folder = directory.locate(model)
@@ -133,7 +133,7 @@ def _row(row: Mapping[str, Any]) -> str:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a result file. Raises InputError where it is none."""
+    """The rows of a result file. Raises InputError if it is none."""
     try:
         rows = read_json_object(path)["rows"]
         for row in rows:

@@ -40,7 +40,7 @@ def write_inference_free(
     document_prompt: text that is put before every document
     trust_remote_code: whether the network's own code may run; it is then copied too
 
-    Raises MissingExtra where sentence-transformers is not installed.
+    Raises MissingExtra if sentence-transformers is not installed.
     """
     try:
         import torch

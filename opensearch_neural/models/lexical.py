@@ -93,7 +93,7 @@ class LexicalEncoder:
 
     @classmethod
     def load(cls, path: str | Path) -> LexicalEncoder:
-        """The encoder that `save` wrote. Raises ModelError where a field is missing or out of range."""
+        """The encoder that `save` wrote. Raises ModelError if a field is missing or out of range."""
         folder = directory.locate(path)
         file = folder / "config.json"
         config = read_json_object(file)

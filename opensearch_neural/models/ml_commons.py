@@ -53,8 +53,8 @@ def export(
     name: what the models are called in OpenSearch; default: the directory's name
     queries_only: write the query tokenizer alone, which needs neither torch nor a network
 
-    Raises ModelError where queries have no table of weights, or a prompt, which ml-commons cannot add; and for the document
-    encoder where the model is not a masked language model alone (the lexical model needs the text).
+    Raises ModelError if queries have no table of weights, or a prompt, which ml-commons cannot add; and for the document
+    encoder if the model is not a masked language model alone (the lexical model needs the text).
     """
     called = name or Path(model).name
     if queries_only:

@@ -86,7 +86,7 @@ class Selection:
 
     @property
     def size(self) -> int | None:
-        """Vectors of every document; None where a longer document has more."""
+        """Vectors of every document; None if a longer document has more."""
         return len(self.layers) if self.source == "layers" else None
 
     @property
@@ -152,7 +152,7 @@ class MultiVectors:
         return np.diff(self.offsets)
 
     def stacked(self) -> DenseVectors:
-        """(documents, vectors, dimension). Raises InputError where documents have different numbers of vectors."""
+        """(documents, vectors, dimension). Raises InputError if documents have different numbers of vectors."""
         counts = np.unique(self.counts)
         if len(counts) > 1:
             raise InputError(f"documents have from {counts[0]} to {counts[-1]} vectors: they do not stack")
@@ -160,7 +160,7 @@ class MultiVectors:
 
     def filled(self, count: int) -> DenseVectors:
         """(documents, count, dimension): one that has fewer has its first once more in their place, which changes no
-        maximum. Raises InputError where one has more, or none."""
+        maximum. Raises InputError if one has more, or none."""
         counts = self.counts
         if len(counts) and not 1 <= counts.min() <= counts.max() <= count:
             raise InputError(f"documents have from {counts.min()} to {counts.max()} vectors, not from 1 to {count}")
@@ -193,7 +193,7 @@ class MultiLayerEncoder:
 
     @cached_property
     def document(self) -> TorchDenseEncoder:
-        """Raises ModelError where the transformer has not the layers that the selection is about."""
+        """Raises ModelError if the transformer has not the layers that the selection is about."""
         loaded = load_dense(self.info.path / DOCUMENT, device=self.device)
         assert isinstance(loaded, TorchDenseEncoder)
         depth = int(loaded.model[0].auto_model.config.num_hidden_layers)  # type: ignore[union-attr,arg-type]
@@ -204,11 +204,11 @@ class MultiLayerEncoder:
         return loaded
 
     def encode_queries(self, texts: Sequence[str], *, batch_size: int = 32) -> DenseVectors:
-        """(texts, dimension), in order. Raises ModelError where a vector is not finite."""
+        """(texts, dimension), in order. Raises ModelError if a vector is not finite."""
         return self.query.encode_queries(texts, batch_size=batch_size)
 
     def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> MultiVectors:
-        """The vectors of each text, in order. Raises ModelError where one is not finite."""
+        """The vectors of each text, in order. Raises ModelError if one is not finite."""
         import torch
         import torch.nn.functional as F
 
@@ -304,7 +304,7 @@ def write_selection(folder: Path, selection: Selection, mix: Sequence[float] | N
 
 
 def read_selection(folder: Path) -> tuple[Selection, tuple[float, ...] | None]:
-    """(selection, mix) that `write_selection` wrote. Raises ModelError where the file is missing, or not what it wrote."""
+    """(selection, mix) that `write_selection` wrote. Raises ModelError if the file is missing, or not what it wrote."""
     file = folder / FILE
     if not file.exists():
         raise ModelError(f"{folder} has no {FILE}: it is no multi-layer model", "`osn train mlr` writes one")
@@ -333,7 +333,7 @@ def load_multi_layer(
     name_or_path: str | Path, *, device: str | None = None, backend: Backend = "torch", threads: int | None = None
 ) -> MultiLayerEncoder:
     """The multi-vector model of a directory that `osn train mlr` wrote. backend, threads: how queries are encoded, as in
-    `load_dense`; documents are encoded by torch. Raises ModelError where the directory holds another kind of model.
+    `load_dense`; documents are encoded by torch. Raises ModelError if the directory holds another kind of model.
     """
     files = directory.ONNX_FILES if backend != "torch" else directory.DOCUMENT_FILES
     folder = directory.locate(name_or_path, files=files)

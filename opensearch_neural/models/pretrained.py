@@ -27,7 +27,7 @@ def load_model(
 
     what: how a message calls it; None: as transformers does. config: instead of the directory's own.
     trust_remote_code: whether the model's own code may run, which may lie in another repository of the hub.
-    Raises ModelError where the directory is unsafe or does not load.
+    Raises ModelError if the directory is unsafe or does not load.
     """
     import torch
 
@@ -57,7 +57,7 @@ def load_model(
 def load_sequence_to_sequence(folder: Path) -> tuple[Any, PreTrainedTokenizerBase]:
     """(model, tokenizer) of a sequence-to-sequence directory (T5, BART, …).
 
-    Raises ModelError where it is no such model, or a part of its weights is missing.
+    Raises ModelError if it is no such model, or a part of its weights is missing.
     """
     from transformers import AutoModelForSeq2SeqLM
 
@@ -68,7 +68,7 @@ def load_sequence_to_sequence(folder: Path) -> tuple[Any, PreTrainedTokenizerBas
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """The fast tokenizer of a directory. Raises ModelError where there is none."""
+    """The fast tokenizer of a directory. Raises ModelError if there is none."""
     from transformers import AutoTokenizer
 
     try:

@@ -69,7 +69,7 @@ class Pruning:
 
     @classmethod
     def of_model(cls, folder: Path) -> Pruning | None:
-        """What a model directory says of it; None: all terms are kept. Raises ModelError where that is no pruning."""
+        """What a model directory says of it; None: all terms are kept. Raises ModelError if that is no pruning."""
         if not (folder / FILE).exists():
             return None
         content = read_json_object(folder / FILE)

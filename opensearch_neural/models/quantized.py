@@ -178,7 +178,7 @@ class QuantizedModel:
     dense: DenseEncoder
 
     def encode_documents(self, texts: Sequence[str], *, batch_size: int = 32) -> Codes:
-        """(texts, M), in order. Raises ModelError where a vector is not finite."""
+        """(texts, M), in order. Raises ModelError if a vector is not finite."""
         return self.quantizer.encode(self.dense.encode_documents(texts, batch_size=batch_size))
 
     def encode_queries(self, texts: Sequence[str], *, batch_size: int = 32) -> DenseVectors:
@@ -196,7 +196,7 @@ def load_quantized(
 ) -> QuantizedModel:
     """The quantized model of a directory that `osn train jpq` wrote; the options are those of `load_dense`.
 
-    Raises ModelError where the directory holds another kind of model or a quantizer that does not fit its encoder.
+    Raises ModelError if the directory holds another kind of model or a quantizer that does not fit its encoder.
     """
     files = directory.ONNX_FILES if backend != "torch" else directory.DOCUMENT_FILES
     folder = directory.locate(name_or_path, files=files)

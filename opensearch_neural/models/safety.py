@@ -21,7 +21,7 @@ _NOT_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state")
 
 
 def refuse_unsafe(path: Path) -> None:
-    """ModelError where loading the directory could run code or read files outside of it.
+    """ModelError if loading the directory could run code or read files outside of it.
 
     Refused are weights in a pickled form without safetensors beside them, an index of weights that names files in other
     folders, and modules whose classes are not sentence-transformers' own.

@@ -63,10 +63,10 @@ def load_sparse(
 ) -> SparseDocumentEncoder:
     """A sparse model from a directory or a hub id; its layout is recognized.
 
-    device: "cpu", "cuda", …; None takes a GPU where there is one. max_length: tokens read of a document, at most the
+    device: "cpu", "cuda", …; None takes a GPU if there is one. max_length: tokens read of a document, at most the
     model's. dtype "bf16" runs the transformer's layers in bfloat16. None of the three concerns the lexical model.
     trust_remote_code: whether the model's own code may run.
-    Raises ModelError where the directory is incomplete, or its documents or queries are encoded in another way.
+    Raises ModelError if the directory is incomplete, or its documents or queries are encoded in another way.
     """
     folder = directory.locate(name_or_path, code=trust_remote_code)
     config = folder / "config.json"
@@ -248,7 +248,7 @@ def network_tokenizer(network: Path, folder: Path) -> Tokenizer:
 
 
 def whole_masked_lm(folder: Path, *, trust_remote_code: bool = False) -> Any:
-    """The masked language model of a folder as transformers has it. Raises ModelError where its head is missing."""
+    """The masked language model of a folder as transformers has it. Raises ModelError if its head is missing."""
     try:
         import torch  # noqa: F401  (transformers may be there without it)
         from transformers import AutoModelForMaskedLM
@@ -268,7 +268,7 @@ def whole_masked_lm(folder: Path, *, trust_remote_code: bool = False) -> Any:
 
 
 def load_masked_lm(folder: Path, device: str | None, *, trust_remote_code: bool = False) -> MaskedLanguageModel:
-    """The network that encodes documents. Raises ModelError where its head is missing or holds no numbers."""
+    """The network that encodes documents. Raises ModelError if its head is missing or holds no numbers."""
     model = whole_masked_lm(folder, trust_remote_code=trust_remote_code)
     import torch
 

@@ -110,7 +110,7 @@ class Int8Screen:
 
 
 def best_screen(weight: Tensor) -> Screen | None:
-    """What makes the head's products cheaper where `weight` lies; None where nothing does."""
+    """What makes the head's products cheaper where `weight` lies; None if nothing does."""
     import torch
 
     if weight.is_cuda:

@@ -103,7 +103,7 @@ class Trie:
         return int(self.tokens.max()) + 1
 
     def child(self, nodes: Ids, tokens: Ids) -> Ids:
-        """The node that each of `nodes` (n,) comes to by its token, `OUTSIDE` where there is none: (n,)."""
+        """The node that each of `nodes` (n,) comes to by its token, `OUTSIDE` if there is none: (n,)."""
         wanted = nodes * self._size + tokens
         at = np.searchsorted(self._keys, wanted)
         at[at == len(self._keys)] = 0

@@ -70,7 +70,7 @@ class FaissRetriever:
         require_positive(k)
         if not queries:
             return {}
-        # scores, positions: (queries, k), best first; positions are -1 where there are fewer than k documents.
+        # scores, positions: (queries, k), best first; positions are -1 if there are fewer than k documents.
         scores, positions = self._index.search(self._query_vectors(queries), min(k, max(1, len(self.ids))))
         run: Run = {}
         for query_id, row_scores, row in zip(queries, scores, positions, strict=True):
@@ -244,7 +244,7 @@ def faiss_rotation(quantizer: Quantizer) -> Any:
 
 
 def import_faiss(feature: str) -> Any:
-    """The module. Raises MissingExtra where it is not installed."""
+    """The module. Raises MissingExtra if it is not installed."""
     try:
         import faiss
     except ModuleNotFoundError as error:

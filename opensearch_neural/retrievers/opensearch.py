@@ -147,7 +147,7 @@ def time_queries(client: OpenSearch, index: str, bodies: Iterable[Body], *, warm
 def read_codes(client: OpenSearch, index: str, subvectors: int) -> tuple[list[str], NDArray[np.uint8]]:
     """(ids, codes (documents, subvectors)) of all documents of an index that have a code, in the index's order.
 
-    Raises ClusterError for an incomplete answer, where there is none, and for a code of another length.
+    Raises ClusterError for an incomplete answer, if there is none, and for a code of another length.
     """
     from opensearchpy.helpers import ScanError, scan
 

@@ -68,7 +68,7 @@ def application(
 ) -> Starlette:
     """The page of a searcher's indexes; the first is the one that it searches where none is chosen.
 
-    token: what a browser must know, once as ?token=…, or as a bearer; None where the service that mounts it sees to that
+    token: what a browser must know, once as ?token=…, or as a bearer; None if the service that mounts it sees to that
     hosts: names by which it may be called, so that no other site's name can be made to lead here; none: any
     queries: {id: text}, to walk through and to judge
     grades: where grades are kept

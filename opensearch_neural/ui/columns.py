@@ -48,7 +48,7 @@ class Searcher:
     def engines(self, index: str) -> Engines:
         """Those of the index that the name stands for now, or did so a few seconds ago.
 
-        Raises ModelError for an index that `osn` did not write, ClusterError where there is none.
+        Raises ModelError for an index that `osn` did not write, ClusterError if there is none.
         """
         with self.lock, translate_errors():
             now = time.monotonic()

@@ -43,7 +43,7 @@ class Shown:
     shared: int | None = None
     """Hits in common with the first column."""
     certain: bool | None = None
-    """Whether the page is certainly that of all documents; None where that can't be proved."""
+    """Whether the page is certainly that of all documents; None if that can't be proved."""
     times: Times | None = None
     absence: str = ""
     """Why the document asked for is not on the page."""

@@ -52,7 +52,7 @@ def dev_set(data: TrainingData, *, queries: int, documents: int, seed: int) -> D
 
 
 def dev_measures(sets: Sequence[DevSet], retrieve: Retrieve) -> dict[str, float]:
-    """The mean over the sets of each measure, and beside it each set's own where there are several."""
+    """The mean over the sets of each measure, and beside it each set's own if there are several."""
     if not sets:
         raise InputError("there is no dev set to measure on")
     each = {dev.name: measure(retrieve(dev.queries, dev.documents), dev.qrels, MEASURES).mean for dev in sets}

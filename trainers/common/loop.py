@@ -60,7 +60,7 @@ def train(
     the share of the steps before which a state is measured, but neither kept nor counted for patience.
 
     Run again with the same configuration and data, it continues an interrupted run, to the same weights, and returns at
-    once when training had ended. Raises InputError where `output` belongs to another configuration or other data,
+    once when training had ended. Raises InputError if `output` belongs to another configuration or other data,
     OsnError for a loss that is not finite and for too little memory.
     """
     run = RunFolder(output, kind, settings if config is None else config, data_hash)

@@ -86,7 +86,7 @@ def loss_hash(name: str | None) -> list[bytes]:
 
 
 def apply_loss(name: str, scores: Tensor, targets: Targets) -> Tensor:
-    """What the function says of a batch. Raises InputError where it fails or returns no scalar that can be trained on."""
+    """What the function says of a batch. Raises InputError if it fails or returns no scalar that can be trained on."""
     try:
         value = load_loss(name)(scores, targets)
     except torch.OutOfMemoryError:

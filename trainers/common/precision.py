@@ -23,7 +23,7 @@ def faster_in_bfloat16(device: str | torch.device | None = None) -> bool:
     """Whether a device multiplies faster in bfloat16 than in float32; a processor without any units for it is over ten
     times slower. AMX is several times faster. AVX-512's dot products of bfloat16 are twice as fast on AMD's processors;
     on Intel's there are half as many of them a cycle as of float32, and a transformer takes half as long again.
-    device: by default a GPU where there is one, else the processor."""
+    device: by default a GPU if there is one, else the processor."""
     import torch
 
     kind = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")).type

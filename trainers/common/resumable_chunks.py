@@ -123,7 +123,7 @@ def summary(output: Path, kind: str) -> str:
 
 
 def refuse_other(place: Path, written: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raises InputError where `found` was made by something else than `wanted`, naming every field that differs."""
+    """Raises InputError if `found` was made by something else than `wanted`, naming every field that differs."""
     differing = [
         f"{field}: {written.get(field)!r} there, {value!r} now"
         for field, value in wanted.items()

@@ -85,7 +85,7 @@ class BestState:
 
 
 def check_output(output: Path, kind: str, parts: Collection[str] = ()) -> None:
-    """Raises InputError where a training that makes a model of `kind` would write among what is not its own: another
+    """Raises InputError if a training that makes a model of `kind` would write among what is not its own: another
     kind of model, a file, or a folder of something else (YAML files may lie there, and the folders `parts`). Called before
     anything is written."""
     if not output.exists():
@@ -123,7 +123,7 @@ class RunFolder:
     # ------------------------------------------------ whose run it is
 
     def ended(self) -> Trained | None:
-        """What the run came to where it ended. Raises InputError where the directory is another run's."""
+        """What the run came to where it ended. Raises InputError if the directory is another run's."""
         check_output(self.output, self.kind)
         content = read_osn_json(self.output) if self.output.is_dir() else None
         identity = self.folder / "run.json"
@@ -186,7 +186,7 @@ class RunFolder:
         return BestState(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else BestState()
 
     def write_best(self, model: TrainingModel | None, best: BestState) -> None:
-        """model: None where no state counts yet."""
+        """model: None if no state counts yet."""
         self.best.mkdir(parents=True, exist_ok=True)
         if model is not None:
             beside = self.best / ".model.safetensors"

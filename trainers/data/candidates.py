@@ -79,7 +79,7 @@ def sample_candidates(
     """(positive, `count` negatives) of the example at `index`, as document ids.
 
     The negatives are drawn from the first `depth` hard ones; where these are fewer, the rest are random documents of
-    the same set that are not known to be relevant. Raises InputError where even those do not suffice.
+    the same set that are not known to be relevant. Raises InputError if even those do not suffice.
     """
     ids, documents = data.documents.ids, data.documents
     positives = data.positives[index]

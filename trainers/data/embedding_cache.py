@@ -47,7 +47,7 @@ def describe(model: ModelInfo, texts: TextStore, **more: Any) -> dict[str, Any]:
 
 
 def check(file: Path, written: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raises ModelError where a cache is of another model, of other texts or of another form, saying which."""
+    """Raises ModelError if a cache is of another model, of other texts or of another form, saying which."""
     other = []
     for field, value in wanted.items():
         there = written.get(field)
@@ -76,7 +76,7 @@ def dense_vectors(
 ) -> npt.NDArray[Any]:
     """The vectors of all `texts`, (texts, dimension), from the cache at `path` (without suffix), encoded where missing.
 
-    Raises ModelError where the cache is of another model or of other texts, or a value does not fit its precision.
+    Raises ModelError if the cache is of another model or of other texts, or a value does not fit its precision.
     """
     wanted = describe(model, texts, kind="dense", dimension=dimension, precision=precision)
     record, file = _beside(path, ".json"), _beside(path, ".npy")
@@ -142,7 +142,7 @@ def several_vectors(
 
 
 def read_vectors(file: Path, rows: int) -> npt.NDArray[Any]:
-    """The (rows, dimension) array in `file`, memory-mapped. Raises ModelError where it is broken or of another size."""
+    """The (rows, dimension) array in `file`, memory-mapped. Raises ModelError if it is broken or of another size."""
     try:
         vectors = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
@@ -162,7 +162,7 @@ def sparse_vectors(
 ) -> SparseVectors:
     """The sparse vectors of all `texts` from the cache at `path` (without suffix), encoded where missing.
 
-    Raises ModelError where the cache is of another model or of other texts.
+    Raises ModelError if the cache is of another model or of other texts.
     """
     wanted = describe(model, texts, kind="sparse", dimension=len(vocabulary))
     record = _beside(path, ".json")
@@ -214,7 +214,7 @@ def _join_sparse(path: Path, files: list[Path]) -> None:
 
 
 def read_sparse(path: Path, texts: TextStore) -> SparseVectors:
-    """The vectors that `sparse_vectors` cached at `path`. Raises ModelError where they are broken or of other texts."""
+    """The vectors that `sparse_vectors` cached at `path`. Raises ModelError if they are broken or of other texts."""
     record = _beside(path, ".json")
     wanted = {"format": FORMAT, "kind": "sparse", "texts": {"hash": texts.hash, "rows": len(texts)}}
     check(record, read_json_object(record), wanted)

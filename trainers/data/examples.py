@@ -124,7 +124,7 @@ class TrainingData:
 
     @cached_property
     def _members(self) -> dict[int, list[int]]:
-        """Rows with the same normalised text, by their first row, where there are several."""
+        """Rows with the same normalised text, by their first row, if there are several."""
         canonical = self.documents.canonical()
         first, counts = np.unique(canonical, return_counts=True)
         repeated = first[counts > 1]
@@ -145,7 +145,7 @@ class TrainingData:
     ) -> TrainingData:
         """The examples `chosen`, over the same texts, with these document rows as positives and negatives.
 
-        Raises ValueError where examples of several sets are interleaved: a merged one keeps its ranges.
+        Raises ValueError if examples of several sets are interleaved: a merged one keeps its ranges.
         """
         spans = [(self.scored.offsets[i], self.scored.offsets[i + 1]) for i in chosen]
         values = [self.score_values[start:stop] for start, stop in spans]

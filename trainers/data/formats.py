@@ -218,7 +218,7 @@ def _texts(value: Any, where: str, field: str) -> list[str]:
 
 
 def _numbers(value: Any, documents: int, where: str, fields: tuple[str, ...]) -> list[float] | None:
-    """One number a document. Raises InputError where there are more, fewer, or something else."""
+    """One number a document. Raises InputError if there are more, fewer, or something else."""
     if value is None:
         return None
     values = value if isinstance(value, list) else [value]
@@ -275,7 +275,7 @@ def is_header(value: Mapping[str, Any]) -> bool:
 
 
 def read_header(path: Path, kind: str) -> dict[str, Any]:
-    """The header of a file that `osn` wrote. Raises InputError where the file is of another kind."""
+    """The header of a file that `osn` wrote. Raises InputError if the file is of another kind."""
     _, value = next(read_json_lines(path), (0, None))
     if not isinstance(value, dict) or value.get("osn") != kind:
         raise InputError(f'{path}, line 1: expected a header {{"osn": "{kind}", …}}', f"is this the right {kind} file?")

@@ -69,7 +69,7 @@ class Leaks:
         return "\n".join(lines)
 
     def refuse(self, *, documents: bool = False) -> None:
-        """Raises InputError where a test question is in train, or with `documents` a test document."""
+        """Raises InputError if a test question is in train, or with `documents` a test document."""
         if self.of("query") or (documents and self.of("document")):
             raise InputError(self.report(), "take these out of the training data")
 

@@ -71,7 +71,7 @@ def load_training(
 
 
 def format_of(path: Path) -> str:
-    """Which of FORMATS a path holds, by its name and, of JSON lines, its first. Raises InputError where none."""
+    """Which of FORMATS a path holds, by its name and, of JSON lines, its first. Raises InputError if none."""
     if path.is_dir():
         return "beir"
     if not path.exists():

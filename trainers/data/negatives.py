@@ -73,7 +73,7 @@ def mine(
     A line is {"query_id", "positives", "negatives", "scores", "rank"}: the retriever's scores of the negatives, and
     where it ranks the best positive (null if nowhere). Interrupted, the same call goes on (`chunk` queries at a time).
 
-    Raises InputError where `output` was made with other settings, or the retriever searches another corpus.
+    Raises InputError if `output` was made with other settings, or the retriever searches another corpus.
     """
     if depth < 1 or skip_top < 0 or (keep is not None and keep < 1) or (consistency is not None and consistency < 1):
         raise InputError(
@@ -322,7 +322,7 @@ def _opensearch(index: str, engine: str) -> Retriever:
 class RunRetriever:
     """The hits that stand in a TREC run file; a query without a line there has none, as the format has it.
 
-    Raises InputError where it answers none of the queries.
+    Raises InputError if it answers none of the queries.
     """
 
     def __init__(self, path: Path) -> None:
@@ -355,7 +355,7 @@ class RunRetriever:
 )
 @click.option("--skip-top", default=0, show_default=True, help="Ranks left out at the top.")
 @click.option("--consistency", type=int, metavar="N", help="Leave out queries without a positive in the top N.")
-@click.option("--device", help="cpu, cuda, …  [default: a GPU where there is one]")
+@click.option("--device", help="cpu, cuda, …  [default: a GPU if there is one]")
 @click.option("--batch-size", default=32, show_default=True, help="Texts encoded at once.")
 def mine_command(
     data: Path,

@@ -49,7 +49,7 @@ def merge(sets: Sequence[TrainingData], *, name: str | None = None) -> TrainingD
     """The examples of several sets as one, every id prefixed by its set's name and a slash. Sets over the same documents
     share them, under the first one's name.
 
-    Raises InputError where two sets have the same name.
+    Raises InputError if two sets have the same name.
     """
     names = [data.name for data in sets]
     if len(set(names)) != len(names):
@@ -109,7 +109,7 @@ def hold_back(
     apart: with "questions", only queries are in one part alone, and nothing is taken out: dev is then new questions to
     documents some of which train has asked about. sets: the names of those that examples are held back of, all by default.
 
-    Raises InputError where the examples hang together so much that no part can be held back.
+    Raises InputError if the examples hang together so much that no part can be held back.
     """
     chosen = [each for each in data.sets if each.stop > each.start and (sets is None or each.name in sets)]
     part = np.full(len(data), -1)  # of which of the `parts` an example is

@@ -67,7 +67,7 @@ def teach(
     its files unless `kind` says it; or "lexical", BM25 over word pieces with the statistics of the data's documents.
     depth: how many hard negatives of a query a cross-encoder is shown, beside all positives. precision: of dense vectors.
 
-    Interrupted, the same call goes on; complete, it returns at once. Raises ModelError where `output` holds a cache of
+    Interrupted, the same call goes on; complete, it returns at once. Raises ModelError if `output` holds a cache of
     another model, of other data, or of other settings.
     """
     if str(model) == LEXICAL:
@@ -253,7 +253,7 @@ def _teach_pairs(
     show_default=True,
     help="Number format of stored vectors.",
 )
-@click.option("--device", help="cpu, cuda, …  [default: a GPU where there is one]")
+@click.option("--device", help="cpu, cuda, …  [default: a GPU if there is one]")
 @click.option("--batch-size", default=32, show_default=True, help="Texts or pairs encoded at once.")
 @click.option("--max-length", type=int, help="Tokens read of a text.  [default: the model's]")
 def teach_command(

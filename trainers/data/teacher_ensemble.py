@@ -75,13 +75,13 @@ class TeacherEnsemble:
 
 
 def open_teachers(folders: Sequence[Path], data: TrainingData, objective: ObjectiveSettings) -> list[Teacher]:
-    """The teachers that `osn data teach` cached for `data`. Raises InputError where there are more or fewer than weights."""
+    """The teachers that `osn data teach` cached for `data`. Raises InputError if there are more or fewer than weights."""
     check_weights(len(folders), data, objective)
     return [open_teacher(folder, data, missing="nan") for folder in folders]
 
 
 def check_weights(teachers: int, data: TrainingData, objective: ObjectiveSettings) -> None:
-    """Raises InputError where a set has more teachers, or fewer, than there are weights."""
+    """Raises InputError if a set has more teachers, or fewer, than there are weights."""
     weights = objective.teacher_weights
     if weights is not None and teachers and teachers != len(weights):
         raise InputError(f"{data.name} has {teachers} teachers, objective.teacher_weights {len(weights)} weights")

@@ -44,7 +44,7 @@ def text_id(text: str) -> str:
 class TextStore(Mapping[str, str]):
     """{id: text}, in the order of `items`; rows count from 0.
 
-    Raises InputError where an id comes again with another text; with the same text it is taken once.
+    Raises InputError if an id comes again with another text; with the same text it is taken once.
     """
 
     def __init__(self, items: Iterable[tuple[str, str]] = (), *, what: str = "document") -> None:

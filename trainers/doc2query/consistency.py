@@ -23,7 +23,7 @@ def filter_generated(
 
     A passage of the same normalised text counts too; queries that say the same are kept once. Passages left without a
     query stay in the file with none. Returns the counts. Interrupted, the same call goes on.
-    Raises InputError where `path` was made for other documents.
+    Raises InputError if `path` was made for other documents.
     """
     if top < 1:
         raise InputError(f"the passage must be in the top 1 at least, not {top}")

@@ -104,7 +104,7 @@ def train_tokenizer(texts: Iterable[str], pieces: Pieces, vocabulary: int, *, po
 
     The byte-level one gives back every text as it was, URLs included, which a lower-casing one cannot
     (`tome-model-based-retrieval`: URLs are generated token by token); its sentinels are <extra_id_0> and so on.
-    Raises InputError where there is nothing to learn from, or `vocabulary` cannot even hold the alphabet.
+    Raises InputError if there is nothing to learn from, or `vocabulary` cannot even hold the alphabet.
     """
     if pieces == "wordpiece":
         special = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
@@ -149,7 +149,7 @@ def masked_language_model(name_or_path: str | Path) -> tuple[PreTrainedModel, Pr
     """(model, tokenizer, whether its head is fresh) of any BERT-like directory or hub id.
 
     An encoder without a masked-LM head (all-MiniLM-L6-v2) gets one whose output layer is tied to the word embeddings,
-    its transform random, its output bias `HEAD_BIAS`. Raises ModelError where the directory is no such model.
+    its transform random, its output bias `HEAD_BIAS`. Raises ModelError if the directory is no such model.
     """
     folder = directory.locate(name_or_path)
     model, missing = load_model(AutoModelForMaskedLM, folder)
@@ -171,7 +171,7 @@ def masked_language_model(name_or_path: str | Path) -> tuple[PreTrainedModel, Pr
 
 
 def _lacks_head(model: PreTrainedModel, missing: Sequence[str], folder: Path) -> bool:
-    """Whether a directory has no masked-LM head. Raises ModelError where it has a part of one: to make it anew would
+    """Whether a directory has no masked-LM head. Raises ModelError if it has a part of one: to make it anew would
     throw away what was trained."""
     base = f"{model.base_model_prefix}."
     weights = {key: weight.data_ptr() for key, weight in model.state_dict().items()}
@@ -189,7 +189,7 @@ def keep_layers(model: PreTrainedModel, count: int) -> None:
     """Leave `count` of a transformer's layers, evenly taken from the first to the last; of one, the last; of none, the
     embeddings, with their positions and normalization.
 
-    Raises InputError where it has fewer, or where fewer layers would not make a model of the same kind: kept in another way
+    Raises InputError if it has fewer, or where fewer layers would not make a model of the same kind: kept in another way
     than one list, or a layer that is built otherwise by where it stands.
     """
     depth = int(getattr(model.config, "num_hidden_layers", 0))
@@ -259,7 +259,7 @@ def identity_head(model: PreTrainedModel) -> None:
 
 
 def last_normalization(model: PreTrainedModel) -> nn.LayerNorm:
-    """The normalization that a masked-LM head's output layer reads. Raises InputError where there is none."""
+    """The normalization that a masked-LM head's output layer reads. Raises InputError if there is none."""
     base = f"{model.base_model_prefix}."
     norms = [
         module
@@ -303,7 +303,7 @@ def encoder_decoder(
 def sequence_to_sequence(name_or_path: str | Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """(model, tokenizer) of any sequence-to-sequence directory or hub id (T5, BART, …).
 
-    Raises ModelError where it is no such model, or a part of its weights is missing.
+    Raises ModelError if it is no such model, or a part of its weights is missing.
     """
     return load_sequence_to_sequence(directory.locate(name_or_path))
 

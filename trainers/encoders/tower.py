@@ -151,7 +151,7 @@ class Encoder(nn.Module):
 
     @property
     def longest(self) -> int | None:
-        """Tokens that the positions reach, None where they have no end (T5)."""
+        """Tokens that the positions reach, None if they have no end (T5)."""
         positions = getattr(self.backbone.config, "max_position_embeddings", None)
         return None if positions is None else int(positions)
 
@@ -266,7 +266,7 @@ def write_sentence_transformer(
 
 
 def read_config(folder: Path) -> PretrainedConfig:
-    """The configuration of a transformer's folder. Raises ModelError where there is none."""
+    """The configuration of a transformer's folder. Raises ModelError if there is none."""
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 def fit_quantizer(vectors: npt.NDArray[Any], settings: QuantizerSettings, *, seed: int) -> Quantizer:
     """faiss's OPQ rotation (the identity without) and codebooks of vectors (n, D); scoring starts as assigning.
 
-    Raises InputError where M does not divide D, or there are fewer vectors than centroids.
+    Raises InputError if M does not divide D, or there are fewer vectors than centroids.
     """
     import faiss
 
@@ -47,7 +47,7 @@ def fit_quantizer(vectors: npt.NDArray[Any], settings: QuantizerSettings, *, see
 
 
 def check_fits(documents: int, dimension: int, settings: QuantizerSettings) -> None:
-    """Raises InputError where M does not divide the dimension, or there are fewer documents than centroids."""
+    """Raises InputError if M does not divide the dimension, or there are fewer documents than centroids."""
     m = settings.subvectors
     if dimension % m:
         divisors = ", ".join(str(number) for number in range(1, dimension + 1) if dimension % number == 0)

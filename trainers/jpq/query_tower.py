@@ -90,7 +90,7 @@ class QueryTower(nn.Module):
 
 
 def query_tower(start: TorchDenseEncoder, config: JpqConfig) -> QueryTower:
-    """The start's query encoder, as `config` has it. Raises InputError where it cannot be had so."""
+    """The start's query encoder, as `config` has it. Raises InputError if it cannot be had so."""
     query = stages_of(start.model, "query")
     if not isinstance(query[0], Transformer):
         raise ModelError(f"the start's first module is a {type(query[0]).__name__}; expected a Transformer")

@@ -168,7 +168,7 @@ def query_as_context_command(config: QueryAsContextConfig, dry_run: bool) -> Non
 
 
 def steps_per_second(model: Path) -> float | None:
-    """The median rate of a training, by its history; None where nothing was logged."""
+    """The median rate of a training, by its history; None if nothing was logged."""
     file = model / ".training" / "history.jsonl"
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
     rates = [line["steps_per_second"] for line in lines if "steps_per_second" in line]

@@ -133,7 +133,7 @@ class DevRetrieval:
 
 
 def _scale(lexicon: Lexicon, documents: csr_matrix, bm25: BM25Retriever, texts: Mapping[str, str]) -> float:
-    """The median of sparse score / BM25 score over known items, as `index.sparse_scale` has it; 1 where there are none."""
+    """The median of sparse score / BM25 score over known items, as `index.sparse_scale` has it; 1 if there are none."""
     chosen = random.Random(0)
     rows = chosen.sample(range(len(texts)), min(SAMPLE, len(texts)))
     contents = list(texts.values())

@@ -137,7 +137,7 @@ def compared(data: TrainingData, candidates: SparseCandidates) -> TrainingData:
 
 
 def check_known(teacher: Teacher, data: TrainingData, candidates: SparseCandidates) -> None:
-    """Raises InputError where a cross-encoder scored hardly any of the negatives that are drawn."""
+    """Raises InputError if a cross-encoder scored hardly any of the negatives that are drawn."""
     if not isinstance(teacher, PairTeacher):
         return
     known = drawn = 0

@@ -67,7 +67,7 @@ def with_own_activation(config: SparseConfig) -> SparseConfig:
 
 
 def _document_side(folder: Path) -> tuple[Path, LogActivation | None]:
-    """(the folder of the documents' transformer, its activation; None where the start is no sparse model)."""
+    """(the folder of the documents' transformer, its activation; None if the start is no sparse model)."""
     sparse_models.refuse_residual(folder)
     modules = routes(folder).get("document") or routes(folder).get("") or []
     if any(module.type == "SpladePooling" for module in modules):
@@ -85,7 +85,7 @@ def _document_side(folder: Path) -> tuple[Path, LogActivation | None]:
 
 
 def start_table(name_or_path: str | Path) -> Mapping[str, float]:
-    """The weights of a start's query tokens. Raises InputError where it has none."""
+    """The weights of a start's query tokens. Raises InputError if it has none."""
     try:
         return QueryEncoder.load(locate(name_or_path)).weights
     except ModelError as error:
@@ -96,7 +96,7 @@ def start_table(name_or_path: str | Path) -> Mapping[str, float]:
 
 
 def check_length(model: Any, name: str, length: int | None) -> None:
-    """Raises InputError where a backbone has fewer positions than `length`."""
+    """Raises InputError if a backbone has fewer positions than `length`."""
     longest = getattr(model.config, "max_position_embeddings", None)
     if longest is not None and length is not None and length > longest:
         raise InputError(f"{name} is {length}, the backbone has {longest} positions")

@@ -269,7 +269,7 @@ class SparseStudent(CachedModel):
 
 
 def _frozen(model: Any, layers: int) -> list[nn.Module]:
-    """The embeddings and first layers of a model. Raises InputError where it has fewer."""
+    """The embeddings and first layers of a model. Raises InputError if it has fewer."""
     if not layers:
         return []
     body = model.base_model

@@ -51,7 +51,7 @@ class TomeConfig:
     settings: GenerativeSettings = field(default_factory=GenerativeSettings)
     """what both stages read and write"""
     dev_share: float = 0.02
-    """the share of `queries` that measures stage 1 and does not train it (their documents still train); 0 measures nothing"""
+    """the share of `queries` that measures stage 1 and does not train it (their documents do train); 0 measures nothing"""
     training: TrainingSettings = field(
         default_factory=lambda: TrainingSettings(epochs=5, learning_rate=5e-5, batch_size=128, select=LAST)
     )

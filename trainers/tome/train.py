@@ -106,7 +106,7 @@ def _stages(config: TomeConfig) -> list[str]:
 
 
 def _refuse_other_runs(config: TomeConfig) -> None:
-    """Raises InputError where `output` holds something else, or a model of another number of stages."""
+    """Raises InputError if `output` holds something else, or a model of another number of stages."""
     check_output(config.output, KIND, (PASSAGE, URL, FILE))
     done = (read_osn_json(config.output) or {}).get("training", {}).get("stages")
     if not config.single and done == "single":
@@ -187,7 +187,7 @@ def _written(config: TomeConfig, queries: Queries, corpus: TomeCorpus, tokenizer
 
 
 def _check_stages(config: TomeConfig, corpus: TomeCorpus | None = None) -> None:
-    """Raises InputError where a stage that is there was trained with other settings, on another corpus, or on passages cut
+    """Raises InputError if a stage that is there was trained with other settings, on another corpus, or on passages cut
     otherwise: such stages do not read each other."""
     for stage in _stages(config):
         trained = (read_osn_json(config.output / stage) or {}).get("training", {})
@@ -207,7 +207,7 @@ def _check_stages(config: TomeConfig, corpus: TomeCorpus | None = None) -> None:
 def _complete(config: TomeConfig, corpus: TomeCorpus) -> None:
     """`generative.json`, and last `osn.json`: the directory is a model then.
 
-    Raises InputError where the stages were trained with different settings, and so do not read each other.
+    Raises InputError if the stages were trained with different settings, and so do not read each other.
     """
     _check_stages(config)
     write_settings(config.output, config.settings, single_stage=config.single)
