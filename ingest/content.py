@@ -35,7 +35,7 @@ WITHOUT_SPARSE = (
 
 @dataclass(frozen=True)
 class Content:
-    """What an index is to hold, and where its vectors come from."""
+    """The content of an index, and the source of its vectors."""
 
     meta: IndexMeta
     records: Records

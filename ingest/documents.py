@@ -54,12 +54,12 @@ class Refused:
 
 @dataclass
 class Written:
-    """What became of documents; passages are counted as their documents."""
+    """The result of a change of documents; passages are counted as their documents."""
 
     created: int = 0
-    """Documents that were not there before."""
+    """How many documents are new."""
     replaced: int = 0
-    """Documents that were."""
+    """How many documents existed before."""
     refused: list[Refused] = field(default_factory=list)
 
 

@@ -1,4 +1,4 @@
-"""What an index is made of: its models, its sizes, whether its idf table still fits, and what more documents would cost."""
+"""An index inspected: its models, its sizes, whether its IDF table still fits, and the cost of more documents."""
 
 from __future__ import annotations
 
@@ -62,31 +62,31 @@ class Model:
 
 @dataclass(frozen=True)
 class Drift:
-    """How far the idf of the index's documents is from the table in use."""
+    """How far the IDF of the index's documents is from the table in use."""
 
     documents: int
-    """The sample's size."""
+    """Size of the sample."""
     mean: float
-    """|idf of the sample − table|, averaged over all occurrences of tokens."""
+    """|IDF of the sample − table|, averaged over all occurrences of tokens."""
     by_chance: float
-    """What sampling alone makes of that."""
+    """The mean that chance alone would give in a sample of this size."""
     tokens: list[tuple[str, float, float]] = field(default_factory=list)
-    """Those that differ most beyond chance: (token, table, idf of the sample)."""
+    """The tokens that differ most beyond chance: (token, table, IDF of the sample)."""
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What an index is made of."""
+    """The parts of an index."""
 
     index: str
     alias: list[str]
     """The aliases that name it."""
     documents: int
-    """Documents, or passages."""
+    """How many documents, or passages."""
     parents: int | None
-    """Documents that were split into passages; None if it holds whole documents."""
+    """How many documents were split into passages; None if the index holds whole documents."""
     without_tokens: int | None
-    """Documents without a sparse vector, because no word of theirs is in the vocabulary; None without a sparse model."""
+    """How many documents have no sparse vector, because none of their words is in the vocabulary; None without a model."""
     deleted: int
     """Deleted documents whose bytes no merge has freed yet."""
     shards: int
@@ -256,7 +256,7 @@ def _of_lucene(meta: IndexMeta) -> int:
 
 @dataclass(frozen=True)
 class SizeEstimate:
-    """What an index of so many documents would need, estimated from a smaller one of the same kind."""
+    """The needs of an index of this many documents, estimated from a smaller one of the same kind."""
 
     documents: int
     sampled: int

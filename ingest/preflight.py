@@ -1,4 +1,4 @@
-"""What the first records tell of the fields that an index is to map, before anything is written.
+"""Checks of the fields of the first records, before anything is written.
 
 Too many fields end the ingest. Values of one field that no mapping takes together are named, as is what a flat object
 answers otherwise than a field of its own would.
@@ -89,7 +89,7 @@ def check_fields(documents: Iterable[Document], *, mapped: Collection[str], limi
 def survey_fields(
     documents: Iterable[Document], *, mapped: Collection[str] = (), flat_objects: bool = False
 ) -> FieldSurvey:
-    """What the values of each field are. Fields in `mapped` are passed over."""
+    """The kinds of values of each field, without the fields in `mapped`."""
     survey = FieldSurvey()
     for document in documents:
         fields = nested_by_dots(document.fields)

@@ -58,7 +58,7 @@ class Share:
 
 
 def shares(explanation: Mapping[str, Any]) -> list[Share]:
-    """What adds to a score, the largest first, read from OpenSearch's explanation of it.
+    """The shares of a score, the largest first, read from OpenSearch's explanation.
 
     Each share counts as much as its stage of the search does. What cannot be told apart is one share of source "other".
     """
@@ -142,7 +142,7 @@ def predicted(body: Body, hits: Sequence[Iterable[Share]]) -> list[float]:
 
 
 def doubts(body: Body, hits: Sequence[tuple[Sequence[Share], float]]) -> list[str | None]:
-    """What speaks against the shares of each hit, in words; None if they add up and the oracle agrees.
+    """Doubts about the shares of each hit, in words; None if they add up and the oracle agrees.
 
     hits: (shares, score) of each
     """

@@ -84,7 +84,7 @@ def packed(hashes: NDArray[np.int32], weights: NDArray[np.float32]) -> bytes:
 
 
 def script_params(tokens: Mapping[str, float], field: str) -> dict[str, Any]:
-    """What the script is given. The tokens' names are for people and for `tokens_of`; the script reads their hashes."""
+    """The script's parameters. The tokens' names are for people and for `tokens_of`; the script reads their hashes."""
     each = sorted((token_hash(token), token, float(weight)) for token, weight in tokens.items())
     return {
         "field": field,

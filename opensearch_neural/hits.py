@@ -165,7 +165,7 @@ def read_explanations(
 
 
 def partial_answer(answer: Mapping[str, Any]) -> dict[str, str]:
-    """What an answer lacks because a shard failed or the time was over: {"shards_failed", "timed_out": in words}."""
+    """What an answer lacks because a shard failed or time was up: {"shards_failed", "timed_out": in words}."""
     lacking = {}
     shards = answer.get("_shards", {})
     if shards.get("failed"):

@@ -121,7 +121,7 @@ class PackedTable:
         return len(self.text) // (CENTROIDS * CHARACTERS)
 
     def params(self, field: str) -> dict[str, Any]:
-        """What the script is given."""
+        """The script's parameters."""
         return {"field": field, "scale": self.scale, "offset": self.offset, "table": self.text}
 
     def steps(self) -> NDArray[np.int64]:
@@ -133,7 +133,7 @@ class PackedTable:
         return (digits - FIRST) @ places
 
     def scores(self, codes: NDArray[np.uint8]) -> NDArray[np.float64]:
-        """What the script returns for documents' codes (documents, M): (documents,)."""
+        """The script's results for documents' codes (documents, M): (documents,)."""
         import numpy as np
 
         return self.scale * self.steps()[np.arange(self.parts), codes].sum(axis=1)

@@ -41,7 +41,7 @@ _KEPT = np.uint32(0xFFFF_8000)
 
 
 def stored(weights: ArrayLike) -> Float32s:
-    """What `rank_features` keeps of weights, any shape: their float32 with the lower 15 bits cut off.
+    """The weights that `rank_features` stores, any shape: float32 with the lower 15 bits cut off.
 
     Raises InputError for a weight that OpenSearch refuses: not finite, or below the least normal float32.
     """

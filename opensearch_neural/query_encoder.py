@@ -44,7 +44,7 @@ QUERY_FILES = (
     "query*/model.safetensors",
     "query*/idf.json",
 )
-"""What the query side reads of a model on the hub: some 2 MB, never the encoder's weights."""
+"""The files of a model on the hub that queries need: some 2 MB, never the encoder's weights."""
 
 # Two encoders that split this alike, over one table of weights, are taken to encode every query alike.
 _PROBE = (
@@ -199,7 +199,7 @@ class QueryEncoder:
 
     @classmethod
     def from_bytes(cls, content: bytes, *, name: str = "") -> QueryEncoder:
-        """What `to_bytes` gave. Raises ModelError, with `name`, for anything else."""
+        """The encoder from the bytes of `to_bytes`. Raises ModelError, with `name`, for anything else."""
         from opensearch_neural.index.query_side import unpacked
 
         try:
@@ -268,7 +268,7 @@ class QueryEncoder:
 
     @property
     def weights(self) -> dict[str, float]:
-        """What each token of the vocabulary weighs in a query; 0 for those that a query ignores."""
+        """The weight of each token of the vocabulary in a query; 0 for tokens that a query ignores."""
         return dict(zip(self._tokens, self._weights, strict=True))
 
     @cached_property

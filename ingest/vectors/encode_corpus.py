@@ -56,7 +56,7 @@ class EncodeJob(Models):
 
 @dataclass(frozen=True)
 class EncodeReport:
-    """What an encoding came to."""
+    """The result of an encoding."""
 
     manifest: Path
     documents: int

@@ -58,7 +58,7 @@ class DenseInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an encoding was made of."""
+    """The corpus and the models of an encoding."""
 
     corpus: CorpusSource
     sparse: SparseMeta | None

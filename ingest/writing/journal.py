@@ -31,7 +31,7 @@ if sys.platform != "win32":
 
 @dataclass(frozen=True)
 class Identity:
-    """What a journal belongs to: the index as it was created, the corpus, and how it is read and encoded."""
+    """The identity of a journal: the index as it was created, the corpus, and how it is read and encoded."""
 
     index_uuid: str
     corpus: str

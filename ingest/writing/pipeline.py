@@ -49,7 +49,7 @@ GRACE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Report:
-    """What an ingest did."""
+    """The report of an ingest."""
 
     index: str
     documents: int

@@ -1,4 +1,4 @@
-"""What a cluster can really do, found by trying it on an index of a few documents.
+"""The capabilities of a cluster, found by trying them on an index of a few documents.
 
 A version or a plugin's name proves little: a service may switch a query type off, a plugin may come without its native
 libraries, a role may forbid what the cluster could do. So `probe` creates an index `osn-probe-…`, writes two documents,
@@ -56,7 +56,7 @@ class NodeResources:
 
 @dataclass
 class Capabilities:
-    """What a cluster has. Of the features, True is yes, False no, None unknown; `notes` says why for False and None.
+    """The capabilities of a cluster. For a feature True is yes, False no, None unknown; `notes` says why for False and None.
 
     Attributes:
         version: as the server names it; "" where it does not say (serverless collections).
@@ -118,7 +118,7 @@ _quick_lock = threading.Lock()
 
 
 def quick_capabilities(client: OpenSearch) -> Capabilities:
-    """What version and plugins let one expect; three requests, no write, once for each client.
+    """The capabilities that version and plugins suggest: three requests, no write, once for each client.
 
     Good enough to choose between the plugin and the plugin-free form of a query. Features that follow from neither
     are None, and all of them are where plugins may not be listed.

@@ -38,7 +38,7 @@ class Document:
     title: str = ""
     url: str | None = None
     fields: dict[str, Any] = field(default_factory=dict)
-    """What the record had beside id, title, text and URL."""
+    """The record's other fields."""
     file: str | None = None
     line: int | None = None
 
@@ -81,7 +81,7 @@ def raise_rejected(rejected: Rejected) -> None:
 
 
 class Defect(Exception):
-    """What is wrong with one record."""
+    """An error in one record."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -188,7 +188,7 @@ def check_columns(columns: list[str], names: FieldNames, where: str) -> None:
 
 
 def nameless(name: str) -> str:
-    """What is wrong with the name of a field that is empty, or is around a dot, which stands for an object's field."""
+    """The error message for a field name with an empty part (a dot separates the fields of objects)."""
     return f"the field {name!r} has a name that is empty, or empty beside a dot: rename it"
 
 
@@ -253,7 +253,7 @@ def string(record: Mapping[str, Any], name: str | None) -> str:
 
 
 def fields_of(record: Mapping[str, Any]) -> str:
-    """What a message says of the fields of a record in which one is missing."""
+    """The fields of a record, for a message about a missing one."""
     keys = ", ".join(str(key)[:40] for key in islice(record, 12))
     return f"the record has: {keys}" if keys else "the record is empty"
 

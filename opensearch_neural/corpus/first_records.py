@@ -1,4 +1,4 @@
-"""What the first records of a corpus tell before any of them is used: is its id an id, and its text a text?
+"""Checks on the first records of a corpus before any is used: is its id an id, and its text a text?
 
 pid, docid   a passage's own id beside its document's, which repeats
 segment      a text under a name that is not looked for, so that only titles would be taken
@@ -33,7 +33,7 @@ class LookAhead:
         self._characters = 0
 
     def reject(self, rejected: Rejected) -> None:
-        """What the reader of the corpus is to call in place of `on_reject`."""
+        """The function that the reader of the corpus calls in place of `on_reject`."""
         # A file of nothing but bad lines is not held in memory.
         if self._looking and len(self._first) < FIRST_RECORDS and self._characters < FIRST_CHARACTERS:
             self._first.append(rejected)

@@ -39,7 +39,7 @@ class JudgedQueries:
     qrels: dict[str, dict[str, float]]
     """{query id: {document id: grade}}"""
     files: tuple[Path, ...]
-    """What was read: the queries' file and the judgements'."""
+    """The files that were read: queries and judgements."""
 
     @classmethod
     def of_files(cls, queries: str | Path, qrels: str | Path) -> JudgedQueries:

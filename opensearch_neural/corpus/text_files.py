@@ -76,7 +76,7 @@ def perhaps_cut_off(file: str, number: int) -> InputError:
 class _Codec:
     name: str
     magics: tuple[bytes, ...]
-    """What a member begins with."""
+    """The first bytes of a member."""
     decoder: Callable[[], Any]
     errors: tuple[type[Exception], ...]
 

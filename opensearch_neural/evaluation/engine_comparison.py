@@ -349,7 +349,7 @@ def detectable_rows(made: Sequence[Row], measured: Mapping[str, Measured]) -> li
 
 
 def common_only_rows(data: str, lost: CommonOnly) -> list[Row]:
-    """What high-IDF-first puts last, as result rows of the engine "high-idf-first" (see `CommonOnly`)."""
+    """The counts of `CommonOnly` as result rows of the engine "high-idf-first"."""
     return [
         Row(data, "high-idf-first", name, value, None, None, n)
         for name, value, n in (

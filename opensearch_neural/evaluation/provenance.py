@@ -79,7 +79,7 @@ def code_commit() -> str:
 
 
 def machine_facts() -> Machine:
-    """What a reader needs to judge a time by: processor, cores, memory, versions. No host name, no path.
+    """The facts that a reader needs to judge times: processor, cores, memory, versions. No host name, no path.
 
     Versions of torch and the GPU are given only where the experiment has imported torch.
     """

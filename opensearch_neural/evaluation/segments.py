@@ -108,7 +108,7 @@ def segment_rows(
 
 
 def restricted(measured: Measured, queries: set[str]) -> Measured:
-    """What was measured, of some of the queries alone."""
+    """The measures of some of the queries alone."""
     per_query = {
         name: {query: value for query, value in values.items() if query in queries}
         for name, values in measured.per_query.items()

@@ -45,7 +45,7 @@ NO_TOKEN = "(no token)"
 a blank."""
 
 DATE_FORMATS = ("strict_date", "strict_date_time", "strict_date_time_no_millis", "strict_date_hour_minute_second")
-"""What makes a field one of dates: 2026-03-14, alone or with a time. (A year alone does not.)"""
+"""The formats of a date field: 2026-03-14, alone or with a time. (A year alone is no date.)"""
 
 _KEYWORD = {"type": "keyword", "ignore_above": 8191}
 # A later value that is no date must not cost its document: it is left out of the field, and found under `.keyword`.

@@ -48,11 +48,11 @@ class DenseMeta:
     normalized: bool
     """Whether every vector has length 1."""
     scale: float = 1.0
-    """What a vector's components were multiplied by before they were rounded to bytes; 1.0 for other types."""
+    """The factor of a vector's components before they were rounded to bytes; 1.0 for other types."""
     reconstructed: bool = False
-    """Whether they are reconstructed from the codes of a quantized model."""
+    """Whether the vectors are reconstructed from the codes of a quantized model."""
     vectors: int = 1
-    """How many each document has; of several, each is in a nested document (`multi_vector`)."""
+    """How many vectors each document has; if several, each is in a nested document (`multi_vector`)."""
 
     @property
     def field_name(self) -> str:
@@ -82,7 +82,7 @@ class PassageMeta:
 
 @dataclass(frozen=True)
 class IndexMeta:
-    """What the mapping's `_meta.osn` holds."""
+    """The record of an index: the content of `_meta.osn` in its mapping."""
 
     sparse: SparseMeta | None = None
     dense: DenseMeta | None = None
@@ -96,7 +96,7 @@ class IndexMeta:
     version: str = ""
     format: int = META_FORMAT
     extra: dict[str, Any] = field(default_factory=dict)
-    """What others keep in it: settings that were chosen, the state of a build, the scale of sparse scores."""
+    """Entries of other modules: tuned settings, the state of a build, the scale of sparse scores."""
 
     @property
     def reconstructed(self) -> DenseMeta | None:

@@ -14,7 +14,7 @@ from opensearch_neural.models import directory
 from opensearch_neural.models.directory import ModelInfo
 
 Backend = Literal["torch", "onnx", "onnx-int8"]
-"""What runs the network: torch, ONNX Runtime, or ONNX Runtime with weights and activations rounded to 8 bits."""
+"""The runtime of the network: torch, ONNX Runtime, or ONNX Runtime with weights and activations rounded to 8 bits."""
 
 
 class DenseEncoder(Protocol):

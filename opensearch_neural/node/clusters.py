@@ -134,7 +134,7 @@ def cluster_folder(name: str) -> Path:
 
 
 def read_state(name: str) -> ClusterState | None:
-    """What is known of a cluster, or None. Raises ClusterError, naming the file, if that cannot be read."""
+    """The recorded state of a cluster, or None. Raises ClusterError, naming the file, if it cannot be read."""
     path = cluster_folder(name) / "state.json"
     try:
         known = json.loads(path.read_text())
@@ -149,7 +149,7 @@ def read_state(name: str) -> ClusterState | None:
 
 
 def existing(name: str) -> ClusterState:
-    """What is known of a cluster. Raises ClusterError if that is nothing."""
+    """The recorded state of a cluster. Raises ClusterError if there is none."""
     cluster = read_state(name)
     if cluster is None:
         names = ", ".join(state.name for state in known_clusters()) or "none"

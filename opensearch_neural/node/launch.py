@@ -1,4 +1,4 @@
-"""What a start asks for, checked against what there is, and the files and command line that each node is started with."""
+"""The request for a start, checked against existing clusters; the files and command line of each node."""
 
 from __future__ import annotations
 

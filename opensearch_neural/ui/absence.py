@@ -45,7 +45,7 @@ def why_absent(searcher: Searcher, column: Column, state: State) -> str:
 
 
 def itself(asked: Request | Body, document: str) -> Clause:
-    """What finds the document, or its passages, alone."""
+    """A clause that finds only this document, or its passages."""
     if isinstance(asked, Request) and asked.engines.meta.passages:
         return {"term": {"parent": document}}
     return {"ids": {"values": [document]}}

@@ -62,13 +62,13 @@ class Searcher:
     def request(
         self, column: Column, state: State, clauses: Sequence[Clause] = (), *, highlight: bool = True
     ) -> Request | Body:
-        """What the column sends. clauses: filters beside the state's, of an engine.
+        """The request of a column. clauses: further filters, for an engine.
 
-        Raises InputError for settings, filters and bodies that are none.
+        Raises InputError for invalid settings, filters and bodies.
         """
         if column.engine == OWN_BODY:
             if state.clauses():
-                raise InputError("filters stand in the body itself, where it is your own")
+                raise InputError("a body of your own holds its own filters")
             body = own_template(column.body).body(state.query, state.size)
             return {**body, "timeout": f"{SECONDS}s"}
         with self.lock:
@@ -81,7 +81,7 @@ class Searcher:
         return asked
 
     def find(self, column: Column, state: State, *, explain: bool = True) -> Found:
-        """What the column shows."""
+        """The hits of a column."""
         asked = self.request(column, state)
         if isinstance(asked, Request):
             return find(self.client, asked, explain=explain)
@@ -94,7 +94,7 @@ class Searcher:
         return self.client.search(index=column.index, body=asked)
 
     def certain(self, column: Column, state: State) -> bool | None:
-        """Whether the page is certainly that of all documents; None of an engine that knows no such proof."""
+        """Whether the page is proved exact; None for an engine without such a proof."""
         asked = self.request(column, state)
         if not isinstance(asked, Request) or not isinstance(asked.engine, Windowed) or not state.query.strip():
             return None
@@ -107,7 +107,7 @@ class Searcher:
 
 
 def body_of(asked: Request | Body) -> Body:
-    """What is sent, of an engine's request or as a body of the user's own."""
+    """The body of an engine's request, or the user's own body."""
     return asked.body if isinstance(asked, Request) else asked
 
 
@@ -150,22 +150,22 @@ def measure_times(searcher: Searcher, columns: Sequence[Column], state: State, *
 
 
 def spread(values: Sequence[float]) -> str:
-    """ "12.1 (11.8 to 14.0)": the median, and the least and the most."""
+    """ "12.1 (11.8 to 14.0)": median, minimum and maximum."""
     return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
 
 
 @dataclass(frozen=True)
 class ScorePart:
-    """What one kind of share adds to a hit's score."""
+    """The part of a hit's score from one kind of share."""
 
     name: str
     score: float
     tokens: list[tuple[str, float]]
-    """The largest first."""
+    """(token, score), the largest first."""
 
 
 def parts_of(hit: Mapping[str, Any]) -> list[ScorePart]:
-    """What the score of an explained hit is made of, in the order of `GROUPS`; none where it isn't explained."""
+    """The parts of an explained hit's score, in the order of `GROUPS`; empty if it is not explained."""
     parts = []
     for key, name in GROUPS.items():
         shares = [each for each in hit.get("tokens", ()) if (each["source"], each.get("literal")) == key]

@@ -118,7 +118,7 @@ def digest(text: str) -> str:
 
 
 def copies(searcher: Searcher, shown: Shown, state: State) -> dict[str, str]:
-    """What a user copies of a column: the body as JSON, and the same search in Python and with curl."""
+    """The texts that a user can copy from a column: the body as JSON, and the same search in Python and with curl."""
     try:
         body = searcher.body_text(shown.column, state)
     except OsnError:

@@ -68,7 +68,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Plot:
-    """One number up, another one to the right."""
+    """One number up, another to the right."""
 
     title: str
     across: str

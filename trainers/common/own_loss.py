@@ -30,7 +30,7 @@ LOSS_OPTION = {"loss": ("objective.loss", "package:function, a loss of your own 
 
 
 class Targets(Protocol):
-    """What a loss may know of a batch beside the scores; "documents" are all of the batch, those of other queries too."""
+    """The inputs of a loss besides the scores; "documents" are all of the batch, also those of other queries."""
 
     candidates: Tensor
     """(queries, 1 + negatives) int64: columns of `scores`, each query's positive first, then its hard negatives"""
@@ -86,7 +86,7 @@ def loss_hash(name: str | None) -> list[bytes]:
 
 
 def apply_loss(name: str, scores: Tensor, targets: Targets) -> Tensor:
-    """What the function says of a batch. Raises InputError if it fails or returns no scalar that can be trained on."""
+    """The loss of a batch by the function. Raises InputError if it fails or does not return a scalar with a gradient."""
     try:
         value = load_loss(name)(scores, targets)
     except torch.OutOfMemoryError:

@@ -41,20 +41,20 @@ YAML = (".yaml", ".yml")
 
 @dataclass(slots=True)
 class Trained:
-    """What training came to."""
+    """The result of a training."""
 
     steps: int
-    """optimizer steps that were taken"""
+    """optimizer steps taken"""
     best_step: int | None
-    """after which step the state that is kept stood; None without dev measures"""
+    """the step of the state that is kept; None without dev measures"""
     measures: dict[str, float]
-    """dev measures of the state that is kept, and "start …", those before the first step"""
+    """dev measures of the state that is kept, and as "start …" those before the first step"""
     history: list[dict[str, float]] = field(default_factory=list)
     """the lines of the log"""
 
 
 def tell(output: Path, trained: Trained, dry_run: bool, *, width: int = 24, without: tuple[str, ...] = ()) -> None:
-    """What training came to, on stdout, but for measures that begin so."""
+    """Print the result of a training to stdout. without: beginnings of measures to leave out."""
     if not is_main_process():
         return
     place = "nothing kept (dry run)" if dry_run else str(output)
@@ -123,7 +123,7 @@ class RunFolder:
     # ------------------------------------------------ whose run it is
 
     def ended(self) -> Trained | None:
-        """What the run came to where it ended. Raises InputError if the directory is another run's."""
+        """The result of the run if it has ended, else None. Raises InputError if the directory is another run's."""
         check_output(self.output, self.kind)
         content = read_osn_json(self.output) if self.output.is_dir() else None
         identity = self.folder / "run.json"

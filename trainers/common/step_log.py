@@ -1,4 +1,4 @@
-"""What one sees of a training while it runs: lines on stderr, a bar on a terminal, TensorBoard."""
+"""The progress of a training: lines on stderr, a bar on a terminal, TensorBoard."""
 
 from __future__ import annotations
 

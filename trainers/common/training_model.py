@@ -19,7 +19,7 @@ from trainers.common.settings import TrainingSettings
 
 @dataclass(slots=True)
 class Losses:
-    """What a model says of a batch, as scalars by name."""
+    """A model's loss terms and measures of a batch, scalars by name."""
 
     terms: dict[str, Tensor]
     """with gradient, already weighted; the loss is their sum"""

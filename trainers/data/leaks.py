@@ -44,7 +44,7 @@ class Leak:
 
 @dataclass(frozen=True, slots=True)
 class Leaks:
-    """What was found between two data sets; `queries` and `documents` are how many the test part has of each."""
+    """The leaks between two data sets; `queries` and `documents` are the numbers of the test part."""
 
     train: str
     test: str

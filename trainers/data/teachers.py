@@ -30,7 +30,7 @@ LEXICAL = "lexical"
 Scores = npt.NDArray[np.float32]
 DocumentIds = Sequence[str] | Sequence[Sequence[str]]
 OnMissing = Literal["refuse", "nan"]
-"""What becomes of pairs that a cache does not have."""
+"""What to do with pairs that a cache does not have."""
 
 
 class Teacher(Protocol):

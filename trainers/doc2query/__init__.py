@@ -1,7 +1,7 @@
 """Queries for passages: train a generator on pairs, generate, keep the queries that find their passage.
 
     train.py        `osn train doc2query`: start here
-    settings.py     what it is told, and how a generator is sampled
+    settings.py     its settings, and those of sampling
     generate.py     `osn data generate-queries`: queries for a whole corpus
     sampling.py     queries drawn from a generator
     copying.py      the words of the passage, made likelier

@@ -1,7 +1,7 @@
 """JPQ: dense retrieval at M bytes a document, query encoder and centroids trained together for ranking.
 
     train.py        the flow: start here
-    settings.py     what `osn train jpq` is told
+    settings.py     the settings of `osn train jpq`
     quantizer.py    rotation, codebooks and codes, by faiss
     questions.py    which documents are relevant to a question, and a batch of questions
     query_tower.py  the query encoder that learns

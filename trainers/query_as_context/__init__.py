@@ -1,8 +1,8 @@
 """Query-as-context pre-training: an encoder learns from a passage and a query that was written for it.
 
     train.py     the flow: start here
-    checks.py    what is refused before it begins
-    settings.py  what `osn train query-as-context` is told
+    checks.py    checks before it begins
+    settings.py  the settings of `osn train query-as-context`
     passages.py  documents become passages, and passages get queries
     pairs.py     a passage with its context, drawn and masked at every visit
     model.py     coCondenser and CoT-MAE

@@ -1,4 +1,4 @@
-"""What a schedule refuses before it begins."""
+"""Checks of a schedule before it begins."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def _others(config: QueryAsContextConfig, corpus: CorpusSettings) -> list[str]:
 
 
 def generation_for(config: QueryAsContextConfig, corpus: CorpusSettings) -> GenerationSettings:
-    """What writes the queries of a corpus. Raises InputError if nothing does."""
+    """The query generator of a corpus. Raises InputError if there is none."""
     model = corpus.generator or config.generation.model
     if model is None:
         raise InputError(

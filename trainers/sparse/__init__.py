@@ -4,7 +4,7 @@
 student (section 3), IDF inside the matching function (4.1), an ensemble of heterogeneous teachers (4.2), pre-training
 and fine-tuning (5.1).
 
-    settings.py       what `osn train sparse` can be told
+    settings.py       the settings of `osn train sparse`
     train.py          the flow, start here: data, warm-up, miner, pre-training, fine-tuning
     stage_data.py     hard negatives and teachers of a stage
     start.py          from a backbone or a sparse model to an untrained student

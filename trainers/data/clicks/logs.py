@@ -32,7 +32,7 @@ YES_NO = {"1": 1, "true": 1, "0": 0, "false": 0}
 
 @dataclass
 class ClickLog:
-    """What a log says, counted."""
+    """The counts of a click log."""
 
     shown: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     """{(query, document, place from 1): impressions}"""

@@ -28,7 +28,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PositionBias:
-    """What EM found."""
+    """The result of EM."""
 
     propensity: Floats
     """(places,), that of the first place is 1; NaN for a place that nothing connects with the first."""
