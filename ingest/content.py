@@ -77,8 +77,8 @@ def content_by_models(
 def content_of_files(
     settings: IndexSettings, stored: StoredVectors, records: Records, wrote: IndexMeta | None = None
 ) -> Content:
-    """Vectors from files of `osn encode`, into a new index or the one that has the record `wrote`. What encodes queries is
-    remembered, for searches on this machine."""
+    """Vectors from files of `osn encode`, into a new index or the one that has the record `wrote`. This machine
+    remembers the query encoder for searches."""
     manifest = stored.manifest
     model = stored.folder / "model"
     if manifest.sparse is not None and not registry.link_of(manifest.sparse.hash).is_dir():

@@ -341,7 +341,7 @@ def build(config: MlrConfig) -> MultiLayerModel:
 
 
 def selected(chosen: RepresentationSettings, pooling: Pooling, depth: int) -> Selection:
-    """What is chosen of a backbone of so many layers. Raises InputError for layers that it has not."""
+    """The selection of vectors for a backbone with this number of layers. Raises InputError for layers that it lacks."""
     if chosen.source == "layers":
         return Selection(chosen.source, pooling, depth, layers=chosen_layers(chosen.layers, depth))
     return Selection(chosen.source, pooling, depth, count=chosen.count if chosen.source == "first-tokens" else 0)

@@ -262,5 +262,5 @@ def encoding_rates(experiment: Experiment, model: MeasuredEngine) -> list[dict[s
 
 
 def _parts(documents: list[Document]) -> Iterator[list[Document]]:
-    """Turns of so many documents each; a rest is left out."""
+    """Turns with the given number of documents each; a rest is left out."""
     return (documents[at : at + TURN] for at in range(0, len(documents) - TURN + 1, TURN))

@@ -133,7 +133,7 @@ def kept_of(folder: Path, name: str) -> Path:
 
 
 def judged_queries(folder: Path, split: str = "test", most: int = MOST_QUERIES) -> BeirData:
-    """The split, of so many queries at most, evenly taken."""
+    """The split, with at most the given number of queries, evenly taken."""
     every = BeirData.load(folder, split)
     queries = sorted(every.qrels)[:: -(-len(every.qrels) // most)]
     return replace(

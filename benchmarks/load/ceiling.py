@@ -28,7 +28,7 @@ NAMED = f"x-opaque-id: {OPAQUE_ID}".encode()
 
 @dataclass(frozen=True)
 class Ceiling:
-    """How many requests of one engine the generator can make a second, with so many clients and processes."""
+    """How many requests of one engine the generator can make a second, and with how many clients and processes."""
 
     requests_per_second: float
     clients: int

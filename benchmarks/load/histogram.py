@@ -87,7 +87,7 @@ def quantile(counted: Counts, failed: Counts | float, q: float) -> npt.NDArray[n
 
 
 def may_show(q: float, samples: float) -> bool:
-    """Whether at least 100 of so many samples lie beyond the quantile `q`."""
+    """Whether at least 100 of the samples lie beyond the quantile `q`."""
     return samples >= needed(q)
 
 

@@ -174,7 +174,7 @@ def search_all(
 
 
 def some(queries: Mapping[str, str], most: int, seed: int = 0) -> dict[str, str]:
-    """At most so many of the queries, drawn at random."""
+    """Queries drawn at random, at most the given number."""
     if len(queries) <= most:
         return dict(queries)
     return {id_: queries[id_] for id_ in sorted(random.Random(seed).sample(sorted(queries), most))}

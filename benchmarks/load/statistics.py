@@ -145,7 +145,7 @@ def estimated(drawn: Floats, rounds: int, n: int) -> Estimate | None:
 
 
 def interval(drawn: Floats, rounds: int) -> tuple[float, float] | None:
-    """The widened percentile interval of bootstrap values that were drawn from so many rounds."""
+    """The percentile interval of bootstrap values, widened by the number of rounds that they were drawn from."""
     if rounds < FEWEST_ROUNDS or not np.isfinite(drawn).all():
         return None
     stats = _scipy_stats()

@@ -232,7 +232,7 @@ class MultiLayerExperiment:
     # -------------------------------------------- trainings
 
     def configuration(self, arm: Arm, seed: int) -> DenseConfig:
-        """What `osn train dense` or `osn train mlr` is told; the same for all arms but for the representation."""
+        """The configuration of `osn train dense` or `osn train mlr`; only the representation differs between arms."""
         from trainers.common.schedules import TwoStageSettings
         from trainers.common.settings import TrainingSettings
         from trainers.data.candidates import CandidateSettings

@@ -273,7 +273,7 @@ class QueryAsContextExperiment:
     def configuration(
         self, arm: Pretraining, seed: int, corpora: list[CorpusSettings], start: Path
     ) -> QueryAsContextConfig:
-        """What `osn train query-as-context` is told for an arm."""
+        """The configuration of `osn train query-as-context` for an arm."""
         from trainers.common.settings import TrainingSettings
         from trainers.data.sets import DevSettings
         from trainers.query_as_context.settings import QueryAsContextConfig

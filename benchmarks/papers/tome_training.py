@@ -98,7 +98,7 @@ class TomeScale:
 
 
 def some_documents(data: Path, work: Path, count: int) -> Path:
-    """Write a set of so many documents, those that test questions ask for first, and return its folder."""
+    """Write a smaller set, with the documents of the test questions first, and return its folder."""
     from opensearch_neural.corpus.judgements import BeirData
     from trainers.data.loading import read_documents
 
@@ -135,7 +135,7 @@ def backbone(work: Path, scale: TomeScale, layers: int) -> Path:
 
 
 def pretrained(data: Path, work: Path, scale: TomeScale, layers: int) -> Path:
-    """A T5 of so many layers a side, by span corruption on the corpora; both sizes have the same tokenizer."""
+    """A T5 with this number of layers a side, trained by span corruption on the corpora; both sizes have the same tokenizer."""
     from trainers.encoders.backbones import NewBackbone
     from trainers.masked_lm.settings import MaskedLmConfig
     from trainers.masked_lm.train import train_masked_lm
@@ -205,7 +205,7 @@ class Trainings:
         return self.work / f"{slug(arm)}-{SEED}-{self.scale.arms}"
 
     def configuration(self, arm: str) -> TomeConfig:
-        """What `osn train tome` is told for an arm."""
+        """The configuration of `osn train tome` for an arm."""
         from opensearch_neural.models.generative_settings import GenerativeSettings
         from trainers.data.sets import SetSettings
         from trainers.tome.settings import TomeConfig

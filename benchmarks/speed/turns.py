@@ -39,7 +39,7 @@ def over_turns(statistic: Callable[[NDArray[np.int64]], Any], turns: int) -> Rat
 
 
 def rate(timed: Timed, documents: int) -> RatioInterval:
-    """Documents a second, of so many in a turn."""
+    """Documents a second, given the documents of a turn."""
     wall = np.array(timed.wall)
     return over_turns(lambda pick: documents / wall[pick].mean(), len(wall))
 

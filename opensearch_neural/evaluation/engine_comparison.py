@@ -334,7 +334,8 @@ def engine_rows(
 
 
 def detectable_rows(made: Sequence[Row], measured: Mapping[str, Measured]) -> list[Row]:
-    """The smallest difference to the baseline that so many queries show, of each engine and measure (see `detectable`)."""
+    """The smallest difference to the baseline that this number of queries can show, for each engine and measure (see
+    `detectable`)."""
     result = []
     for row in made:
         if row.kind == "difference":

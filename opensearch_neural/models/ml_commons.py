@@ -68,7 +68,7 @@ def export(
     if not isinstance(encoder, TorchSparseEncoder):
         raise ModelError(
             f"{model}: its documents' weights are BM25 impacts, which TorchScript cannot compute",
-            "ingest with osn ingest, which encodes them; --queries-only exports what encodes the queries",
+            "ingest with osn ingest, which encodes them; --queries-only exports the query tokenizer",
         )
     _check_prompt(model, "documents", encoder.prompt)
     _check_prompt(model, "queries", encoder.query.prompt)

@@ -81,7 +81,7 @@ class Selection:
 
     @property
     def last(self) -> int:
-        """Where the pooled vector of the last layer stands: the one that a single-vector model is."""
+        """The position of the last layer's pooled vector, which is what a single-vector model has."""
         return self.layers.index(self.depth) if self.source == "layers" else 0
 
     @property

@@ -99,7 +99,7 @@ def with_mined(
 ) -> TrainingData:
     """`data` with hard negatives that `retriever` (see `open_retriever`) finds, mined into `file` where they are not yet.
 
-    add: beside the negatives it has. consistency: queries without a positive in the top so many are left out. With
+    add: beside the negatives it has. consistency: queries without a positive among the top N are left out. With
     several processes, the first one mines while the others wait.
     """
     with main_process_first():

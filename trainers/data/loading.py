@@ -49,7 +49,7 @@ def load_training(
     sentence-transformers or the output of `osn data generate-queries`. corpus: the documents of triples by id and of
     generated queries (a BEIR folder, or any corpus, or MS MARCO's collection.tsv); the queries of triples by id.
     negatives: a file that `osn data mine` made of the same texts; its negatives take the place of the data's own.
-    limit: the first so many examples.
+    limit: only the first N examples.
 
     Raises InputError with file, line and field for what is not as it should be, for judgements most of which name
     unknown documents, and for data that ends up without an example.

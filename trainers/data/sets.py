@@ -113,7 +113,7 @@ def load_sets(
     folder: Path,
     documents: int | None = None,
 ) -> tuple[list[TrainingData], list[TrainingData]]:
-    """(train, dev), questions of `unseen` left out of train. documents: of each corpus so many, beside those that its
+    """(train, dev), questions of `unseen` left out of train. documents: how many to read of each corpus, besides those that its
     questions need; all by default. Generated questions are kept in `folder`. Raises InputError as `load_training` does."""
 
     def load(settings: SetSettings) -> TrainingData:
@@ -140,7 +140,7 @@ def prepare(
 ) -> PreparedSets:
     """Load the data, leave out of train what `unseen` asks, hold back dev where none is named, check for leaks.
 
-    folder: where generated questions are kept. documents: of each corpus so many, beside those that its questions need;
+    folder: where generated questions are kept. documents: how many to read of each corpus, besides those that its questions need;
     all by default. held: questions of another stage's dev sets, which are left out of train, too.
 
     Raises InputError as `load_training` does, and where two train sets have the same name.

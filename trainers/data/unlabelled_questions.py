@@ -35,7 +35,7 @@ def unlabelled(
 
     questions: "title" (the document is its text without it), "first-sentence" (the document is the rest), or a
     sequence-to-sequence model as `osn train doc2query` makes, whose queries are kept in `folder`, under a name that
-    tells generator and documents. limit: the first so many documents. Raises InputError for a corpus none of whose
+    tells generator and documents. limit: only the first N documents. Raises InputError for a corpus none of whose
     documents gives a question.
     """
     if questions in ("title", "first-sentence"):

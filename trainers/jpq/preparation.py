@@ -57,7 +57,7 @@ class Preparation:
     """What stands before training, each part kept in `config.folder` and made where it is missing."""
 
     def __init__(self, config: JpqConfig, documents: int | None = None) -> None:
-        """documents: take so many of each corpus and what the questions need; all by default."""
+        """documents: how many to read of each corpus, besides those that the questions need; all by default."""
         self.config = config
         self.start = _load_start(config)
         query_tower(self.start, config)  # What cannot be had is refused before long work.

@@ -34,7 +34,7 @@ def load_data(config: JpqConfig, documents: int | None = None) -> tuple[Training
     """(train, dev). train: all train sets as one, without the questions of `unseen` and dev. dev: the sets of `dev`, then
     what is held back.
 
-    documents: of each corpus so many, beside those that its questions need; all by default.
+    documents: how many to read of each corpus, besides those that its questions need; all by default.
     """
     sets, dev = load_sets(config.train, config.unseen, config.dev, folder=config.folder, documents=documents)
     data = sets[0] if len(sets) == 1 else merge(sets)

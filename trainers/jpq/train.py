@@ -39,7 +39,7 @@ REHEARSED = 1024
 def train_jpq(config: JpqConfig, *, documents: int | None = None) -> Trained:
     """Vectors, codebooks, codes, then training. Interrupted at any point, the same call goes on.
 
-    documents: to try it on so many of each corpus.
+    documents: how many to read of each corpus, for a trial.
     """
     check_output(config.output, KIND)
     ready = Preparation(config, documents)

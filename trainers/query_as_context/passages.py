@@ -160,7 +160,7 @@ def write_passages(config: QueryAsContextConfig) -> list[Path]:
 
 
 def _large_enough(lines: Callable[[], Iterator[dict[str, str]]], least: int) -> Iterator[dict[str, str]]:
-    """The passages of articles that have at least so many; read twice rather than kept."""
+    """The passages of articles with enough of them; they are read twice rather than held in memory."""
     if least == 1:
         return lines()
     counts = Counter(line["article"] for line in lines())

@@ -1,4 +1,4 @@
-"""The head's bias and scale before training: so many expansions are active, and weigh so much."""
+"""Sets the head's bias and scale before training, for a given number and weight of active expansions."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def train_sparse(config: SparseConfig, *, documents: int | None = None) -> Train
     """The whole schedule: warm-up, the miner if the settings name one, pre-training, fine-tuning.
 
     IDF is frozen over the stages: that of the last one's documents. Interrupted at any point, the same call goes on:
-    stages that are done are not repeated. documents: of each corpus so many, beside those that its questions need.
+    stages that are done are not repeated. documents: how many to read of each corpus, besides those that its questions need.
     """
     check_output(config.output, KIND)
     stage = config.pretraining
