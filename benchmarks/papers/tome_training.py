@@ -135,7 +135,7 @@ def backbone(work: Path, scale: TomeScale, layers: int) -> Path:
 
 
 def pretrained(data: Path, work: Path, scale: TomeScale, layers: int) -> Path:
-    """A T5 with this number of layers a side, trained by span corruption on the corpora; both sizes have the same tokenizer."""
+    """A T5 with `layers` layers a side, trained by span corruption on the corpora; both sizes have the same tokenizer."""
     from trainers.encoders.backbones import NewBackbone
     from trainers.masked_lm.settings import MaskedLmConfig
     from trainers.masked_lm.train import train_masked_lm
