@@ -299,7 +299,7 @@ writing_options = options_of(
         default="1000",
         show_default=True,
         callback=lambda context, option, text: parse_max_errors(text),
-        help="Stop after this many rejected documents, or this share of them.",
+        help="Stop after this many rejected documents, or this percentage of the records.",
     ),
     click.option(
         "--patience",

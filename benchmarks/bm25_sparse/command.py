@@ -156,7 +156,7 @@ def shown(row: Row) -> bool:
     type=click.IntRange(min=1),
     default=DENSE_DOCUMENTS,
     show_default=True,
-    help="Largest set on which hybrid and cascade are measured.",
+    help="Documents of the largest set on which hybrid and cascade are measured.",
 )
 @click.option("--seeds", type=NumberList(int), default="42,43,44", show_default=True, help="Training seeds.")
 @arm_option

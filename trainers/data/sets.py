@@ -114,7 +114,7 @@ def load_sets(
     documents: int | None = None,
 ) -> tuple[list[TrainingData], list[TrainingData]]:
     """(train, dev), questions of `unseen` left out of train. documents: how many to read of each corpus, besides those that
-    its questions need; all by default. Generated questions are kept in `folder`. Raises InputError as `load_training` does."""
+    its questions need; all by default. folder: for generated questions. Raises InputError as `load_training` does."""
 
     def load(settings: SetSettings) -> TrainingData:
         data = settings.load(folder)

@@ -85,7 +85,7 @@ class GenerationSettings:
     top_k: int = 25
     """sample from the k likeliest tokens"""
     top_p: float = 0.95
-    """sample from the fewest tokens with this probability"""
+    """sample from the fewest tokens with this total probability"""
     temperature: float = 1.0
     """sampling temperature"""
     copying: float | None = None

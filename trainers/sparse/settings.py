@@ -53,7 +53,7 @@ class StudentSettings:
     dropout: float | None = None
     """dropout of the network; null keeps the backbone's own"""
     frozen_layers: int = 0
-    """the first layers that are not trained, with the embeddings and the output layer: cheaper steps"""
+    """how many of the first layers are not trained, with the embeddings and the output layer: cheaper steps"""
 
     def __post_init__(self) -> None:
         if self.columns < 1 or self.query_length < 3:

@@ -40,14 +40,14 @@ class TomeConfig:
     candidates: int | None = None
     """the most queries of a document from each generated file; null takes all"""
     spans: int = 0
-    """random spans of 4 to 24 words of each document that are queries too, drawn anew at every visit; not in the paper (NCI
-    uses parts of documents as queries)"""
+    """how many random spans of each document, of 4 to 24 words, are queries too, drawn anew at every visit; not in the paper
+    (NCI uses parts of documents as queries)"""
     stages: Literal["both", "passage", "url", "single"] = "both"
     """with "passage" or "url", a second run with the same output trains the other stage; "single" is query to URL"""
     url_backbone: str | None = None
     """the model of stage 2 (smaller in the paper); null is `backbone`"""
     written: int = 0
-    """queries whose passage, as stage 1 writes it, stage 2 trains on too; not in the paper"""
+    """for how many queries stage 2 also trains on the passage that stage 1 writes; not in the paper"""
     settings: GenerativeSettings = field(default_factory=GenerativeSettings)
     """what both stages read and write"""
     dev_share: float = 0.02
