@@ -138,10 +138,10 @@ def prepare(
     documents: int | None = None,
     held: Sequence[TrainingData] = (),
 ) -> PreparedSets:
-    """Load the data, leave out of train what `unseen` asks, hold back dev where none is named, check for leaks.
+    """Load the data, remove from train what `unseen` asks, hold back dev if none is named, check for leaks.
 
-    folder: where generated questions are kept. documents: how many to read of each corpus, besides those that its questions need;
-    all by default. held: questions of another stage's dev sets, which are left out of train, too.
+    folder: for generated questions. documents: how many to read of each corpus, besides those that its questions need; all
+    by default. held: questions of another stage's dev sets, which are removed from train too.
 
     Raises InputError as `load_training` does, and where two train sets have the same name.
     """
