@@ -226,8 +226,8 @@ def _complete(config: TomeConfig, corpus: TomeCorpus) -> None:
 def tome_command(config: TomeConfig, dry_run: bool) -> None:
     """Train two models that find by writing: a passage for a query, then the URL of that passage.
 
-    If it is interrupted, run the same command again to continue. Afterwards `osn model urls` writes the URLs of a corpus, and
-    `osn search --engine tome` searches with them.
+    If it is interrupted, run the same command again to continue. Afterwards `osn model urls` writes the URLs of a corpus,
+    and `osn search --engine tome` searches with them.
 
     \b
     osn train mlm --set new.architecture=t5 --set "corpus=[tldr]" --output models/t5
