@@ -9,6 +9,7 @@ made it:
     <!-- table: NAME: MEASURE, MEASURE -->    these measures alone; of several seeds their mean
     <!-- goals: NAME -->                      the goals
     <!-- gains: NAME -->                      paired differences in nDCG@10, a line for each set, and the goals
+    <!-- gains: NAME: BASELINE -->            those over one of several baselines, of several seeds their mean
     <!-- arms: NAME -->                       paired differences, a line for each arm, and the goals
     <!-- quality-and-cost: NAME -->           engines by what they gain over the baseline and what they cost under load
     <!-- quality-and-cost: NAME: MEASURE, MEASURE; LEVEL -->
@@ -76,6 +77,8 @@ def rendered(what: str, summary: Summary, measures: str | None = None) -> str:
             return of_level and row.measure in listed.split(", ")
 
         return f"{quality_and_cost([row for row in summary.rows if wanted(row)])}\n\n`{summary.command}`\n"
+    if what == "gains" and measures:
+        return f"{gains(without_single_seeds(summary.rows), measures)}\n\n`{summary.command}`\n"
     if measures:
         return f"{result_table(without_single_seeds(summary.rows), measures.split(', '))}\n\n`{summary.command}`\n"
     parts = []

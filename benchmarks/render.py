@@ -92,9 +92,12 @@ def ratios(rows: list[Row]) -> str:
     )
 
 
-def gains(rows: list[Row]) -> str:
-    """A line for each set: nDCG@10 of the baseline, and by how many points each engine lies above it."""
+def gains(rows: list[Row], baseline: str | None = None) -> str:
+    """A line for each set: nDCG@10 of the baseline, and by how many points each engine lies above it.
+
+    baseline: which one, where rows are compared with several."""
     chosen = [row for row in rows if (row.kind, row.measure) == ("difference", "nDCG@10")]
+    chosen = [row for row in chosen if baseline in (None, row.against)]
     (baseline,) = {row.against for row in chosen}
     value = {(row.set, row.line): row for row in rows if (row.kind, row.measure) == ("value", "nDCG@10")}
     points = {(row.set, row.line): in_points(row) for row in chosen}
@@ -161,8 +164,8 @@ def of_first_seed(name: str, measure: str, summaries: Iterable[Summary]) -> dict
 
 
 def quality_and_cost(rows: Sequence[Row]) -> str:
-    """A line for each engine and model: by how many points of nDCG@10 it lies above its baseline in the mean of sets, on
-    how many sets with its interval, what it costs under load, in the baseline's, and FACTS as far as they are known.
+    """A line for each engine and model: by how many points of nDCG@10 it lies above the first baseline in the mean of sets,
+    on how many sets with its interval, what it costs under load, in the baseline's, and FACTS as far as they are known.
 
     A row's variant is the model, after the seeds if there are several; means of sets are of sets called "mean of …".
     Facts of a single judged set are left out.
@@ -171,7 +174,7 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
     ratios_ = [row for row in rows if row.kind == "ratio" and row.measure in COSTS]
     if not differences:
         return ""
-    baseline = differences[-1].baseline
+    baseline = differences[0].baseline
     gain: dict[tuple[str, str, str], Row] = {}
     for row in sorted(
         differences, key=lambda row: row.seed is not None

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.bm25_sparse import dense
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
-from benchmarks.experiment import compared, kept, kept_measured, means, of_seeds, slug
+from benchmarks.experiment import compared, kept, kept_measured, means, of_seeds, pairs, slug
 from benchmarks.papers.cluster_bm25 import cluster_bm25, corpus_of, tuned_bm25
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.judgements import BeirData
@@ -40,7 +40,8 @@ MEASURES = ("nDCG@10", "R@100")
 SPARSE_ENGINES = (SUM, *WINDOWS, SPARSE, HIGH_IDF_FIRST)
 FACTS = "facts"
 TERMS = "active terms"
-DIFFERENCES = [(engine, BM25) for engine in (TUNED, *SPARSE_ENGINES, *DENSE_ENGINES)] + [(SUM, TUNED)]
+DIFFERENCES = [(engine, BM25) for engine in (TUNED, *SPARSE_ENGINES, *DENSE_ENGINES)]
+DIFFERENCES += [(SUM, TUNED), (HIGH_IDF_FIRST, SPARSE)]
 RESAMPLES = 2000
 MOST_QUERIES = 2000
 """The most questions of a set, evenly taken from the judged ones."""
@@ -231,22 +232,21 @@ def tuned_measured(client: OpenSearch, folder: Path, settings: Any) -> Measured:
 
 
 def mean_rows(label: str, of_sets: Mapping[str, Mapping[MeasuredEngine, Measured]]) -> list[Row]:
-    """The mean over sets of each engine's nDCG@10 and of its difference from BM25. Intervals resample each set's queries."""
+    """The mean over sets of each engine's nDCG@10, and of DIFFERENCES in it. Intervals resample each set's queries."""
     rows: list[Row] = []
     shared = [engine for engine in next(iter(of_sets.values())) if all(engine in own for own in of_sets.values())]
-    for engine, rival in ((engine, rival) for engine in shared for rival in (None, BM25)):
-        if engine.name == rival:
-            continue
+    for engine, rival in [*((engine, None) for engine in shared), *pairs(shared, DIFFERENCES)]:
         values = []
         for own in of_sets.values():
             of_query = own[engine].per_query["nDCG@10"]
-            against = own[MeasuredEngine(rival)].per_query["nDCG@10"] if rival else {}
+            against = own[rival].per_query["nDCG@10"] if rival else {}
             values.append(np.array([value - against.get(query, 0.0) for query, value in of_query.items()]))
         low, high = mean_interval(values)
         rows.append(
             Row(label, engine.name, "nDCG@10", fmean(float(each.mean()) for each in values), low, high,
                 sum(map(len, values)), seed=engine.seed, variant=engine.variant,
-                kind="difference" if rival else "value", baseline=rival or "")
+                kind="difference" if rival else "value", baseline=rival.name if rival else "",
+                baseline_variant=rival.variant if rival else "")
         )  # fmt: skip
     return rows
 

@@ -137,6 +137,13 @@ def test_differences_to_a_baseline_are_shown_in_points() -> None:
     header, _, line = [[cell.strip() for cell in line.split("|")[1:-1]] for line in gains(rows).splitlines()]
     assert header == ["", "BM25: nDCG@10", "student: points above"]
     assert line == ["docs", "0.682", "5.00 [2.70, 7.40]"]
+    tuned = [
+        Row("docs", "BM25 tuned", "nDCG@10", 0.7, 0.69, 0.71, 100),
+        Row("docs", "student", "nDCG@10", 0.0325, 0.01, 0.05, 100, kind="difference", baseline="BM25 tuned"),
+    ]
+    assert gains([*rows, *tuned], "BM25") == gains(rows)
+    over = [cell.strip() for cell in gains([*rows, *tuned], "BM25 tuned").splitlines()[-1].split("|")[1:-1]]
+    assert over == ["docs", "0.700", "3.25 [1.00, 5.00]"]
 
 
 def test_arms_have_a_line_for_each_that_they_are_compared_with() -> None:
@@ -216,6 +223,7 @@ def test_quality_stands_beside_cost_of_the_same_engine_and_model() -> None:
             variant="published",
         ),
         Row("5 documents", "sum", "score kept", 0.995, None, None, 9, variant="published"),
+        *(replace(gain(name, -0.05, -0.06, -0.04), baseline="bm25 tuned") for name in ("one", "mean of 2 sets")),
     ]
     header, _, published, trained, averaged, sparse = (
         [cell.strip() for cell in line.strip("|").split("|")] for line in quality_and_cost(rows).splitlines()

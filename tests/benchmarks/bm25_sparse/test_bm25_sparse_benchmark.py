@@ -19,7 +19,9 @@ from benchmarks.bm25_sparse import command, cost, models, weight  # noqa: E402
 from benchmarks.bm25_sparse.measures import (  # noqa: E402
     BM25,
     CASCADE,
+    HIGH_IDF_FIRST,
     HYBRID,
+    SPARSE,
     SPARSE_ENGINES,
     SUM,
     TUNED,
@@ -206,6 +208,13 @@ def test_the_mean_over_sets_weighs_each_set_alike_and_its_interval_holds_it() ->
     (gain,) = [row for row in mean_rows("mean of 2 sets", {"s": small, "l": large}) if row.kind == "difference"]
     assert gain.value == pytest.approx((0.4 + 0.05) / 2) and gain.n == 52
     assert gain.low is not None and gain.high is not None and gain.low < gain.value < gain.high
+    # Of one model, the rare tokens first are compared with all tokens at once.
+    model = {"seed": 1, "variant": "mine"}
+    first, every = MeasuredEngine(HIGH_IDF_FIRST, **model), MeasuredEngine(SPARSE, **model)
+    with_both = small | {first: measured({"a": 0.1, "b": 0.2}), every: measured({"a": 0.2, "b": 0.3})}
+    (lost,) = [row for row in mean_rows("mean of 1 sets", {"s": with_both}) if row.baseline == SPARSE]
+    assert lost.value == pytest.approx(-0.1)
+    assert (lost.line, lost.against) == (f"{HIGH_IDF_FIRST}, seed 1, mine", f"{SPARSE}, seed 1, mine")
     assert mean_interval([np.full(5, 0.2), np.full(9, 0.4)]) == pytest.approx((0.3, 0.3))
 
 
