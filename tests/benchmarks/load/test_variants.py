@@ -131,8 +131,12 @@ def test_the_score_kept_is_a_share_of_the_best_page() -> None:
 
 
 @pytest.mark.cluster
-def test_every_variant_of_the_presets_is_answered(client, loaded: str) -> None:
-    variants = parse_variants("ablation,rivals,dense=sparse+size=3")
+def test_every_variant_of_presets_and_options_is_answered(client, loaded: str) -> None:
+    options = (
+        "bm25+hits=yes,bm25+source=none,sparse+hits=yes,sparse+form=features,high-idf-first+form=features+source=none,"
+        "high-idf-first+rescore=remaining+keep=share:0.98,high-idf-first+rare=ratio:0.6+window=20,high-idf-first+rare=count:2"
+    )
+    variants = parse_variants(f"rivals,sum,{options},dense=sparse+size=3")
     with stored_pipelines(client, variants) as pipelines:
         workload = prepare(
             client, LoadTarget(ConnectionSettings()), loaded, variants, ["parse a string"], pipelines=pipelines
