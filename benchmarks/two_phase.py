@@ -11,9 +11,11 @@ That needs no judgements: the window to take is read from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -29,9 +31,12 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from benchmarks.load.workload import Workload
+    from opensearch_neural.engines import Engines
 
 EXACT = "sparse"
 MOST_LOST = 0.5  # points of nDCG@10
+WIDENED, SEARCHED_WHOLE, LAST_WINDOW, TIME = "widened", "searched whole", "window until certain", "time until certain"
+RESAMPLES = 2000
 
 
 @click.command("two-phase")
@@ -118,6 +123,13 @@ def goals_of(set_: str, ndcg: Mapping[str, float], engines: list[str]) -> list[G
     is_flag=True,
     help="Keep the indexes for the next run.",
 )
+@click.option(
+    "--passes",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    help="How often each query is timed, for what --exact costs; 0 leaves that out.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the drawn documents and the bootstrap.")
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
 @connection_options
@@ -131,14 +143,19 @@ def score_kept(
     engines: str,
     prefix: str,
     keep: bool,
+    passes: int,
     seed: int,
     record: Path | None,
 ) -> None:
     """How much of the exact score the first ten hits keep, and how many of the exact ten they are, by window and index size.
 
     The score kept is the sum of the exact scores of the ten hits returned, over that of the exact best ten; certified is the
-    share of queries whose page the window proves to be the exact one. Documents are drawn as by `osn bench grow`. The
-    load benchmark measures times.
+    share of queries whose page the window proves to be the exact one. Documents are drawn as by `osn bench grow`.
+
+    The exact page (`osn search --exact`, which widens the window until it is certain) has rows of its own: how many queries
+    were widened or searched whole, the mean window that was enough, and the time of all queries by one client, each the
+    fastest of --passes, in that of the windowed page and of the search of all documents. The load benchmark measures
+    other times.
     """
     from itertools import islice
 
@@ -163,16 +180,21 @@ def score_kept(
             workload = prepare(client, *how, pipelines=pipelines)
             set_ = f"{growth.documents:,} documents"
             rows += nearness_rows(client, workload, texts, set_, seed=seed)
-            rows += certified_rows(client, workload, list(texts.values()), set_)
+            rows += certified_rows(client, workload, list(texts.values()), set_, passes=passes, seed=seed)
             if not keep:
                 client.indices.delete(index=growth.index)
     title = f"Score kept by window and documents: {data.name}, {sparse}"
     publish(rows, [], title=title, data=[data], seeds=[seed], shown=None, record=record)
 
 
-def certified_rows(client: OpenSearch, workload: Workload, texts: list[str], set_: str) -> list[Row]:
-    """The share of the queries whose page is proved to be the exact one, of each engine that knows such a proof."""
-    from benchmarks.load.variants import TWO_PHASE, with_options
+def certified_rows(
+    client: OpenSearch, workload: Workload, texts: list[str], set_: str, *, passes: int = 0, seed: int = 0
+) -> list[Row]:
+    """The share of the queries whose page is proved to be the exact one, of each engine that knows such a proof.
+
+    passes: where above 0, rows on what the setting `exact` costs beside it, see `exact_rows`.
+    """
+    from benchmarks.load.variants import TWO_PHASE, page_of, with_options
     from opensearch_neural.evaluation.engine_comparison import CERTIFIED, certified_queries
 
     rows = []
@@ -183,4 +205,80 @@ def certified_rows(client: OpenSearch, workload: Workload, texts: list[str], set
         certain = certified_queries(client, opened, variant.engine, texts)
         if certain:
             rows.append(Row(set_, variant.name, CERTIFIED, sum(certain) / len(certain), None, None, len(certain)))
+            if passes:
+                costs = exact_costs(client, opened, variant.engine, texts, page_of(variant), passes)
+                rows += exact_rows(set_, variant.name, costs, seed)
+    return rows
+
+
+@dataclass(frozen=True)
+class ExactCost:
+    """What the setting `exact` did for a query, and seconds, each the fastest of several passes."""
+
+    first: int
+    """The window that it began with."""
+    last: int | None
+    """The window whose page was certain; None: all documents were searched."""
+    exact: float
+    """Until a page was certain."""
+    window: float
+    """The page of the first window."""
+    whole: float
+    """The search of all documents."""
+
+
+def exact_costs(
+    client: OpenSearch, opened: Engines, engine: str, texts: list[str], page: Mapping[str, Any], passes: int
+) -> list[ExactCost]:
+    """Of each query, by one client. The three ways take turns in beginning a pass."""
+    from opensearch_neural.engines.sparse import Windowed
+
+    windowed, exact = opened.engine(engine), opened.with_settings(exact=True).engine(engine)
+    assert isinstance(windowed, Windowed)
+    asked, first = opened.page(**page), windowed.window()
+    ways: dict[str, Callable[[str], Any]] = {
+        "exact": lambda text: exact.search(client, exact.body(text, asked), text, asked),
+        "window": lambda text: client.search(index=opened.index, body=windowed.body(text, asked)),
+        "whole": lambda text: client.search(index=opened.index, body=exact.body(text, asked)),
+    }
+    costs = []
+    for text in texts:
+        seconds: dict[str, list[float]] = {way: [] for way in ways}
+        last: int | None = first
+        for turn in range(passes):
+            for way in (list(ways) * 2)[turn % len(ways) :][: len(ways)]:
+                begun = time.perf_counter()
+                found = ways[way](text)
+                seconds[way].append(time.perf_counter() - begun)
+                if way == "exact":
+                    last = found.facts.get("window", first)
+        costs.append(ExactCost(first, last, **{way: min(times) for way, times in seconds.items()}))
+    return costs
+
+
+def exact_rows(set_: str, engine: str, costs: list[ExactCost], seed: int) -> list[Row]:
+    """How often the window was widened, or all documents were searched; the mean window that was enough, of the other
+    queries; and the time of all queries until their page was certain, in that of other searches."""
+    import numpy as np
+
+    def share(measure: str, told: list[bool]) -> Row:
+        return Row(set_, engine, measure, sum(told) / len(told), None, None, len(told))
+
+    rows = [
+        share(WIDENED, [cost.last != cost.first for cost in costs]),
+        share(SEARCHED_WHOLE, [cost.last is None for cost in costs]),
+    ]
+    if enough := [cost.last for cost in costs if cost.last is not None]:
+        rows.append(Row(set_, engine, LAST_WINDOW, sum(enough) / len(enough), None, None, len(enough)))
+    drawn = np.random.default_rng(seed).integers(0, len(costs), (RESAMPLES, len(costs)))
+    exact = np.array([cost.exact for cost in costs])
+    for baseline, seconds in (
+        ("its window", np.array([cost.window for cost in costs])),
+        ("the whole search", np.array([cost.whole for cost in costs])),
+    ):
+        low, high = np.percentile(exact[drawn].sum(axis=1) / seconds[drawn].sum(axis=1), [2.5, 97.5])
+        ratio = float(exact.sum() / seconds.sum())
+        rows.append(
+            Row(set_, engine, TIME, ratio, float(low), float(high), len(costs), baseline=baseline, kind="ratio")
+        )
     return rows

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.load.variants import parse_variants
-from benchmarks.two_phase import goals_of, score_kept, two_phase
+from benchmarks.two_phase import ExactCost, exact_rows, goals_of, score_kept, two_phase
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import read
 from opensearch_neural.index import segments
@@ -50,7 +50,8 @@ def test_the_score_kept_stands_beside_the_overlap_by_window_and_documents(
     sizes = ["--documents", "300,400", "--limit-queries", "10", "--engines", engines, "--index", "osn-test-kept"]
     done = CliRunner().invoke(score_kept, [*asked, *sizes], catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    rows = {(row.set, row.line, row.column): row.value for row in read(tmp_path).rows}
+    found = read(tmp_path).rows
+    rows = {(row.set, row.line, row.column): row.value for row in found}
     for documents in ("300 documents", "400 documents"):
         kept = {engine: rows[documents, engine, "score kept"] for engine in engines.split(",")[1:]}
         assert kept["high-idf-first+window=1"] < kept["high-idf-first+window=500"] == pytest.approx(1.0)
@@ -58,5 +59,32 @@ def test_the_score_kept_stands_beside_the_overlap_by_window_and_documents(
         certain = {engine: rows.get((documents, engine, "certified")) for engine in engines.split(",")}
         narrow, wide = certain["high-idf-first+window=1"], certain["high-idf-first+window=500"]
         assert narrow is not None and wide is not None and narrow < wide == 1.0  # 500 hits are all documents
+        cost = {row.column: row for row in found if (row.set, row.line) == (documents, "high-idf-first+window=1")}
+        assert cost["widened"].value == pytest.approx(1 - narrow) and cost["widened"].value > 0
+        assert (
+            1 < cost["window until certain"].value <= 256 and 0 <= cost["searched whole"].value < 1
+        )  # 4 times 256 is too wide
+        slower, whole = (cost[f"time until certain / {than}"] for than in ("its window", "the whole search"))
+        assert slower.value > 1 and slower.low <= slower.value <= slower.high and whole.value > 0
+        wide_cost = {
+            row.column: row.value for row in found if (row.set, row.line) == (documents, "high-idf-first+window=500")
+        }
+        assert (wide_cost["widened"], wide_cost["window until certain"]) == (0, 500)
         assert certain["bm25"] is None and certain["two-phase+prune=0.8+expansion=2.0"] is None
     assert not client.indices.get(index="osn-test-kept-*")
+
+
+def test_what_certainty_costs_is_a_ratio_of_the_times_of_all_queries() -> None:
+    costs = [
+        ExactCost(30, 30, 0.02, 0.01, 0.05),
+        ExactCost(30, 480, 0.08, 0.02, 0.05),
+        ExactCost(30, None, 0.2, 0.02, 0.1),
+    ]
+    rows = {row.column: row for row in exact_rows("docs", "sum", costs, seed=0)}
+    assert rows["widened"].value == pytest.approx(2 / 3) and rows["searched whole"].value == pytest.approx(1 / 3)
+    assert (rows["window until certain"].value, rows["window until certain"].n) == (255, 2)
+    assert rows["time until certain / its window"].value == pytest.approx(0.3 / 0.05)
+    assert rows["time until certain / the whole search"].value == pytest.approx(0.3 / 0.2)
+    slow = rows["time until certain / its window"]
+    assert slow.low is not None and slow.high is not None and 2 <= slow.low < slow.value < slow.high <= 10 + 1e-9
+    assert "window until certain" not in {row.column for row in exact_rows("docs", "sum", costs[2:], seed=0)}
