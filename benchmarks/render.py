@@ -176,9 +176,7 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
         return ""
     baseline = differences[0].baseline
     gain: dict[tuple[str, str, str], Row] = {}
-    for row in sorted(
-        differences, key=lambda row: row.seed is not None
-    ):  # the mean over seeds, if there are several
+    for row in sorted(differences, key=lambda row: row.seed is not None):  # the mean over seeds, if there are several
         if row.baseline == baseline:
             gain.setdefault((row.engine, model_of(row), row.set), in_points(row))
     cost = {(row.engine, model_of(row), row.set, row.measure): row for row in ratios_}

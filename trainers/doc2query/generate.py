@@ -113,7 +113,10 @@ def generation_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--candidates", default=5, show_default=True, help="Queries for each passage."),
         click.option("--top-k", default=25, show_default=True, help="Sample from the k likeliest tokens."),
         click.option(
-            "--top-p", default=0.95, show_default=True, help="Sample from the fewest tokens with this total probability."
+            "--top-p",
+            default=0.95,
+            show_default=True,
+            help="Sample from the fewest tokens with this total probability.",
         ),
         click.option("--temperature", default=1.0, show_default=True, help="Sampling temperature."),
         click.option(
