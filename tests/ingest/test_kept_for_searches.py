@@ -85,7 +85,7 @@ def test_without_what_the_cluster_keeps_the_models_files_are_asked_for(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"bytes": 10**12}, "64,000,000 at most"),
+        ({"bytes": 10**12}, "at most 64,000,000"),
         ({"parts": []}, "too few or too many parts"),
         ({"parts": ["encoder-another-0"]}, "lists parts of another encoder"),
         ({"sha256": "0" * 64}, "the hash of its parts is wrong"),
