@@ -260,13 +260,13 @@ def choose_cascade(
 
 
 def share(
-    values: Mapping[str, float], full: Mapping[str, float], *, seed: int = 0, resamples: int = 2000
+    values: Mapping[str, float], full: Mapping[str, float], *, seed: int = 0
 ) -> tuple[float, float | None, float | None]:
     """(Σ values / Σ full, its 95% bootstrap interval over queries); both by query."""
     ours, theirs = (np.array([side[query] for query in full]) for side in (values, full))
     if not theirs.sum() > 0:
         raise InputError("all tokens find nothing for the held-back queries", "are they queries about this index?")
-    drawn = np.random.default_rng(seed).integers(0, len(ours), size=(resamples, len(ours)))
+    drawn = np.random.default_rng(seed).integers(0, len(ours), size=(2000, len(ours)))
     with np.errstate(invalid="ignore", divide="ignore"):
         ratios = ours[drawn].sum(axis=1) / theirs[drawn].sum(axis=1)
     ratios = ratios[np.isfinite(ratios)]

@@ -148,13 +148,13 @@ def environment(measurement: Measurement) -> Machine:
     return facts
 
 
-def to_json(measurement: Measurement, *, command: str | None = None) -> dict[str, Any]:
+def to_json(measurement: Measurement) -> dict[str, Any]:
     """The content of load.json. Infinite numbers are written as null."""
     content = {item.name: _plain(getattr(measurement, item.name)) for item in fields(measurement)}
     content["blocks"] = [block.to_json() for block in measurement.blocks]
     return {
         "format": FORMAT,
-        "command": command_line() if command is None else command,
+        "command": command_line(),
         "code": code_commit(),
         "machine": environment(measurement),
         **content,

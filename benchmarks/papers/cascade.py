@@ -241,9 +241,7 @@ def ingest(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str
     run_job(client, Job(source, index, vectors=vectors, pq=pq, replicas=0, dead_letters=letters, writing=writing))
 
 
-def field_rows(
-    client: OpenSearch, folder: Path, index: str, sparse: str, dense: str, pq: str, sample: int = FIELD_SAMPLE
-) -> list[Row]:
+def field_rows(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str, pq: str) -> list[Row]:
     """What each field costs on disk, vectors that codes stand for among them, by some of the set's documents."""
     from benchmarks.grown.field_bytes import Alone, bytes_by_field, rows
     from ingest.content import content_by_models
@@ -255,7 +253,7 @@ def field_rows(
     job = Job(corpus, index, sparse=sparse, dense=dense, pq=pq)
     with spooled(corpus.path) as place:
         content = content_by_models(job, None, index, corpus.reader(place), corpus.name)
-        documents = list(islice(content.records(ignore), sample))
+        documents = list(islice(content.records(ignore), FIELD_SAMPLE))
         of_codes = {}
         for dense_type in ("float", "byte"):
             made = replace(job, sparse="none", dense=None, reconstruct=True, dense_type=dense_type)

@@ -111,16 +111,16 @@ def compare(
     )
 
 
-def detectable(differences: Sequence[float], *, level: float = 0.05, power: float = 0.8) -> float | None:
-    """The smallest true mean difference that a two-sided test at `level` finds with the chance `power`; None for one value.
+def detectable(differences: Sequence[float]) -> float | None:
+    """The smallest true mean difference that a two-sided test at 5% finds with a chance of 80%; None for one value.
 
-    (z(1 - level / 2) + z(power)) * s / sqrt(n), with s the standard deviation of the n paired differences (Cohen,
+    (z(0.975) + z(0.8)) * s / sqrt(n), with s the standard deviation of the n paired differences (Cohen,
     Statistical Power Analysis, 1988, chapter 2; for retrieval Sakai, Information Retrieval Journal 2016): 2.8 * s / sqrt(n).
     """
     if len(differences) < 2:
         return None
     normal = NormalDist()
-    z = normal.inv_cdf(1 - level / 2) + normal.inv_cdf(power)
+    z = normal.inv_cdf(0.975) + normal.inv_cdf(0.8)
     return float(z * np.std(differences, ddof=1) / math.sqrt(len(differences)))
 
 

@@ -103,12 +103,11 @@ def run_engine(
     qrels: Qrels,
     measures: Iterable[str],
     *,
-    own_documents: Collection[str] = (),
     progress: Advance | None = None,
 ) -> EngineResult:
     """Search every query of an index with one engine, and measure; as `run_retriever` otherwise."""
     retriever = OpenSearchRetriever(client, index, engine, body_of, progress=progress)
-    return run_retriever(retriever, queries, qrels, measures, own_documents=own_documents)
+    return run_retriever(retriever, queries, qrels, measures)
 
 
 def run_retriever(

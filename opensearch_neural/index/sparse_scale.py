@@ -43,14 +43,12 @@ def keep_sparse_scale(client: OpenSearch, index: str, encoder: QueryEncoder) -> 
         write_record(client, index, existing_record(client, index).with_extra(**{SCALE: round(scale, 4)}))
 
 
-def measure_sparse_scale(
-    client: OpenSearch, index: str, encoder: QueryEncoder, *, sample: int = SAMPLE, seed: int = 0
-) -> float | None:
+def measure_sparse_scale(client: OpenSearch, index: str, encoder: QueryEncoder) -> float | None:
     """The median of sparse score / BM25 score over a sample of known items; None if no document has both.
 
     Two searches an item, each of one document. Raises opensearch-py's errors.
     """
-    items = list(known_items(client, index, sample, seed))
+    items = list(known_items(client, index, SAMPLE, seed=0))
     ratios = []
     for start in range(0, len(items), AT_ONCE):
         lines: list[dict[str, Any]] = []

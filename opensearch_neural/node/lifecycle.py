@@ -288,8 +288,8 @@ def _has_joined(cluster: ClusterState, node: NodeState) -> bool:
     return any(member.get("process", {}).get("id") == node.pid for member in local.get("nodes", {}).values())
 
 
-def _tail(log: Path, lines: int = 20) -> str:
+def _tail(log: Path) -> str:
     try:
-        return "\n".join(f"  | {line}" for line in log.read_text(errors="replace").splitlines()[-lines:])
+        return "\n".join(f"  | {line}" for line in log.read_text(errors="replace").splitlines()[-20:])
     except OSError:
         return "  | (there is none)"

@@ -2,15 +2,13 @@
 
 Tokens: lower-cased runs of two or more word characters (`\\b\\w\\w+\\b`), bm25s's English stop words left out,
 Snowball's English stemmer (PyStemmer). That is close to, and not the same as, OpenSearch's english analyzer, which also
-keeps single characters and stems with Porter's first algorithm. With `stem=False` neither words are left out nor stems
-taken, as OpenSearch's standard analyzer has it.
+keeps single characters and stems with Porter's first algorithm.
 
     BM25Retriever(["d1", "d2"], ["the first text", "the second"]).retrieve({"q": "second texts"}, k=10)
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,51 +24,29 @@ B = 0.75
 
 
 class BM25Retriever:
-    """An index over `texts` (one for each of `ids`) in memory; `tunable` keeps their tokens for `with_settings`."""
+    """An index over `texts` (one for each of `ids`) in memory."""
 
-    def __init__(
-        self,
-        ids: Sequence[str],
-        texts: Iterable[str],
-        *,
-        k1: float = K1,
-        b: float = B,
-        stem: bool = True,
-        tunable: bool = False,
-        name: str = "bm25s",
-    ) -> None:
+    name = "bm25s"
+
+    def __init__(self, ids: Sequence[str], texts: Iterable[str]) -> None:
         try:
             import bm25s
             import Stemmer
         except ModuleNotFoundError as error:
             raise MissingExtra("BM25 without a cluster", "eval") from error
-        self.name = name
         self.ids = list(ids)
         self._order = id_order(self.ids)
         self._tokenize = bm25s.tokenize
-        self._stemmer = Stemmer.Stemmer("english") if stem else None
+        self._stemmer = Stemmer.Stemmer("english")
         texts = list(texts)
         if len(texts) != len(self.ids):
             raise InputError(f"BM25 got {len(self.ids)} ids for {len(texts)} texts")
         tokens = self._tokens(texts)
         if not any(tokens):
             raise InputError("BM25 has nothing to index: no document holds a word that is no stop word")
-        self._documents = tokens if tunable else []
-        self._index = self._indexed(tokens, k1, b)
-
-    def with_settings(self, *, k1: float, b: float) -> BM25Retriever:
-        """The same documents with another k1 and b; their tokens, which `tunable` has kept, are not made again."""
-        other = copy.copy(self)
-        other._index = self._indexed(self._documents, k1, b)
-        return other
-
-    def _indexed(self, tokens: list[list[str]], k1: float, b: float) -> Any:
-        import bm25s
-
-        index = bm25s.BM25(k1=k1, b=b, method="lucene")
+        self._index = bm25s.BM25(k1=K1, b=B, method="lucene")
         # Without bm25s's empty token, which a query of no words would be looked up as.
-        index.index(tokens, create_empty_token=False, show_progress=False)
-        return index
+        self._index.index(tokens, create_empty_token=False, show_progress=False)
 
     def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
         """The `k` best documents of each query; a document without a token of the query is not returned."""
@@ -94,7 +70,7 @@ class BM25Retriever:
             return []
         tokens: Any = self._tokenize(
             texts,
-            stopwords="en" if self._stemmer else [],
+            stopwords="en",
             stemmer=self._stemmer,
             return_ids=False,
             show_progress=False,

@@ -40,19 +40,15 @@ class ExactSparseRetriever:
     vocabulary match nothing.
     """
 
+    name = "exact-sparse"
+
     def __init__(
-        self,
-        ids: Sequence[str],
-        documents: SparseMatrix,
-        encode_query: Callable[[str], Mapping[str, float]],
-        *,
-        name: str = "exact-sparse",
+        self, ids: Sequence[str], documents: SparseMatrix, encode_query: Callable[[str], Mapping[str, float]]
     ) -> None:
         try:
             from scipy.sparse import csr_matrix
         except ModuleNotFoundError as error:
             raise MissingExtra("exact sparse search without a cluster", "eval") from error
-        self.name = name
         self.ids = list(ids)
         self._order = id_order(self.ids)
         self._encode_query = encode_query

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,19 +34,12 @@ class FaissRetriever:
     Raises InputError for vectors that are not finite or do not fit the ids.
     """
 
+    name = "faiss"
+
     def __init__(
-        self,
-        ids: Sequence[str],
-        vectors: DenseVectors,
-        encode_queries: Callable[[Sequence[str]], DenseVectors],
-        *,
-        similarity: Literal["inner_product", "cosine"] = "inner_product",
-        name: str = "faiss",
+        self, ids: Sequence[str], vectors: DenseVectors, encode_queries: Callable[[Sequence[str]], DenseVectors]
     ) -> None:
-        if similarity not in ("inner_product", "cosine"):
-            raise InputError(f"similarity must be inner_product or cosine, not {similarity!r}")
-        self._similarity = similarity
-        self._search(ids, self._flat(vectors, len(ids)), encode_queries, name)
+        self._search(ids, self._flat(vectors, len(ids)), encode_queries)
 
     def _flat(self, vectors: DenseVectors, count: int) -> Any:
         """The index that compares with each of `count` vectors."""
@@ -56,10 +49,7 @@ class FaissRetriever:
         index.add(checked)
         return index
 
-    def _search(
-        self, ids: Sequence[str], index: Any, encode_queries: Callable[[Sequence[str]], DenseVectors], name: str
-    ) -> None:
-        self.name = name
+    def _search(self, ids: Sequence[str], index: Any, encode_queries: Callable[[Sequence[str]], DenseVectors]) -> None:
         self.ids = list(ids)
         self._order = id_order(self.ids)
         self._index = index
@@ -95,19 +85,16 @@ class FaissRetriever:
         if not np.isfinite(checked).all():
             row = int(np.flatnonzero(~np.isfinite(checked).all(axis=1))[0])
             raise InputError(f"the {what} vector at position {row} holds a value that is not a finite number")
-        if self._similarity == "cosine":
-            norms = np.linalg.norm(checked, axis=1, keepdims=True)
-            # A vector of zeros has no direction: it stays as it is and scores 0 with everything.
-            checked = checked / np.where(norms == 0, np.float32(1), norms)
         return checked
 
 
 class QuantizedRetriever(FaissRetriever):
     """All of `codes` (documents, M), one for each of `ids`, scored by look-ups (asymmetric distance computation).
 
-    `encode_queries` as for FaissRetriever: whole vectors, not rotated. `candidates` as for `quantized_index`. A query vector
-    of zeros raises InputError.
+    `encode_queries` as for FaissRetriever: whole vectors, not rotated. A query vector of zeros raises InputError.
     """
+
+    name = "pq"
 
     def __init__(
         self,
@@ -116,22 +103,16 @@ class QuantizedRetriever(FaissRetriever):
         quantizer: Quantizer,
         encode_queries: Callable[[Sequence[str]], DenseVectors],
         *,
-        candidates: int | None = None,
         name: str = "pq",
     ) -> None:
         if len(codes) != len(ids):
             raise InputError(f"{len(ids)} documents but {len(codes)} codes", "encode the corpus anew")
-        self._similarity = "inner_product"
-        self._search(ids, quantized_index(quantizer, codes, candidates=candidates), encode_queries, name)
+        self.name = name
+        self._search(ids, quantized_index(quantizer, codes), encode_queries)
 
     @classmethod
     def read(
-        cls,
-        file: Path,
-        quantizer: Quantizer,
-        encode_queries: Callable[[Sequence[str]], DenseVectors],
-        *,
-        name: str = "pq",
+        cls, file: Path, quantizer: Quantizer, encode_queries: Callable[[Sequence[str]], DenseVectors]
     ) -> QuantizedRetriever:
         """Read the files of `osn encode --faiss FILE`. Raises InputError if they cannot be read, ModelError if the codes are
         another model's."""
@@ -152,8 +133,7 @@ class QuantizedRetriever(FaissRetriever):
         if index.ntotal != len(ids):
             raise InputError(f"{file} holds {index.ntotal} codes for {len(ids)} documents", "encode the corpus anew")
         self = cls.__new__(cls)
-        self._similarity = "inner_product"
-        self._search(ids, index, encode_queries, name)
+        self._search(ids, index, encode_queries)
         return self
 
     def _checked(self, vectors: DenseVectors, what: str, count: int) -> DenseVectors:

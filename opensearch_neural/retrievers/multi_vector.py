@@ -26,13 +26,10 @@ class MultiVectorRetriever(FaissRetriever):
     Raises InputError for vectors that are not finite or do not fit the ids, and for a document without any.
     """
 
+    name = "faiss multi-vector"
+
     def __init__(
-        self,
-        ids: Sequence[str],
-        vectors: MultiVectors,
-        encode_queries: Callable[[Sequence[str]], DenseVectors],
-        *,
-        name: str = "faiss multi-vector",
+        self, ids: Sequence[str], vectors: MultiVectors, encode_queries: Callable[[Sequence[str]], DenseVectors]
     ) -> None:
         if len(vectors) != len(ids):
             raise InputError(f"{len(ids)} documents but the vectors of {len(vectors)}", "encode the corpus anew")
@@ -42,8 +39,7 @@ class MultiVectorRetriever(FaissRetriever):
         # (vectors,): whose it is.
         self._owner = np.repeat(np.arange(len(counts)), counts)
         self._most = int(counts.max(initial=1))
-        self._similarity = "inner_product"
-        self._search(ids, self._flat(vectors.values, len(self._owner)), encode_queries, name)
+        self._search(ids, self._flat(vectors.values, len(self._owner)), encode_queries)
 
     def retrieve(self, queries: Mapping[str, str], k: int) -> Run:
         """The `k` nearest documents of each query, those of negative similarity included."""

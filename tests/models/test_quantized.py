@@ -149,9 +149,8 @@ def test_a_scan_finds_the_candidates_that_are_then_scored_exactly(m: int, tmp_pa
     faiss.write_index(index, str(tmp_path / "scan.faiss"))
     read = faiss.read_index(str(tmp_path / "scan.faiss"))
     np.testing.assert_array_equal(read.search(queries, 20)[1], positions)
-    ids = [str(number) for number in range(7)]
-    small = QuantizedRetriever(ids, codes[:7], quantizer, lambda texts: queries[:1], candidates=3)
-    assert small.retrieve({"q": ""}, 100)["q"].keys() == set(ids)
+    small = quantized_index(quantizer, codes[:7], candidates=3).search(queries[:1], 100)[1]
+    assert set(small.ravel().tolist()) == {-1, *range(7)}
     with pytest.raises(InputError, match="candidates must be at least 1, not 0"):
         quantized_index(quantizer, codes, candidates=0)
     with pytest.raises(InputError, match="codes of 2 bytes and more"):

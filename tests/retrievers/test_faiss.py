@@ -19,17 +19,11 @@ def encoder(vectors: dict[str, list[float]]):  # type: ignore[no-untyped-def]
     return encode
 
 
-def test_inner_product_ranks_by_length_too_and_cosine_does_not() -> None:
+def test_inner_product_ranks_by_length_too() -> None:
     encode = encoder({"go east": [2, 1]})
     inner = FaissRetriever(IDS, VECTORS, encode).retrieve({"q": "go east"}, k=4)
     assert inner["q"] == {"far-east": 6.0, "east": 2.0, "north": 1.0, "west": -2.0}
     assert list(inner["q"]) == ["far-east", "east", "north", "west"]
-    cosine = FaissRetriever(IDS, VECTORS, encode, similarity="cosine").retrieve({"q": "go east"}, k=4)
-    # cos((2,1), (1,0)) = 2/√5, and a length of 3 makes no difference: equal scores, ordered by id.
-    assert cosine["q"] == pytest.approx(
-        {"east": 0.8944, "far-east": 0.8944, "north": 0.4472, "west": -0.8944}, abs=1e-4
-    )
-    assert list(cosine["q"])[:2] == ["east", "far-east"]
 
 
 def test_agrees_with_a_matrix_product_on_random_vectors() -> None:
@@ -54,20 +48,6 @@ def test_an_empty_index_answers_with_nothing_rather_than_with_position_minus_one
     assert run == {"q": {}}
 
 
-def test_a_vector_of_zeros_has_cosine_zero_and_not_nan() -> None:
-    vectors = np.array([[0, 0], [1, 0]], np.float32)
-    run = FaissRetriever(["zero", "one"], vectors, encoder({"t": [2, 0]}), similarity="cosine").retrieve(
-        {"q": "t"}, k=2
-    )
-    assert run["q"] == {"one": 1.0, "zero": 0.0}
-
-
-def test_the_vectors_given_are_not_changed_by_cosine() -> None:
-    before = VECTORS.copy()
-    FaissRetriever(IDS, VECTORS, encoder({}), similarity="cosine")
-    assert (before == VECTORS).all()
-
-
 def test_vectors_that_cannot_be_searched_are_refused() -> None:
     encode = encoder({"nan": [1, float("nan")], "long": [1, 2, 3]})
     with pytest.raises(InputError, match="document vector at position 1 "):
@@ -79,8 +59,6 @@ def test_vectors_that_cannot_be_searched_are_refused() -> None:
         retriever.retrieve({"q": "nan"}, k=1)
     with pytest.raises(InputError, match="3 dimensions"):
         retriever.retrieve({"q": "long"}, k=1)
-    with pytest.raises(InputError, match="similarity"):
-        FaissRetriever(IDS, VECTORS, encode, similarity="l2")  # type: ignore[arg-type]
 
 
 def test_many_queries_are_compared_by_a_matrix_product() -> None:

@@ -134,9 +134,9 @@ def _missing(hint: Any) -> _Tree:
     return _Tree(MISSING, MISSING, None)
 
 
-def save_config(config: Any, folder: Path, name: str = "training.yaml") -> Path:
+def save_config(config: Any, folder: Path) -> Path:
     """Write `config` into `folder`, beside the model that it makes."""
-    path = folder / name
+    path = folder / "training.yaml"
     write_text(path, to_yaml(config))
     return path
 

@@ -68,11 +68,6 @@ class Leaks:
                 lines.append(f"  … and {len(leaks) - SHOWN} more")
         return "\n".join(lines)
 
-    def refuse(self, *, documents: bool = False) -> None:
-        """Raises InputError if a test question is in train, or with `documents` a test document."""
-        if self.of("query") or (documents and self.of("document")):
-            raise InputError(self.report(), "take these out of the training data")
-
 
 def find_leaks(train: TrainingData, test: TrainingData) -> Leaks:
     """Test questions, and documents that answer them, that train's examples contain, by exact or normalised text.
@@ -91,20 +86,14 @@ def find_leaks(train: TrainingData, test: TrainingData) -> Leaks:
     return Leaks(train.name, test.name, shared, len(queries[1]), len(answers))
 
 
-def without_leaks(train: TrainingData, leaks: Leaks, *, documents: bool = False) -> TrainingData:
-    """`train` less the examples that ask a test question, or with `documents` hold a test document as a positive.
+def without_leaks(train: TrainingData, leaks: Leaks) -> TrainingData:
+    """`train` without the examples that ask a test question.
 
     Compared as in `find_leaks`: every example with the same normalised text goes, not only the one that was named.
     """
     queries = {normalised(leak.text) for leak in leaks.of("query")}
-    answers = {normalised(leak.text) for leak in leaks.of("document")} if documents else set()
-    texts = train.queries.text_at, train.documents.text_at
-    kept = [
-        index
-        for index, row in enumerate(train.query_rows.tolist())
-        if normalised(texts[0](row)) not in queries
-        and not (answers and any(normalised(texts[1](row)) in answers for row in train.positives[index].tolist()))
-    ]
+    rows = enumerate(train.query_rows.tolist())
+    kept = [index for index, row in rows if normalised(train.queries.text_at(row)) not in queries]
     result = train.take(kept)
     if lost := len(train) - len(kept):
         result.notes.append(f"{train.name}: {lost} examples left out because {leaks.test} has them")
