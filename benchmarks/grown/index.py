@@ -16,7 +16,7 @@ from benchmarks.load.run import RESAMPLED
 from ingest.content import Content, content_by_models, content_of_files
 from ingest.corpus import CorpusSource, ignore
 from ingest.job import Job
-from ingest.settings import Writing
+from ingest.settings import NewIndex, Writing
 from ingest.vectorizers import Vectors
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
 from ingest.writing.pipeline import ingest as run_pipeline
@@ -195,7 +195,8 @@ def _write(
         return resampler.take(growth.documents)
 
     with _created_with(client, growth):
-        target = open_target(client, growth.index, meta, corpus_name=growth.corpus, shards=growth.shards, replicas=0)
+        settings = NewIndex(shards=growth.shards, replicas=0)
+        target = open_target(client, growth.index, meta, settings, corpus_name=growth.corpus)
     vectors = drawn_vectors(growth, resampler, vocabulary)
     run_pipeline(
         client,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ingest.settings import NewIndex
 from opensearch_neural import __version__
 from opensearch_neural.cluster.errors import reason_of
 from opensearch_neural.cluster.zones import balanced_replicas, demanded_copies
@@ -29,6 +30,7 @@ LOADING = "loading"
 ADDING = "adding"
 """In the `_meta` of an index that was complete before: the corpora that are being written into it."""
 WRITE_ALIAS = "osn-write-"
+FIELD_LIMIT = "mapping.total_fields.limit"
 
 
 @dataclass(frozen=True)
@@ -49,16 +51,10 @@ def open_target(
     client: OpenSearch,
     index: str,
     wanted: IndexMeta,
+    settings: NewIndex,
     *,
     corpus_name: str,
-    analyzer: str | None = None,
-    shards: int | None = None,
-    replicas: int | None = None,
-    keep_replicas: bool = False,
-    store_vectors: bool = False,
-    forward_index: bool = True,
     fields: Mapping[str, Any] | None = None,
-    field_limit: int | None = None,
     flat_objects: bool = False,
     extra: Mapping[str, Any] | None = None,
     patience: float = 60.0,
@@ -68,10 +64,7 @@ def open_target(
     An index that already serves searches keeps its replicas and its refreshes; one whose loading was interrupted is
     still set up for loading.
 
-    keep_replicas: have the replicas from the first document on: everything is written twice, and a lost node costs
-        nothing.
     fields: mappings of the caller's own fields; an index that is there gets those that it lacks
-    field_limit: how many fields the index may map. None: as it is, or OpenSearch's own number.
     flat_objects: whether a new index maps objects as flat ones
     extra: further entries of a new index's `_meta.osn`
     patience: seconds that the index's primary shards may take to be there.
@@ -82,57 +75,26 @@ def open_target(
     from opensearchpy.exceptions import AuthorizationException
 
     wrote = read_record(client, index)
-    limit = {} if field_limit is None else {"mapping.total_fields.limit": field_limit}
     if wrote is None:
-        restore: dict[str, Any] = {"refresh_interval": None}
         # Passages are collapsed to their documents, and OpenSearch collapses nothing that it rescores.
-        rows = wanted.sparse is not None and wanted.passages is None and forward_index
-        meta = replace(wanted, version=__version__, forward_index=rows).with_extra(
-            **{LOADING: {"restore": restore, "corpus": corpus_name}, **(extra or {})}
-        )
-
-        def body(final_replicas: int, loading_replicas: int) -> dict[str, Any]:
-            if not keep_replicas:
-                restore["number_of_replicas"] = final_replicas
-            return index_body(
-                meta,
-                shards=shards or 1,
-                replicas=loading_replicas,
-                store_vectors=store_vectors,
-                fields=fields,
-                flat_objects=flat_objects,
-                settings={"refresh_interval": "-1", **limit},
-            )
-
-        wanted_replicas = 1 if replicas is None else replicas
-        _create(client, index, body, wanted_replicas, wanted_replicas if keep_replicas else 0)
+        rows = wanted.sparse is not None and wanted.passages is None and settings.forward_index
+        meta = replace(wanted, version=__version__, forward_index=rows).with_extra(**(extra or {}))
+        _create(client, index, meta, settings, corpus_name, fields, flat_objects)
         wrote = existing_record(client, index)
         check_unchanged_models(index, wrote, wanted)
     else:
         check_unchanged_models(index, wrote, wanted)
-        asked = {"analyzer": analyzer, "shards": shards, "replicas": replicas}
-        _check_existing(client, index, wrote, asked, keep_replicas=keep_replicas, store_vectors=store_vectors)
-        if wrote.forward_index and not forward_index:
-            raise InputError(
-                f"the index {index!r} is there already, with a forward index", "leave out --no-forward-index"
-            )
-        if replicas is not None and LOADING in wrote.extra:
-            wrote = _with_replicas(client, index, wrote, replicas)
-        if limit:
-            client.indices.put_settings(index=index, body={"index": limit})
-        if fields:
-            _add_fields(client, index, fields)
-    name, settings = _settings(client, index)
+        _check_existing(client, index, wrote, settings)
+        wrote = _adapt(client, index, wrote, settings, fields)
+    name, of_index = _settings(client, index)
     wait_for_primaries(client, name, patience)
-    if (
-        wrote.loading
-        and wrote.forward_index
-        and (refused := _scripts_refused(client, name, int(settings["number_of_shards"])))
-    ):
-        log.warning("%r gets no forward index, because this cluster refuses scripts: %s", index, refused)
-        wrote = replace(wrote, forward_index=False)
-        write_record(client, index, wrote)
-    target = Target(name, settings["uuid"], wrote, wrote.loading, f"{WRITE_ALIAS}{settings['uuid']}")
+    if wrote.loading and wrote.forward_index:
+        refused = _scripts_refused(client, name, int(of_index["number_of_shards"]))
+        if refused:
+            log.warning("%r gets no forward index, because this cluster refuses scripts: %s", index, refused)
+            wrote = replace(wrote, forward_index=False)
+            write_record(client, index, wrote)
+    target = Target(name, of_index["uuid"], wrote, wrote.loading, f"{WRITE_ALIAS}{of_index['uuid']}")
     try:
         client.indices.put_alias(index=name, name=target.write_alias, body={"is_hidden": True})
     except AuthorizationException:
@@ -147,32 +109,42 @@ def existing_target(client: OpenSearch, index: str) -> Target:
     return Target(name, settings["uuid"], record, record.loading, f"{WRITE_ALIAS}{settings['uuid']}")
 
 
-def _check_existing(
-    client: OpenSearch, index: str, wrote: IndexMeta, asked: dict[str, Any], *, keep_replicas: bool, store_vectors: bool
-) -> None:
-    """Raise InputError for settings that were asked for and that an index has or has not for good.
-
-    asked: {setting: value, or None if it was not asked for}
-    """
+def _check_existing(client: OpenSearch, index: str, wrote: IndexMeta, asked: NewIndex) -> None:
+    """Raise InputError for settings that were asked for and that an index has or has not for good."""
     name, settings = _settings(client, index)
     loading = wrote.extra.get(LOADING)
     has: dict[str, Any] = {"analyzer": wrote.analyzer, "shards": int(settings["number_of_shards"])}
     held = int(settings["number_of_replicas"])
-    if loading is None and held < (asked["replicas"] or 0):  # more than asked for it may have to balance zones
+    if loading is None and held < (asked.replicas or 0):  # more than asked for it may have to balance zones
         has["replicas"] = held
     different = [
-        f"--{setting} {asked[setting]} (it has {value})"
+        f"--{setting} {getattr(asked, setting)} (it has {value})"
         for setting, value in has.items()
-        if asked[setting] not in (None, value)
+        if getattr(asked, setting) not in (None, value)
     ]
     mapping = client.indices.get_mapping(index=index)[name]["mappings"]
-    if store_vectors and mapping.get("_source", {}).get("excludes"):
+    if asked.store_vectors and mapping.get("_source", {}).get("excludes"):
         different.append("--store-vectors")
-    if keep_replicas and loading is not None and "number_of_replicas" in loading["restore"]:
+    if asked.keep_replicas and loading is not None and "number_of_replicas" in loading["restore"]:
         different.append("--keep-replicas")
     if different:
         remedy = "leave it out, or write another index" + (" (--restart)" if loading is not None else "")
         raise InputError(f"the index {index!r} is there already, without {', '.join(different)}", remedy)
+    if wrote.forward_index and not asked.forward_index:
+        raise InputError(f"the index {index!r} is there already, with a forward index", "leave out --no-forward-index")
+
+
+def _adapt(
+    client: OpenSearch, index: str, wrote: IndexMeta, asked: NewIndex, fields: Mapping[str, Any] | None
+) -> IndexMeta:
+    """Give an existing index what it can still take: replicas at the end of its loading, more fields."""
+    if asked.replicas is not None and LOADING in wrote.extra:
+        wrote = _with_replicas(client, index, wrote, asked.replicas)
+    if asked.field_limit is not None:
+        client.indices.put_settings(index=index, body={"index": {FIELD_LIMIT: asked.field_limit}})
+    if fields:
+        _add_fields(client, index, fields)
+    return wrote
 
 
 def _scripts_refused(client: OpenSearch, index: str, shards: int) -> str | None:
@@ -207,20 +179,39 @@ def _add_fields(client: OpenSearch, index: str, fields: Mapping[str, Any]) -> No
 
 
 def _create(
-    client: OpenSearch, index: str, body: Callable[[int, int], dict[str, Any]], replicas: int, loading_replicas: int
+    client: OpenSearch,
+    index: str,
+    meta: IndexMeta,
+    settings: NewIndex,
+    corpus_name: str,
+    fields: Mapping[str, Any] | None,
+    flat_objects: bool,
 ) -> None:
     """Create the index. On a cluster that balances its zones it has its replicas while it is loaded, a multiple of them.
 
     An index that is there by now is no error: the answer to its creation may have been lost, and the request sent again.
-
-    body: makes the index's body of its replicas in the end and while it is loaded.
     """
     from opensearchpy.exceptions import RequestError
 
-    # Not waiting for its shards here: what keeps them away is told later.
-    params = {"wait_for_active_shards": "0"}
+    limit = {} if settings.field_limit is None else {FIELD_LIMIT: settings.field_limit}
+
+    def create(replicas: int, loading_replicas: int) -> None:
+        restore = {"refresh_interval": None} | ({} if settings.keep_replicas else {"number_of_replicas": replicas})
+        body = index_body(
+            meta.with_extra(**{LOADING: {"restore": restore, "corpus": corpus_name}}),
+            shards=settings.shards or 1,
+            replicas=loading_replicas,
+            store_vectors=settings.store_vectors,
+            fields=fields,
+            flat_objects=flat_objects,
+            settings={"refresh_interval": "-1", **limit},
+        )
+        # Not waiting for its shards here: what keeps them away is told later.
+        client.indices.create(index=index, body=body, params={"wait_for_active_shards": "0"})
+
+    replicas = 1 if settings.replicas is None else settings.replicas
     try:
-        client.indices.create(index=index, body=body(replicas, loading_replicas), params=params)
+        create(replicas, replicas if settings.keep_replicas else 0)
     except RequestError as error:
         if reason_of(error)[0] == "resource_already_exists_exception":
             return
@@ -229,7 +220,7 @@ def _create(
             raise
         balanced = balanced_replicas(replicas, zones)
         log.warning("this cluster balances %d zones: %s gets %d replicas, from the beginning", zones, index, balanced)
-        client.indices.create(index=index, body=body(balanced, balanced), params=params)
+        create(balanced, balanced)
 
 
 def _with_replicas(client: OpenSearch, index: str, wrote: IndexMeta, replicas: int) -> IndexMeta:

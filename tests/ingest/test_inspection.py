@@ -17,6 +17,7 @@ from corpora import WORDS, job, records, write_jsonl
 from ingest.documents import Documents
 from ingest.inspection import inspect_index, plan
 from ingest.job import run_job
+from ingest.settings import NewIndex
 from ingest.writing import target
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.record import DenseMeta, PassageMeta
@@ -134,7 +135,7 @@ def test_what_cannot_be_inspected(client: Any, index_name: str, tmp_path: Path) 
     empty = f"{index_name}-empty"
     from opensearch_neural.index.record import IndexMeta
 
-    target.open_target(client, empty, IndexMeta(), corpus_name="c", replicas=0)
+    target.open_target(client, empty, IndexMeta(), NewIndex(replicas=0), corpus_name="c")
     with pytest.raises(InputError, match="holds no documents to scale from"):
         plan(inspect_index(client, empty), 10)
 

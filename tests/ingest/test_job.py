@@ -16,6 +16,7 @@ from corpora import job, letters, records, small_tokenizer, snapshot, write_json
 
 from ingest.content import Content
 from ingest.job import run_job
+from ingest.settings import NewIndex
 from ingest.writing.pipeline import TooManyErrors
 from opensearch_neural import queries
 from opensearch_neural.errors import ClusterError, InputError, ModelError
@@ -440,7 +441,7 @@ def test_batches_are_bounded_by_their_text_too(client, index_name: str, tmp_path
 
     from ingest.writing.target import open_target
 
-    target = open_target(client, index_name, IndexMeta(), corpus_name="c", replicas=0)
+    target = open_target(client, index_name, IndexMeta(), NewIndex(replicas=0), corpus_name="c")
     pipeline.ingest(
         client,
         target,
@@ -483,7 +484,7 @@ def test_batches_that_are_encoded_at_once_are_written_and_journalled_apart(
     lines[27] = "torn {"
     corpus = write_jsonl(tmp_path / "d.jsonl", lines)
     settings = job(corpus, index_name, writing={"batch_documents": 10})
-    target = open_target(client, index_name, IndexMeta(), corpus_name="c", replicas=0)
+    target = open_target(client, index_name, IndexMeta(), NewIndex(replicas=0), corpus_name="c")
     vectorizer = Recorded()
 
     def write() -> Any:

@@ -14,6 +14,7 @@ from corpora import letters, snapshot
 from forward_rows import unpacked
 
 from ingest.content import Content
+from ingest.settings import NewIndex
 from ingest.vectorizers import Vectors
 from ingest.writing import pipeline
 from ingest.writing.bulk_actions import prepare
@@ -84,7 +85,7 @@ def test_every_kind_of_weight_has_its_outcome_and_costs_no_other_document(
     client, index_name: str, tmp_path: Path
 ) -> None:
     meta = IndexMeta(sparse=SparseMeta("m", "h", "q"))
-    target = open_target(client, index_name, meta, corpus_name="c", replicas=0, store_vectors=True)
+    target = open_target(client, index_name, meta, NewIndex(replicas=0, store_vectors=True), corpus_name="c")
     report = pipeline.ingest(
         client,
         target,
