@@ -38,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 CALIBRATION = 64
 """Documents by which a head's bias is set."""
+IMPACT_LEARNING_RATE = 1e-4
+IMPACT_LENGTH = 128
+"""The most tokens that the regression to impacts reads of a document."""
 WARM_UP_STEPS = ("identity", "calibrated", "impacts")
 """The folders of a warm-up, in its order."""
 
@@ -117,15 +120,15 @@ def _calibrated(config: SparseConfig, prepared: PreparedSets, output: Path) -> N
 
 
 def _to_impacts(config: SparseConfig, prepared: PreparedSets, output: Path) -> Path:
-    settings = config.warm_up
+    settings, length = config.warm_up, min(IMPACT_LENGTH, config.document_length)
     student = build(
-        replace(config, document_length=settings.length), [data.documents for data in prepared.train], to_impacts=True
+        replace(config, document_length=length), [data.documents for data in prepared.train], to_impacts=True
     )
     train(
         student,
         _Documents(prepared.train),
         collate(config, prepared.train, student, teachers=[]),
-        settings=_warming(config, settings.impact_steps, settings.impact_learning_rate),
+        settings=_warming(config, settings.impact_steps, IMPACT_LEARNING_RATE),
         output=output,
         kind=KIND,
         config=settings,
