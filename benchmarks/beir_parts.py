@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+
+from opensearch_neural.files import read_json_object, replaced, write_json, write_text
 
 T = TypeVar("T")
 
@@ -16,7 +17,6 @@ def check_data(work: Path, folders: Sequence[Path]) -> None:
     """Raises InputError if a folder of work was begun on other data sets than these."""
     from opensearch_neural.errors import InputError
     from opensearch_neural.evaluation.results import data_facts
-    from opensearch_neural.files import read_json_object, write_json
 
     file = work / "data.json"
     facts = {folder.name: data_facts(folder).files for folder in folders}
@@ -65,24 +65,21 @@ def write_judged(source: Path, folder: Path, splits: Mapping[str, list[str]], *,
     """`source` with other judgements; answers_only: and only the documents that these name."""
     if folder.exists():
         return
-    beside = folder.with_name(f".{folder.name}")
-    shutil.rmtree(beside, ignore_errors=True)
-    (beside / "qrels").mkdir(parents=True)
     answers = {line.split("\t")[1] for lines in splits.values() for line in lines}
-    for name in ("corpus", "queries"):
-        with (beside / f"{name}.jsonl").open("w", encoding="utf-8") as file:
-            for line in json_lines(source / f"{name}.jsonl.gz"):
-                if name == "queries" or not answers_only or line["_id"] in answers:
-                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
-    for split, lines in splits.items():
-        (beside / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
-    beside.rename(folder)
+    with replaced(folder) as beside:
+        (beside / "qrels").mkdir(parents=True)
+        for name in ("corpus", "queries"):
+            with (beside / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+                for line in json_lines(source / f"{name}.jsonl.gz"):
+                    if name == "queries" or not answers_only or line["_id"] in answers:
+                        file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        for split, lines in splits.items():
+            (beside / "qrels" / f"{split}.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n")
 
 
 def write_part(source: Path, folder: Path, kept: set[str], splits: Sequence[str]) -> None:
     """A BEIR folder of the documents in `kept` alone, with the judgements on them and the questions that have one."""
     from opensearch_neural.corpus.judgements import BeirData
-    from opensearch_neural.files import write_text
     from trainers.data.loading import read_documents
 
     questions: dict[str, str] = {}

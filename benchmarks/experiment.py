@@ -35,7 +35,7 @@ import click
 
 from opensearch_neural.errors import MissingExtra
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row, RowKind
-from opensearch_neural.files import write_json
+from opensearch_neural.files import replaced, write_json
 
 if TYPE_CHECKING:
     from opensearch_neural.evaluation.measures import Measured, Qrels
@@ -140,11 +140,8 @@ def kept_measured(file: Path, compute: Callable[[], Measured]) -> Measured:
 def copied(made: Path, output: Path) -> None:
     """Copy the folder `made` to `output` if nothing is there yet; stopped in the middle, nothing is there."""
     if not output.exists():
-        output.parent.mkdir(parents=True, exist_ok=True)
-        beside = output.with_name(f".{output.name}.part")
-        shutil.rmtree(beside, ignore_errors=True)
-        shutil.copytree(made, beside)
-        beside.rename(output)
+        with replaced(output) as beside:
+            shutil.copytree(made, beside)
 
 
 # ------------------------------------------------ what is measured

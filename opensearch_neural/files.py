@@ -13,18 +13,25 @@ from typing import Any
 from opensearch_neural.errors import InputError, ModelError
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write `text` beside `path` and rename it into place, so that a reader sees the old file or the new one."""
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """A place beside `path`, of the same name, for a file or a folder to be made at.
+
+    It becomes `path` when the block ends, so that a reader sees the old file or the whole new one; after an error it goes.
+    A folder that is there and holds something is not replaced: OSError.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        share(Path(beside))
-        Path(beside).replace(path)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as temporary:
+        beside = Path(temporary) / path.name
+        yield beside
+        share(beside)
+        beside.replace(path)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` as the file `path`; a reader sees the old file or the new one."""
+    with replaced(path) as beside:
+        beside.write_text(text, encoding="utf-8")
 
 
 @contextmanager
@@ -35,12 +42,8 @@ def new_folder(out: Path) -> Iterator[Path]:
     """
     if out.exists():
         raise InputError(f"{out} is there already", "name a folder that is not, or remove it")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as temporary:
-        written = Path(temporary) / "model"
+    with replaced(out) as written:
         yield written
-        share(written)
-        written.rename(out)
 
 
 def share(path: Path) -> None:

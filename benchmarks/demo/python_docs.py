@@ -22,7 +22,6 @@ import math
 import re
 import shutil
 import sys
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -42,6 +41,7 @@ from benchmarks.demo.python_objects import (
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError
+from opensearch_neural.files import replaced
 
 QUERY_WORDS = range(4, 31)
 TEST_SHARE = 0.3  # of top-level modules
@@ -235,17 +235,12 @@ def build(
     counts.train_queries, counts.test_queries = splits["train"], splits["test"]
     counts.packages = len({item.package for item in objects if not item.standard_library})
     counts.standard_library = sum(item.standard_library for item in objects)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}."))
-    try:
+    with replaced(out) as beside:
+        beside.mkdir()
         _write(beside, objects, queries)
         (beside / "README.md").write_text(_readme(counts, limit, seed), "utf-8")
-        beside.chmod(0o755)
         if out.exists():
             shutil.rmtree(out)
-        beside.rename(out)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
     return counts
 
 

@@ -38,6 +38,7 @@ from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.settings import TUNED_CASCADE, Cascade
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Data, Goal, Row, Summary
+from opensearch_neural.files import replaced
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -198,12 +199,10 @@ def exported(model: str, out: Path) -> str:
         return model
     copy = out / f"onnx-{directory.hash_files(folder)}"
     if not copy.is_dir():
-        beside = copy.with_name(f".{copy.name}")
-        shutil.rmtree(beside, ignore_errors=True)
-        # What training kept for itself is hidden, and no part of the model.
-        shutil.copytree(folder, beside, ignore=shutil.ignore_patterns(".*"))
-        export_onnx(beside, int8=True)
-        beside.replace(copy)
+        with replaced(copy) as beside:
+            # What training kept for itself is hidden, and no part of the model.
+            shutil.copytree(folder, beside, ignore=shutil.ignore_patterns(".*"))
+            export_onnx(beside, int8=True)
     return str(copy)
 
 

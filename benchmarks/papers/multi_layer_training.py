@@ -21,6 +21,7 @@ from benchmarks.experiment import JudgedSet, copied, kept_measured, shared, slug
 from benchmarks.papers.multi_layer_arms import Arm, in_two_stages, of_lambdas
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import MeasuredEngine
+from opensearch_neural.files import replaced
 from opensearch_neural.models.pooling import Pooling
 from trainers.common.precision import Computed, Precision, computed_in, computing_in
 
@@ -378,11 +379,9 @@ class MultiLayerExperiment:
 
         def write() -> None:
             if not cut.exists():
-                part = cut.with_suffix(".part")
                 model.max_seq_length = length
-                with quiet_loading():
-                    model.save(str(part), create_model_card=False)
-                part.rename(cut)
+                with quiet_loading(), replaced(cut) as beside:
+                    model.save(str(beside), create_model_card=False)
 
         shared({cut: write})
         return published | {f"{name}, {length} tokens": f"dense:{cut}"}

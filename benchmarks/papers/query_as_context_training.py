@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from benchmarks.beir_parts import articles, by_article, check_data, evenly, judgements, write_judged
 from benchmarks.experiment import JudgedSet, kept_measured, shared, slug
+from opensearch_neural.files import replaced
 
 if TYPE_CHECKING:
     from opensearch_neural.evaluation.measures import Measured
@@ -426,9 +427,6 @@ class QueryAsContextExperiment:
 
 def write_lines(file: Path, records: Iterable[object]) -> None:
     """JSON lines; stopped in the middle, there is no file."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_suffix(".part")
-    with beside.open("w", encoding="utf-8") as target:
+    with replaced(file) as beside, beside.open("w", encoding="utf-8") as target:
         for record in records:
             target.write(json.dumps(record, ensure_ascii=False) + "\n")
-    beside.replace(file)

@@ -27,7 +27,7 @@ from ingest.vectors.shards import (
 from ingest.vectors.stored_vectors import DenseInfo, Manifest, StoredVectors
 from opensearch_neural.corpus.documents import Rejected
 from opensearch_neural.errors import InputError
-from opensearch_neural.files import write_json, write_text
+from opensearch_neural.files import replaced, write_json, write_text
 
 if TYPE_CHECKING:
     from ingest.vectors.ray_encode import RayOptions
@@ -141,7 +141,7 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
 def write_index(
     file: Path, ids: list[str], codes: Codes, quantizer: Quantizer, *, candidates: int | None = None
 ) -> None:
-    """faiss's index of codes in `file`, and `file`.ids.json, each beside and renamed; candidates as in `quantized_index`.
+    """faiss's index of codes in `file`, and `file`.ids.json, each whole or not there; candidates as in `quantized_index`.
 
     Raises InputError for two documents of one id: a position could not be told from the other.
     """
@@ -152,13 +152,11 @@ def write_index(
     index = quantized_index(quantizer, codes, candidates=candidates)
     import faiss
 
-    file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_name(f".{file.name}")
-    faiss.write_index(index, str(beside))
-    # Ids and codes go together: between the two there is no index rather than another's ids.
-    file.unlink(missing_ok=True)
-    write_json(file.with_name(f"{file.name}.ids.json"), ids, indent=None)
-    beside.replace(file)
+    with replaced(file) as beside:
+        faiss.write_index(index, str(beside))
+        # Ids and codes go together: between the two there is no index rather than another's ids.
+        file.unlink(missing_ok=True)
+        write_json(file.with_name(f"{file.name}.ids.json"), ids, indent=None)
 
 
 def _shards(

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from ingest.vectorizers import Vectorizer, Vectors, encode_in_parts
 from ingest.writing.journal import changed_corpus, digest, record_digest
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import InputError
-from opensearch_neural.files import share
+from opensearch_neural.files import replaced
 from opensearch_neural.models.vectors import SparseVectors
 
 SHARD_RECORDS = 4096
@@ -161,18 +160,11 @@ def _bytes(content: bytes) -> NDArray[np.uint8]:
 
 
 def write_shard(path: Path, content: bytes) -> None:
-    """Beside and renamed, and on the disk before it has its name: a shard that is there is whole."""
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        share(Path(beside))
-        Path(beside).replace(path)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
+    """On the disk before it has its name: a shard that is there is whole."""
+    with replaced(path) as beside, beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from opensearch_neural.errors import ModelError
-from opensearch_neural.files import write_json
+from opensearch_neural.files import replaced, write_json
 from opensearch_neural.models import sparse_head
 from opensearch_neural.query_encoder import QueryEncoder
 
@@ -187,12 +187,10 @@ def _write(
     out: Path, name: str, version: str, function: str, described: str, files: Mapping[str, bytes], largest: float | None
 ) -> Exported:
     archive, config = out / f"{name}.zip", out / f"{name}.json"
-    beside = archive.with_suffix(".part")
-    with zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as zipped:
+    with replaced(archive) as beside, zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as zipped:
         for member, content in files.items():
             # With a date of its own every export would have another hash.
             zipped.writestr(zipfile.ZipInfo(member), content, zipfile.ZIP_DEFLATED)
-    beside.replace(archive)
     content = archive.read_bytes()
     fields = {
         "name": name,

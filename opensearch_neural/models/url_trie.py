@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.files import read_json_object, share, write_json
+from opensearch_neural.files import read_json_object, replaced, write_json
 
 FORMAT = 2
 OUTSIDE = -1
@@ -282,15 +282,11 @@ class CorpusUrls:
             "offsets": self.trie.offsets,
             "ends": self.trie.ends,
         }
-        beside = folder / f".{of_trie.name}"
-        save_file(tensors, beside)
-        share(beside)
-        beside.replace(of_trie)
-        beside = folder / f".{of_documents.name}"
-        with beside.open("w", encoding="utf-8") as file:
+        with replaced(of_trie) as beside:
+            save_file(tensors, beside)
+        with replaced(of_documents) as beside, beside.open("w", encoding="utf-8") as file:
             for identifier, url in self.documents():
                 file.write(json.dumps([identifier, url], ensure_ascii=True) + "\n")
-        beside.replace(of_documents)
         about = {"format": FORMAT, "model": self.model, "corpus": self.corpus, "documents": len(self)}
         files = {"files": {"trie": of_trie.name, "documents": of_documents.name}}
         size = {"numbered": self.numbered, "length": self.length, "depth": self.trie.depth, "nodes": len(self.trie)}

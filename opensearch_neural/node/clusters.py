@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from opensearch_neural.errors import ClusterError, InputError
+from opensearch_neural.files import write_json
 from opensearch_neural.home import home
 from opensearch_neural.node.process import is_running
 
@@ -116,10 +117,7 @@ class ClusterState:
         return [(node.pid, self.mark) for node in self.nodes if node.pid is not None]
 
     def write(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        beside = self.folder / "state.json.new"
-        beside.write_text(json.dumps(asdict(self), indent=2) + "\n")
-        beside.replace(self.folder / "state.json")
+        write_json(self.folder / "state.json", asdict(self))
 
 
 def count(nodes: Sized) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 from tqdm import tqdm
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.files import read_json_object, write_json, write_text
+from opensearch_neural.files import read_json_object, replaced, write_json, write_text
 from trainers.data.formats import read_header
 
 logger = logging.getLogger(__name__)
@@ -103,8 +103,7 @@ def _join(output: Path, header: Mapping[str, Any], parts: list[Path]) -> dict[st
         with part.open(encoding="utf-8") as file:
             # update() and not +, which would drop what was counted as 0.
             counts.update(json.loads(file.readline()))
-    beside = output.with_name(f".{output.name}.{os.getpid()}")
-    with beside.open("wb") as target:
+    with replaced(output) as beside, beside.open("wb") as target:
         target.write((json.dumps({**header, "counts": counts}, ensure_ascii=False) + "\n").encode())
         for part in parts:
             with part.open("rb") as file:
@@ -112,7 +111,6 @@ def _join(output: Path, header: Mapping[str, Any], parts: list[Path]) -> dict[st
                 shutil.copyfileobj(file, target)
         target.flush()
         os.fsync(target.fileno())
-    beside.replace(output)
     return dict(counts)
 
 

@@ -18,7 +18,7 @@ import yaml
 from safetensors.torch import save_model
 
 from opensearch_neural.errors import InputError
-from opensearch_neural.files import share, write_json
+from opensearch_neural.files import replaced, share, write_json
 from opensearch_neural.models.directory import read_osn_json, write_osn_json
 from trainers.common.config import fingerprint, save_config, to_dict
 from trainers.common.processes import is_main_process
@@ -187,11 +187,9 @@ class RunFolder:
 
     def write_best(self, model: TrainingModel | None, best: BestState) -> None:
         """model: None if no state counts yet."""
-        self.best.mkdir(parents=True, exist_ok=True)
         if model is not None:
-            beside = self.best / ".model.safetensors"
-            save_model(model, str(beside))
-            beside.replace(self.best / "model.safetensors")
+            with replaced(self.best / "model.safetensors") as beside:
+                save_model(model, str(beside))
         write_json(self.best / "best.json", best.to_json())
 
     def note(self, entry: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opensearch_neural.errors import ModelError, NotFinite
-from opensearch_neural.files import read_json_object, write_json
+from opensearch_neural.files import read_json_object, replaced, write_json
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.multi_layer import MultiLayerEncoder, MultiVectors
 from opensearch_neural.models.vectors import SparseVectors
@@ -183,9 +183,8 @@ def sparse_vectors(
         if len(rows) != stop - start or (len(rows.token_ids) and rows.token_ids.max() >= len(vocabulary)):
             # Scipy trusts its indices: one out of range is a crash, not an error.
             raise ModelError(f"{model.name} gives {len(rows)} vectors for {stop - start} texts, or tokens out of range")
-        beside = files[start].with_suffix(".writing.npz")
-        np.savez(beside, indptr=rows.indptr, token_ids=rows.token_ids, weights=rows.weights)
-        beside.replace(files[start])
+        with replaced(files[start]) as beside:
+            np.savez(beside, indptr=rows.indptr, token_ids=rows.token_ids, weights=rows.weights)
     _join_sparse(path, [files[start] for start in starts])
     write_json(_beside(path, ".vocabulary.json"), vocabulary, indent=None)
     write_json(record, wanted)

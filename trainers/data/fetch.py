@@ -20,6 +20,7 @@ import click
 
 from opensearch_neural.corpus.documents import first_line
 from opensearch_neural.errors import InputError, MissingExtra
+from opensearch_neural.files import replaced
 
 PREFIX = "ir:"
 SPLITS = ("train", "dev", "test")
@@ -128,11 +129,8 @@ def counted(rows: Iterable[Any], total: int | None) -> Iterator[Any]:
 @contextmanager
 def beside(path: Path) -> Iterator[IO[str]]:
     """A file that is renamed to `path` when it is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    with part.open("w", encoding="utf-8") as file:
+    with replaced(path) as part, part.open("w", encoding="utf-8") as file:
         yield file
-    part.rename(path)
 
 
 @click.command("fetch")

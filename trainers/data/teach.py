@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opensearch_neural.errors import InputError, ModelError
-from opensearch_neural.files import read_json_object, write_json
+from opensearch_neural.files import read_json_object, replaced, write_json
 from opensearch_neural.models import directory
 from opensearch_neural.models.directory import ModelInfo
 from trainers.common.config import fingerprint
@@ -219,13 +219,11 @@ def _teach_pairs(
         if not np.isfinite(scores).all():
             query, document = texts[int(np.flatnonzero(~np.isfinite(scores))[0])]
             raise ModelError(f"{info.name}: the score of {query[:60]!r} with {document[:60]!r} is not finite")
-        beside = files[start].with_suffix(".writing.npy")
-        np.save(beside, scores)
-        beside.replace(files[start])
+        with replaced(files[start]) as beside:
+            np.save(beside, scores)
     scores = np.concatenate([np.load(files[start], allow_pickle=False) for start in starts])
-    beside = output / ".pairs.writing.npz"
-    np.savez(beside, indptr=pairs.indptr, documents=pairs.documents, scores=scores)
-    beside.replace(output / "pairs.npz")
+    with replaced(output / "pairs.npz") as beside:
+        np.savez(beside, indptr=pairs.indptr, documents=pairs.documents, scores=scores)
     shutil.rmtree(parts)
     return {"count": len(scores)}
 

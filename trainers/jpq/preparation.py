@@ -15,6 +15,7 @@ import torch
 from transformers import set_seed
 
 from opensearch_neural.evaluation.measures import measure
+from opensearch_neural.files import replaced
 from opensearch_neural.models.dense import TorchDenseEncoder, load_dense
 from opensearch_neural.models.dense_encoder import DenseEncoder
 from trainers.common.config import fingerprint
@@ -111,9 +112,8 @@ class Preparation:
             device = self.model.scoring.device
             queries = torch.from_numpy(self.question_vectors(data)).to(device)
             best, _ = self.model.search_all(queries, k, self.documents.to(device), "uncompressed")
-            beside = file.with_suffix(".part.npy")
-            np.save(beside, best)
-            beside.replace(file)
+            with replaced(file) as beside:
+                np.save(beside, best)
         rows: Rows = np.load(file, allow_pickle=False)
         return rows
 

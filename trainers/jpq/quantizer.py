@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from opensearch_neural.errors import InputError
+from opensearch_neural.files import replaced
 from opensearch_neural.models.quantized import CENTROIDS, Codes, Quantizer
 from trainers.common.config import fingerprint
 from trainers.jpq.settings import QuantizerSettings
@@ -75,8 +76,7 @@ def kept_quantizer(
     file = folder / f"quantizer-{fingerprint(made_of, own, seed)}.safetensors"
     if not file.exists():
         logger.info("learning %d × %d centroids of %d vectors", settings.subvectors, CENTROIDS, len(vectors))
-        folder.mkdir(parents=True, exist_ok=True)
-        beside = file.with_suffix(".part")
-        fit_quantizer(vectors, settings, seed=seed).save(beside)
-        beside.replace(file)
+        quantizer = fit_quantizer(vectors, settings, seed=seed)
+        with replaced(file) as beside:
+            quantizer.save(beside)
     return Quantizer.load(file)

@@ -17,7 +17,7 @@ import numpy as np
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.passages import split
 from opensearch_neural.errors import InputError
-from opensearch_neural.files import write_json
+from opensearch_neural.files import replaced, write_json
 from opensearch_neural.models.directory import hash_files, locate
 from opensearch_neural.query_encoder import unlimited
 from trainers.common.config import fingerprint
@@ -148,14 +148,11 @@ def write_passages(config: QueryAsContextConfig) -> list[Path]:
         )
     room = config.passage_length - tokenizer.num_special_tokens_to_add()
     for corpus, file, of_corpus in todo:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        beside = file.with_name(f".{file.name}")
-        with beside.open("w", encoding="utf-8") as target:
+        with replaced(file) as beside, beside.open("w", encoding="utf-8") as target:
             lines = partial(_lines, corpus, pieces, room, articles, config)
             for line in _large_enough(lines, config.least_passages):
                 target.write(json.dumps(line, ensure_ascii=False) + "\n")
-        write_json(file.with_suffix(".json"), of_corpus)
-        beside.replace(file)
+            write_json(file.with_suffix(".json"), of_corpus)
     return files
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from transformers import set_seed
 
+from opensearch_neural.files import replaced
 from opensearch_neural.models import sparse as sparse_models
 from opensearch_neural.models.directory import hash_files, locate
 from trainers.common.config import fingerprint
@@ -98,9 +98,8 @@ def warmed_up(config: SparseConfig, prepared: PreparedSets) -> str:
             if settings.impact_steps:
                 calibrated = _to_impacts(replace(config, start=str(calibrated)), prepared, impacts)
             final = load_start(calibrated, config.student)
-            with tempfile.TemporaryDirectory(dir=folder) as beside:
-                backbones.save(final.model, final.tokenizer, Path(beside) / "model")
-                (Path(beside) / "model").replace(ready)
+            with replaced(ready) as beside:
+                backbones.save(final.model, final.tokenizer, beside)
             for name in WARM_UP_STEPS:
                 shutil.rmtree(folder / name, ignore_errors=True)
     return str(ready)
