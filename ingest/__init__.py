@@ -24,7 +24,6 @@ A document on its way to the index, top to bottom:
     writing/verification.py     checks that the index holds exactly the corpus
     kept_for_searches.py        stores the query encoder, the largest weights and the scale on the cluster
     versions/swap.py            the checks before an alias points to the index
-    progress.py                 a bar on a terminal, plain lines elsewhere
 
 Vectors in files instead of models:
 

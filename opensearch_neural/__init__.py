@@ -25,7 +25,8 @@ OpenSearch), `ui`, `commands`. Modules:
     tune.py               `osn tune` for high-IDF-first and the cascade
     tune_weighted_sum.py  `osn tune` for bm25-sparse
     errors.py             the errors that users see, each with a remedy
-    files.py              small files, written whole or not at all
+    files.py              files and folders, written whole or not at all
+    progress.py           progress of long work: a bar on a terminal, plain lines elsewhere
     home.py               where `osn` stores its own files
     cli.py                the `osn` command
 """

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +30,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation import measures
 from opensearch_neural.evaluation.overlap import PAGE, TIES, overlap
 from opensearch_neural.index.record import existing_record, write_record
+from opensearch_neural.progress import Progress
 from opensearch_neural.queries import Body, Rare
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.opensearch import search
@@ -336,15 +336,12 @@ def try_with_a_bar(
     seed: int = 0,
 ) -> list[Tried]:
     """`try_all` after some requests that are not timed, with a bar on stderr."""
-    from tqdm import tqdm
-
     for text in list(questions.texts.values())[:50]:  # not timed
         for setting in (None, grid[0], grid[-1]):
             ask(body_of(engines, setting, text, PAGE, full))
     total = (len(grid) + 1) * len(questions.texts) * passes
-    terminal = sys.stderr.isatty()
-    with tqdm(total=total, unit="request", desc=f"tune → {engines.index}", mininterval=0.5 if terminal else 10) as bar:
-        return try_all(ask, engines, questions, grid, full=full, passes=passes, seed=seed, advance=bar.update)
+    with Progress(f"tune → {engines.index}", total=total, unit="requests") as progress:
+        return try_all(ask, engines, questions, grid, full=full, passes=passes, seed=seed, advance=progress.update)
 
 
 class _Remembering:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from tqdm import tqdm
 
 from benchmarks.local_cluster import cluster_or_node
 from opensearch_neural import queries
@@ -31,6 +30,7 @@ from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.errors import InputError, MissingExtra, OsnError
 from opensearch_neural.models.directory import published_splade_directory
+from opensearch_neural.progress import Progress
 from trainers.common.precision import faster_in_bfloat16
 
 if TYPE_CHECKING:
@@ -239,17 +239,17 @@ def measure_engines(client: OpenSearch, engines: Engines, names: Sequence[str], 
     measures = ["nDCG@10", "R@100"]
     searches = len(questions) * len(experiment.sizes_of(measures))
     bodies = {name: engines.body_of(name) for name in names}
-    with tqdm(total=len(names) * searches, unit="query", desc="quality") as bar:
+    with Progress("quality", total=len(names) * searches, unit="queries") as shown:
         outcomes = [
             experiment.run_engine(
-                client, engines.index, name, body_of, questions, data.qrels, measures, progress=bar.update
+                client, engines.index, name, body_of, questions, data.qrels, measures, progress=shown.update
             )
             for name, body_of in bodies.items()
         ]
     # Often enough that a 99th percentile has some requests beyond it.
     texts = list(questions.values()) * max(1, TIMED_REQUESTS // len(questions))
-    with tqdm(total=len(names) * len(texts), unit="request", desc="latency") as bar:
-        times = experiment.time_engines(client, engines.index, bodies, texts, progress=bar.update)
+    with Progress("latency", total=len(names) * len(texts), unit="requests") as shown:
+        times = experiment.time_engines(client, engines.index, bodies, texts, progress=shown.update)
     return experiment.engine_rows(
         data.corpus_path.parent.name,
         [replace(each, latency=times[each.engine][0], encode_ms=times[each.engine][1]) for each in outcomes],

@@ -11,7 +11,6 @@ import hashlib
 import inspect
 import logging
 import re
-import sys
 import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,9 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from opensearch_neural.corpus.documents import MAX_ID_BYTES
+from opensearch_neural.progress import counted
 
 log = logging.getLogger(__name__)
 
@@ -119,9 +117,7 @@ def read_objects(sources: Sequence[ModuleFolder], counts: CorpusCounts) -> list[
         (path, module, source.standard_library) for source in sources for path, module in source_files(source.folder)
     ]
     objects: list[Documented] = []
-    # A terminal gets a bar that moves, a log a line every few seconds.
-    seconds = 0.1 if sys.stderr.isatty() else 10
-    for path, module, standard_library in tqdm(files, "reading sources", unit="file", mininterval=seconds):
+    for path, module, standard_library in counted(files, "reading sources", total=len(files), unit="files"):
         counts.files += 1
         try:
             with warnings.catch_warnings():

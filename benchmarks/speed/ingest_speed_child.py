@@ -13,9 +13,9 @@ from pathlib import Path
 
 from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
-from ingest.progress import Progress
 from ingest.writing import pipeline
 from opensearch_neural.cluster.connect import connect
+from opensearch_neural.progress import Progress
 
 
 def resident() -> int:

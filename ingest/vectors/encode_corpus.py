@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from ingest.corpus import CorpusSource, Records, spooled
 from ingest.models import ChosenModels, choose, quantized_meta, sparse_meta, splitting_tokenizer
-from ingest.progress import Progress
 from ingest.settings import Models
 from ingest.vectorizers import Encoders
 from ingest.vectors.shards import (
@@ -28,6 +27,7 @@ from ingest.vectors.stored_vectors import DenseInfo, Manifest, StoredVectors
 from opensearch_neural.corpus.documents import Rejected
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import replaced, write_json, write_text
+from opensearch_neural.progress import Progress
 
 if TYPE_CHECKING:
     from ingest.vectors.ray_encode import RayOptions

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingest.corpus import Records
-from ingest.progress import Progress
 from ingest.settings import Writing
 from ingest.vectorizers import Vectorizer
 from ingest.versions.swap import Swap
@@ -35,6 +34,7 @@ from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import InputError, OsnError
 from opensearch_neural.home import home
 from opensearch_neural.index.names import checked_name
+from opensearch_neural.progress import Progress
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from opensearch_neural.commands.templates import read_templates, template_paths
 from opensearch_neural.engines import ENGINES, Engines, open_engines
 from opensearch_neural.engines.sparse import Windowed
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.progress import Progress
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -214,7 +214,9 @@ def searched(
     passes = engines * len(engine_comparison.sizes_of(measures))
     passes += sum(issubclass(ENGINES[engine], Windowed) for engine in chosen)
     passes += 0 if fast is None else 1 + ("sparse" not in chosen)
-    with progress_bar(len(queries) * passes + engines * min(timed, len(queries))) as advance:
+    total = len(queries) * passes + engines * min(timed, len(queries))
+    with Progress("eval", total=total, unit="queries") as shown:
+        advance = shown.update
         retrievers = [
             OpenSearchRetriever(client, opened.index, engine, body_of, progress=advance)
             for engine, body_of in bodies.items()
@@ -268,22 +270,6 @@ def certified(
         return result
     certain = certified_queries(client, opened, result.engine, queries.values(), progress=progress)
     return replace(result, certified=certain)
-
-
-@contextmanager
-def progress_bar(total: int) -> Iterator[Callable[[int], object]]:
-    """A progress bar over searches on stderr; yields a function to call with the number done."""
-    from tqdm import tqdm
-
-    with tqdm(
-        total=total,
-        unit="query",
-        desc="eval",
-        # A terminal gets a bar that moves; a log gets a line every few seconds.
-        mininterval=0.5 if sys.stderr.isatty() else 10,
-        dynamic_ncols=True,
-    ) as bar:
-        yield bar.update
 
 
 def summarize(

@@ -13,17 +13,15 @@ import json
 import logging
 import os
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import read_json_object, replaced, write_json, write_text
+from opensearch_neural.progress import Progress
 from trainers.data.formats import read_header
 
 logger = logging.getLogger(__name__)
@@ -135,10 +133,9 @@ def refuse_other(place: Path, written: Mapping[str, Any], wanted: Mapping[str, A
 
 def progress(numbers: list[int], *, unit: str, skip: Collection[int] = ()) -> Iterator[int]:
     """`numbers` without those to skip, with a bar on a terminal and a line every ten seconds elsewhere."""
-    interval = 0.5 if sys.stderr.isatty() else 10
-    done = sum(number in skip for number in numbers)
-    with tqdm(total=len(numbers), initial=done, unit=f" {unit}", mininterval=interval, maxinterval=interval) as bar:
+    with Progress("done", total=len(numbers), unit=unit) as shown:
+        shown.update(sum(number in skip for number in numbers), skipped=True)
         for number in numbers:
             if number not in skip:
                 yield number
-                bar.update()
+                shown.update(1)

@@ -10,7 +10,6 @@ ir_datasets downloads what may be downloaded, once, and says where the rest is t
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ import click
 from opensearch_neural.corpus.documents import first_line
 from opensearch_neural.errors import InputError, MissingExtra
 from opensearch_neural.files import replaced
+from opensearch_neural.progress import counted
 
 PREFIX = "ir:"
 SPLITS = ("train", "dev", "test")
@@ -67,7 +67,7 @@ def fetch(names: Iterable[str], out: Path) -> dict[str, int]:
         )
     # Last, so that a folder with a corpus is whole.
     with beside(out / "corpus.jsonl") as file:
-        for document in counted(downloaded(first.docs_iter()), first.docs_count()):
+        for document in counted(downloaded(first.docs_iter()), "fetch", total=first.docs_count(), unit="documents"):
             file.write(json.dumps(record_of(document), ensure_ascii=False) + "\n")
             written["documents"] += 1
     return written
@@ -118,12 +118,6 @@ def downloaded(rows: Iterable[Any]) -> Iterator[Any]:
         raise InputError(
             f"ir_datasets could not get the data: {first_line(error)}", "run the same command again to continue"
         ) from None
-
-
-def counted(rows: Iterable[Any], total: int | None) -> Iterator[Any]:
-    from tqdm import tqdm
-
-    yield from tqdm(rows, total=total, unit="document", desc="fetch", mininterval=0.5 if sys.stderr.isatty() else 10)
 
 
 @contextmanager

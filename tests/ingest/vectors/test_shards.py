@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from corpora import records, write_jsonl
 
-from ingest import progress
 from ingest.corpus import CorpusSource
-from ingest.progress import Progress
 from ingest.vectorizers import Vectors
 from ingest.vectors.encode_corpus import EncodeJob, run_encode
 from ingest.vectors.shards import LoadedShard, encode_shard
+from opensearch_neural import progress
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import ModelError
 from opensearch_neural.models.vectors import SparseVectors
+from opensearch_neural.progress import Progress
 
 LENGTHS = [3, 50, 7, 120, 1, 9, 50, 80, 2, 30]
 

@@ -1,20 +1,30 @@
-"""Progress of long work: a bar on a terminal, a plain line every few seconds elsewhere."""
+"""Progress of long work on stderr: a bar on a terminal, a plain line every few seconds elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Generator, Iterable
 from types import TracebackType
-
-from tqdm import tqdm
+from typing import Any, TypeVar
 
 SECONDS_BETWEEN_LINES = 10.0
 
+T = TypeVar("T")
+
+
+def counted(rows: Iterable[T], title: str, *, total: int | None = None, unit: str) -> Generator[T, None, None]:
+    """`rows`, counted as they are taken."""
+    with Progress(title, total=total, unit=unit) as progress:
+        for row in rows:
+            yield row
+            progress.update(1)
+
 
 class Progress:
-    """Counts documents towards `total`, where that is known. Writes to stderr; nothing when not `show`."""
+    """Counts towards `total`, where that is known. unit: what is counted, in the plural. Says nothing when not `show`."""
 
-    def __init__(self, title: str, *, total: int | None = None, unit: str = "doc", show: bool = True) -> None:
+    def __init__(self, title: str, *, total: int | None = None, unit: str = "docs", show: bool = True) -> None:
         self.title = title
         self.total = total
         self.unit = unit
@@ -22,7 +32,11 @@ class Progress:
         self.note = ""
         self._started = self._told = time.monotonic()
         terminal = sys.stderr.isatty()
-        self._bar = tqdm(total=total, unit=unit, desc=title, dynamic_ncols=True, disable=not (show and terminal))
+        self._bar: Any = None
+        if show and terminal:
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=total, unit=f" {unit}", desc=title, dynamic_ncols=True)
         self._lines = show and not terminal
         self._skipped = 0
         self._ahead = 0
@@ -41,7 +55,7 @@ class Progress:
         self.count += count
         if skipped:
             self._skipped += count
-        if not self._bar.disable:
+        if self._bar is not None:
             # What tqdm calls initial does not count into its rate.
             self._bar.initial = self._skipped
             self._bar.update(count)
@@ -51,16 +65,17 @@ class Progress:
     def remark(self, note: str) -> None:
         if note != self.note:
             self.note = note
-            self._bar.set_postfix_str(note, refresh=False)
+            if self._bar is not None:
+                self._bar.set_postfix_str(note, refresh=False)
 
     def _tell(self) -> None:
         self._told = time.monotonic()
         rate = (self.count - self._skipped) / max(self._told - self._started, 1e-9)
         # Records that cannot be read are counted here, and may not be in the total.
         of_total = f" of {self.total:,}" if self.total and self.total >= self.count else ""
-        parts = [f"{self.title}: {self.count:,}{of_total} {self.unit}s"]
+        parts = [f"{self.title}: {self.count:,}{of_total} {self.unit}"]
         if rate:
-            parts.append(f"{rate:,.0f}/s")
+            parts.append(f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s")
             if self.total and self.total > self.count:
                 parts.append(f"{_duration((self.total - self.count) / rate)} left")
         if self.note:
@@ -73,7 +88,8 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
         if self._lines:
             self._tell()
 
