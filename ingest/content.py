@@ -12,7 +12,7 @@ import numpy as np
 from ingest.corpus import Records, as_passages, ignore
 from ingest.models import choose, dense_meta, quantized_meta, reconstructed_meta, sparse_meta, stored_dense_meta
 from ingest.settings import IndexSettings
-from ingest.vectorizers import Coding, Encoders, Pruned, Reconstructing, Vectorizer
+from ingest.vectorizers import Coding, Pruned, Reconstructing, Vectorizer
 from ingest.vectors.stored_vectors import Manifest, StoredVectors
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import IndexMeta, QuantizedMeta
@@ -53,24 +53,20 @@ def content_by_models(
 ) -> Content:
     """Vectors by the models that are named, or that wrote the index (`wrote`)."""
     chosen = choose(settings, wrote, index, records, corpus_name)
-    dense = None
-    if chosen.dense is not None or chosen.reconstructed:
+    encoders, dense = chosen.encoders, None
+    if encoders.dense is not None or encoders.reconstructed:
         sample = [document.contents for document in islice(chosen.records(ignore), 256)]
-        if chosen.dense is not None:
-            dense = dense_meta(chosen.dense, settings.dense_type, sample)
-        elif chosen.pq is not None:
-            dense = reconstructed_meta(chosen.pq, settings.dense_type, sample)
+        if encoders.dense is not None:
+            dense = dense_meta(encoders.dense, settings.dense_type, sample)
+        elif encoders.pq is not None:
+            dense = reconstructed_meta(encoders.pq, settings.dense_type, sample)
     if wrote is None and settings.sparse is None:
         log.info(WITHOUT_SPARSE)
-    sparse = sparse_meta(chosen.sparse) if chosen.sparse else None
-    quantized = quantized_meta(chosen.pq) if chosen.pq else None
-    meta = IndexMeta(
-        sparse, dense, chosen.passages, quantized, prune=_named(chosen.prune), analyzer=settings.analyzer or ANALYZER
-    )
-    encoders = Encoders(
-        chosen.sparse, chosen.dense, settings.encode_batch, chosen.pq, chosen.reconstructed, chosen.prune
-    )
-    query = chosen.sparse.query if chosen.sparse else None
+    sparse = sparse_meta(encoders.sparse) if encoders.sparse else None
+    quantized = quantized_meta(encoders.pq) if encoders.pq else None
+    analyzer = settings.analyzer or ANALYZER
+    meta = IndexMeta(sparse, dense, chosen.passages, quantized, prune=_named(encoders.prune), analyzer=analyzer)
+    query = encoders.sparse.query if encoders.sparse else None
     return Content(meta, chosen.records, encoders, chosen.total, query, encoders.pads)
 
 

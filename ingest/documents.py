@@ -12,7 +12,7 @@ The models are those that wrote the index, found on this machine by their hashes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -267,7 +267,7 @@ def delete_documents(client: OpenSearch, index: str, ids: Iterable[str]) -> int:
     meta = existing_record(client, index)
     segments.refresh(client, index)
     deleted = 0
-    for part in _by_thousands(dict.fromkeys(ids)):
+    for part in stored_documents.by_thousands(dict.fromkeys(ids)):
         if meta.passages is None:
             deleted += stored_documents.delete_by_query(client, index, {"ids": {"values": part}})
             continue
@@ -317,9 +317,3 @@ def _document(id: str, source: Mapping[str, Any]) -> Document:
 
 def _document_id(part: Document) -> str:
     return part.parent if isinstance(part, Passage) else part.id
-
-
-def _by_thousands(ids: Iterable[str]) -> Iterator[list[str]]:
-    stream = iter(ids)
-    while part := list(islice(stream, 1000)):
-        yield part

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingest.corpus import Records, as_passages, ignore
 from ingest.settings import Models
+from ingest.vectorizers import Encoders
 from opensearch_neural.corpus.documents import Rejected
 from opensearch_neural.corpus.passages import words
 from opensearch_neural.errors import InputError, ModelError
@@ -47,18 +48,12 @@ LEXICAL = "lexical"
 class ChosenModels:
     """The models that encode, and the records as they are encoded."""
 
-    sparse: SparseDocumentEncoder | None
-    dense: DenseEncoder | None
+    encoders: Encoders
     passages: PassageMeta | None
     records: Records
     """Documents, or passages if documents are split."""
     total: int | None
     """How many records there are, if that is known."""
-    pq: QuantizedModel | None = None
-    reconstructed: bool = False
-    """Whether dense vectors are reconstructed from the codes of `pq`."""
-    prune: Pruning | None = None
-    """Which terms of the sparse vectors are kept."""
 
 
 def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records, corpus_name: str) -> ChosenModels:
@@ -88,21 +83,13 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
     if reconstructed and pq is None:
         raise InputError("reconstructed vectors need the codes of a quantized model, and there is none", "give --pq")
     dense = models.dense if not reconstructed and (models := source(wanted.dense, held.dense)) else None
-    sparse, total = None, None
     if wanted.sparse == LEXICAL and wrote is not None and wrote.sparse is None:
         raise ModelError(f"the index {index!r} holds no sparse vectors", "leave out --sparse, or give another --index")
-    asked = None if wanted.sparse == LEXICAL else wanted.sparse
-    if asked not in (None, "none") and not has_query_table(
-        splade := directory.locate(str(asked), code=wanted.trust_remote_code)
-    ):
-        sparse, total = _with_corpus_table(splade, wanted, wrote, records, passages, corpus_name)
-    elif asked is None and _lexical_is_to_be_built(wanted, wrote):
-        tokenizer = lexical_tokenizer(wanted.tokenizer, records)
-        split_records = as_passages(records, tokenizer, passages) if passages else records
-        sparse, total = _built_lexical(split_records, tokenizer, corpus_name)
-        if wrote and wrote.sparse and sparse.info.hash != wrote.sparse.hash:
-            registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")  # raises
-    elif models := source(asked, held.sparse):
+    sparse: SparseDocumentEncoder | None = None
+    total: int | None = None
+    if made := _made_of_corpus(wanted, wrote, records, passages, corpus_name):
+        sparse, total = made
+    elif models := source(None if wanted.sparse == LEXICAL else wanted.sparse, held.sparse):
         sparse = models.sparse
     if wanted.sparse == LEXICAL and sparse is not None and sparse.info.kind != LEXICAL:
         raise ModelError(
@@ -130,7 +117,26 @@ def choose(wanted: Models, wrote: IndexMeta | None, index: str, records: Records
         raise InputError(
             f"--prune {prune} needs sparse vectors, and this ingest writes none", "give --sparse MODEL too"
         )
-    return ChosenModels(sparse, dense, passages, records, total, pq, reconstructed, prune)
+    encoders = Encoders(sparse, dense, wanted.encode_batch, pq, reconstructed, prune)
+    return ChosenModels(encoders, passages, records, total)
+
+
+def _made_of_corpus(
+    wanted: Models, wrote: IndexMeta | None, records: Records, passages: PassageMeta | None, corpus_name: str
+) -> tuple[SparseDocumentEncoder, int | None] | None:
+    """The sparse model, if it is lexical or a SPLADE without a table for queries, and how many records were counted."""
+    if wanted.sparse not in (None, LEXICAL, "none"):
+        splade = directory.locate(str(wanted.sparse), code=wanted.trust_remote_code)
+        if not has_query_table(splade):
+            return _with_corpus_table(splade, wanted, wrote, records, passages, corpus_name)
+    elif wanted.sparse != "none" and _lexical_is_to_be_built(wanted, wrote):
+        tokenizer = lexical_tokenizer(wanted.tokenizer, records)
+        split_records = as_passages(records, tokenizer, passages) if passages else records
+        sparse, total = _built_lexical(split_records, tokenizer, corpus_name)
+        if wrote and wrote.sparse and sparse.info.hash != wrote.sparse.hash:
+            registry.find(wrote.sparse.hash, wrote.sparse.name, "sparse")  # raises
+        return sparse, total
+    return None
 
 
 def _check_tokenizer(named: str, sparse: SparseDocumentEncoder) -> None:

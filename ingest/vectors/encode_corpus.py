@@ -77,46 +77,28 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
     of the shards that are there.
     """
     started = time.monotonic()
-    if job.ray is not None:
-        from ingest.vectors import ray_encode
-
-        ray_encode.check(job.ray)
-        if job.trust_remote_code:
-            raise InputError("a model's own code is not run on a Ray cluster", "encode without --ray")
-    if job.faiss is not None and job.pq is None:
-        raise InputError("--faiss needs codes, and there are none", "give --pq MODEL")
-    if job.faiss_candidates is not None and job.faiss is None:
-        raise InputError("--faiss-candidates needs a faiss index, and none is written", "give --faiss FILE")
-    if job.faiss is not None:
-        from opensearch_neural.retrievers.faiss import import_faiss
-
-        import_faiss("a faiss index")  # missing, it is not found out after hours of encoding
-    if job.reconstruct:
-        raise InputError(
-            "reconstructed vectors are not written to files; an ingest computes them from the codes",
-            "osn ingest --pq MODEL --dense-from-codes",
-        )
+    _check(job)
     with spooled(job.corpus.path) as place:
         chosen = choose(job, None, "", job.corpus.reader(place), job.corpus.name)
-        if chosen.sparse is None and chosen.dense is None and chosen.pq is None:
+        encoders = chosen.encoders
+        if encoders.sparse is None and encoders.dense is None and encoders.pq is None:
             raise InputError(
                 "there is nothing to encode with", "give --sparse, --dense or --pq; --sparse lexical needs no model"
             )
         manifest = Manifest(
             corpus=job.corpus,
-            sparse=sparse_meta(chosen.sparse) if chosen.sparse else None,
-            dense=DenseInfo.of(chosen.dense) if chosen.dense else None,
+            sparse=sparse_meta(encoders.sparse) if encoders.sparse else None,
+            dense=DenseInfo.of(encoders.dense) if encoders.dense else None,
             passages=chosen.passages,
             dtype=job.dtype,
             shard_records=job.shard_records,
-            quantized=quantized_meta(chosen.pq) if chosen.pq else None,
-            prune=str(chosen.prune) if chosen.prune else None,
+            quantized=quantized_meta(encoders.pq) if encoders.pq else None,
+            prune=str(encoders.prune) if encoders.prune else None,
         )
         folder = job.out / manifest.hash
         prepare_folder(folder, chosen)
         if not (job.out / f"{manifest.hash}.json").exists():  # a complete one serves until the next is complete
             manifest.write(job.out)
-        encoders = Encoders(chosen.sparse, chosen.dense, job.encode_batch, chosen.pq, prune=chosen.prune)
         rejected = shards = reused = records = documents = unfit = 0
         with Progress("encode", total=chosen.total, show=show_progress) as progress:
             for done in _shards(job, chosen.records, folder, encoders, progress.ahead):
@@ -130,12 +112,35 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
                 progress.update(done.records, skipped=done.reused)
         manifest = replace(manifest, records=records, documents=documents, unfit=unfit)
         manifest.write(job.out)
-        if job.faiss is not None and chosen.pq is not None:
+        if job.faiss is not None and encoders.pq is not None:
             ids, codes = StoredVectors(job.out, manifest).codes()
-            write_index(job.faiss, ids, codes, chosen.pq.quantizer, candidates=job.faiss_candidates)
+            write_index(job.faiss, ids, codes, encoders.pq.quantizer, candidates=job.faiss_candidates)
     return EncodeReport(
         job.out / f"{manifest.hash}.json", documents, rejected, unfit, shards, reused, time.monotonic() - started
     )
+
+
+def _check(job: EncodeJob) -> None:
+    """Raise for options that do not fit together, and for what is not installed, before hours of encoding."""
+    if job.ray is not None:
+        from ingest.vectors import ray_encode
+
+        ray_encode.check(job.ray)
+        if job.trust_remote_code:
+            raise InputError("a model's own code is not run on a Ray cluster", "encode without --ray")
+    if job.faiss is not None and job.pq is None:
+        raise InputError("--faiss needs codes, and there are none", "give --pq MODEL")
+    if job.faiss_candidates is not None and job.faiss is None:
+        raise InputError("--faiss-candidates needs a faiss index, and none is written", "give --faiss FILE")
+    if job.faiss is not None:
+        from opensearch_neural.retrievers.faiss import import_faiss
+
+        import_faiss("a faiss index")
+    if job.reconstruct:
+        raise InputError(
+            "reconstructed vectors are not written to files; an ingest computes them from the codes",
+            "osn ingest --pq MODEL --dense-from-codes",
+        )
 
 
 def write_index(
@@ -196,13 +201,14 @@ def prepare_folder(folder: Path, chosen: ChosenModels) -> None:
     from opensearch_neural.models.lexical import LexicalEncoder
 
     folder.mkdir(parents=True, exist_ok=True)
-    if chosen.sparse is None:
+    sparse = chosen.encoders.sparse
+    if sparse is None:
         if chosen.passages is not None:
-            tokenizer = splitting_tokenizer(None, chosen.dense or chosen.pq, None)
+            tokenizer = splitting_tokenizer(None, chosen.encoders.dense or chosen.encoders.pq, None)
             write_text(folder / "tokenizer.json", tokenizer.to_str())
         return
-    write_json(folder / "vocabulary.json", chosen.sparse.vocabulary, indent=None)
-    if isinstance(chosen.sparse, LexicalEncoder):
-        chosen.sparse.save(folder / "model")
+    write_json(folder / "vocabulary.json", sparse.vocabulary, indent=None)
+    if isinstance(sparse, LexicalEncoder):
+        sparse.save(folder / "model")
     else:
-        chosen.sparse.query.save(folder / "model")
+        sparse.query.save(folder / "model")

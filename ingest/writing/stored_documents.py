@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from opensearch_neural import queries
 from opensearch_neural.errors import ClusterError
@@ -15,8 +16,17 @@ from opensearch_neural.index.segments import refresh
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
+T = TypeVar("T")
+
 LENGTHS = 200
 """Documents of so many different lengths are asked for in one query: three clauses each, and a query may have 1,024."""
+
+
+def by_thousands(items: Iterable[T]) -> Iterator[list[T]]:
+    """As many as one request asks for."""
+    stream = iter(items)
+    while part := list(islice(stream, 1000)):
+        yield part
 
 
 def count(client: OpenSearch, index: str) -> int:
@@ -74,8 +84,7 @@ def delete_ids(client: OpenSearch, index: str, ids: Sequence[str]) -> None:
 def missing_ids(client: OpenSearch, index: str, ids: Sequence[str]) -> list[str]:
     """Those of `ids` that the index does not hold."""
     missing: list[str] = []
-    for start in range(0, len(ids), 1000):
-        part = list(ids[start : start + 1000])
+    for part in by_thousands(ids):
         answer = client.mget(index=index, body={"ids": part}, params={"_source": "false"})
         missing.extend(document["_id"] for document in answer["docs"] if not document.get("found"))
     return missing

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from itertools import groupby, islice
+from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ingest.corpus import Records, ignore
@@ -99,7 +99,7 @@ class Verification:
             if id not in self.ids or id in self._refused
         )
         removed = 0
-        while part := list(islice(surplus, 1000)):
+        for part in stored_documents.by_thousands(surplus):
             stored_documents.delete_ids(self.client, self.target.index, part)
             removed += len(part)
         return removed
@@ -109,14 +109,14 @@ class Verification:
         passages = (document for document in records(ignore) if isinstance(document, Passage))
         documents = groupby(passages, lambda passage: passage.parent)
         counts = ((parent, max(passage.number for passage in group)) for parent, group in documents)
-        while part := dict(islice(counts, 1000)):
-            stored_documents.remove_last_passages(self.client, self.target.index, part)
+        for part in stored_documents.by_thousands(counts):
+            stored_documents.remove_last_passages(self.client, self.target.index, dict(part))
 
     def _write_missing(self, records: Records, writer: BulkWriter, vectorizer: Vectorizer) -> int:
         retries = 0
         for _ in range(3):
             missing = 0
-            for documents in _by_thousands(records(ignore)):
+            for documents in stored_documents.by_thousands(records(ignore)):
                 missing_here, retried = self._look_up(documents, writer, vectorizer)
                 missing, retries = missing + missing_here, retries + retried
             if not missing:
@@ -144,8 +144,3 @@ class Verification:
         positions += [prepared.positions[failure.position] for failure in outcome.failures]
         self._refused.update(again[position].id for position in positions)
         return len(lacking - self._refused), outcome.retries
-
-
-def _by_thousands(documents: Iterator[Document]) -> Iterator[list[Document]]:
-    while part := list(islice(documents, 1000)):
-        yield part
