@@ -26,24 +26,24 @@ from transformers import PreTrainedTokenizerBase, set_seed
 
 from opensearch_neural.models.directory import hash_files, locate
 from trainers.common.config import backbone_option, config_options, fingerprint
-from trainers.common.dev_measures import DevSet, dev_measures
 from trainers.common.loop import train
 from trainers.common.objective import ObjectiveSettings
 from trainers.common.own_loss import LOSS_OPTION, loss_hash
 from trainers.common.precision import computed_in, computing_in
 from trainers.common.run_folder import Trained, tell
-from trainers.common.schedules import FOLDER, TwoStageSettings, second_stage, two_stage, with_mined
-from trainers.common.settings import TrainingSettings
+from trainers.common.settings import EncoderSettings, Role, TrainingSettings
 from trainers.common.training_model import TrainingModel
 from trainers.data.candidates import CandidateSettings, RetrievalData
+from trainers.data.dev_measures import DevSet, dev_measures
 from trainers.data.examples import TrainingData
 from trainers.data.retrieval_batches import RetrievalCollate
+from trainers.data.schedules import FOLDER, TwoStageSettings, second_stage, two_stage, with_mined
 from trainers.data.sets import DevSettings, PreparedSets, SetSettings, prepare, rehearsed
 from trainers.data.teacher_ensemble import open_teachers
 from trainers.data.teachers import Teacher
 from trainers.data.tokenized import PART_OVERHEAD
 from trainers.encoders.bi_encoder import BiEncoder
-from trainers.encoders.tower import Encoder, EncoderSettings, Role, load_towers, read_start, resolved
+from trainers.encoders.tower import Encoder, load_towers, read_start, resolved
 
 # ------------------------------------------------ settings
 

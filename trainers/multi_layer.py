@@ -37,15 +37,15 @@ from opensearch_neural.retrievers import Run
 from trainers.common import losses
 from trainers.common.batches import Part
 from trainers.common.config import backbone_option, config_options
-from trainers.common.dev_measures import DEPTH
 from trainers.common.grad_cache import Encoded, gather
 from trainers.common.run_folder import tell
-from trainers.common.settings import TrainingSettings
+from trainers.common.settings import EncoderSettings, Role, TrainingSettings
 from trainers.common.training_model import Losses, decay_groups
+from trainers.data.dev_measures import DEPTH
 from trainers.data.retrieval_batches import RetrievalTargets
 from trainers.dense import DenseConfig, rehearse, towers, train_dense
 from trainers.encoders.bi_encoder import BiEncoder
-from trainers.encoders.tower import Encoder, EncoderSettings, Role, read_config, read_start, write_sentence_transformer
+from trainers.encoders.tower import Encoder, read_config, read_start, write_sentence_transformer
 
 PoolingStrategy = Literal["multi-vector", "self-contrastive", "average", "scalar-mix"]
 SEVERAL: tuple[PoolingStrategy, ...] = ("multi-vector", "self-contrastive")

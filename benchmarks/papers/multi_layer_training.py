@@ -211,8 +211,8 @@ class MultiLayerExperiment:
         return self
 
     def _prepare(self) -> None:
-        from trainers.common.schedules import with_mined
         from trainers.data.loading import load_training
+        from trainers.data.schedules import with_mined
 
         squad, wikiqa = self.data / SQUAD, self.data / WIKIQA
         check_data(self.work, [squad, wikiqa])
@@ -234,9 +234,9 @@ class MultiLayerExperiment:
 
     def configuration(self, arm: Arm, seed: int) -> DenseConfig:
         """The configuration of `osn train dense` or `osn train mlr`; only the representation differs between arms."""
-        from trainers.common.schedules import TwoStageSettings
         from trainers.common.settings import TrainingSettings
         from trainers.data.candidates import CandidateSettings
+        from trainers.data.schedules import TwoStageSettings
         from trainers.data.sets import DevSettings, SetSettings
         from trainers.dense import DenseConfig
         from trainers.multi_layer import MlrConfig, RepresentationSettings, SeparateTowers
@@ -308,7 +308,7 @@ class MultiLayerExperiment:
 
     def train_on(self, first: TrainedArm) -> TrainedArm:
         """An arm in two stages, of which the first is what was trained in one."""
-        from trainers.common.schedules import FIRST, FOLDER
+        from trainers.data.schedules import FIRST, FOLDER
 
         arm = in_two_stages(first.arm)
         copied(first.folder, self.configuration(arm, first.seed).output / FOLDER / FIRST)

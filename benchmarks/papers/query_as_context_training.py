@@ -355,7 +355,7 @@ class QueryAsContextExperiment:
 
     def fine_tuned(self, name: str, start: Path) -> dict[str, Path]:
         """Both retrievers of what is called `name`, trained if they are not there yet: {stage: model}."""
-        from trainers.common.schedules import FIRST, FOLDER
+        from trainers.data.schedules import FIRST, FOLDER
         from trainers.dense import train_dense
 
         config = self.fine_tuning(name, start)
@@ -365,12 +365,11 @@ class QueryAsContextExperiment:
     def fine_tuning(self, name: str, start: Path) -> DenseConfig:
         """The paper's two stages at this size: CLS, raw inner products, BM25's negatives, then mined ones beside them."""
         from trainers.common.objective import ObjectiveSettings
-        from trainers.common.schedules import TwoStageSettings
-        from trainers.common.settings import TrainingSettings
+        from trainers.common.settings import EncoderSettings, TrainingSettings
         from trainers.data.candidates import CandidateSettings
+        from trainers.data.schedules import TwoStageSettings
         from trainers.data.sets import DevSettings, SetSettings
         from trainers.dense import DenseConfig
-        from trainers.encoders.tower import EncoderSettings
 
         steps = self.scale.fine_tuning_steps
         return DenseConfig(
@@ -415,7 +414,7 @@ class QueryAsContextExperiment:
     def measured(self, model: Path, test: JudgedSet) -> Measured:
         """A dense model on a test split."""
         from opensearch_neural.models.directory import hash_files
-        from trainers.common.dev_measures import corpus_measures
+        from trainers.data.dev_measures import corpus_measures
 
         # Where this model has mined among the same documents, their vectors are there.
         mined = model.parent / f"{test.name}.vectors"

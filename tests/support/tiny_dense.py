@@ -7,10 +7,9 @@ from typing import Any
 
 from tiny import WORDS
 
-from trainers.common.settings import TrainingSettings
+from trainers.common.settings import EncoderSettings, TrainingSettings
 from trainers.data.sets import SetSettings
 from trainers.dense import DenseConfig
-from trainers.encoders.tower import EncoderSettings
 
 TEXTS = ["bab dek", "fin gol kuz lab mek nin pol ruz", "sab", " ".join(WORDS[:50])]
 

@@ -23,15 +23,15 @@ from trainers import dense  # noqa: E402
 from trainers.common import attention, precision  # noqa: E402
 from trainers.common.objective import ObjectiveSettings  # noqa: E402
 from trainers.common.precision import Precision  # noqa: E402
-from trainers.common.schedules import TwoStageSettings  # noqa: E402
-from trainers.common.settings import TrainingSettings  # noqa: E402
+from trainers.common.settings import EncoderSettings, TrainingSettings  # noqa: E402
 from trainers.data.candidates import CandidateSettings  # noqa: E402
 from trainers.data.loading import load_training  # noqa: E402
+from trainers.data.schedules import TwoStageSettings  # noqa: E402
 from trainers.data.sets import DevSettings, SetSettings  # noqa: E402
 from trainers.dense import DenseConfig, build, rehearse, train_dense  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
 from trainers.encoders.bi_encoder import BiEncoder  # noqa: E402
-from trainers.encoders.tower import EncoderSettings, load_towers, read_start  # noqa: E402
+from trainers.encoders.tower import load_towers, read_start  # noqa: E402
 
 
 @pytest.fixture(scope="module")

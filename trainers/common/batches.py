@@ -24,6 +24,9 @@ from torch import Tensor
 
 B = TypeVar("B", bound="Batch")
 
+IGNORED = -100
+"""The label of positions where nothing is to be predicted."""
+
 
 @dataclass
 class Batch:

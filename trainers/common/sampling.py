@@ -15,8 +15,8 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from opensearch_neural.errors import InputError
+from trainers.common.set_range import SetRange
 from trainers.common.settings import TrainingSettings
-from trainers.data.examples import SetRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Visit:
 
 
 class SampledData(Protocol):
-    """Examples by number. One with `sets` (trainers.data.examples.SetRange) gets each batch out of one set.
+    """Examples by number. One with `sets` (trainers.common.set_range.SetRange) gets each batch out of one set.
 
     One with `lengths` (tokens of each) can be bucketed."""
 

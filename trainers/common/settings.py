@@ -1,14 +1,17 @@
-"""The settings that all trainings share: how long, how fast, in what batches."""
+"""The settings that all trainings share: how long, how fast, in what batches; how a text becomes a vector."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from opensearch_neural.models.pooling import Pooling
 from trainers.common.precision import Precision
 
 LAST = "last"
 """The value of `TrainingSettings.select` to keep the last state."""
+Role = Literal["query", "document"]
+ROLES: tuple[Role, ...] = ("query", "document")
 
 
 @dataclass(slots=True)
@@ -88,3 +91,35 @@ class TrainingSettings:
         import torch
 
         return "cuda" if self.device == "auto" and torch.cuda.is_available() else "cpu"
+
+
+@dataclass(slots=True)
+class EncoderSettings:
+    """How a text becomes a vector."""
+
+    pooling: Pooling | None = None
+    """the first token or the mean of all; null is the start's, or the mean if it has none"""
+    normalize: bool | None = None
+    """scale vectors to length 1; null is as in the start"""
+    tied: bool = True
+    """one transformer for queries and documents"""
+    query_length: int = 64
+    """the most tokens of a query"""
+    document_length: int = 256
+    """the most tokens of a document"""
+    query_prompt: str = ""
+    """text before every query"""
+    document_prompt: str = ""
+    """text before every document"""
+    dropout: float | None = None
+    """dropout of the network; null keeps the backbone's own"""
+
+    def __post_init__(self) -> None:
+        if min(self.query_length, self.document_length) < 3:
+            raise ValueError("query_length and document_length must leave room for text: at least 3")
+
+    def length(self, role: Role) -> int:
+        return self.query_length if role == "query" else self.document_length
+
+    def prompt(self, role: Role) -> str:
+        return self.query_prompt if role == "query" else self.document_prompt

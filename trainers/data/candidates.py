@@ -13,7 +13,8 @@ import numpy.typing as npt
 from opensearch_neural.errors import InputError
 from trainers.common.config import fingerprint
 from trainers.common.sampling import Visit
-from trainers.data.examples import SetRange, TrainingData
+from trainers.common.set_range import SetRange
+from trainers.data.examples import TrainingData
 from trainers.data.texts import normalised
 
 

@@ -25,7 +25,7 @@ from opensearch_neural.files import read_json_object, replaced, write_json
 from opensearch_neural.models.directory import ModelInfo
 from opensearch_neural.models.multi_layer import MultiLayerEncoder, MultiVectors
 from opensearch_neural.models.vectors import SparseVectors
-from trainers.common.resumable_chunks import progress
+from trainers.data.resumable_chunks import progress
 from trainers.data.texts import TextStore
 
 FORMAT = 1

@@ -10,11 +10,12 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, overload
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 
+from trainers.common.set_range import SetRange
 from trainers.data.texts import Ragged, TextStore
 
 
@@ -30,16 +31,6 @@ class Example:
     """document ids"""
     scores: Mapping[str, float] = field(default_factory=dict)
     """{document id: teacher score}, as they stood in the file"""
-
-
-class SetRange(NamedTuple):
-    """Where a set lies in merged data: its examples and its documents, as half-open ranges."""
-
-    name: str
-    start: int
-    stop: int
-    document_start: int
-    document_stop: int
 
 
 @dataclass(eq=False)

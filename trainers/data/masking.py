@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from transformers import PreTrainedTokenizerBase
 
-from trainers.encoders.sequence_to_sequence import IGNORED
+from trainers.common.batches import IGNORED
 
 Ids = npt.NDArray[np.int64]
 

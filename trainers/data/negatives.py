@@ -26,10 +26,10 @@ from opensearch_neural.evaluation.measures import rank
 from opensearch_neural.evaluation.run_files import read_run
 from opensearch_neural.models.directory import locate, model_info
 from opensearch_neural.retrievers import Retriever, Run
-from trainers.common.resumable_chunks import Chunk, summary, write_in_chunks
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
 from trainers.data.negatives_file import NEGATIVES
+from trainers.data.resumable_chunks import Chunk, summary, write_in_chunks
 from trainers.data.texts import TextStore, normalised
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from transformers import PreTrainedTokenizerBase
 
 from trainers.common.batches import CachedBatch, Part
 from trainers.common.objective import ObjectiveSettings, TeacherScores
+from trainers.common.settings import ROLES, EncoderSettings, Role
 from trainers.data.candidates import Drawn, KnownPositives
 from trainers.data.examples import TrainingData
 from trainers.data.teacher_ensemble import TeacherEnsemble
 from trainers.data.teachers import Teacher
 from trainers.data.tokenized import TokenCache, padded_parts, padding_id
-from trainers.encoders.tower import ROLES, EncoderSettings, Role
 
 
 @dataclass

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from opensearch_neural.errors import InputError
-from trainers.common.dev_measures import DevSet, dev_set
+from trainers.data.dev_measures import DevSet, dev_set
 from trainers.data.examples import TrainingData
 from trainers.data.leaks import find_leaks, without_leaks
 from trainers.data.loading import load_training

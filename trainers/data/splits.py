@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from opensearch_neural.errors import InputError
-from trainers.data.examples import SetRange, TrainingData
+from trainers.common.set_range import SetRange
+from trainers.data.examples import TrainingData
 from trainers.data.texts import Ragged, TextStore
 
 Apart = Literal["documents", "questions"]

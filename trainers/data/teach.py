@@ -28,10 +28,10 @@ from opensearch_neural.files import read_json_object, replaced, write_json
 from opensearch_neural.models import directory
 from opensearch_neural.models.directory import ModelInfo
 from trainers.common.config import fingerprint
-from trainers.common.resumable_chunks import progress
 from trainers.data.embedding_cache import FORMAT, StoredPrecision, check, dense_vectors, sparse_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.loading import load_training
+from trainers.data.resumable_chunks import progress
 from trainers.data.teacher_models import SparseSides, cross_encoder, detect, query_vectors, sparse_sides
 from trainers.data.teachers import KINDS, LEXICAL, TeacherKind
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from opensearch_neural.errors import InputError
 from opensearch_neural.retrievers import Retriever
-from trainers.common.resumable_chunks import Chunk, write_in_chunks
 from trainers.data.formats import read_header, read_json_lines
 from trainers.data.loading import GENERATED
+from trainers.data.resumable_chunks import Chunk, write_in_chunks
 from trainers.data.texts import TextStore, normalised
 
 CHUNK = 256

@@ -24,10 +24,11 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
+from trainers.common.batches import IGNORED
 from trainers.common.sampling import Visit
 from trainers.data.masking import continuations
 from trainers.data.texts import TextStore
-from trainers.encoders.sequence_to_sequence import IGNORED, Batched
+from trainers.encoders.sequence_to_sequence import Batched
 
 WEIGHTS = (0.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 10.0)
 """Weights that `fitted` tries."""

@@ -26,9 +26,9 @@ from transformers import PreTrainedTokenizerBase
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
 from trainers.common.precision import PRECISIONS, Precision, computed_in
-from trainers.common.resumable_chunks import Chunk, summary, write_in_chunks
 from trainers.data.loading import GENERATED, read_documents
 from trainers.data.negatives import RETRIEVERS, open_retriever
+from trainers.data.resumable_chunks import Chunk, summary, write_in_chunks
 from trainers.data.texts import TextStore
 from trainers.doc2query.consistency import CHUNK, filter_generated
 from trainers.doc2query.copying import Copying, copying_of

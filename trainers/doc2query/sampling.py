@@ -11,9 +11,10 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutput
 
+from trainers.common.batches import IGNORED
 from trainers.doc2query.copying import Copying, CopyingScores
 from trainers.doc2query.settings import Sampling
-from trainers.encoders.sequence_to_sequence import IGNORED, pad_rows
+from trainers.encoders.sequence_to_sequence import pad_rows
 
 
 @dataclass(frozen=True, slots=True)

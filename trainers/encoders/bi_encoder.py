@@ -13,13 +13,14 @@ from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.retrievers import Run
 from trainers.common.batches import Part
-from trainers.common.dev_measures import DEPTH
 from trainers.common.grad_cache import CachedModel, Encoded, gather
 from trainers.common.objective import ObjectiveSettings, contrast, distillation, in_batch_accuracy
+from trainers.common.settings import EncoderSettings, Role
 from trainers.common.training_model import Losses
+from trainers.data.dev_measures import DEPTH
 from trainers.data.retrieval_batches import RetrievalTargets
 from trainers.data.tokenized import TokenCache, padded_parts, padding_id
-from trainers.encoders.tower import Encoder, EncoderSettings, Role, write_sentence_transformer
+from trainers.encoders.tower import Encoder, write_sentence_transformer
 
 KIND = "dense"
 COSINE_TEMPERATURE = 0.05

@@ -14,14 +14,12 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from trainers.common import losses
-from trainers.common.batches import Batch
+from trainers.common.batches import IGNORED, Batch
 from trainers.common.sampling import Visit
 from trainers.common.training_model import Losses, TrainingModel
 from trainers.data.tokenized import MULTIPLE
 from trainers.encoders import backbones
 
-IGNORED = -100
-"""The label of positions where nothing is to be predicted."""
 EVALUATION_BATCH = 32
 
 

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,42 +28,8 @@ from opensearch_neural.models.directory import Module, locate, refuse_several_ve
 from opensearch_neural.models.pooling import Pooling, pooled
 from opensearch_neural.models.pretrained import T5, first_line, load_model, quiet_loading
 from opensearch_neural.models.safety import refuse_unsafe
+from trainers.common.settings import ROLES, EncoderSettings, Role
 from trainers.encoders import backbones
-
-Role = Literal["query", "document"]
-ROLES: tuple[Role, ...] = ("query", "document")
-
-
-@dataclass(slots=True)
-class EncoderSettings:
-    """How a text becomes a vector."""
-
-    pooling: Pooling | None = None
-    """the first token or the mean of all; null is the start's, or the mean if it has none"""
-    normalize: bool | None = None
-    """scale vectors to length 1; null is as in the start"""
-    tied: bool = True
-    """one transformer for queries and documents"""
-    query_length: int = 64
-    """the most tokens of a query"""
-    document_length: int = 256
-    """the most tokens of a document"""
-    query_prompt: str = ""
-    """text before every query"""
-    document_prompt: str = ""
-    """text before every document"""
-    dropout: float | None = None
-    """dropout of the network; null keeps the backbone's own"""
-
-    def __post_init__(self) -> None:
-        if min(self.query_length, self.document_length) < 3:
-            raise ValueError("query_length and document_length must leave room for text: at least 3")
-
-    def length(self, role: Role) -> int:
-        return self.query_length if role == "query" else self.document_length
-
-    def prompt(self, role: Role) -> str:
-        return self.query_prompt if role == "query" else self.document_prompt
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from opensearch_neural.files import replaced
 from opensearch_neural.models.dense import TorchDenseEncoder, load_dense
 from opensearch_neural.models.dense_encoder import DenseEncoder
 from trainers.common.config import fingerprint
-from trainers.common.dev_measures import DEPTH, MEASURES
 from trainers.common.processes import main_process_first
+from trainers.data.dev_measures import DEPTH, MEASURES
 from trainers.data.embedding_cache import dense_vectors
 from trainers.data.examples import TrainingData
 from trainers.data.texts import TextStore

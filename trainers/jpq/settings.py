@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from trainers.common.schedules import FOLDER
 from trainers.common.settings import TrainingSettings
 from trainers.data.examples import TrainingData, training_pairs
 from trainers.data.loading import read_documents
+from trainers.data.schedules import FOLDER
 from trainers.data.sets import QuestionSet
 from trainers.data.splits import Apart
 from trainers.data.texts import TextStore

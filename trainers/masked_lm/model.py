@@ -10,9 +10,10 @@ from torch.nn import Module
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from trainers.common import losses
+from trainers.common.batches import IGNORED
 from trainers.common.training_model import Losses, TrainingModel
 from trainers.encoders import backbones
-from trainers.encoders.sequence_to_sequence import IGNORED, LabelledBatch
+from trainers.encoders.sequence_to_sequence import LabelledBatch
 
 
 class MaskedLmTraining(TrainingModel):

@@ -16,13 +16,14 @@ from transformers.masking_utils import create_bidirectional_mask
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models.directory import locate
 from trainers.common import losses
+from trainers.common.batches import IGNORED
 from trainers.common.grad_cache import CachedModel, Encoded, gather, processes
 from trainers.common.objective import ObjectiveSettings
+from trainers.common.settings import EncoderSettings, Role
 from trainers.common.training_model import Losses
 from trainers.encoders import backbones
 from trainers.encoders.bi_encoder import BiEncoder
-from trainers.encoders.sequence_to_sequence import IGNORED
-from trainers.encoders.tower import Encoder, EncoderSettings, Role, write_sentence_transformer
+from trainers.encoders.tower import Encoder, write_sentence_transformer
 from trainers.query_as_context.pairs import MaskedPart, PairTargets
 from trainers.query_as_context.settings import QueryAsContextConfig
 

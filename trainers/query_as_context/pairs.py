@@ -13,12 +13,11 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from opensearch_neural.errors import InputError
-from trainers.common.batches import CachedBatch, Part
+from trainers.common.batches import IGNORED, CachedBatch, Part
 from trainers.common.sampling import Visit
 from trainers.data.masking import Ids, continuations, mask_tokens, special_ids
 from trainers.data.texts import in_dev
 from trainers.data.tokenized import PART_OVERHEAD, TokenCache, padded_parts, padding_id
-from trainers.encoders.sequence_to_sequence import IGNORED
 from trainers.query_as_context.passages import Passages
 from trainers.query_as_context.settings import QueryAsContextConfig
 

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from opensearch_neural.models.directory import hash_files, locate
 from trainers.common.config import fingerprint
-from trainers.common.dev_measures import DevSet, dev_measures
 from trainers.common.grad_cache import in_order
 from trainers.common.loop import train
 from trainers.common.run_folder import Trained
 from trainers.common.sampling import Visit
 from trainers.common.training_model import TrainingModel
+from trainers.data.dev_measures import DevSet, dev_measures
 from trainers.query_as_context.model import CoCondenser, ContextModel, build
 from trainers.query_as_context.pairs import ContextPairs, usable_rows
 from trainers.query_as_context.passages import Passages

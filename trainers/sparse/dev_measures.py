@@ -19,7 +19,7 @@ from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.bm25 import BM25Retriever
 from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
 from opensearch_neural.retrievers.ranking import best, id_order
-from trainers.common.dev_measures import DEPTH, DevSet, dev_measures
+from trainers.data.dev_measures import DEPTH, DevSet, dev_measures
 from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.student import SparseStudent
 

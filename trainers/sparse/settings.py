@@ -9,10 +9,9 @@ from typing import Literal
 from opensearch_neural.errors import InputError
 from opensearch_neural.models.pruning import Pruning
 from trainers.common.objective import ObjectiveSettings
-from trainers.common.schedules import FOLDER, quadratic_ramp
-from trainers.common.settings import TrainingSettings
+from trainers.common.settings import Role, TrainingSettings
+from trainers.data.schedules import FOLDER, quadratic_ramp
 from trainers.data.sets import DevSettings, QuestionSet
-from trainers.encoders.tower import Role
 
 STUDENT = "student"
 """As a miner: the student of the fine-tuning stage, trained without pre-training (section 4.2)."""

@@ -27,9 +27,9 @@ from trainers.common import losses
 from trainers.common.batches import CachedBatch, Part
 from trainers.common.grad_cache import CachedModel, Encoded, gather
 from trainers.common.objective import TeacherScores, contrast, distillation, in_batch_accuracy
+from trainers.common.settings import ROLES, EncoderSettings, Role
 from trainers.common.training_model import Losses
 from trainers.data.tokenized import PART_OVERHEAD, TokenCache, padded_parts, padding_id
-from trainers.encoders.tower import ROLES, EncoderSettings, Role
 from trainers.sparse.export import write_model
 from trainers.sparse.lexicon import Lexicon
 from trainers.sparse.settings import RegularizationSettings, SparseObjective, StudentSettings

@@ -27,9 +27,9 @@ from trainers.common.grad_cache import CachedModel, Encoded, gather  # noqa: E40
 from trainers.common.loop import train  # noqa: E402
 from trainers.common.run_folder import Trained  # noqa: E402
 from trainers.common.sampling import EpochBatches, Visit, total_steps  # noqa: E402
+from trainers.common.set_range import SetRange  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.common.training_model import Losses, TrainingModel  # noqa: E402
-from trainers.data.examples import SetRange  # noqa: E402
 
 
 class Numbers:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from opensearch_neural.errors import InputError
 from trainers.common.sampling import draw_batches
-from trainers.data.examples import SetRange
+from trainers.common.set_range import SetRange
 
 
 def ranges(*sizes: int) -> list[SetRange]:

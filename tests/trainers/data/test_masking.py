@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from masked_lm_setup import sentences
 
+from trainers.common.batches import IGNORED
 from trainers.data.masking import continuations, corrupt_spans, mask_tokens
 from trainers.encoders import backbones
 from trainers.encoders.backbones import train_tokenizer
-from trainers.encoders.sequence_to_sequence import IGNORED
 
 SPECIAL = np.array([True] * 5 + [False] * 45)
 

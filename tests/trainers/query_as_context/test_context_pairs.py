@@ -26,10 +26,10 @@ from tiny import WORDS  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from opensearch_neural.errors import InputError  # noqa: E402
+from trainers.common.batches import IGNORED  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
 from trainers.data.loading import read_documents  # noqa: E402
 from trainers.data.texts import TextStore  # noqa: E402
-from trainers.encoders.sequence_to_sequence import IGNORED  # noqa: E402
 from trainers.query_as_context.model import build  # noqa: E402
 from trainers.query_as_context.pairs import ContextPairs, usable_rows  # noqa: E402
 from trainers.query_as_context.passages import read_passages, write_passages  # noqa: E402

@@ -20,10 +20,10 @@ from tiny import WORDS  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
+from trainers.common.batches import IGNORED  # noqa: E402
 from trainers.common.grad_cache import cached_backward  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
-from trainers.encoders.sequence_to_sequence import IGNORED  # noqa: E402
 from trainers.query_as_context import train as query_as_context  # noqa: E402
 from trainers.query_as_context.model import HEAD_FILE, ContextModel, build, layers_of  # noqa: E402
 from trainers.query_as_context.pairs import MaskedPart, PairTargets  # noqa: E402

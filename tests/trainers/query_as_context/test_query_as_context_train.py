@@ -18,15 +18,15 @@ from safetensors.torch import load_file  # noqa: E402
 from tiny import WORDS, tiny_beir  # noqa: E402
 
 from opensearch_neural.errors import InputError, ModelError  # noqa: E402
+from trainers.common.batches import IGNORED  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
-from trainers.common.schedules import TwoStageSettings  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.data.loading import read_documents  # noqa: E402
+from trainers.data.schedules import TwoStageSettings  # noqa: E402
 from trainers.data.sets import SetSettings  # noqa: E402
 from trainers.dense import DenseConfig  # noqa: E402
 from trainers.doc2query.settings import GenerationSettings  # noqa: E402
 from trainers.encoders import backbones  # noqa: E402
-from trainers.encoders.sequence_to_sequence import IGNORED  # noqa: E402
 from trainers.query_as_context import train as query_as_context  # noqa: E402
 from trainers.query_as_context.model import HEAD_FILE, build  # noqa: E402
 from trainers.query_as_context.pairs import ContextPairs  # noqa: E402
@@ -256,7 +256,7 @@ def test_a_schedule_that_was_interrupted_between_steps_goes_on(
     for step in (
         "query_as_context.train.pretrain",
         "query_as_context.train.train_dense",
-        "common.schedules.with_mined",
+        "data.schedules.with_mined",
     ):
         with monkeypatch.context() as patch:
             for earlier in done:

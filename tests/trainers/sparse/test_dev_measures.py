@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from tiny_sparse import configuration, student  # noqa: E402
 
 from opensearch_neural.retrievers.bm25 import BM25Retriever  # noqa: E402
-from trainers.common.dev_measures import dev_set  # noqa: E402
+from trainers.data.dev_measures import dev_set  # noqa: E402
 from trainers.sparse.dev_measures import DevRetrieval  # noqa: E402
 from trainers.sparse.settings import SparseObjective  # noqa: E402
 

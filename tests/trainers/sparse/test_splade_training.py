@@ -17,10 +17,10 @@ from opensearch_neural.errors import ModelError  # noqa: E402
 from opensearch_neural.models.sparse import load_sparse  # noqa: E402
 from opensearch_neural.query_encoder import QueryEncoder  # noqa: E402
 from opensearch_neural.retrievers.bm25 import BM25Retriever  # noqa: E402
-from trainers.common.dev_measures import dev_set  # noqa: E402
 from trainers.common.grad_cache import cached_backward  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.common.training_model import TrainingProgress  # noqa: E402
+from trainers.data.dev_measures import dev_set  # noqa: E402
 from trainers.data.negatives import open_retriever  # noqa: E402
 from trainers.data.sets import QuestionSet  # noqa: E402
 from trainers.data.teach import teach  # noqa: E402

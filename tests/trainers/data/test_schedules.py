@@ -5,8 +5,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from trainers.common.schedules import TwoStageSettings, quadratic_ramp, second_stage
 from trainers.common.settings import TrainingSettings
+from trainers.data.schedules import TwoStageSettings, quadratic_ramp, second_stage
 
 
 def test_the_ramp_is_quadratic_and_ends_at_one() -> None:
