@@ -112,7 +112,7 @@ def checked(status: int, body: bytes) -> tuple[str | None, int, str]:
         return "no search answer", 0, body[:500].decode("utf-8", "replace")
 
 
-class _Block:
+class _WorkerBlock:
     """One block in one worker."""
 
     def __init__(
@@ -280,7 +280,7 @@ async def _serve(workload: Workload, pipe: Any) -> None:
             order = await loop.run_in_executor(None, _receive, pipe)
             if order is None:
                 return
-            block = _Block(
+            block = _WorkerBlock(
                 order,
                 pool,
                 encode[order.variant],

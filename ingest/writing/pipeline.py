@@ -224,7 +224,7 @@ class _Run:
 
         at_first: called before the first document is written, if any is.
         """
-        pending: deque[tuple[_Encoded, Future[Outcome]]] = deque()
+        pending: deque[tuple[_EncodedBatch, Future[Outcome]]] = deque()
         taken: list[_Taken] = []
         begun = False
 
@@ -267,11 +267,11 @@ class _Run:
             raise
         pool.shutdown(wait=True)
 
-    def _settle_first(self, pending: deque[tuple[_Encoded, Future[Outcome]]], progress: Progress) -> None:
+    def _settle_first(self, pending: deque[tuple[_EncodedBatch, Future[Outcome]]], progress: Progress) -> None:
         self._settle(*pending[0], progress)
         pending.popleft()  # only now: an interrupt in between must not lose sight of it
 
-    def _settle_arrived(self, pending: deque[tuple[_Encoded, Future[Outcome]]], progress: Progress) -> None:
+    def _settle_arrived(self, pending: deque[tuple[_EncodedBatch, Future[Outcome]]], progress: Progress) -> None:
         for encoded, future in pending:
             if not future.done() or future.cancelled() or future.exception() is not None:
                 continue  # a gap in the journal, which the next run fills
@@ -330,15 +330,15 @@ class _Run:
                 documents.append(item)
         return _Taken(start, len(items), digest(items), documents, set_aside)
 
-    def _encode(self, taken: list[_Taken]) -> Iterator[_Encoded]:
+    def _encode(self, taken: list[_Taken]) -> Iterator[_EncodedBatch]:
         batches = [batch.documents for batch in taken]
         for batch, prepared in zip(taken, prepare_batches(batches, self.vectorizer, self.target.meta), strict=True):
             unfit = [(batch.documents[each.position], each.reason) for each in prepared.unfit]
             batch.set_aside.extend(unfit)
             self.verification.refuse([document.id for document, _ in unfit])
-            yield _Encoded(batch, prepared)
+            yield _EncodedBatch(batch, prepared)
 
-    def _settle(self, encoded: _Encoded, future: Future[Outcome], progress: Progress) -> None:
+    def _settle(self, encoded: _EncodedBatch, future: Future[Outcome], progress: Progress) -> None:
         """Take note of a batch that OpenSearch answered: letters first, then the journal, so that no letter is lost."""
         outcome = future.result()
         self.still_ours()
@@ -390,7 +390,7 @@ class _Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class _Encoded:
+class _EncodedBatch:
     batch: _Taken
     prepared: Prepared
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.index.query_side import read_encoder
-from opensearch_neural.index.record import MODEL_OPTIONS, DenseMeta, IndexMeta, check_same_model
+from opensearch_neural.index.record import DenseMeta, IndexMeta, check_same_model
 from opensearch_neural.models import directory, registry
+from opensearch_neural.models.registry import MODEL_OPTIONS
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

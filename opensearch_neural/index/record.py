@@ -22,9 +22,6 @@ META_FORMAT = 2
 """Format 1 had no forward index; its `osn` would add documents without rows."""
 DenseType = Literal["float", "byte", "sq"]
 
-MODEL_OPTIONS = {"sparse": "--sparse", "dense": "--dense", "quantized": "--pq", "generative": "--tome"}
-"""{kind of model: the option that names one}"""
-
 
 @dataclass(frozen=True)
 class SparseMeta:

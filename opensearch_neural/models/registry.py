@@ -13,7 +13,9 @@ from pathlib import Path
 
 from opensearch_neural.errors import ModelError
 from opensearch_neural.home import home
-from opensearch_neural.index.record import MODEL_OPTIONS
+
+MODEL_OPTIONS = {"sparse": "--sparse", "dense": "--dense", "quantized": "--pq", "generative": "--tome"}
+"""{kind of model: the option that names one}"""
 
 
 def models_folder() -> Path:

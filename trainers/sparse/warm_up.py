@@ -45,7 +45,7 @@ WARM_UP_STEPS = ("identity", "calibrated", "impacts")
 """The folders of a warm-up, in its order."""
 
 
-class _Documents:
+class _AllDocuments:
     """Documents of several sets as examples of a warm-up: a document is its own candidate."""
 
     def __init__(self, sets: Sequence[TrainingData]) -> None:
@@ -125,7 +125,7 @@ def _to_impacts(config: SparseConfig, prepared: PreparedSets, output: Path) -> P
     )
     train(
         student,
-        _Documents(prepared.train),
+        _AllDocuments(prepared.train),
         collate(config, prepared.train, student, teachers=[]),
         settings=_warming(config, settings.impact_steps, IMPACT_LEARNING_RATE),
         output=output,
