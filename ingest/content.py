@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -89,26 +90,9 @@ def content_of_files(
     if manifest.passages is not None:
         tokenizer = load_tokenizer(model) if manifest.sparse else load_tokenizer(stored.folder / "tokenizer.json")
         records = as_passages(records, tokenizer, manifest.passages)
-    vectorizer: Vectorizer = stored
-    codes = manifest.quantized
-    if settings.reconstruct and manifest.dense is not None:
-        raise InputError(f"{stored.folder} holds dense vectors already", "leave out --dense-from-codes")
-    if settings.pq is not None and manifest.dense is not None and not _holds_codes_of(codes, settings.pq):
-        coding = coding_model(settings, manifest, stored, records)
-        codes, vectorizer = quantized_meta(coding), Coding(stored, coding.quantizer)
-        registry.remember(codes.hash, coding.info.path)
-    elif settings.reconstruct or settings.pq is not None:
-        if codes is None:
-            raise InputError(f"{stored.folder} holds no codes", "`osn encode --pq MODEL` writes them")
-        place = registry.find(codes.hash, codes.name, "quantized") if settings.pq is None else locate(settings.pq)
-        if (hash := model_info(place, name=codes.name, kind="quantized").hash) != codes.hash:
-            raise InputError(
-                f"{stored.folder} holds codes of {codes.name} ({codes.hash}), --pq {settings.pq} is another model ({hash})",
-                "name the model that encoded them",
-            )
-        registry.remember(codes.hash, place)
+    codes, vectorizer, place = _codes_of_files(settings, stored, records)
     if settings.reconstruct:
-        assert codes is not None
+        assert codes is not None and place is not None
         quantizer = Quantizer.load(place / QUANTIZER_FILE)
         sample = quantizer.reconstruct(stored.codes()[1][:256]) if settings.dense_type == "byte" else None
         dense = stored_dense_meta(codes.name, codes.hash, quantizer.dimension, settings.dense_type, False, sample)
@@ -130,6 +114,32 @@ def content_of_files(
     )
     query = QueryEncoder.load(model) if manifest.sparse else None
     return Content(meta, records, vectorizer, manifest.records, query)
+
+
+def _codes_of_files(
+    settings: IndexSettings, stored: StoredVectors, records: Records
+) -> tuple[QuantizedMeta | None, Vectorizer, Path | None]:
+    """(record of the codes, what has or makes them, folder of their model): those in the files, or made of their vectors."""
+    codes, dense = stored.manifest.quantized, stored.manifest.dense
+    if settings.reconstruct and dense is not None:
+        raise InputError(f"{stored.folder} holds dense vectors already", "leave out --dense-from-codes")
+    if settings.pq is not None and dense is not None and not _holds_codes_of(codes, settings.pq):
+        coding = coding_model(settings, stored.manifest, stored, records)
+        codes, place = quantized_meta(coding), coding.info.path
+        registry.remember(codes.hash, place)
+        return codes, Coding(stored, coding.quantizer), place
+    if not settings.reconstruct and settings.pq is None:
+        return codes, stored, None
+    if codes is None:
+        raise InputError(f"{stored.folder} holds no codes", "`osn encode --pq MODEL` writes them")
+    place = registry.find(codes.hash, codes.name, "quantized") if settings.pq is None else locate(settings.pq)
+    if (hash := model_info(place, name=codes.name, kind="quantized").hash) != codes.hash:
+        raise InputError(
+            f"{stored.folder} holds codes of {codes.name} ({codes.hash}), --pq {settings.pq} is another model ({hash})",
+            "name the model that encoded them",
+        )
+    registry.remember(codes.hash, place)
+    return codes, stored, place
 
 
 ANALYZER = "english"

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from opensearch_neural.commands.renamed import output_option
+from opensearch_neural.errors import InputError
 
 
 @click.command("idf")
@@ -44,24 +45,13 @@ def idf(
     idf(t) = ln(1 + (N - df + 0.5) / (df + 0.5)); a token in no document has weight 1, special tokens have 0.
     """
     from opensearch_neural.commands.reading import reading
-    from opensearch_neural.errors import InputError
     from opensearch_neural.idf import DocumentFrequencies, save_idf
     from opensearch_neural.models.corpus_statistics import tokenizer_of, write_with_statistics
     from opensearch_neural.models.directory import minilm_directory
     from opensearch_neural.models.lexical import count_documents, idf_table
     from opensearch_neural.query_encoder import load_tokenizer, vocabulary_of
 
-    if (corpus is None) == (not merge):
-        what = "nothing to count" if corpus is None else "--corpus and --merge exclude each other"
-        raise InputError(what, "give --corpus, or the counts of shards as --merge")
-    if len({path.resolve() for path in merge}) < len(merge):
-        raise InputError("a file of counts is named twice", "each shard counts once")
-    if out is None and counts is None:
-        raise InputError("nothing to write", "give --output for the table, --counts for counts to be merged")
-    if model is not None and (tokenizer is not None or out is None):
-        raise InputError("--model brings its own tokenizer, and is written to --output", "give --model and --output")
-    if out is not None and (out.is_dir() if model is None else out.exists()):
-        raise InputError(f"{out} is there already", "name a file, or with --model a folder, to be written")
+    _check(corpus, merge, tokenizer, model, out, counts)
     source = model or tokenizer or minilm_directory()
     if source is None:
         raise InputError("the tokenizer is missing", "give --tokenizer, the model's own directory")
@@ -95,3 +85,25 @@ def idf(
         print(
             f"{out or counts}: {frequencies.n:,} documents, {result['tokens']:,} of {len(vocabulary):,} tokens occur in them"
         )
+
+
+def _check(
+    corpus: str | None,
+    merge: tuple[Path, ...],
+    tokenizer: str | None,
+    model: str | None,
+    out: Path | None,
+    counts: Path | None,
+) -> None:
+    """Raise InputError for options that do not fit together."""
+    if (corpus is None) == (not merge):
+        what = "nothing to count" if corpus is None else "--corpus and --merge exclude each other"
+        raise InputError(what, "give --corpus, or the counts of shards as --merge")
+    if len({path.resolve() for path in merge}) < len(merge):
+        raise InputError("a file of counts is named twice", "each shard counts once")
+    if out is None and counts is None:
+        raise InputError("nothing to write", "give --output for the table, --counts for counts to be merged")
+    if model is not None and (tokenizer is not None or out is None):
+        raise InputError("--model brings its own tokenizer, and is written to --output", "give --model and --output")
+    if out is not None and (out.is_dir() if model is None else out.exists()):
+        raise InputError(f"{out} is there already", "name a file, or with --model a folder, to be written")
