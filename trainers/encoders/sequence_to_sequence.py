@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -23,10 +23,10 @@ from trainers.encoders import backbones
 EVALUATION_BATCH = 32
 
 
-def pad_rows(rows: Sequence[npt.NDArray[np.integer] | Sequence[int]], value: int) -> Tensor:
-    """Rows of different lengths as one tensor, (rows, the longest one's length rounded up), filled with `value`."""
-    length = max((len(row) for row in rows), default=0)
-    length = max(-(-length // MULTIPLE), 1) * MULTIPLE
+def pad_rows(rows: Sequence[npt.NDArray[np.integer] | Sequence[int]], value: int, length: int | None = None) -> Tensor:
+    """Rows of different lengths as one tensor, (rows, length), filled with `value`. None: the longest's, rounded up."""
+    if length is None:
+        length = max(-(-max((len(row) for row in rows), default=0) // MULTIPLE), 1) * MULTIPLE
     padded = np.full((len(rows), length), value, dtype=np.int64)
     for at, row in enumerate(rows):
         padded[at, : len(row)] = row
@@ -108,13 +108,19 @@ class Some:
         return self.data.collate(items)
 
 
+def _batches(model: TrainingModel, data: Batched) -> Iterator[LabelledBatch]:
+    """All of `data`, drawn alike each time, on the model's device."""
+    device = next(model.parameters()).device
+    for start in range(0, len(data), EVALUATION_BATCH):
+        visits = [Visit(at, 0, 0, 0) for at in range(start, min(start + EVALUATION_BATCH, len(data)))]
+        yield data.collate([data[visit] for visit in visits]).to(device)
+
+
 @torch.inference_mode()
 def share_written(module: SequenceToSequence, data: Batched) -> float:
     """The share of examples whose target the model writes, token by token, greedily."""
-    device, right = next(module.parameters()).device, 0
-    for start in range(0, len(data), EVALUATION_BATCH):
-        visits = [Visit(at, 0, 0, 0) for at in range(start, min(start + EVALUATION_BATCH, len(data)))]
-        batch = data.collate([data[visit] for visit in visits]).to(device)
+    right = 0
+    for batch in _batches(module, data):
         labels, model = batch.labels, cast(Any, module.model)
         ids = model.generate(
             input_ids=batch.input_ids,
@@ -135,11 +141,8 @@ def log_likelihood(model: TrainingModel, data: Batched) -> float:
 
     The model's loss must be a mean over these tokens.
     """
-    device = next(model.parameters()).device
     total, count = 0.0, 0
-    for start in range(0, len(data), EVALUATION_BATCH):
-        visits = [Visit(index, 0, 0, 0) for index in range(start, min(start + EVALUATION_BATCH, len(data)))]
-        batch = data.collate([data[visit] for visit in visits]).to(device)
+    for batch in _batches(model, data):
         tokens = int((batch.labels != IGNORED).sum())
         total -= float(model(batch).total.detach()) * tokens
         count += tokens

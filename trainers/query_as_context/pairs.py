@@ -18,6 +18,7 @@ from trainers.common.sampling import Visit
 from trainers.data.masking import Ids, continuations, mask_tokens, special_ids
 from trainers.data.texts import in_dev
 from trainers.data.tokenized import PART_OVERHEAD, TokenCache, padded_parts, padding_id
+from trainers.encoders.sequence_to_sequence import pad_rows
 from trainers.query_as_context.passages import Passages
 from trainers.query_as_context.settings import QueryAsContextConfig
 
@@ -155,7 +156,7 @@ class ContextPairs:
                 part.input_ids,
                 part.attention_mask,
                 part.position,
-                labels=_filled([texts[at].labels for at in part.position.tolist()], part.input_ids.shape[1]),
+                labels=pad_rows([texts[at].labels for at in part.position.tolist()], IGNORED, part.input_ids.shape[1]),
             )
             for part in parts
         ]
@@ -172,14 +173,7 @@ class ContextPairs:
         order = torch.argsort(together.position)
         part.context_input_ids = together.input_ids[order]
         part.context_attention_mask = together.attention_mask[order]
-        part.context_labels = _filled([context.labels for context in of_part], together.input_ids.shape[1])
-
-
-def _filled(labels: Sequence[Ids], width: int) -> Tensor:
-    filled = np.full((len(labels), width), IGNORED, dtype=np.int64)
-    for at, row in enumerate(labels):
-        filled[at, : len(row)] = row
-    return torch.from_numpy(filled)
+        part.context_labels = pad_rows([context.labels for context in of_part], IGNORED, together.input_ids.shape[1])
 
 
 def usable_rows(passages: Passages, config: QueryAsContextConfig) -> tuple[list[int], list[int]]:
