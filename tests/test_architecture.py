@@ -36,7 +36,8 @@ def imported(source: str, known: Mapping[str, Path]) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module and not node.level, "the arrow of a relative import is not seen here"
             for alias in node.names:
                 # A name is either a module of the package or something that the package's own file defines.
                 whole = f"{node.module}.{alias.name}"
@@ -90,6 +91,16 @@ def test_arrows_between_the_packages_point_one_way() -> None:
         if other.partition(".")[0] not in MAY_IMPORT[name.partition(".")[0]]
     ]
     assert wrong == []
+
+
+def test_what_all_trainings_share_imports_no_other_part_of_the_trainers() -> None:
+    wrong = {
+        name: others
+        for name, imports in arrows(ROOT).items()
+        if name.startswith("trainers.common.")
+        and (others := {each for each in imports if each.startswith("trainers.") and ".common." not in f"{each}."})
+    }
+    assert wrong == {}
 
 
 @pytest.mark.parametrize(
