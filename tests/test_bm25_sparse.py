@@ -74,6 +74,29 @@ tokens = st.dictionaries(st.sampled_from(TOKENS), st.floats(0.5, 8), max_size=5)
 of_a_cluster = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+def bases(text: str) -> dict[str, queries.Clause]:
+    """{what it is: a query of one's own}; half of the documents are even."""
+    match, even = {"match": {"text": text}}, {"term": {"even": True}}
+    constant, feature = {"constant_score": {"filter": match}}, {"rank_feature": {"field": "sparse.t1"}}
+    return {
+        "must as an object, filter": {"bool": {"must": match, "filter": even}},
+        "should, must_not": {"bool": {"should": [match], "must_not": [even], "minimum_should_match": 1}},
+        "filter alone": {"bool": {"filter": even}},
+        "empty must": {"bool": {"must": [], "should": [constant], "filter": [even]}},
+        "must of a filter": {"bool": {"must": [match, {"constant_score": {"filter": even, "boost": 0}}]}},
+        "should as an object": {"bool": {"should": constant}},
+        "should of constants": {"bool": {"should": [constant, match]}},
+        "constant_score": constant,
+        "as held tokens": {"bool": {"should": [match, {"constant_score": {"filter": feature, "boost": 9.0}}]}},
+        "function_score": {
+            "function_score": {"query": {"bool": {"must": match, "filter": even}}, "functions": [{"weight": 2.0}]}
+        },
+        "match": match,
+        "multi_match": {"multi_match": {"query": text, "fields": ["text^3", "title"]}},
+        "dis_max": {"dis_max": {"queries": [match, {"match": {"contents": text}}]}},
+    }
+
+
 @pytest.mark.cluster
 @of_a_cluster
 @given(texts, tokens, st.floats(0.05, 4), st.booleans(), st.booleans())
@@ -150,6 +173,26 @@ def test_a_certified_page_is_that_of_all_documents(written: Written) -> None:
             )
             assert page == pytest.approx({id: everything[id] for id in page}, rel=1e-5)
     assert 0.1 < sum(outcomes) / len(outcomes) < 0.95, "else nothing was tried"
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("kind", bases("x"))
+def test_a_certified_page_of_a_query_of_ones_own_is_that_of_all_it_matches(written: Written, kind: str) -> None:
+    drawn, outcomes = random.Random(kind), []
+    for _ in range(25):
+        how: dict[str, Any] = {"base": bases(" ".join(drawn.sample(WORDS[4:], 2)))[kind], "size": drawn.randint(1, 4)}
+        how["weight"], window = drawn.choice([0.001, 0.3]), drawn.choice([3, 10, 200])
+        asked = {token: drawn.uniform(0.5, 6) for token in drawn.sample(TOKENS[1:], 2)}
+        body = queries.bm25_sparse("", asked, window=window, **how)
+        answer, end = written.search(body), written.search(queries.window_end(body))
+        sure = queries.certified(body, answer, end, written.largest)
+        outcomes.append((window, sure))
+        if sure:
+            exact = written.hits(queries.bm25_sparse("", asked, window=None, **how))
+            page = [hit["_score"] for hit in answer["hits"]["hits"]]
+            assert page == pytest.approx(list(exact.values()), rel=1e-5)
+    # What all score 0 for stays above nothing.
+    assert any(sure for window, sure in outcomes if window == 200) == (kind != "filter alone")
 
 
 @pytest.mark.cluster

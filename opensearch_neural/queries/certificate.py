@@ -45,15 +45,15 @@ def certified(body: Body, answer: Mapping[str, Any], end: Mapping[str, Any], lar
     """
     stage, _, tokens = _second_phase(body)
     hits, last = answer["hits"]["hits"], end["hits"]["hits"]
-    held = held_scores(body["query"])
-    if held and not last:
-        return True  # all that match lie within the windows
+    held = held_scores(body)
     # Of a sum every document is scored, also what its first phase does not match.
-    weight = 1.0 if held else stage["query"].get("rescore_query_weight", 1.0)
+    if held is not None and not last:
+        return True  # all that match lie within the windows
+    weight = stage["query"].get("rescore_query_weight", 1.0)
     most = {token: weight * value * largest.get(token, 0.0) for token, value in tokens.items()}
-    if not held and not any(most.values()):
+    if held is None and not any(most.values()):
         return True  # the sum is BM25's
-    added = sum(max(0.0, most[token] - held.get(token, 0.0)) for token in (held or tokens))
+    added = sum(max(0.0, most[token] - already) for token, already in (held or dict.fromkeys(tokens, 0.0)).items())
     bound = (last[0]["_score"] if last else 0.0) + added
     # A full page, and more than the bound by what adding up in float32 may cost.
     return len(hits) == body["size"] and hits[-1]["_score"] > bound * (1 + 1e-6)

@@ -223,9 +223,16 @@ def searched_first(body: Body) -> tuple[str, dict[str, float]]:
     return sparse_tokens(parts[0] if any("constant_score" in part for part in parts) else query)
 
 
-def held_scores(query: Clause) -> dict[str, float]:
-    """{common token: what phase one of a `high_idf_first` query adds to a document that holds it}; none in any other."""
-    query = query["bool"]["must"][0] if "must" in query.get("bool", {}) else query
-    held = [part["constant_score"] for part in query.get("bool", {}).get("should", []) if "constant_score" in part]
-    features = [(clause["filter"].get("rank_feature", {}), clause["boost"]) for clause in held]
-    return {token_of(feature): boost for feature, boost in features if feature}
+def held_scores(body: Body) -> dict[str, float] | None:
+    """{common token: what phase one adds to a document that holds it} of a `high_idf_first` body with two phases; None of a
+    `bm25_sparse` body, whose query may be any.
+
+    Its second phase tells which of them it is: that of `bm25_sparse` has a weight and takes the first phase's score as it is.
+    """
+    stage = body["rescore"]["query"]
+    if stage.get("query_weight", 1.0) == 1.0 and "rescore_query_weight" in stage:
+        return None
+    query = body["query"]
+    parts = (query["bool"]["must"][0] if "must" in query["bool"] else query)["bool"]["should"]
+    held = [part["constant_score"] for part in parts if "constant_score" in part]
+    return {token_of(clause["filter"]["rank_feature"]): clause["boost"] for clause in held}
