@@ -224,6 +224,20 @@ def test_a_query_of_ones_own_stands_where_bm25_stands(written: Written) -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize("kind", bases("x"))
+def test_only_what_a_query_of_ones_own_matches_is_a_hit_also_without_a_window(written: Written, kind: str) -> None:
+    base, asked = bases("word2 word9")[kind], {"t1": 2.0, "t2": 1.5, "u.s": 1.0}
+    own = written.hits({"query": base, "size": DOCUMENTS})
+    sparse = written.hits(queries.neural_sparse(asked, size=DOCUMENTS))
+    assert own and sparse.keys() - own.keys()
+    for window in (None, DOCUMENTS):
+        body = queries.bm25_sparse("", asked, base=base, weight=0.5, window=window, size=DOCUMENTS)
+        assert written.hits(body) == pytest.approx({id: own[id] + 0.5 * sparse.get(id, 0) for id in own}, rel=1e-5)
+        grouped = written.search(queries.bm25_sparse("", asked, base=base, window=window, size=40, collapse="group"))
+        assert {hit["_id"] for hit in grouped["hits"]["hits"]} <= own.keys()
+
+
+@pytest.mark.cluster
 @pytest.mark.parametrize("plugin", [True, False])
 @pytest.mark.parametrize("window", [30, None])
 def test_the_shares_of_bm25_and_of_each_token_add_up_and_the_oracle_agrees(
@@ -341,6 +355,18 @@ def test_exact_hits_are_those_of_all_documents(client: Any, docs: str, cluster_u
     hits = client.search(index=docs, body=queries.bm25_sparse(text, tokens, weight=weight, window=None, size=2))
     expected = [(hit["_id"], pytest.approx(hit["_score"], rel=1e-5)) for hit in hits["hits"]["hits"]]
     assert [(hit["id"], hit["score"]) for hit in answer["hits"]] == expected
+
+
+@pytest.mark.cluster
+def test_exact_hits_of_a_query_of_ones_own_pass_its_filter(client: Any, docs: str) -> None:
+    engine = open_engines(client, docs, exact=True, window=1).engine("bm25-sparse")
+    text = "light of the sun"
+    match = {"match": {"contents": text}}
+    for wanted in (["moon"], ["moon", "rain"]):
+        page: dict[str, Any] = {"base": {"bool": {"must": match, "filter": {"ids": {"values": wanted}}}}}
+        searched = engine.search(client, engine.body(text, page), text, page)
+        assert {hit["_id"] for hit in searched.answer["hits"]["hits"]} == set(wanted)
+        assert searched.facts == {"window": None}, "beyond the widest window all documents are searched"
 
 
 @pytest.mark.cluster

@@ -86,8 +86,8 @@ def bm25_sparse(
     With `collapse` there is no window either, because OpenSearch collapses nothing that it rescores: with a window, all
     documents that BM25 finds get the whole score.
 
-    base: a query clause that stands where BM25 stands (boosts, phrases, a user's own query); its scores must not be
-    negative, and `text` and `fields` are not used.
+    base: a query clause that stands where BM25 stands (boosts, phrases, a user's own query, with its filters); its scores
+    must not be negative, and `text` and `fields` are not used. Only documents that it matches are hits, with window=None too.
 
     Raises ValueError for a weight that is not above 0, a window below 1, and as `bm25`.
     """
@@ -97,10 +97,13 @@ def bm25_sparse(
         raise ValueError(f"window must be a whole number from 1, or None, not {window}")
     first = dict(base) if base is not None else match_clause(text, fields)
     query = first
-    if tokens and window is None:
-        query = {"bool": {"should": [first, sparse_clause(tokens, field, plugin, boost=weight)]}}
-    elif tokens and collapse:
-        query = {"bool": {"must": [first], "should": [sparse_clause(tokens, field, plugin, boost=weight)]}}
+    if tokens and (window is None or collapse):
+        added = sparse_clause(tokens, field, plugin, boost=weight)
+        if base is None and window is None:
+            query = {"bool": {"should": [first, added]}}
+        else:
+            # Which parts of a query of one's own restrict, and which only score, is not told apart: it has to match as a whole.
+            query = {"bool": {"must": [first], "should": [added]}}
     body = page_body(filtered(query, filter), size, from_, source, track_total_hits, highlight, collapse)
     if tokens and window is not None and not collapse:
         added = rescoring_clause(tokens, field, plugin=plugin, forward=forward)
