@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from opensearch_neural.engines.settings import TUNED_SUM, WeightedSum
 from opensearch_neural.engines.sparse import Bm25Sparse
 from opensearch_neural.explanation import predicted, shares
 from opensearch_neural.index.mapping import index_body, rank_features
-from opensearch_neural.index.record import IndexMeta, PassageMeta, SparseMeta
+from opensearch_neural.index.record import IndexMeta, PassageMeta, QuantizedMeta, SparseMeta
 from opensearch_neural.index.sparse_scale import SCALE, measure_sparse_scale
 from opensearch_neural.models.lexical import LexicalEncoder
 from opensearch_neural.models.registry import link_of
@@ -31,6 +32,7 @@ from opensearch_neural.query_encoder import QueryEncoder
 DOCUMENTS = 150
 WORDS = [f"word{number}" for number in range(24)]
 TOKENS = [f"t{number}" for number in range(20)] + ["u.s", "##ing"]
+TABLE = [[float(7 * number % 31) for number in range(256)]]
 
 
 class Written(NamedTuple):
@@ -53,7 +55,7 @@ def written(client: Any, request: pytest.FixtureRequest) -> Iterator[Written]:
     """Words and tokens are drawn apart, so that many documents hold one of a query's and not the other."""
     name = f"osn-test-sum-{request.param}"
     drawn = random.Random(request.param)
-    meta = IndexMeta(sparse=SparseMeta("m", "h", "q"), analyzer="standard")
+    meta = IndexMeta(sparse=SparseMeta("m", "h", "q"), quantized=QuantizedMeta("m", "h", 1), analyzer="standard")
     client.indices.create(index=name, body=index_body(meta, shards=request.param, replicas=0))
     largest: dict[str, float] = {}
     lines: list[dict[str, Any]] = []
@@ -63,7 +65,8 @@ def written(client: Any, request: pytest.FixtureRequest) -> Iterator[Written]:
         for token, weight in row.items():
             largest[token] = max(weight, largest.get(token, 0.0))
         record = {"text": " ".join(words), "group": f"g{number % 40}", "even": number % 2 == 0}
-        lines += [{"index": {"_id": f"d{number}"}}, {**record, "sparse": rank_features(row)}]
+        record |= {"sparse": rank_features(row), "pq": b64encode(bytes([drawn.randrange(256)])).decode()}
+        lines += [{"index": {"_id": f"d{number}"}}, record]
     assert not client.bulk(index=name, body=lines, refresh=True)["errors"]
     yield Written(client, name, request.param, largest)
     client.indices.delete(index=name)
@@ -131,17 +134,34 @@ def test_the_windows_hits_have_the_sum_and_the_others_follow_with_bm25(
 
 
 @pytest.mark.cluster
-@of_a_cluster
+@pytest.mark.parametrize("codes", [False, True])
+@settings(of_a_cluster, max_examples=25)
 @given(texts, tokens, st.integers(1, 40), st.integers(1, 23))
 def test_pages_put_together_are_one_ranking_without_repeats(
-    written: Written, text: str, tokens: dict[str, float], window: int, size: int
+    written: Written, codes: bool, text: str, tokens: dict[str, float], window: int, size: int
 ) -> None:
     def page(from_: int, size: int) -> list[str]:
-        return list(written.hits(queries.bm25_sparse(text, tokens, weight=0.7, window=window, size=size, from_=from_)))
+        body = queries.bm25_sparse(text, tokens, weight=0.7, window=window, size=size, from_=from_)
+        if codes:
+            body = queries.quantized_rescore(body, TABLE, weight=0.02, first_weight=1.0)
+        return list(written.hits(body))
 
     pages = [id for from_ in range(0, 69, size) for id in page(from_, size)]
     assert len(set(pages)) == len(pages)
     assert not pages or pages == page(0, len(pages))
+
+
+@pytest.mark.cluster
+def test_no_hit_outranks_others_by_its_codes_alone(written: Written) -> None:
+    text, asked = "word1 word5", {"t1": 2.0, "t2": 1.5, "u.s": 1.0}
+    first = queries.bm25_sparse(text, asked, weight=0.7, window=20, size=DOCUMENTS)
+    body = queries.quantized_rescore(first, TABLE, weight=0.02, first_weight=1.0)
+    whole = written.hits(queries.bm25_sparse(text, asked, weight=0.7, window=DOCUMENTS, size=DOCUMENTS))
+    before, found = written.hits(first), written.hits(body)
+    assert len(found) > 20 * written.shards + 20, "else every hit lies within the window"
+    for id, score in found.items():
+        if score > before[id] * (1 + 1e-5):  # it has got what its code adds
+            assert before[id] == pytest.approx(whole[id], rel=1e-5)
 
 
 @pytest.mark.cluster
@@ -271,14 +291,24 @@ def test_a_query_without_tokens_is_bm25s() -> None:
     assert queries.bm25_sparse("x y", {}, size=3) == queries.bm25("x y", size=3)
 
 
-def test_a_stage_of_codes_may_follow() -> None:
-    table = [[float(number) for number in range(256)]]
-    body = queries.quantized_rescore(
-        queries.bm25_sparse("x", {"x": 1.0}, window=50), table, window=20, first_weight=1.0
-    )
-    assert [stage["window_size"] for stage in body["rescore"]] == [50, 20]
+def test_a_stage_of_codes_ranks_no_more_hits_than_the_stage_before() -> None:
+    first = queries.bm25_sparse("x", {"x": 1.0}, window=50)
+
+    def windows(body: queries.Body, **how: Any) -> list[int]:
+        return [stage["window_size"] for stage in queries.quantized_rescore(body, TABLE, **how)["rescore"]]
+
+    assert windows(first) == [50, 50] and windows(first, window=20) == [50, 20]
+    assert windows(queries.bm25("x")) == [100]
+    assert windows(queries.bm25_sparse("x", {"x": 1.0}, window=500)) == [500, 100]
+    assert windows(queries.high_idf_first({"x": 9.0, "y": 1.0}, window=7)) == [7, 7]
+    assert windows(queries.quantized_rescore(first, TABLE, window=20)) == [50, 20, 20]
+    with pytest.raises(ValueError, match="no wider than the 50 hits of the stage before, not 51: hits beyond those lack"):
+        queries.quantized_rescore(first, TABLE, window=51)
+    for window in (0, -1):
+        with pytest.raises(ValueError, match=f"a whole number from 1, not {window}"):
+            queries.quantized_rescore(first, TABLE, window=window)
     with pytest.raises(ValueError, match="no stage after it"):
-        queries.window_end(body)
+        queries.window_end(queries.quantized_rescore(first, TABLE))
 
 
 TEXTS = {

@@ -30,6 +30,11 @@ COLLAPSED_PASSAGES = 5
 
 MOST_HITS = 10_000
 
+CODES_WINDOW = 100
+
+# Hits that OpenSearch rescores where a stage names no window.
+RESCORED = 10
+
 
 def knn(
     vector: Sequence[float] | NDArray[Any],
@@ -82,7 +87,7 @@ def quantized_rescore(
     body: Body,
     table: ArrayLike,
     *,
-    window: int = 100,
+    window: int | None = None,
     weight: float = 1.0,
     first_weight: float = 0.0,
     field: str = "pq",
@@ -99,15 +104,31 @@ def quantized_rescore(
     subtract. Hits without a code are ranked as by the least inner product there can be. The window is the same for every
     page, and hits beyond it come behind, in the order that they had: pages put together are one ranking without repeats.
 
+    window: 100 unless told otherwise, and no more than that of a stage before (`bm25_sparse`, `high_idf_first`), beyond
+    which hits lack that stage's part of the score.
+
     A body with `collapse` gets no stage, because OpenSearch collapses nothing that it rescores: everything that its query
     matches is scored so, window or not.
 
-    Raises ValueError for a hybrid body, weights that put the best last, and as `PackedTable.of` does.
+    Raises ValueError for a hybrid body, weights that put the best last, a window below 1 or wider than that of the stage
+    before, and as `PackedTable.of` does.
     """
     if "search_pipeline" in body:
         raise ValueError("a hybrid query is rescored before its parts are fused: rescore a body without one")
     if not weight > 0 or not first_weight >= 0:
         raise ValueError(f"weight must be above 0 and first_weight not below, not {weight} and {first_weight}")
+    before = body.get("rescore", [])
+    stages = before if isinstance(before, list) else [before]
+    widest = stages[-1].get("window_size", RESCORED) if stages else None
+    if window is None:
+        window = min(CODES_WINDOW, widest or CODES_WINDOW)
+    if window < 1:
+        raise ValueError(f"window must be a whole number from 1, not {window}")
+    if widest is not None and window > widest:
+        raise ValueError(
+            f"window must be no wider than the {widest} hits of the stage before, not {window}: hits beyond those lack that"
+            " stage's part of the score"
+        )
     if "collapse" in body:
         script = _quantized(table, field, body["query"])
         script["script_score"]["script"] = {
@@ -127,8 +148,7 @@ def quantized_rescore(
             "rescore_query_weight": float(weight),
         },
     }
-    before = body.get("rescore", [])
-    return {**body, "rescore": [*(before if isinstance(before, list) else [before]), stage]}
+    return {**body, "rescore": [*stages, stage]}
 
 
 def quantized_offset(body: Body) -> float:
