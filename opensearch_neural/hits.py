@@ -15,7 +15,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.explanation import Share, doubts, shares, told_apart
 from opensearch_neural.lint import lint
 from opensearch_neural.lint.findings import Finding
-from opensearch_neural.queries import Body, Clause, best_passages, explained
+from opensearch_neural.queries import Body, Clause, best_passages, explained, partial_answer
 from opensearch_neural.queries.clauses import HIGHLIGHTED_CHARACTERS
 from opensearch_neural.sentences import Span, around, heaviest_sentence, marked_words, with_marks
 
@@ -162,21 +162,6 @@ def read_explanations(
     ]
     told = doubts(body, [(each, score) for _, each, score in scored])
     return adding, [f"{name}: {doubt}" for (name, *_), doubt in zip(scored, told, strict=True) if doubt]
-
-
-def partial_answer(answer: Mapping[str, Any]) -> dict[str, str]:
-    """What an answer lacks because a shard failed or time was up: {"shards_failed", "timed_out": in words}."""
-    lacking = {}
-    shards = answer.get("_shards", {})
-    if shards.get("failed"):
-        reasons = [str(failure.get("reason", {}).get("reason")) for failure in shards.get("failures", [])]
-        lacking["shards_failed"] = (
-            f"{shards['failed']} of {shards['total']} shards failed, and their hits are missing"
-            + (f": {reasons[0]}" if reasons else "")
-        )
-    if answer.get("timed_out"):
-        lacking["timed_out"] = "the search timed out, and hits are missing"
-    return lacking
 
 
 def parse_filter(text: str) -> dict[str, Any]:

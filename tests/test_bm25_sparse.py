@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -302,7 +304,9 @@ def test_a_stage_of_codes_ranks_no_more_hits_than_the_stage_before() -> None:
     assert windows(queries.bm25_sparse("x", {"x": 1.0}, window=500)) == [500, 100]
     assert windows(queries.high_idf_first({"x": 9.0, "y": 1.0}, window=7)) == [7, 7]
     assert windows(queries.quantized_rescore(first, TABLE, window=20)) == [50, 20, 20]
-    with pytest.raises(ValueError, match="no wider than the 50 hits of the stage before, not 51: hits beyond those lack"):
+    with pytest.raises(
+        ValueError, match="no wider than the 50 hits of the stage before, not 51: hits beyond those lack"
+    ):
         queries.quantized_rescore(first, TABLE, window=51)
     for window in (0, -1):
         with pytest.raises(ValueError, match=f"a whole number from 1, not {window}"):
@@ -397,6 +401,74 @@ def test_exact_hits_of_a_query_of_ones_own_pass_its_filter(client: Any, docs: st
         searched = engine.search(client, engine.body(text, page), text, page)
         assert {hit["_id"] for hit in searched.answer["hits"]["hits"]} == set(wanted)
         assert searched.facts == {"window": None}, "beyond the widest window all documents are searched"
+
+
+@pytest.fixture
+def lacking(client: Any, docs: str, index_name: str) -> str:
+    """An index of which no node holds one shard. No document is in that."""
+    nodes = int(client.cluster.health()["number_of_data_nodes"])
+    opened = open_engines(client, docs)
+    body = index_body(replace(opened.meta, forward_index=False), shards=nodes + 1, replicas=0)
+    body["settings"]["index"]["routing.allocation.total_shards_per_node"] = 1
+    client.indices.create(index=index_name, body=body, params={"wait_for_active_shards": 0})
+    client.cluster.health(index=index_name, params={"wait_for_no_initializing_shards": "true"})
+    places = {
+        place: client.search_shards(index=index_name, params={"routing": place})["shards"][0] for place in "abcdefghij"
+    }
+    place = next(place for place, copies in places.items() if copies)
+    lines: list[dict[str, Any]] = []
+    for id, row in zip(TEXTS, opened.models.sparse.encode_documents(list(TEXTS.values())).rows(), strict=True):
+        for number in range(3):
+            lines += [{"index": {"_id": f"{id}{number}"}}, {"text": TEXTS[id], "sparse": rank_features(row)}]
+    # A request to refresh the index would wait for the shard.
+    assert not client.bulk(index=index_name, body=lines, routing=place, refresh=True)["errors"]
+    return index_name
+
+
+def find_all_shards(client: Any, index: str) -> None:
+    client.indices.put_settings(index=index, body={"index.routing.allocation.total_shards_per_node": -1})
+    client.cluster.health(index=index, params={"wait_for_status": "green"})
+
+
+@pytest.mark.cluster
+def test_nothing_is_certain_of_an_answer_that_lacks_a_shard(client: Any, lacking: str) -> None:
+    text = "light of the sun"
+    tokens = open_engines(client, lacking).models.query_encoder.encode(text)
+    body = queries.bm25_sparse(text, tokens, weight=0.001, window=10, size=2)
+
+    def asked() -> tuple[Any, Any, dict[str, float]]:
+        tops = {token: client.search(index=lacking, body=top) for token, top in queries.heaviest(body).items()}
+        answer, end = (client.search(index=lacking, body=each) for each in (body, queries.window_end(body)))
+        return answer, end, queries.largest_weights(tops)
+
+    partial = asked()
+    find_all_shards(client, lacking)
+    whole = asked()
+    assert partial[0]["hits"] == whole[0]["hits"] and partial[0]["_shards"]["failed"] == 0
+    assert queries.certified(body, *whole)
+    for parts in product((False, True), repeat=3):
+        chosen = [one if late else other for late, one, other in zip(parts, partial, whole, strict=True)]
+        assert queries.certified(body, *chosen) == (not any(parts))
+    for late in ({**whole[0], "timed_out": True}, {**whole[0], "_shards": {"total": 3, "successful": 2, "failed": 1}}):
+        assert not queries.certified(body, late, *whole[1:]) and not queries.certified(body, whole[0], late, whole[2])
+
+
+@pytest.mark.cluster
+def test_exact_hits_without_a_shard_are_told_of(client: Any, lacking: str, cluster_url: str) -> None:
+    said = "warning: the hits are not certainly those of all documents"
+    text = "light of the sun"
+    how = ["search", "--url", cluster_url, "--index", lacking, "--json", "--exact", "--size", "2", text, "--engine"]
+    for engine in ("bm25-sparse", "high-idf-first"):
+        done = CliRunner().invoke(osn, [*how, engine], catch_exceptions=False)
+        assert said in done.stderr and re.search("no node answers for 1 of . shards, and their hits are", done.stderr)
+        answer = json.loads(done.stdout)
+        assert answer["exact"] is False and len(answer["hits"]) == 2
+        page = {"size": 2}
+        assert not open_engines(client, lacking, window=100).engine(engine).certified(client, text, page, {})
+    find_all_shards(client, lacking)
+    for engine in ("bm25-sparse", "high-idf-first"):
+        done = CliRunner().invoke(osn, [*how, engine], catch_exceptions=False)
+        assert said not in done.stderr and "exact" not in json.loads(done.stdout)
 
 
 @pytest.mark.cluster

@@ -39,6 +39,7 @@ import orjson
 from benchmarks.load.connection import Broken, Connection, Pool
 from benchmarks.load.workload import FollowUp, Workload, encoders, follow_ups, poisson, request_heads
 from opensearch_neural.errors import OsnError
+from opensearch_neural.queries import partial_answer
 
 Mode = Literal["closed", "open"]
 
@@ -105,7 +106,7 @@ def checked(status: int, body: bytes) -> tuple[str | None, int, str]:
         return ("rejected (429)" if status == 429 else f"HTTP {status}"), 0, body[:500].decode("utf-8", "replace")
     try:
         answer = orjson.loads(body)
-        if answer.get("timed_out") or answer.get("_shards", {}).get("failed"):
+        if partial_answer(answer):
             return "incomplete answer", 0, body[:500].decode("utf-8", "replace")
         return None, answer["took"] * 1000, ""
     except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):

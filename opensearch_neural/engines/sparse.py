@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -85,10 +86,17 @@ class Windowed(Sparse):
             if body.get("explain"):
                 windowed = queries.explained(windowed)
             answer, end = answers(client, self.opened.index, (windowed, queries.window_end(windowed)))
+            if queries.partial_answer(answer) or queries.partial_answer(end):
+                break
             if queries.certified(windowed, answer, end, self._largest(client, windowed, answer, asked)):
                 return Searched(windowed, answer, {"window": window})
             window *= WIDENED_BY
         return replace(super().search(client, body, text, page), facts={"window": None})
+
+    def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
+        if not self.opened.settings.get("exact") or not queries.partial_answer(answer):
+            return Missing()
+        return Missing(("the hits are not certainly those of all documents",), {"exact": False})
 
     def certified(self, client: OpenSearch, text: str, page: Page, largest: dict[str, float]) -> bool:
         """Whether the page of the window is certainly that of all documents. Raises ClusterError.
@@ -111,10 +119,14 @@ class Windowed(Sparse):
         id, loaded = self.opened.meta.extra.get(LARGEST), self.opened.loaded
         kept = loaded[LARGEST] = read_largest(client, id, loaded.get(LARGEST))
         # An alias may name another index by now.
-        if kept is not None and all(hit["_index"] == kept.index for hit in answer["hits"]["hits"]):
+        if kept is not None and (hits := answer["hits"]["hits"]) and all(hit["_index"] == kept.index for hit in hits):
             return kept.weights
-        asked |= largest_weights(client, self.opened.index, body, known=asked)
-        return asked
+        tops = {token: top for token, top in queries.heaviest(body).items() if token not in asked}
+        largest = queries.largest_weights(
+            dict(zip(tops, answers(client, self.opened.index, tops.values()), strict=True))
+        )
+        asked |= {token: weight for token, weight in largest.items() if math.isfinite(weight)}
+        return {**largest, **asked}
 
 
 class Bm25Sparse(Windowed):
@@ -192,22 +204,16 @@ class HighIdfFirst(Windowed):
         )
 
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
+        told = super().missing(body, answer, filtered=filtered)
         if self.opened.once("spread", self._spread):
-            return Missing()
+            return told
         alike = "all tokens of the sparse model weigh the same in a query: high-idf-first searches them in one phase"
-        return Missing((f"{alike} (`osn model idf` makes a model with the table of a corpus)",))
+        warning = f"{alike} (`osn model idf` makes a model with the table of a corpus)"
+        return replace(told, warnings=(*told.warnings, warning))
 
     def _spread(self) -> bool:
         """Whether the tokens of queries differ in weight."""
         return len(set(self.opened.models.query_encoder.weights.values()) - {0.0}) > 1
-
-
-def largest_weights(client: OpenSearch, index: str, body: Body, *, known: Collection[str] = ()) -> dict[str, float]:
-    """{token: its largest weight in the index, as that stores it} of the tokens that `queries.certified` asks of; 0 where no
-    document holds it. They hold until documents are added. Those that are known are left out. Raises ClusterError."""
-    tops = {token: top for token, top in queries.heaviest(body).items() if token not in known}
-    best = [answer["hits"]["hits"] for answer in answers(client, index, tops.values())]
-    return {token: hits[0]["_score"] if hits else 0.0 for token, hits in zip(tops, best, strict=True)}
 
 
 def answers(client: OpenSearch, index: str, bodies: Iterable[Body]) -> list[Any]:

@@ -208,7 +208,7 @@ def ask_largest(client: OpenSearch, index: str, tokens: Iterable[str]) -> dict[s
         for token in part:
             lines += [{}, queries.neural_sparse({token: 1.0}, plugin=False, size=1, source=False)]
         for token, answer in zip(part, client.msearch(index=index, body=lines)["responses"], strict=True):
-            if "error" in answer or answer["_shards"]["failed"]:
+            if "error" in answer or queries.partial_answer(answer):
                 raise ClusterError(f"the search for the largest weight of {token!r} in {index!r} failed")
             if hits := answer["hits"]["hits"]:
                 # JSON has as many digits as tell a float32 from its neighbours.

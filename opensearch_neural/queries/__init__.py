@@ -13,7 +13,8 @@ hits must match and that adds nothing to their score. `highlight` is the text wh
 index of passages it is "parent"; `best_passages` reads the answer.
 """
 
-from opensearch_neural.queries.certificate import certified, heaviest, window_end
+from opensearch_neural.queries.answers import partial_answer
+from opensearch_neural.queries.certificate import certified, heaviest, largest_weights, window_end
 from opensearch_neural.queries.clauses import (
     DEFAULT_SOURCE,
     DOT_ALIAS,
@@ -69,11 +70,13 @@ __all__ = [
     "high_idf_first",
     "hybrid",
     "knn",
+    "largest_weights",
     "listed",
     "listed_count",
     "listed_urls",
     "nearest_clauses",
     "neural_sparse",
+    "partial_answer",
     "quantized",
     "quantized_offset",
     "quantized_rescore",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+from opensearch_neural.queries.answers import partial_answer
 from opensearch_neural.queries.clauses import Body, sparse_clause, sparse_tokens
 from opensearch_neural.queries.sparse import REPLACED, held_scores
 
@@ -30,6 +32,16 @@ def heaviest(body: Body) -> dict[str, Body]:
     return {token: {"query": sparse_clause({token: 1.0}, field, plugin=False), **best} for token in tokens}
 
 
+def largest_weights(tops: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """{token: its largest weight in the index} from {token: answer to its request of `heaviest`}: 0 where no document holds
+    the token, infinite where not all of the index has answered. They hold until documents are added."""
+    largest = {}
+    for token, top in tops.items():
+        hits = top["hits"]["hits"]
+        largest[token] = math.inf if partial_answer(top) else hits[0]["_score"] if hits else 0.0
+    return largest
+
+
 def certified(body: Body, answer: Mapping[str, Any], end: Mapping[str, Any], largest: Mapping[str, float]) -> bool:
     """Whether the page that a body got is exactly that of all documents, without searching so: for `bm25_sparse` that of
     `window=None`, for `high_idf_first` that of `neural_sparse`.
@@ -41,9 +53,12 @@ def certified(body: Body, answer: Mapping[str, Any], end: Mapping[str, Any], lar
     hit's score is that of the whole index, which is no less than any shard's.
 
     answer: to the body. end: the answer to `window_end(body)`. largest: {token: its largest weight in the index}, or more;
-    a token that is not in it is in no document. Raises ValueError for a body without a window.
+    a token that is not in it is in no document. Where a shard is missing from an answer, or the time was over, nothing is
+    certain. Raises ValueError for a body without a window.
     """
     stage, _, tokens = _second_phase(body)
+    if partial_answer(answer) or partial_answer(end):
+        return False
     hits, last = answer["hits"]["hits"], end["hits"]["hits"]
     held = held_scores(body)
     # Of a sum every document is scored, also what its first phase does not match.

@@ -87,7 +87,7 @@ def bm25_sparse(
     documents that BM25 finds get the whole score.
 
     base: a query clause that stands where BM25 stands (boosts, phrases, a user's own query, with its filters); its scores
-    must not be negative, and `text` and `fields` are not used. Only documents that it matches are hits, with window=None too.
+    must not be negative, and `text` and `fields` are not used. Only documents that it matches are hits, with any window.
 
     Raises ValueError for a weight that is not above 0, a window below 1, and as `bm25`.
     """
@@ -102,7 +102,7 @@ def bm25_sparse(
         if base is None and window is None:
             query = {"bool": {"should": [first, added]}}
         else:
-            # Which parts of a query of one's own restrict, and which only score, is not told apart: it has to match as a whole.
+            # Which parts of a query of one's own restrict, and which only score, is not told apart: all of it has to match.
             query = {"bool": {"must": [first], "should": [added]}}
     body = page_body(filtered(query, filter), size, from_, source, track_total_hits, highlight, collapse)
     if tokens and window is not None and not collapse:
@@ -230,7 +230,7 @@ def held_scores(body: Body) -> dict[str, float] | None:
     """{common token: what phase one adds to a document that holds it} of a `high_idf_first` body with two phases; None of a
     `bm25_sparse` body, whose query may be any.
 
-    Its second phase tells which of them it is: that of `bm25_sparse` has a weight and takes the first phase's score as it is.
+    The second phase tells which it is: that of `bm25_sparse` has a weight, and takes the first phase's score as it is.
     """
     stage = body["rescore"]["query"]
     if stage.get("query_weight", 1.0) == 1.0 and "rescore_query_weight" in stage:

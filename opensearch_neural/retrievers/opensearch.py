@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.errors import ClusterError, InputError
-from opensearch_neural.queries import Body, best_passages
+from opensearch_neural.queries import Body, best_passages, partial_answer
 from opensearch_neural.retrievers import Run
 from opensearch_neural.retrievers.ranking import require_positive
 
@@ -112,14 +112,9 @@ def search(client: OpenSearch, index: str, body: Body, **params: str) -> Any:
     """
     with translate_errors():
         answer = client.search(index=index, body=body, params=params)
-    failed = answer.get("_shards", {}).get("failed", 0)
-    if answer.get("timed_out") or failed:
-        reasons = [
-            str(failure.get("reason", {}).get("reason")) for failure in answer.get("_shards", {}).get("failures", [])
-        ]
-        what = f"{failed} shards failed" if failed else "the search timed out"
+    if lacking := partial_answer(answer):
         raise ClusterError(
-            f"only a part of the index {index!r} answered: {what}{': ' + reasons[0] if reasons else ''}",
+            f"only a part of the index {index!r} answered: {'; '.join(lacking.values())}",
             "see the node's log and `osn doctor`",
         )
     return answer

@@ -65,6 +65,8 @@ def compared(searcher: Searcher, state: State, *, explain: bool = True) -> list[
     for each, finding, proof, why in zip_longest(shown, found, certain, absent):
         try:
             each.found, each.certain = finding.result(), proof.result()
+            if not each.found.facts.get("exact", True):
+                each.certain = False
             each.absence = why.result() if why else ""
         except OsnError as error:
             each.error = str(error)
