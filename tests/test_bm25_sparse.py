@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
+from forward_rows import row_field
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -57,7 +58,9 @@ def written(client: Any, request: pytest.FixtureRequest) -> Iterator[Written]:
     """Words and tokens are drawn apart, so that many documents hold one of a query's and not the other."""
     name = f"osn-test-sum-{request.param}"
     drawn = random.Random(request.param)
-    meta = IndexMeta(sparse=SparseMeta("m", "h", "q"), quantized=QuantizedMeta("m", "h", 1), analyzer="standard")
+    meta = IndexMeta(
+        sparse=SparseMeta("m", "h", "q"), quantized=QuantizedMeta("m", "h", 1), analyzer="standard", forward_index=True
+    )
     client.indices.create(index=name, body=index_body(meta, shards=request.param, replicas=0))
     largest: dict[str, float] = {}
     lines: list[dict[str, Any]] = []
@@ -68,6 +71,7 @@ def written(client: Any, request: pytest.FixtureRequest) -> Iterator[Written]:
             largest[token] = max(weight, largest.get(token, 0.0))
         record = {"text": " ".join(words), "group": f"g{number % 40}", "even": number % 2 == 0}
         record |= {"sparse": rank_features(row), "pq": b64encode(bytes([drawn.randrange(256)])).decode()}
+        record |= row_field(row)
         lines += [{"index": {"_id": f"d{number}"}}, record]
     assert not client.bulk(index=name, body=lines, refresh=True)["errors"]
     yield Written(client, name, request.param, largest)
@@ -118,13 +122,14 @@ def test_without_a_window_every_document_has_the_sum(
 
 @pytest.mark.cluster
 @of_a_cluster
-@given(texts, tokens, st.floats(0.05, 4), st.integers(1, 60), st.booleans())
+@given(texts, tokens, st.floats(0.05, 4), st.integers(1, 60), st.booleans(), st.booleans())
 def test_the_windows_hits_have_the_sum_and_the_others_follow_with_bm25(
-    written: Written, text: str, tokens: dict[str, float], weight: float, window: int, plugin: bool
+    written: Written, text: str, tokens: dict[str, float], weight: float, window: int, plugin: bool, forward: bool
 ) -> None:
     lexical = written.hits(queries.bm25(text, size=DOCUMENTS))
     sparse = written.hits(queries.neural_sparse(tokens, size=DOCUMENTS)) if tokens else {}
-    body = queries.bm25_sparse(text, tokens, weight=weight, window=window, plugin=plugin, size=DOCUMENTS)
+    how: dict[str, Any] = {"weight": weight, "window": window, "plugin": plugin, "forward": forward}
+    body = queries.bm25_sparse(text, tokens, **how, size=DOCUMENTS)
     found = written.hits(body)
     assert found.keys() == lexical.keys()
     assert list(found.values()) == sorted(found.values(), reverse=True)
@@ -138,12 +143,13 @@ def test_the_windows_hits_have_the_sum_and_the_others_follow_with_bm25(
 @pytest.mark.cluster
 @pytest.mark.parametrize("codes", [False, True])
 @settings(of_a_cluster, max_examples=25)
-@given(texts, tokens, st.integers(1, 40), st.integers(1, 23))
+@given(texts, tokens, st.integers(1, 40), st.integers(1, 23), st.booleans())
 def test_pages_put_together_are_one_ranking_without_repeats(
-    written: Written, codes: bool, text: str, tokens: dict[str, float], window: int, size: int
+    written: Written, codes: bool, text: str, tokens: dict[str, float], window: int, size: int, forward: bool
 ) -> None:
     def page(from_: int, size: int) -> list[str]:
-        body = queries.bm25_sparse(text, tokens, weight=0.7, window=window, size=size, from_=from_)
+        how: dict[str, Any] = {"weight": 0.7, "window": window, "forward": forward}
+        body = queries.bm25_sparse(text, tokens, **how, size=size, from_=from_)
         if codes:
             body = queries.quantized_rescore(body, TABLE, weight=0.02, first_weight=1.0)
         return list(written.hits(body))
@@ -175,7 +181,8 @@ def test_a_certified_page_is_that_of_all_documents(written: Written) -> None:
         asked = {token: drawn.uniform(0.5, 6) for token in drawn.sample(TOKENS, drawn.randint(0, 4))}
         how: dict[str, Any] = {"weight": drawn.choice([0.01, 0.05, 0.3]), "size": drawn.randint(1, 5)}
         how["from_"] = drawn.choice([0, 0, 2])
-        body = queries.bm25_sparse(text, asked, window=drawn.choice([3, 10, 40]), **how)
+        rows = drawn.random() < 0.5
+        body = queries.bm25_sparse(text, asked, window=drawn.choice([3, 10, 40]), forward=rows, **how)
         if "rescore" not in body:
             continue
         answer = written.search(body)
@@ -201,11 +208,13 @@ def test_a_certified_page_is_that_of_all_documents(written: Written) -> None:
 @pytest.mark.parametrize("kind", bases("x"))
 def test_a_certified_page_of_a_query_of_ones_own_is_that_of_all_it_matches(written: Written, kind: str) -> None:
     drawn, outcomes = random.Random(kind), []
-    for _ in range(25):
+    for turn in range(25):
         how: dict[str, Any] = {"base": bases(" ".join(drawn.sample(WORDS[4:], 2)))[kind], "size": drawn.randint(1, 4)}
         how["weight"], window = drawn.choice([0.001, 0.3]), drawn.choice([3, 10, 200])
+        if turn < 3:  # nothing lies beyond
+            how["weight"], window = 0.001, 200
         asked = {token: drawn.uniform(0.5, 6) for token in drawn.sample(TOKENS[1:], 2)}
-        body = queries.bm25_sparse("", asked, window=window, **how)
+        body = queries.bm25_sparse("", asked, window=window, forward=drawn.random() < 0.5, **how)
         answer, end = written.search(body), written.search(queries.window_end(body))
         sure = queries.certified(body, answer, end, written.largest)
         outcomes.append((window, sure))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from forward_rows import BYTES, unpacked
+from forward_rows import BYTES, packed, row_field, unpacked
 
 from opensearch_neural import forward_index, queries
 from opensearch_neural.errors import InputError
@@ -22,10 +21,6 @@ from opensearch_neural.oracle import StoredWeights, predict, stored
 META = IndexMeta(sparse=SparseMeta("m", "h", "q"), forward_index=True)
 VOCABULARY = [*(f"t{number}" for number in range(60)), "u.s", ".", "é", "日本", "𝔘", "##ing", "a\u2024b", "\ud800"]
 DOCUMENTS = 80
-
-
-def packed(row: dict[str, float]) -> bytes:
-    return forward_index.packed(forward_index.hashes_of(row), np.array(list(row.values()), np.float32))
 
 
 def drawn(seed: int) -> list[dict[str, float]]:
@@ -51,8 +46,7 @@ def index(client: Any, rows: list[dict[str, float]]) -> Iterator[str]:
     lines: list[dict[str, Any]] = []
     for number, row in enumerate(rows):
         source: dict[str, Any] = {"text": "rain " + "bow " * (number % 7), "sparse": rank_features(row) or {"-": 1.0}}
-        if row:
-            source[forward_index.FIELD] = b64encode(packed(row)).decode()
+        source |= row_field(row)
         lines += [{"index": {"_id": str(number)}}, source]
     assert not client.bulk(index=name, body=lines, refresh=True)["errors"]
     yield name

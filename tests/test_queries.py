@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
+from forward_rows import row_field
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -185,6 +186,7 @@ def sparse_index(client) -> Iterator[dict[int, str]]:
         sparse=SparseMeta("m", "h", "q"),
         dense=DenseMeta("m", "h", 3, "float", True),
         quantized=QuantizedMeta("m", "h", 2),
+        forward_index=True,
     )
     for shards, name in names.items():
         client.indices.create(index=name, body=index_body(meta, shards=shards, replicas=0))
@@ -192,6 +194,7 @@ def sparse_index(client) -> Iterator[dict[int, str]]:
         for number, row in enumerate(documents()):
             source = {"text": f"rainbow {number} {' '.join(row)}", "n": number, "sparse": rank_features(row)}
             source |= {"dense": [1, number, 1], "pq": b64encode(bytes([number, 3 * number % 256])).decode()}
+            source |= row_field(row)
             lines += [{"index": {"_id": f"d{number:03}"}}, source]
         answer = client.bulk(index=name, body=lines, refresh=True)
         assert not answer["errors"]
@@ -222,7 +225,7 @@ against_the_cluster = settings(
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("shards", [1, 3])
-@given(tokens=query_tokens, rare=rares, filter=filters, plugin=st.booleans())
+@given(tokens=query_tokens, rare=rares, filter=filters, plugin=st.booleans(), forward=st.booleans())
 @against_the_cluster
 def test_high_idf_first_with_a_window_of_all_documents_is_the_full_query(
     client,
@@ -232,11 +235,13 @@ def test_high_idf_first_with_a_window_of_all_documents_is_the_full_query(
     rare: Rare,
     filter,
     plugin: bool,
+    forward: bool,
 ) -> None:
     """The same scores, the same order, nothing else."""
     index = sparse_index[shards]
-    expected = run(client, index, queries.neural_sparse(tokens, size=DOCUMENTS, filter=filter, plugin=plugin))
-    every = {"rare": rare, "window": DOCUMENTS, "size": DOCUMENTS, "filter": filter, "plugin": plugin}
+    page = {"size": DOCUMENTS, "filter": filter, "plugin": plugin}
+    expected = run(client, index, queries.neural_sparse(tokens, **page))
+    every = {"rare": rare, "window": DOCUMENTS, "forward": forward, **page}
     assert run(client, index, queries.high_idf_first(tokens, **every)) == expected
     found = run(client, index, queries.high_idf_first(tokens, exact=False, **every))
     assert dict(found) == pytest.approx(dict(expected), rel=1e-6)  # the sum of two phases, each a float32
@@ -252,6 +257,7 @@ def test_high_idf_first_with_a_window_of_all_documents_is_the_full_query(
     filter=filters,
     plugin=st.booleans(),
     exact=st.booleans(),
+    forward=st.booleans(),
     size=st.integers(1, 40),
     window=st.integers(1, 40),
 )
@@ -265,14 +271,14 @@ def test_a_page_of_high_idf_first_is_full_whenever_that_of_all_tokens_is(
     filter,
     plugin: bool,
     exact: bool,
+    forward: bool,
     size,
     window,
 ) -> None:
     page = {"size": size, "filter": filter, "plugin": plugin, "source": False}
     full = run(client, sparse_index[shards], queries.neural_sparse(tokens, **page))
-    found = run(
-        client, sparse_index[shards], queries.high_idf_first(tokens, rare=rare, window=window, exact=exact, **page)
-    )
+    how = {"rare": rare, "window": window, "exact": exact, "forward": forward}
+    found = run(client, sparse_index[shards], queries.high_idf_first(tokens, **how, **page))
     assert len(found) == len(full)
 
 
@@ -315,9 +321,8 @@ def test_a_certified_page_of_high_idf_first_is_that_of_all_tokens(client, sparse
         rare, common = drawn.choice(VOCABULARY[:8]), drawn.sample(VOCABULARY[8:], drawn.randint(1, 3))
         tokens = {rare: drawn.uniform(4, 12), **{token: drawn.uniform(0.01, 2) for token in common}}
         page = {"size": drawn.randint(1, 4), "from_": drawn.choice([0, 0, 2]), "plugin": drawn.random() < 0.5}
-        body = queries.high_idf_first(
-            tokens, rare=Rare("count", 1), window=drawn.choice([3, 8, 200]), exact=drawn.random() < 0.7, **page
-        )
+        how = {"window": drawn.choice([3, 8, 200]), "exact": drawn.random() < 0.7, "forward": drawn.random() < 0.5}
+        body = queries.high_idf_first(tokens, rare=Rare("count", 1), **how, **page)
         if "rescore" not in body:
             continue
         tops = {token: answer(top)["hits"]["hits"] for token, top in queries.heaviest(body).items()}
@@ -334,10 +339,12 @@ def test_a_certified_page_of_high_idf_first_is_that_of_all_tokens(client, sparse
 TABLE = [[float((7 * part + number) % 31) for number in range(256)] for part in range(2)]
 
 
-def paged(engine: str, tokens: dict[str, float], rare: Rare, window: int, plugin: bool, **page) -> dict:
+def paged(
+    engine: str, tokens: dict[str, float], window: int, *, rare: Rare, plugin: bool, forward: bool, **page
+) -> dict:
     if engine == "jpq-rescore":
         return queries.quantized_rescore(queries.bm25(" ".join(tokens), **page), TABLE, window=window)
-    how = {"rare": rare, "window": window, "plugin": plugin, **page}
+    how = {"rare": rare, "window": window, "plugin": plugin, "forward": forward, **page}
     if engine == "cascade":
         return queries.cascade(tokens, TABLE, dense_window=max(1, window // 2), weight=0.3, **how)
     return queries.high_idf_first(tokens, exact=engine == "high-idf-first", **how)
@@ -346,13 +353,18 @@ def paged(engine: str, tokens: dict[str, float], rare: Rare, window: int, plugin
 @pytest.mark.cluster
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("engine", ["high-idf-first", "high-idf-first, remaining", "cascade", "jpq-rescore"])
-@given(tokens=query_tokens, rare=rares, plugin=st.booleans(), window=st.integers(1, 40), size=st.integers(1, 23))
+@given(
+    tokens=query_tokens,
+    how=st.fixed_dictionaries({"rare": rares, "plugin": st.booleans(), "forward": st.booleans()}),
+    window=st.integers(1, 40),
+    size=st.integers(1, 23),
+)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_pages_put_together_are_one_ranking_without_repeats(
-    client, sparse_index, engine: str, shards: int, tokens: dict[str, float], rare: Rare, plugin: bool, window, size
+    client, sparse_index, engine: str, shards: int, tokens: dict[str, float], how: dict, window: int, size: int
 ) -> None:
     def page(from_: int, size: int) -> list[str]:
-        body = paged(engine, tokens, rare, window, plugin, size=size, from_=from_, source=False)
+        body = paged(engine, tokens, window, **how, size=size, from_=from_, source=False)
         return [hit["_id"] for hit in client.search(index=sparse_index[shards], body=body)["hits"]["hits"]]
 
     pages = [id for from_ in range(0, 69, size) for id in page(from_, size)]
