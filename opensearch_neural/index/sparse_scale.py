@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 SCALE = "sparse_scale"
 """Where the index's record keeps it."""
+MEASURED_ON = "sparse_scale_documents"
+"""Where the record keeps how many documents the index had then; an older one does not."""
+GROWN = 2
+"""An ingest that ends with more than so many times the documents measures again: BM25's IDF grows with the index."""
 SAMPLE = 200
 LEAST_WORDS = 4
 AT_ONCE = 50
@@ -30,17 +34,22 @@ AT_ONCE = 50
 
 
 def keep_sparse_scale(client: OpenSearch, index: str, encoder: QueryEncoder) -> None:
-    """Measure the scale of an index that was written just now, and keep it in its record, unless it has one.
+    """Measure the scale of an index that was written just now, and keep it in its record, unless that has one which was
+    measured on half as many documents or more.
 
     encoder: of the sparse model that wrote the index
     """
     record = existing_record(client, index)
-    if record.sparse is None or SCALE in record.extra:
+    if record.sparse is None:
+        return
+    documents = int(client.count(index=index)["count"])
+    if SCALE in record.extra and documents <= GROWN * record.extra.get(MEASURED_ON, 0):
         return
     scale = measure_sparse_scale(client, index, encoder)
     if scale is not None:
         # Read again: what the measuring took, somebody may have written meanwhile.
-        write_record(client, index, existing_record(client, index).with_extra(**{SCALE: round(scale, 4)}))
+        measured = {SCALE: round(scale, 4), MEASURED_ON: documents}
+        write_record(client, index, existing_record(client, index).with_extra(**measured))
 
 
 def measure_sparse_scale(client: OpenSearch, index: str, encoder: QueryEncoder) -> float | None:

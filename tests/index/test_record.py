@@ -55,6 +55,7 @@ def test_an_index_of_someone_else_is_named() -> None:
         {"adding": [1]},
         {"build": "y"},
         {"sparse_scale": "x"},
+        {"sparse_scale_documents": 1.5},
         {"largest_weights": {}},
         {"build": {"alias": "docs", "replaced": ["a"]}},
     ],

@@ -23,7 +23,8 @@ from opensearch_neural.engines import Engines, open_engines
 from opensearch_neural.errors import ModelError
 from opensearch_neural.index import query_side
 from opensearch_neural.index.query_side import INDEX, LARGEST, ask_largest, read_largest
-from opensearch_neural.index.record import existing_record
+from opensearch_neural.index.record import existing_record, write_record
+from opensearch_neural.index.sparse_scale import MEASURED_ON, SCALE
 from opensearch_neural.models import registry
 
 pytestmark = pytest.mark.cluster
@@ -156,6 +157,28 @@ def test_of_an_index_that_did_not_keep_them_the_next_ingest_asks(client: Any, wr
     Documents(client, written).add([{"_id": "short", "text": "rain"}])
     run_job(client, job(write_jsonl(tmp_path / "more.jsonl", records(9, seed=4)), written), show_progress=False)
     assert kept(client, written) == asked(client, written) and "rain" in kept(client, written)
+
+
+def test_the_scale_is_measured_again_once_the_index_has_grown(client: Any, written: str, tmp_path: Path) -> None:
+    def ingested(count: int, seed: int) -> tuple[float, int | None]:
+        corpus = write_jsonl(tmp_path / f"{seed}.jsonl", records(count, seed=seed))
+        run_job(client, job(corpus, written), show_progress=False)
+        extra = existing_record(client, written).extra
+        return extra[SCALE], extra[MEASURED_ON]
+
+    def stored(**extra: Any) -> None:
+        write_record(client, written, existing_record(client, written).with_extra(**extra))
+
+    first = existing_record(client, written).extra
+    assert first[MEASURED_ON] == 120 and first[SCALE] < 99
+    stored(**{SCALE: 99.0})
+    assert ingested(120, seed=5) == (99.0, 120), "twice as many are not more than that"
+    scale, documents = ingested(1, seed=6)
+    assert scale == pytest.approx(first[SCALE], rel=0.5) and documents == 241
+    stored(**{SCALE: 99.0, MEASURED_ON: None})
+    assert MEASURED_ON not in existing_record(client, written).extra, "as an older version kept it"
+    scale, documents = ingested(1, seed=7)
+    assert scale < 99 and documents == 242
 
 
 def exact(client: Any, engines: Engines, text: str) -> Any:

@@ -24,7 +24,7 @@ from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.index.query_side import LARGEST, read_largest
 from opensearch_neural.index.record import PassageMeta
-from opensearch_neural.index.sparse_scale import SCALE
+from opensearch_neural.index.sparse_scale import MEASURED_ON, SCALE
 from opensearch_neural.models.lexical import LexicalEncoder
 
 MINILM = "all-MiniLM-L6-v2"
@@ -66,6 +66,7 @@ def test_an_index_from_files_is_that_from_models(
     # The scale of the sparse scores is measured on a sample, which the order of writing decides.
     scales = [mapping["_meta"]["osn"].pop(SCALE) for mapping in mappings]
     assert scales[0] == pytest.approx(scales[1], rel=0.1)
+    assert mappings[0]["_meta"]["osn"][MEASURED_ON] == with_models.documents
     kept = [read_largest(client, mapping["_meta"]["osn"].pop(LARGEST)) for mapping in mappings]
     assert kept[0] is not None and kept[1] is not None and kept[0].weights == kept[1].weights
     assert mappings[0] == mappings[1]
