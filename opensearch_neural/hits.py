@@ -15,7 +15,7 @@ from opensearch_neural.errors import InputError
 from opensearch_neural.explanation import Share, doubts, shares, told_apart
 from opensearch_neural.lint import lint
 from opensearch_neural.lint.findings import Finding
-from opensearch_neural.queries import Body, Clause, best_passages, explained, partial_answer
+from opensearch_neural.queries import Body, Clause, best_passages, explained, partial_answer, preference
 from opensearch_neural.queries.clauses import HIGHLIGHTED_CHARACTERS
 from opensearch_neural.sentences import Span, around, heaviest_sentence, marked_words, with_marks
 
@@ -130,7 +130,8 @@ def find_by_body(client: OpenSearch, index: str, body: Body, *, explain: bool = 
             "max_analyzer_offset": HIGHLIGHTED_CHARACTERS,
         }
         body = explained(body if "highlight" in body else with_sentences({**body, "highlight": marks}))
-    answer = client.search(index=index, body=body)
+    params = {"preference": preference(json.dumps(query))}
+    answer = client.search(index=index, body=body, params=params)
     partial = partial_answer(answer)
     hits = answer["hits"]["hits"]
     adding, doubtful = read_explanations(body, [(hit["_id"], hit) for hit in hits])

@@ -122,7 +122,8 @@ class Engine:
 
     def search(self, client: OpenSearch, body: Body, text: str, page: Page) -> Searched:
         """Send a body that was made of this text and page. Raises opensearch-py's errors."""
-        return Searched(body, client.search(index=self.opened.index, body=body))
+        params = {"preference": queries.preference(text)}
+        return Searched(body, client.search(index=self.opened.index, body=body, params=params))
 
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
         """What the answer lacks. filtered: whether a filter may have left out documents too."""

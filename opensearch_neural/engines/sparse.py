@@ -85,10 +85,10 @@ class Windowed(Sparse):
             windowed = {**windowed, "rescore": stage}
             if body.get("explain"):
                 windowed = queries.explained(windowed)
-            answer, end = answers(client, self.opened.index, (windowed, queries.window_end(windowed)))
+            answer, end = answers(client, self.opened.index, text, (windowed, queries.window_end(windowed)))
             if queries.partial_answer(answer) or queries.partial_answer(end):
                 break
-            if queries.certified(windowed, answer, end, self._largest(client, windowed, answer, asked)):
+            if queries.certified(windowed, answer, end, self._largest(client, text, windowed, answer, asked)):
                 return Searched(windowed, answer, {"window": window})
             window *= WIDENED_BY
         return replace(super().search(client, body, text, page), facts={"window": None})
@@ -106,11 +106,11 @@ class Windowed(Sparse):
         body = self.within(text, page, self.window())
         if "rescore" not in body:
             return body == self.within(text, page, None)
-        answer, end = answers(client, self.opened.index, (body, queries.window_end(body)))
-        return queries.certified(body, answer, end, self._largest(client, body, answer, largest))
+        answer, end = answers(client, self.opened.index, text, (body, queries.window_end(body)))
+        return queries.certified(body, answer, end, self._largest(client, text, body, answer, largest))
 
     def _largest(
-        self, client: OpenSearch, body: Body, answer: Mapping[str, Any], asked: dict[str, float]
+        self, client: OpenSearch, text: str, body: Body, answer: Mapping[str, Any], asked: dict[str, float]
     ) -> Mapping[str, float]:
         """{token: its largest weight in the index}: as ingest keeps them, else those asked, to which others are added.
 
@@ -123,7 +123,7 @@ class Windowed(Sparse):
             return kept.weights
         tops = {token: top for token, top in queries.heaviest(body).items() if token not in asked}
         largest = queries.largest_weights(
-            dict(zip(tops, answers(client, self.opened.index, tops.values()), strict=True))
+            dict(zip(tops, answers(client, self.opened.index, text, tops.values()), strict=True))
         )
         asked |= {token: weight for token, weight in largest.items() if math.isfinite(weight)}
         return {**largest, **asked}
@@ -216,9 +216,9 @@ class HighIdfFirst(Windowed):
         return len(set(self.opened.models.query_encoder.weights.values()) - {0.0}) > 1
 
 
-def answers(client: OpenSearch, index: str, bodies: Iterable[Body]) -> list[Any]:
-    """The answers to several bodies, in one request. Raises ClusterError where one is refused."""
-    lines = [line for body in bodies for line in ({}, body)]
+def answers(client: OpenSearch, index: str, text: str, bodies: Iterable[Body]) -> list[Any]:
+    """The answers to several bodies of one query's text, in one request. Raises ClusterError where one is refused."""
+    lines = [line for body in bodies for line in ({"preference": queries.preference(text)}, body)]
     received: list[Any] = client.msearch(index=index, body=lines)["responses"] if lines else []
     for answer in received:
         if "error" in answer:

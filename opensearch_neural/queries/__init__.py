@@ -13,7 +13,7 @@ hits must match and that adds nothing to their score. `highlight` is the text wh
 index of passages it is "parent"; `best_passages` reads the answer.
 """
 
-from opensearch_neural.queries.answers import partial_answer
+from opensearch_neural.queries.answers import partial_answer, preference
 from opensearch_neural.queries.certificate import certified, heaviest, largest_weights, window_end
 from opensearch_neural.queries.clauses import (
     DEFAULT_SOURCE,
@@ -77,6 +77,7 @@ __all__ = [
     "nearest_clauses",
     "neural_sparse",
     "partial_answer",
+    "preference",
     "quantized",
     "quantized_offset",
     "quantized_rescore",

@@ -1,7 +1,8 @@
-"""Whether an answer is whole."""
+"""Of answers: whether one is whole, and that several are of the same copies."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,3 +27,14 @@ def partial_answer(answer: Mapping[str, Any]) -> dict[str, str]:
     if answer.get("timed_out"):
         lacking["timed_out"] = "the search timed out, and hits are missing"
     return lacking
+
+
+def preference(query: str) -> str:
+    """The `preference` of a search, by which all requests of one query are answered by the same copy of each shard, and
+    different queries by all copies in turn.
+
+    Replicas differ in the deleted documents that BM25 still counts, and in the order of equal scores; so pages are one
+    ranking, and a certificate holds, of one copy.
+    """
+    # OpenSearch reads a meaning into what begins with "_", and an address is no place for a long query.
+    return hashlib.sha256(query.encode("utf-8", "surrogatepass")).hexdigest()[:16]

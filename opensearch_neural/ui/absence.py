@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from opensearch_neural.hits import Request
-from opensearch_neural.queries import Body, Clause, best_passages
+from opensearch_neural.queries import Body, Clause, best_passages, preference
 from opensearch_neural.ui.columns import Searcher, body_of
 from opensearch_neural.ui.state import Column, State
 
@@ -57,7 +57,8 @@ def scores(searcher: Searcher, column: Column, state: State, only: Clause | None
     body = body_of(asked)
     if isinstance(asked, dict) and only:
         body = {**body, "query": {"bool": {"must": [body["query"]], "filter": [only]}}}
-    hits = searcher.client.search(index=column.index, body={**body, "_source": False})["hits"]["hits"]
+    params = {"preference": preference(state.query)}
+    hits = searcher.client.search(index=column.index, body={**body, "_source": False}, params=params)["hits"]["hits"]
     if isinstance(asked, Request) and asked.engines.meta.passages:
         return {id: hit["_score"] for id, hit in best_passages(body, hits, size=state.size)}
     return {hit["_id"]: hit["_score"] or 0.0 for hit in hits}
