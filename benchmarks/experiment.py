@@ -26,7 +26,7 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -267,6 +267,20 @@ def seed_error_rows(rows: Sequence[Row], seeds: Sequence[int]) -> list[Row]:
                 )
             )
     return errors
+
+
+def mean_values(rows: Iterable[Row], seeds: Sequence[int]) -> list[Row]:
+    """Of values without interval that were measured of models of every seed, such as how many terms a document has, the mean
+    over these."""
+    of_engine: dict[tuple[str, str, str, str], list[Row]] = {}
+    for row in rows:
+        if row.seed in seeds:
+            of_engine.setdefault((row.set, row.engine, row.variant, row.measure), []).append(row)
+    return [
+        replace(own[0], value=statistics.fmean(row.value for row in own), seed=None, variant=of_seeds(seeds, variant))
+        for (_, _, variant, _), own in of_engine.items()
+        if len(own) == len(seeds) > 1
+    ]
 
 
 # ------------------------------------------------ goals

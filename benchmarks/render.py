@@ -93,10 +93,13 @@ def ratios(rows: list[Row]) -> str:
 
 
 def gains(rows: list[Row], baseline: str | None = None) -> str:
-    """A line for each set: nDCG@10 of the baseline, and by how many points each engine lies above it.
+    """A line for each set: nDCG@10 of the baseline, and by how many points each engine lies above it. An engine that was
+    trained with several seeds is shown by their mean.
 
     baseline: which one, where rows are compared with several."""
     chosen = [row for row in rows if (row.kind, row.measure) == ("difference", "nDCG@10")]
+    averaged = {(row.engine, row.variant.partition(", ")[2]) for row in chosen if row.variant.startswith("seeds ")}
+    chosen = [row for row in chosen if row.seed is None or (row.engine, row.variant) not in averaged]
     chosen = [row for row in chosen if baseline in (None, row.against)]
     (baseline,) = {row.against for row in chosen}
     value = {(row.set, row.line): row for row in rows if (row.kind, row.measure) == ("value", "nDCG@10")}

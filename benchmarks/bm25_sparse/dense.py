@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from benchmarks.bm25_sparse.models import Experiment
     from opensearch_neural.evaluation.results import MeasuredEngine
+    from opensearch_neural.models.vectors import SparseVectors
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,21 @@ def sparse_vectors(experiment: Experiment, model: MeasuredEngine, name: str) -> 
     """The manifest of the set's sparse vectors by the model with the IDF of the set."""
     place = experiment.work / "vectors" / f"{name}-{slug(str(model))}"
     return encoded(experiment, name, place, sparse=experiment.on_corpus(model, name))
+
+
+def stored_sparse(experiment: Experiment, model: MeasuredEngine, name: str) -> tuple[list[str], SparseVectors]:
+    """(ids, vectors) of the set's documents by the model with the IDF of the set."""
+    from ingest.vectors.stored_vectors import Manifest, StoredVectors
+    from opensearch_neural.corpus.documents import Document
+    from opensearch_neural.corpus.reader import read_corpus
+
+    manifest = sparse_vectors(experiment, model, name)
+    stored = StoredVectors(manifest.parent, Manifest.read(manifest))
+    records = read_corpus(str(corpus_of(experiment.sets[name])))
+    documents = [record for record in records if isinstance(record, Document) and not stored.unfit(record)]
+    vectors = stored.vectors(documents).sparse
+    assert vectors is not None
+    return [document.id for document in documents], vectors
 
 
 def dense_name(experiment: Experiment) -> str:

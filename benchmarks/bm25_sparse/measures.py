@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.bm25_sparse import dense
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
-from benchmarks.experiment import compared, kept, kept_measured, means, of_seeds, pairs, slug
+from benchmarks.experiment import compared, kept, kept_measured, mean_values, means, pairs, slug
 from benchmarks.papers.cluster_bm25 import cluster_bm25, corpus_of, tuned_bm25
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.judgements import BeirData
@@ -167,22 +167,18 @@ def facts(client: OpenSearch, index: str, vectors: Path) -> dict[str, float]:
 
 def quality_rows(client: OpenSearch, experiment: Experiment) -> list[Row]:
     """Every set's values, differences and facts, and the mean differences over all sets and over the unseen ones."""
-    with_train = {name: path for name, path in experiment.sets.items() if (path / "qrels" / "train.tsv").exists()}
-    chosen = tuned_bm25(client, with_train, experiment.work / "bm25")
+    tuned = tuned_measured(client, experiment)
     of_sets: dict[str, dict[MeasuredEngine, Measured]] = {}
     rows: list[Row] = []
-    for name, folder in experiment.sets.items():
+    for name in experiment.sets:
         measured, more = measured_set(client, experiment, name)
-        measured[MeasuredEngine(TUNED)] = kept_measured(
-            experiment.work / "measured" / f"{name}-{slug(TUNED)}.json",
-            lambda name=name, folder=folder: tuned_measured(client, folder, chosen.get(name, chosen[""])),  # type: ignore[misc]
-        )
+        measured[MeasuredEngine(TUNED)] = tuned[name]
         for arm in experiment.trained_arms:
             own = {engine: each for engine, each in measured.items() if engine.variant in (arm, "")}
             measured.update(means(own, experiment.seeds))
         of_sets[name] = measured
         rows += compared(name, measured, DIFFERENCES, seeds=experiment.seeds)
-        rows += [*more, *mean_facts(more, experiment.seeds)]
+        rows += [*more, *mean_values(more, experiment.seeds)]
     labels = {
         f"mean of {len(of_sets)} sets": list(of_sets),
         f"mean of {len(experiment.unseen)} unseen sets": experiment.unseen,
@@ -210,32 +206,31 @@ def mean_terms(label: str, rows: Sequence[Row], *, cascade: bool) -> list[Row]:
     ]
 
 
-def mean_facts(rows: Sequence[Row], seeds: Sequence[int]) -> list[Row]:
-    """The mean over seeds of each fact that the models of several seeds have."""
-    of_model: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        if row.seed is not None:
-            of_model.setdefault((row.variant, row.measure), []).append(row)
-    return [
-        replace(own[0], value=fmean(row.value for row in own), seed=None, variant=of_seeds(seeds, model))
-        for (model, _), own in of_model.items()
-        if len(own) > 1
-    ]
-
-
-def tuned_measured(client: OpenSearch, folder: Path, settings: Any) -> Measured:
+def tuned_measured(client: OpenSearch, experiment: Experiment) -> dict[str, Measured]:
+    """{set: what BM25 finds with the analyzer, k1 and b that are best on its train split, or on average if it has none}"""
     from opensearch_neural.evaluation.measures import measure
 
-    judged = judged_queries(folder)
-    with cluster_bm25(client, corpus_of(folder), [settings.analyzer]) as rival:
-        return measure(rival.run(judged.queries, 100, settings), judged.qrels, MEASURES)
+    with_train = {name: path for name, path in experiment.sets.items() if (path / "qrels" / "train.tsv").exists()}
+    chosen = tuned_bm25(client, with_train, experiment.work / "bm25")
+
+    def measure_set(folder: Path) -> Measured:
+        settings, judged = chosen.get(folder.name, chosen[""]), judged_queries(folder)
+        with cluster_bm25(client, corpus_of(folder), [settings.analyzer]) as rival:
+            return measure(rival.run(judged.queries, 100, settings), judged.qrels, MEASURES)
+
+    files = {name: experiment.work / "measured" / f"{name}-{slug(TUNED)}.json" for name in experiment.sets}
+    return {name: kept_measured(file, partial(measure_set, experiment.sets[name])) for name, file in files.items()}
 
 
-def mean_rows(label: str, of_sets: Mapping[str, Mapping[MeasuredEngine, Measured]]) -> list[Row]:
-    """The mean over sets of each engine's nDCG@10, and of DIFFERENCES in it. Intervals resample each set's queries."""
+def mean_rows(
+    label: str,
+    of_sets: Mapping[str, Mapping[MeasuredEngine, Measured]],
+    differences: Iterable[tuple[str, str]] = DIFFERENCES,
+) -> list[Row]:
+    """The mean over sets of each engine's nDCG@10, and of differences in it. Intervals resample each set's queries."""
     rows: list[Row] = []
     shared = [engine for engine in next(iter(of_sets.values())) if all(engine in own for own in of_sets.values())]
-    for engine, rival in [*((engine, None) for engine in shared), *pairs(shared, DIFFERENCES)]:
+    for engine, rival in [*((engine, None) for engine in shared), *pairs(shared, differences)]:
         values = []
         for own in of_sets.values():
             of_query = own[engine].per_query["nDCG@10"]
@@ -246,7 +241,8 @@ def mean_rows(label: str, of_sets: Mapping[str, Mapping[MeasuredEngine, Measured
             Row(label, engine.name, "nDCG@10", fmean(float(each.mean()) for each in values), low, high,
                 sum(map(len, values)), seed=engine.seed, variant=engine.variant,
                 kind="difference" if rival else "value", baseline=rival.name if rival else "",
-                baseline_variant=rival.variant if rival else "")
+                baseline_variant=rival.variant if rival else "",
+                baseline_label=str(rival) if rival and rival.seed != engine.seed else "")
         )  # fmt: skip
     return rows
 

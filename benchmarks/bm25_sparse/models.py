@@ -3,6 +3,7 @@ the IDF of every set."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +41,23 @@ MOST_REPEATED = 1000
 """Steps of an arm that is trained with every seed; a longer one confirms, with the first."""
 
 
+def configuration(start: str, train: Sequence[Path], unseen: Sequence[Path], steps: int, seed: int) -> SparseConfig:
+    """A training by the recipe sparse-published-start; `train` and `unseen` are BEIR folders, the latter's test questions
+    are left out of train."""
+    from trainers.common.config import load_config, recipe
+    from trainers.data.sets import QuestionSet
+    from trainers.sparse.settings import SparseConfig
+
+    base = load_config(SparseConfig, recipe("sparse-published-start"))
+    return replace(
+        base,
+        start=start,
+        train=[QuestionSet(folder) for folder in train],
+        unseen=[QuestionSet(folder, split="test", name=f"{folder.name}-test") for folder in unseen],
+        training=replace(base.training, steps=steps, seed=seed),
+    )
+
+
 @dataclass(frozen=True)
 class Experiment:
     """What the command was asked for."""
@@ -49,13 +67,13 @@ class Experiment:
     work: Path
     seeds: tuple[int, ...]
     arms: tuple[str, ...]
-    dense: str | None
-    sizes: tuple[int, ...]
-    clients: tuple[int, ...]
-    minutes: float
-    heap: str
     connection: ConnectionSettings
-    owned: bool
+    heap: str | None = None
+    dense: str | None = None
+    sizes: tuple[int, ...] = ()
+    clients: tuple[int, ...] = ()
+    minutes: float = 1.0
+    owned: bool = False
     pq: str | None = None
     dense_documents: int = DENSE_DOCUMENTS
 
@@ -90,21 +108,15 @@ class Experiment:
         return ([MeasuredEngine(PUBLISHED)] if PUBLISHED in self.arms else []) + trained
 
     def configuration(self, model: MeasuredEngine) -> SparseConfig:
-        from trainers.common.config import load_config, recipe
-        from trainers.data.sets import QuestionSet
-        from trainers.sparse.settings import SparseConfig
-
-        base = load_config(SparseConfig, recipe("sparse-published-start"))
         assert model.seed is not None
-        return replace(
-            base,
-            output=self.work / "models" / slug(str(model)),
-            cache=self.work / "cache",
-            start=self.start,
-            train=[QuestionSet(self.data / name) for name in TRAINED_ON],
-            unseen=[QuestionSet(folder, split="test", name=f"{name}-test") for name, folder in self.sets.items()],
-            training=replace(base.training, steps=STEPS[model.name], seed=model.seed),
+        made = configuration(
+            self.start,
+            [self.data / name for name in TRAINED_ON],
+            list(self.sets.values()),
+            STEPS[model.name],
+            model.seed,
         )
+        return replace(made, output=self.work / "models" / slug(str(model)), cache=self.work / "cache")
 
     def folder(self, model: MeasuredEngine) -> str:
         """Where the model lies; what is not there yet is trained, or averaged."""

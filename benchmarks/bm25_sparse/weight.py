@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -139,9 +139,8 @@ def sum_weight(
     \b
     osn bench sum-weight --start my-splade --data data --work work --record benchmarks/results/bm25_sparse_weight
     """
-    how: dict[str, Any] = {"dense": None, "sizes": (), "clients": (), "minutes": 1.0, "owned": False}
     experiment = Experiment(
-        data=data, start=start, work=work, seeds=seeds[:1], arms=arms, heap=heap, connection=connection, **how
+        data=data, start=start, work=work, seeds=seeds[:1], arms=arms, heap=heap, connection=connection
     )
 
     def run() -> tuple[list[Row], list[Goal]]:

@@ -1,58 +1,65 @@
 """The evidence for inference-free sparse retrieval: is the student better than BM25, and what makes it so?
 
-    osn paper inference-free-sparse --data DIR --work DIR --part quality --record benchmarks/results/inference_free_sparse
+    osn paper inference-free-sparse --start MODEL --data DIR --work DIR --record benchmarks/results/inference_free_sparse
 
-`--data` holds the BEIR folders. Parts, each with a result file of its own below `--record`:
-    quality        one student trained on the train splits of scifact, wikiqa-doc, tldr and squad-mix; nDCG@10 on their
-                   test splits and on three sets that no training saw, alone and added to BM25, beside BM25, presence ×
-                   idf, BM25 over word pieces and the dense teacher
-    flops          nDCG@10 against measured FLOPS for several λ, trained with and without IDF; IDF at retrieval from the
-                   training or the target corpus (`inference-free-sparse`, table 5, figures 3 and 4)
+`--data` holds BEIR folders. MODEL is a published SPLADE, which every student starts from; each is trained with every one of
+`--seeds`. Parts, each with a result file of its own below `--record`:
+    quality        nDCG@10 of models of `osn bench bm25-sparse` alone: as published, trained 10 minutes, and that averaged
+                   with its start; on every set with a test split, beside BM25, presence × idf and BM25 over word pieces
+    flops          nDCG@10 against measured FLOPS for several λ, trained with and without IDF and searched with and without
+                   it: training's share and retrieval's; terms a document, the paper's expansion rate
+                   (`inference-free-sparse`, table 5, figures 3 and 4)
     distillation   teachers alone and together, normalized or not, InfoNCE, no pre-training (table 6)
-    high-idf-first the rare tokens first, then all: what it costs in nDCG@10 (section 5.3.2)
+    high-idf-first the students of part "quality", the rare tokens first, then all: what it costs in nDCG@10 (section 5.3.2)
 
-Documents are encoded in bfloat16, which the benchmark of encoding shows to be 0.05 points of nDCG@10 from float32.
-BM25 is OpenSearch's, of the cluster that OSN_URL or --url names or of a local node, with the best of two analyzers and of
-k1 and b on train; k1 and b of the impacts over word pieces are chosen likewise. No test judgement chooses anything.
+`--teacher` names the models that teach in the parts "flops" and "distillation", all of them together unless the arm says
+otherwise; by default MiniLM and the start itself, as the siamese SPLADE that it is.
+
+Parts "quality" and "high-idf-first" take models, vectors and the tuned BM25 from `--work` if `osn bench bm25-sparse` left
+them there. BM25 is OpenSearch's, of the cluster that OSN_URL or --url names or of a local node, with the best of two
+analyzers and of k1 and b on train; k1 and b of the impacts over word pieces are chosen likewise. All else is exact search
+without a cluster. No test judgement chooses anything. Everything that takes long is kept in `--work`; the same command goes
+on, and several at once do different trainings.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from benchmarks.bm25_sparse import dense
+from benchmarks.bm25_sparse.measures import TUNED, mean_rows, tuned_measured
+from benchmarks.bm25_sparse.models import MOST_REPEATED, PUBLISHED, STEPS, Experiment
 from benchmarks.experiment import (
     PaperPart,
     RowsAndGoals,
     Table,
     all_goal,
+    compared,
     goal_of,
     is_above,
+    kept_measured,
+    means,
     paper_options,
     part_option,
     run_parts,
     slug,
 )
+from benchmarks.load.command import NumberList
+from benchmarks.local_cluster import cluster_or_node
 from benchmarks.papers import plots
-from benchmarks.papers.cluster_bm25 import cluster_bm25, corpus_of, tuned_bm25
 from benchmarks.papers.inference_free_sparse_training import (
     OWN,
     SMALL,
-    START,
+    TARGET,
     TESTED,
-    TRAINED_ON,
-    ablation,
-    configuration,
-    rows_of,
-    tested,
-    trained,
+    Ablation,
     trained_dense,
 )
 from benchmarks.papers.sparse_search import (
@@ -61,226 +68,308 @@ from benchmarks.papers.sparse_search import (
     PIECES,
     PRESENCE,
     SparseTest,
-    on_target,
     sparse_test,
-    sparsity_rows,
-    student_run,
     tuned_pieces,
     untrained,
 )
-from benchmarks.render import in_points, with_interval
+from benchmarks.render import in_points, signed, with_interval
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
-from opensearch_neural.evaluation.results import Goal, Row
+from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
 from opensearch_neural.evaluation.tables import table as as_table
+from opensearch_neural.models.directory import MINILM
 
 if TYPE_CHECKING:
+    from opensearch_neural.evaluation.measures import Measured
+    from opensearch_neural.models.vectors import SparseVectors
     from opensearch_neural.queries import Rare
     from opensearch_neural.retrievers import Run
+    from trainers.sparse.settings import SparseConfig
 
-UNSEEN = ("medquad-liveqa", "snopes-claims", "cranfield")
-CLAIMED = ("scifact", "wikiqa-doc", "tldr")
-BM25, TEACHER, STUDENT, ENSEMBLE, ALL_TOKENS = "BM25", "dense teacher", "sparse student", "ensemble", "all tokens"
-SUM = "BM25 + sparse student"
-TARGET = "target corpus"
-TRAINED_WITH = {"with IDF": "training corpus", "without IDF": "no IDF"}
-"""{how a student was trained: how it is searched so}."""
+TRAINED = tuple(arm for arm, steps in STEPS.items() if steps <= MOST_REPEATED)
+QUALITY = (PUBLISHED, *TRAINED, *(f"{arm}, averaged" for arm in TRAINED))
+"""The models of part "quality", arms of `osn bench bm25-sparse`."""
 PARTS = ("quality", "flops", "distillation", "high-idf-first")
+STEPS_OF_ABLATIONS = 240
 LAMBDAS = (0.0, 1e-3, 1e-2, 1e-1)
-STUDENT_STEPS, ABLATION_STEPS = 1500, 240
-FIRST_STAGES: dict[str, dict[str, Any]] = {
-    ENSEMBLE: {"teachers": ["MiniLM", "lexical"]},
-    "dense (MiniLM) alone": {"teachers": ["MiniLM"]},
-    "dense (MiniLM trained) alone": {"teachers": ["MiniLM trained"]},
-    "sparse (BM25 over word pieces) alone": {"teachers": ["lexical"]},
-    "dense pair": {"teachers": ["MiniLM", "MiniLM trained"]},
-    "ensemble, no normalization": {
-        "teachers": ["MiniLM", "lexical"],
-        "normalize_teachers": False,
-        "teacher_scale": 1.0,
-    },
-    "InfoNCE": {"teachers": [], "kl": 0.0, "info_nce": 1.0, "all_pairs": False},
+WITH, WITHOUT = "with IDF", "without IDF"
+TRAINED_WITH = {WITH: ("train", "training corpus"), WITHOUT: ("none", "no IDF")}
+"""{how a student was trained: (its `student.idf`, what its own weights of query tokens are called)}"""
+CURVES = {
+    "IDF in training and search": (WITH, TARGET),
+    "IDF in search alone": (WITHOUT, TARGET),
+    "no IDF": (WITHOUT, TRAINED_WITH[WITHOUT][1]),
 }
-"""{arm of part "distillation": what its first stage changes of the objective}."""
-RATIOS = (0.4, 0.6, 0.8)
+"""{what is drawn and compared: (how the student was trained, how it is searched)}"""
+BOTH, SEARCH_ALONE, NEITHER = CURVES
+ENSEMBLE, NO_PRETRAINING = "dense + sparse, normalized", "no pre-training"
+DENSE, DENSE_TRAINED, SPARSE, LEXICAL = "dense", "dense, trained further", "sparse", "BM25 over word pieces"
+FIRST_STAGES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    ENSEMBLE: ((DENSE, SPARSE), {}),
+    "dense + sparse, added as they are": ((DENSE, SPARSE), {"normalize_teachers": False, "teacher_scale": 1.0}),
+    f"{DENSE} alone": ((DENSE,), {}),
+    f"{DENSE_TRAINED}, alone": ((DENSE_TRAINED,), {}),
+    "two dense": ((DENSE, DENSE_TRAINED), {}),
+    f"{SPARSE} alone": ((SPARSE,), {}),
+    f"{LEXICAL} alone": ((LEXICAL,), {}),
+    "two sparse": ((SPARSE, LEXICAL), {}),
+    "InfoNCE": ((), {"kl": 0.0, "info_nce": 1.0, "all_pairs": False}),
+}
+"""{arm of part "distillation": (who teaches its first stage, what else that changes of the objective)}"""
+ALL_TOKENS = "all tokens"
+RATIOS = (0.4, 0.5, 0.6, 0.8)
 """A token is rare from this share of the highest IDF on."""
+MOST_LOST = 0.005
+"""The most nDCG@10 that rare tokens first may lose."""
 
 
-# ------------------------------------------------ the parts
+# ------------------------------------------------ the models of bm25-sparse, searched alone
 
 
-def quality(data: Path, work: Path, steps: int, connection: ConnectionSettings) -> RowsAndGoals:
-    """Train together, test apart."""
-    from benchmarks.local_cluster import cluster_or_node
-    from trainers.data.negatives import open_retriever
+def quality(experiment: Experiment) -> RowsAndGoals:
+    """Every model alone, and what needs no model."""
+    from opensearch_neural.models.corpus_statistics import tokenizer_of
 
-    config = configuration(data, work, "student", steps=steps)
-    student = trained(config)
-    pieces = tuned_pieces(data, TRAINED_ON, work, student.query.tokenizer)
+    differences = [(engine, TUNED) for engine in (PRESENCE, PIECES, *experiment.arms)]
+    with cluster_or_node(experiment.connection, "osn-bench-sparse") as client:
+        tuned = tuned_measured(client, experiment)
+    pieces = tokenizer_of(experiment.start)
+    with_train = [name for name, folder in experiment.sets.items() if (folder / "qrels" / "train.tsv").exists()]
+    saturations = tuned_pieces(experiment.data, with_train, experiment.work, pieces)
+    of_sets: dict[str, dict[MeasuredEngine, Measured]] = {}
     rows: list[Row] = []
-    with cluster_or_node(connection, "osn-bench-sparse") as client:
-        chosen = tuned_bm25(client, {name: data / name for name in TRAINED_ON}, work / "bm25")
-        for name in (*TRAINED_ON, *UNSEEN):
-            test, settings = sparse_test(data, name, work), chosen.get(name, chosen[""])
-            with cluster_bm25(client, corpus_of(data / name), [settings.analyzer]) as bm25:
-                of_bm25 = bm25.run(test.texts, DEPTH, settings)
-            lexicon = test.lexicon(student.query.tokenizer, pieces.get(name, pieces[""]))
-            dense = open_retriever(f"dense:{START}", test.data.documents, cache=test.folder / "dense")
-            adapted = on_target(student, lexicon)
-            run, sparsity = student_run(adapted, test)
-            added = rescored(test, of_bm25, test.documents(adapted), adapted.vocabulary, adapted.query.encode)
-            weight = config.objective.sparse_weight
-            summed = {
-                query: {hit: score + weight * added[query][hit] for hit, score in hits.items()}
-                for query, hits in of_bm25.items()
-            }
-            measured = {
-                BM25: test.measure(of_bm25, MEASURES),
-                **untrained(test, lexicon),
-                TEACHER: test.measure(dense.retrieve(test.texts, DEPTH), MEASURES),
-                STUDENT: test.measure(run, MEASURES),
-                SUM: test.measure(summed, MEASURES),
-            }
-            rows += rows_of(name, measured, BM25) + sparsity_rows(test, STUDENT, sparsity)
-    return rows, quality_goals(rows)
+    for name in experiment.sets:
+        test = sparse_test(experiment.data, name, experiment.work)
+        without = untrained(test, test.lexicon(pieces, saturations.get(name, saturations[""])))
+        measured = {MeasuredEngine(TUNED): tuned[name], **{MeasuredEngine(key): own for key, own in without.items()}}
+        for model in experiment.models:
+            measured[model] = searched(experiment, model, test)[ALL_TOKENS]
+        of_sets[name] = measured | means(measured, experiment.seeds)
+        rows += compared(name, of_sets[name], differences, seeds=experiment.seeds)
+    rows += mean_rows(f"mean of {len(of_sets)} sets", of_sets, differences)
+    rows += mean_rows(unseen(experiment), {name: of_sets[name] for name in experiment.unseen}, differences)
+    return rows, quality_goals(experiment, rows)
 
 
-def flops(data: Path, work: Path, steps: int) -> RowsAndGoals:
-    """Curves over λ, with and without IDF, and IDF at retrieval from either corpus."""
-    own, targeted = {}, {}
-    for idf, weight in itertools.product(("train", "none"), LAMBDAS):
-        config = ablation(data, work, f"flops-{idf}-{weight:g}", steps=steps)
-        config = replace(
-            config,
-            student=replace(config.student, idf=idf),
-            regularization=replace(config.regularization, weight=weight),
-        )
-        trained_with = "with IDF" if idf == "train" else "without IDF"
-        engine, model = f"{trained_with}, λ {weight:g}", trained(config)
-        own[f"{engine}, {TRAINED_WITH[trained_with]}"] = model
-        targeted[f"{engine}, {TARGET}"] = model
-    rows = tested(data, work, own, targeted, baseline=PIECES, own_idf=dict(zip(targeted, own, strict=True)))
-    return rows, [flops_goal(rows), terms_goal(rows), idf_goal(rows)]
+def unseen(experiment: Experiment) -> str:
+    """What the mean of the sets that no training saw is called."""
+    return f"mean of {len(experiment.unseen)} unseen sets"
 
 
-def distillation(data: Path, work: Path, steps: int) -> RowsAndGoals:
-    """Table 6 in direction: what the first of two stages of equal length is trained with; the second is the same in all.
-
-    The second dense teacher is MiniLM trained on the same questions; a second sparse one there is none of. The arm without
-    pre-training is trained as many steps as both stages together.
-    """
-    from trainers.sparse.settings import SparseCandidates, StageSettings
-
-    teachers = {"MiniLM": START, "MiniLM trained": trained_dense(data, work), "lexical": "lexical"}
-    models = {}
-    for engine, changes in FIRST_STAGES.items():
-        taught_by = [teachers[name] for name in changes["teachers"]]
-        base = ablation(data, work, f"distillation-{slug(engine)}", steps=steps // 2)
-        before = StageSettings(
-            train=base.train,
-            objective=replace(base.objective, **changes | {"teachers": taught_by}),
-            candidates=SparseCandidates(negatives=1, depth=50, mine="bm25"),
-            regularization=replace(base.regularization, weight=base.regularization.weight / 10),
-            training=base.training,
-        )
-        models[engine] = trained(replace(base, pretraining=before))
-    models["no pre-training"] = trained(ablation(data, work, "distillation-no-pre-training", steps=2 * (steps // 2)))
-    rows = tested(data, work, models, {}, baseline=ENSEMBLE)
-    return rows, [distillation_goal(rows)]
+def high_idf_first(experiment: Experiment) -> RowsAndGoals:
+    """The best 100 by the rare tokens, scored again with all; the variant of a row is the model."""
+    differences = [(of_ratio(ratio), ALL_TOKENS) for ratio in RATIOS]
+    rows: list[Row] = []
+    of_sets: dict[str, dict[MeasuredEngine, Measured]] = {}
+    for name in experiment.sets:
+        test = sparse_test(experiment.data, name, experiment.work)
+        measured = {
+            MeasuredEngine(engine, model.seed, model.name): own
+            for model in experiment.models
+            for engine, own in searched(experiment, model, test).items()
+        }
+        of_sets[name] = measured | means(measured, experiment.seeds)
+        rows += compared(name, of_sets[name], differences, seeds=experiment.seeds)
+    rows += mean_rows(f"mean of {len(of_sets)} sets", of_sets, differences)
+    return rows, rare_goals(experiment, rows)
 
 
-def high_idf_first(data: Path, work: Path, steps: int) -> RowsAndGoals:
-    """The student of part "quality", its rare tokens first: the best 100 by these, scored again with all."""
+def of_ratio(ratio: float) -> str:
+    return f"rare first, idf from {ratio:g} of the highest"
+
+
+def searched(experiment: Experiment, model: MeasuredEngine, test: SparseTest) -> dict[str, Measured]:
+    """{all tokens, or the rare ones of each of RATIOS first: what the model finds}"""
     from opensearch_neural.queries import Rare, rare_tokens
+    from opensearch_neural.query_encoder import QueryEncoder
+    from opensearch_neural.retrievers.exact_sparse import ExactSparseRetriever
 
-    student = trained(configuration(data, work, "student", steps=steps))
-    pieces = tuned_pieces(data, TRAINED_ON, work, student.query.tokenizer)
-    rows: list[Row] = []
-    for name in (*TRAINED_ON, *UNSEEN):
-        test = sparse_test(data, name, work)
-        adapted = on_target(student, test.lexicon(student.query.tokenizer, pieces.get(name, pieces[""])))
-        matrix, vocabulary, encode = test.documents(adapted), adapted.vocabulary, adapted.query.encode
+    manifest = dense.sparse_vectors(experiment, model, test.name)
+    place = experiment.work / "exact" / f"{test.name}-{slug(str(model))}-{manifest.stem}"
+    loaded: list[Any] = []
 
-        def encode_rare(rare: Rare, text: str, encode: Callable[[str], dict[str, float]] = encode) -> dict[str, float]:
-            return rare_tokens(encode(text), rare)
+    def run(rare: Rare | None) -> Measured:
+        if not loaded:
+            encoder = QueryEncoder.load(Path(experiment.on_corpus(model, test.name)))
+            loaded.extend((*dense.stored_sparse(experiment, model, test.name), encoder.encode))
+        ids, vectors, encode = loaded
 
-        measured = {ALL_TOKENS: test.measure(test.search(matrix, vocabulary, encode), MEASURES)}
-        for ratio in RATIOS:
-            first = test.search(matrix, vocabulary, partial(encode_rare, Rare("ratio", ratio)))
-            run = rescored(test, first, matrix, vocabulary, encode)
-            measured[f"rare first, idf from {ratio:g} of the highest"] = test.measure(run, MEASURES)
-        rows += rows_of(name, measured, ALL_TOKENS)
-    return rows, []
+        def search(encode: Callable[[str], Mapping[str, float]]) -> Run:
+            return ExactSparseRetriever(ids, vectors, encode).retrieve(test.texts, DEPTH)
+
+        if rare is None:
+            return test.measure(search(encode), MEASURES)
+        first = search(lambda text: rare_tokens(encode(text), rare))
+        return test.measure(rescored(first, test.texts, ids, vectors, encode), MEASURES)
+
+    ways = {ALL_TOKENS: None} | {of_ratio(ratio): Rare("ratio", ratio) for ratio in RATIOS}
+    return {name: kept_measured(place / f"{slug(name)}.json", partial(run, rare)) for name, rare in ways.items()}
 
 
-def rescored(test: SparseTest, run: Run, matrix: Any, vocabulary: list[str], encode: Any) -> Run:
-    """The documents of `run` with the scores that all tokens give."""
-    ids = {token: at for at, token in enumerate(vocabulary)}
+def rescored(
+    run: Run, texts: Mapping[str, str], ids: Sequence[str], vectors: SparseVectors, encode: Callable[[str], Any]
+) -> Run:
+    """The documents of `run` with the scores that all tokens give. vectors: of the documents `ids`."""
+    rows, columns = ({key: at for at, key in enumerate(keys)} for keys in (ids, vectors.vocabulary))
+    matrix = vectors.to_scipy()
     result: Run = {}
-    for query, text in test.texts.items():
-        weights = {ids[token]: weight for token, weight in encode(text).items() if token in ids}
+    for query, text in texts.items():
+        weights = {columns[token]: weight for token, weight in encode(text).items() if token in columns}
         hits = list(run[query])
-        picked = matrix[[test.data.documents.row(hit) for hit in hits]][:, list(weights)]
+        picked = matrix[[rows[hit] for hit in hits]][:, list(weights)]
         scores = picked @ list(weights.values()) if hits and weights else []
         result[query] = {hit: float(score) for hit, score in zip(hits, scores, strict=True)}
     return result
 
 
-# ------------------------------------------------ goals
+# ------------------------------------------------ small trainings
 
 
-def quality_goals(rows: Iterable[Row]) -> list[Goal]:
-    table = Table(rows)
-    gains = {name: table.difference(name, SUM, BM25, "nDCG@10") for name in (*CLAIMED, *UNSEEN)}
-    above = [name for name in CLAIMED if is_above(gains[name])]
-    unseen = [row.value for name in UNSEEN if (row := gains[name]) is not None]
-    mean = round(fmean(unseen), 4) if unseen else None
-    return [
-        goal_of(
-            "above BM25's nDCG@10, interval above zero, on at least two of scifact, wikiqa-doc, tldr",
-            "2 of 3",
-            f"{len(above)} of 3" + (f" ({', '.join(above)})" if above else ""),
-            len(above) >= 2,
-        ),
-        goal_of(
-            "the mean over the unseen sets no more than 1 point below BM25",
-            "at least -0.01",
-            mean,
-            mean is not None and mean >= -0.01,
-        ),
+def flops(ablation: Ablation) -> RowsAndGoals:
+    """Curves over λ, trained with IDF and without, searched with either corpus's and without."""
+    base = ablation.student()
+    arms: dict[str, SparseConfig] = {}
+    names: dict[tuple[str, str], str] = {}
+    for how, (idf, own) in TRAINED_WITH.items():
+        for weight in LAMBDAS:
+            arm = f"{how}, λ {weight:g}"
+            arms[arm] = replace(
+                base,
+                student=replace(base.student, idf=idf),
+                regularization=replace(base.regularization, weight=weight),
+            )
+            names |= {(arm, OWN): of_curve(how, weight, own), (arm, TARGET): of_curve(how, weight, TARGET)}
+    differences = [(engine, PIECES) for engine in (PRESENCE, *names.values())]
+    for weight in LAMBDAS:
+        both, search, neither = (of_curve(how, weight, idf) for how, idf in CURVES.values())
+        own = of_curve(WITH, weight, TRAINED_WITH[WITH][1])
+        differences += [(both, search), (search, neither), (both, neither), (both, own)]
+    rows = ablation.rows(ablation.searched(arms), names, differences)
+    table = Table(rows, ablation.seeds)
+    return rows, [
+        flops_goal(table, NEITHER),
+        flops_goal(table, SEARCH_ALONE),
+        *share_goals(table),
+        terms_goal(table),
+        idf_goal(table),
     ]
 
 
-def curves(rows: Iterable[Row], name: str, x: str, y: str) -> dict[str, list[tuple[float, float]]]:
-    """{"with IDF", "without IDF": the students of a set, each searched as it was trained, as (x, y) by x}."""
-    table = Table(rows)
-    points: dict[str, list[tuple[float, float]]] = {}
-    for trained_with, searched in TRAINED_WITH.items():
-        engines = [f"{trained_with}, λ {weight:g}, {searched}" for weight in LAMBDAS]
-        values = [(table.value(name, engine, x), table.value(name, engine, y)) for engine in engines]
-        points[trained_with] = sorted((at.value, of.value) for at, of in values if at is not None and of is not None)
-    return points
+def of_curve(how: str, weight: float, idf: str) -> str:
+    """The engine of part "flops": how it is trained, λ, and whose IDF weighs its queries."""
+    return f"{how}, λ {weight:g}, {idf}"
 
 
-def flops_goal(rows: Sequence[Row]) -> Goal:
-    """The paper's direction (figure 4): at the FLOPS of each student without IDF, is the curve with it higher?"""
+def distillation(ablation: Ablation) -> RowsAndGoals:
+    """Table 6 in direction: what the first of two stages of equal length is trained with; the second is the same in all.
+
+    The second dense teacher is the first, trained on the same questions; the second sparse one BM25 over word pieces. The
+    arm without pre-training is trained as many steps as both stages together.
+    """
+    from trainers.data.teachers import LEXICAL as LEXICAL_TEACHER
+    from trainers.sparse.settings import SparseCandidates, StageSettings
+
+    dense_teacher, sparse_teacher = ablation.of_kind("dense"), ablation.of_kind("sparse")
+    teachers = {DENSE: dense_teacher, SPARSE: sparse_teacher, LEXICAL: LEXICAL_TEACHER}
+    if any(DENSE_TRAINED in taught_by for taught_by, _ in FIRST_STAGES.values()):
+        teachers[DENSE_TRAINED] = trained_dense(ablation, dense_teacher)
+    base = ablation.student()
+    half = replace(base.training, steps=ablation.steps // 2)
+    arms: dict[str, SparseConfig] = {}
+    for arm, (taught_by, changes) in FIRST_STAGES.items():
+        before = StageSettings(
+            train=base.train,
+            objective=replace(base.objective, teachers=[teachers[name] for name in taught_by], **changes),
+            candidates=SparseCandidates(negatives=1, depth=50, mine="bm25"),
+            regularization=replace(base.regularization, weight=base.regularization.weight / 10),
+            training=half,
+        )
+        arms[arm] = replace(base, pretraining=before, training=half)
+    arms[NO_PRETRAINING] = replace(base, training=replace(base.training, steps=2 * (ablation.steps // 2)))
+    names = {(arm, OWN): arm for arm in arms}
+    others = [arm for arm in arms if arm != ENSEMBLE]
+    rows = ablation.rows(ablation.searched(arms), names, [(other, ENSEMBLE) for other in others])
+    return rows, [distillation_goal(Table(rows, ablation.seeds))]
+
+
+# ------------------------------------------------ goals
+
+
+def quality_goals(experiment: Experiment, rows: Iterable[Row]) -> list[Goal]:
+    """The paper's claim (table 3): the student alone is above BM25, in the mean of sets that it did not see."""
+    table, label = Table(rows, experiment.seeds), unseen(experiment)
+    goals: list[Goal] = []
+    for arm in experiment.arms:
+        row = table.difference(label, arm, TUNED, "nDCG@10")
+        words = f"{arm}: alone above tuned BM25's nDCG@10 in the {label}, interval above zero (table 3)"
+        goals.append(goal_of(words, "low above 0", None if row is None else signed(row), is_above(row)))
+    return goals
+
+
+def rare_goals(experiment: Experiment, rows: Iterable[Row]) -> list[Goal]:
+    """The paper's "negligible impact on search relevance" (section 5.3.2): half a point at most, interval included."""
+    table, label = Table(rows, experiment.seeds), f"mean of {len(experiment.sets)} sets"
+    goals: list[Goal] = []
+    for arm in experiment.arms:
+        for ratio in RATIOS:
+            row = table.difference(label, of_ratio(ratio), ALL_TOKENS, "nDCG@10", variant=arm)
+            words = (
+                f"{arm}, {of_ratio(ratio)}: nDCG@10 less than all tokens', {label}, interval included (section 5.3.2)"
+            )
+            kept = row is not None and row.low is not None and row.low >= -MOST_LOST
+            goals.append(goal_of(words, f"at least -{MOST_LOST}", None if row is None else signed(row, 4), kept))
+    return goals
+
+
+def curve(table: Table, name: str, which: str, x: str, y: str) -> list[tuple[float, float]]:
+    """The students of a set on one of CURVES, as (x, y) by x."""
+    how, idf = CURVES[which]
+    engines = [of_curve(how, weight, idf) for weight in LAMBDAS]
+    values = [(table.value(name, engine, x), table.value(name, engine, y)) for engine in engines]
+    return sorted((at.value, of.value) for at, of in values if at is not None and of is not None)
+
+
+def flops_goal(table: Table, rival: str) -> Goal:
+    """The paper's direction (figure 4): at the FLOPS of each student of the rival curve, is the one with IDF higher?"""
     higher = points = 0
     for name in TESTED:
-        curve = curves(rows, name, "FLOPS", "nDCG@10")
-        for cost, quality_without in curve["without IDF"]:
-            affordable = [quality for other, quality in curve["with IDF"] if other <= cost]
+        ours = curve(table, name, BOTH, "FLOPS", "nDCG@10")
+        for cost, quality_of_rival in curve(table, name, rival, "FLOPS", "nDCG@10"):
+            affordable = [quality for other, quality in ours if other <= cost]
             points += bool(affordable)
-            higher += max(affordable, default=float("-inf")) >= quality_without
+            higher += max(affordable, default=float("-inf")) >= quality_of_rival
+    rival_words = {NEITHER: "with it in neither (figure 4", SEARCH_ALONE: "with it in search alone (training's share"}
     return goal_of(
-        "with IDF in training and in search nDCG@10 is higher at no more FLOPS than with it in neither (figure 4; by the "
-        "values, without intervals)",
+        f"with IDF in training and in search nDCG@10 is higher at no more FLOPS than {rival_words[rival]}; by the values, "
+        "without intervals)",
         "every point that compares",
         f"{higher} of {points}" if points else None,
         higher == points,
     )
 
 
-def terms_goal(rows: Sequence[Row]) -> Goal:
+def share_goals(table: Table) -> list[Goal]:
+    """Table 5 told apart, at equal λ: what IDF in search brings a student without it, and what IDF in training adds."""
+    goals = []
+    for words, ours, rival in (("training's", BOTH, SEARCH_ALONE), ("search's", SEARCH_ALONE, NEITHER)):
+        gains = []
+        for name in TESTED:
+            for weight in LAMBDAS:
+                engine, baseline = (of_curve(how, weight, idf) for how, idf in (CURVES[ours], CURVES[rival]))
+                if (row := table.difference(name, engine, baseline, "nDCG@10")) is not None:
+                    gains.append(row)
+        points = [100 * row.value for row in gains]
+        goals.append(
+            all_goal(
+                f"{words} share of what IDF brings ({ours}, less {rival}, at equal λ), interval above zero (table 5)",
+                [is_above(row) for row in gains],
+                f", {min(points):.1f} to {max(points):.1f} points of nDCG@10" if points else "",
+            )
+        )
+    return goals
+
+
+def terms_goal(table: Table) -> Goal:
     """The paper's words (section 5.4.2): with as many terms a document, those trained with IDF cost fewer FLOPS.
 
     At the terms of each student with IDF, where the curve of those without it has been that far: between its points.
@@ -289,11 +378,11 @@ def terms_goal(rows: Sequence[Row]) -> Goal:
 
     ratios: list[float] = []
     for name in TESTED:
-        curve = curves(rows, name, "active terms", "FLOPS")
-        terms, costs = [count for count, _ in curve["without IDF"]], [cost for _, cost in curve["without IDF"]]
+        without = curve(table, name, NEITHER, "active terms", "FLOPS")
+        terms, costs = [count for count, _ in without], [cost for _, cost in without]
         ratios += [
             cost / float(np.interp(count, terms, costs))
-            for count, cost in curve["with IDF"]
+            for count, cost in curve(table, name, BOTH, "active terms", "FLOPS")
             if terms and terms[0] <= count <= terms[-1]
         ]
     fewer = sum(ratio < 1 for ratio in ratios)
@@ -305,13 +394,16 @@ def terms_goal(rows: Sequence[Row]) -> Goal:
     )
 
 
-def idf_goal(rows: Iterable[Row]) -> Goal:
+def idf_goal(table: Table) -> Goal:
     """The paper's direction for students without pre-training (table 5): the searched corpus's IDF is the better one."""
     gains = [
         row
-        for row in rows
-        if (row.kind, row.measure, row.baseline) == ("difference", "nDCG@10", OWN) and row.engine.startswith("with IDF")
-    ]
+        for name in TESTED
+        for weight in LAMBDAS
+        if (row := table.difference(
+            name, of_curve(WITH, weight, TARGET), of_curve(WITH, weight, TRAINED_WITH[WITH][1]), "nDCG@10"
+        )) is not None
+    ]  # fmt: skip
     return all_goal(
         "at retrieval the searched corpus's IDF is better than that of training, interval above zero (table 5, no "
         "pre-training)",
@@ -320,86 +412,124 @@ def idf_goal(rows: Iterable[Row]) -> Goal:
     )
 
 
-def distillation_goal(rows: Iterable[Row]) -> Goal:
+def distillation_goal(table: Table) -> Goal:
     """The paper's direction (table 6): normalized, heterogeneous teachers above every other way to pre-train."""
-    others = [
+    gains = [
         row
-        for row in rows
-        if (row.kind, row.measure, row.baseline) == ("difference", "nDCG@10", ENSEMBLE)
-        and row.engine not in (PRESENCE, PIECES)
+        for name in TESTED
+        for other in (*FIRST_STAGES, NO_PRETRAINING)
+        if (row := table.difference(name, other, ENSEMBLE, "nDCG@10")) is not None
     ]
     return all_goal(
         "the normalized ensemble is above every other way to pre-train, interval of their differences below zero (table 6)",
-        [row.high is not None and row.high < 0 for row in others],
-        f", {sum(row.value < 0 for row in others)} without regard to the interval",
+        [row.high is not None and row.high < 0 for row in gains],
+        f", {sum(row.value < 0 for row in gains)} without regard to the interval",
     )
 
 
-def idf_shares(rows: Iterable[Row]) -> str:
+def idf_shares(rows: Sequence[Row]) -> str:
     """A line for each set and λ: nDCG@10 of the student without IDF, by how many points the searched corpus's IDF raises it
-    at retrieval, and by how many IDF in training then raises that. Of the last the values alone are recorded."""
-    table, lines = Table(rows), []
-    for name, weight in itertools.product(TESTED, LAMBDAS):
-        neither, searched, both = (
-            f"{how}, λ {weight:g}, {idf}"
-            for how, idf in (("without IDF", "no IDF"), ("without IDF", TARGET), ("with IDF", TARGET))
+    at retrieval, and by how many IDF in training then raises that."""
+    seeds = sorted({row.seed for row in rows if row.seed is not None})
+    table, lines = Table(rows, seeds), []
+    weights = dict.fromkeys(
+        float(row.engine.split(", ")[1][2:]) for row in rows if row.engine.startswith(f"{WITHOUT}, λ ")
+    )
+    for name, weight in itertools.product(table.sets, weights):
+        both, search, neither = (of_curve(how, weight, idf) for how, idf in CURVES.values())
+        whole, raised, start = (table.value(name, engine, "nDCG@10") for engine in (both, search, neither))
+        # A result of a single seed has another name for the baseline, and of training's share the values alone.
+        at_retrieval = table.difference(name, search, neither, "nDCG@10") or table.difference(
+            name, search, "own IDF", "nDCG@10"
         )
-        values = [table.value(name, engine, "nDCG@10") for engine in (neither, searched, both)]
-        at_retrieval = table.difference(name, searched, OWN, "nDCG@10")
-        if at_retrieval is None or None in values:
+        if not (whole and raised and start and at_retrieval):
             continue
-        start, raised, whole = (row.value for row in values if row is not None)
-        gained = 100 * (whole - raised)
-        lines.append([name, f"{weight:g}", f"{start:.3f}", with_interval(in_points(at_retrieval)), f"{gained:.2f}"])
+        in_training = table.difference(name, both, search, "nDCG@10") or replace(
+            whole, value=whole.value - raised.value, low=None, high=None
+        )
+        shares = [with_interval(in_points(share)) for share in (at_retrieval, in_training)]
+        lines.append([name, f"{weight:g}", f"{start.value:.3f}", *shares])
     return as_table(["", "λ", "no IDF: nDCG@10", "at retrieval: points", "in training, too: points more"], lines)
 
 
-def draw_flops(rows: Sequence[Row], folder: Path) -> None:
-    """nDCG@10 against measured FLOPS, a curve for each way of training, a panel for each set."""
-    panels = {
-        name: {f"trained {how}": points for how, points in curves(rows, name, "FLOPS", "nDCG@10").items()}
-        for name in sorted({row.set for row in rows})
-    }
-    plots.curves(panels, folder / "flops.svg", x="FLOPS, measured", y="nDCG@10", xlim=(0, None))
+def draw_flops(seeds: Sequence[int], rows: Sequence[Row], folder: Path) -> None:
+    """nDCG@10 against measured FLOPS, and FLOPS against the expansion rate, a panel for each set."""
+    table = Table(rows, seeds)
+    for file, which, x, y in (
+        ("flops.svg", tuple(CURVES), ("FLOPS", "FLOPS, measured"), ("nDCG@10", "nDCG@10")),
+        ("expansion.svg", (BOTH, NEITHER), ("active terms", "terms a document"), ("FLOPS", "FLOPS, measured")),
+    ):
+        panels = {name: {key: curve(table, name, key, x[0], y[0]) for key in which} for name in TESTED}
+        plots.curves(panels, folder / file, x=x[1], y=y[1], xlim=(0, None))
 
 
 # ------------------------------------------------ the command
 
 
 @click.command("inference-free-sparse")
+@click.option("--start", required=True, help="The published SPLADE: a folder or a hub id.")
+@click.option("--seeds", type=NumberList(int), default="42,43,44", show_default=True, help="Training seeds.")
+@click.option(
+    "--teacher",
+    "teachers",
+    multiple=True,
+    help="A dense or sparse model, or lexical; repeatable.  [default: all-MiniLM-L6-v2 and the start]",
+)
 @paper_options
 @part_option(PARTS)
-@click.option("--steps", type=int, help="Optimizer steps of a training.  [default: 1500 of the student, 240 elsewhere]")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=2),
+    default=STEPS_OF_ABLATIONS,
+    show_default=True,
+    help='Optimizer steps of each training of "flops" and "distillation".',
+)
 @connection_options
 def inference_free_sparse(
     connection: ConnectionSettings,
+    start: str,
+    seeds: tuple[int, ...],
+    teachers: tuple[str, ...],
     data: Path,
     work: Path,
     record: Path | None,
     chosen: tuple[str, ...],
-    steps: int | None,
+    steps: int,
 ) -> None:
-    """Train inference-free sparse models and compare them with BM25, or measure what their parts contribute."""
-    every, small = (*TRAINED_ON, *UNSEEN), sorted({*SMALL, *TESTED})
+    """Train inference-free sparse models and compare them with BM25, or measure what their parts contribute.
+
+    \b
+    osn paper inference-free-sparse --start my-splade --data data --work work --record results
+    osn paper inference-free-sparse --start my-splade --data data --work work --part flops --teacher my-dense
+    """
+    experiment = Experiment(data=data, start=start, work=work, seeds=seeds, arms=QUALITY, connection=connection)
+    ablation = Ablation(data, work, start, teachers or (MINILM, start), seeds, steps)
+    small = [data / name for name in sorted({*SMALL, *TESTED})]
 
     def part(
-        title: str, run: Callable[..., RowsAndGoals], default: int, sets: Sequence[str], draw: Any = None
+        title: str,
+        run: Callable[[], RowsAndGoals],
+        sets: Sequence[Path],
+        measures: Sequence[str] = (),
+        draw: Any = None,
     ) -> PaperPart:
         def shown(row: Row) -> bool:
-            return row.measure not in MEASURES[1:] and row.kind != "p-value"
+            of_mean = row.seed is None or len(seeds) == 1
+            return of_mean and row.kind != "p-value" and row.measure in (MEASURES[0], *measures)
 
-        used = [data / name for name in sets]
-        return PaperPart(title, partial(run, data, work, steps or default), used, [42], shown, draw)
+        return PaperPart(title, run, sets, seeds, shown, draw)
 
+    every, facts = list(experiment.sets.values()), ("active terms", "expansion terms", "FLOPS")
     parts = {
-        "quality": part(
-            "Inference-free sparse retrieval against BM25",
-            partial(quality, connection=connection),
-            STUDENT_STEPS,
-            every,
+        "quality": part("Inference-free sparse retrieval against BM25", partial(quality, experiment), every),
+        "flops": part(
+            "nDCG@10 against FLOPS, with and without IDF",
+            partial(flops, ablation),
+            small,
+            facts,
+            partial(draw_flops, seeds),
         ),
-        "flops": part("nDCG@10 against FLOPS, with and without IDF", flops, ABLATION_STEPS, small, draw_flops),
-        "distillation": part("Teachers alone and together", distillation, ABLATION_STEPS, small),
-        "high-idf-first": part("Rare tokens first, then all", high_idf_first, STUDENT_STEPS, every),
+        "distillation": part("Teachers alone and together", partial(distillation, ablation), small, facts),
+        "high-idf-first": part("Rare tokens first, then all", partial(high_idf_first, experiment), every),
     }
     run_parts({name: parts[name] for name in chosen or PARTS}, record)

@@ -1,144 +1,191 @@
-"""What `osn paper inference-free-sparse` trains, and how the ablations' students are tested."""
+"""The small trainings of `osn paper inference-free-sparse`: one start, arms that differ in one thing, several seeds."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.experiment import compared
-from benchmarks.papers.sparse_search import MEASURES, on_target, sparse_test, sparsity_rows, student_run, untrained
+from benchmarks.bm25_sparse.models import configuration
+from benchmarks.experiment import compared, each, kept, mean_values, means, slug, trials
+from benchmarks.papers.sparse_search import MEASURES, SparseTest, on_target, sparse_test, student_run, untrained
+from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
+from opensearch_neural.models.directory import hash_files, locate
 
 if TYPE_CHECKING:
     from opensearch_neural.evaluation.measures import Measured
     from opensearch_neural.models.sparse import SparseDocumentEncoder
+    from trainers.data.teachers import TeacherKind
     from trainers.sparse.settings import SparseConfig
 
-logger = logging.getLogger(__name__)
-
-START = "sentence-transformers/all-MiniLM-L6-v2"
-TRAINED_ON = ("scifact", "wikiqa-doc", "tldr", "squad-mix")
 SMALL = ("wikiqa-doc", "tldr")
-"""What the ablations train on."""
+"""What is trained on."""
 TESTED = ("wikiqa-doc", "cranfield")
-"""What the ablations are tested on, one that they train on and one unseen: to encode tldr takes longer than a training."""
-WARM_UP_STEPS = 100
+"""What is tested on, one that training sees and one that it does not: to encode tldr takes longer than a training."""
+LENGTH = 128
+"""Tokens of a document, in training and in use."""
 DENSE_TEACHER_STEPS = 70
 """Training steps of the second dense teacher, which see half of the questions once."""
-HOLD_BACK = 100
-"""Questions of each train set that select the state that is kept."""
-OWN = "own IDF"
+OWN, TARGET = "own", "target corpus"
+"""A student's queries are weighed as in its training, or by the IDF of the corpus that is searched."""
+IDFS = (OWN, TARGET)
 
 
-def configuration(data: Path, work: Path, name: str, *, steps: int, sets: Sequence[str] = ()) -> SparseConfig:
-    """The student of part "quality", on `sets` or all of TRAINED_ON; settings were chosen on held-back parts of train."""
-    from trainers.common.config import load_config, recipe
-    from trainers.data.sets import QuestionSet
-    from trainers.sparse.settings import SparseConfig
+class Searched(NamedTuple):
+    """What a student found in a test set."""
 
-    base = load_config(SparseConfig, recipe("bm25-sparse"))
-    names = sets or TRAINED_ON
-    return replace(
-        base,
-        output=work / "models" / name,
-        cache=work / "cache",
-        start=START,
-        train=[QuestionSet(data / name) for name in names],
-        unseen=[QuestionSet(data / name, split="test", name=f"{name}-test") for name in names],
-        selection=replace(base.selection, hold_back=HOLD_BACK, queries=HOLD_BACK),
-        # Measured once, at the end.
-        training=replace(base.training, steps=steps, set_weights=0.25, evaluate_every=steps),
-    )
+    measured: dict[str, Measured]
+    """{one of IDFS: what it finds}"""
+    sparsity: dict[str, float]
+    """How many terms its documents have, and FLOPS."""
 
 
-def ablation(data: Path, work: Path, name: str, *, steps: int) -> SparseConfig:
-    """The paper's own student, trained without BM25, small: what parts "flops" and "distillation" vary."""
-    from trainers.sparse.settings import SparseObjective
+@dataclass(frozen=True)
+class Ablation:
+    """What the small trainings share."""
 
-    config = configuration(data, work, name, steps=steps, sets=SMALL)
-    return replace(
-        config,
-        student=replace(config.student, idf="train"),
-        warm_up=replace(config.warm_up, impact_steps=WARM_UP_STEPS),
-        objective=SparseObjective(
-            info_nce=0.0, kl=1.0, teachers=[START, "lexical"], teacher_scale=10.0, all_pairs=True
-        ),
-    )
+    data: Path
+    work: Path
+    start: str
+    teachers: tuple[str, ...]
+    seeds: tuple[int, ...]
+    steps: int
+
+    def student(self) -> SparseConfig:
+        """The paper's own student, trained without BM25: what the arms vary. The last state is kept."""
+        from trainers.data.sets import DevSettings
+
+        train, unseen = ([self.data / name for name in names] for names in (SMALL, dict.fromkeys((*SMALL, *TESTED))))
+        made = configuration(self.start, train, unseen, self.steps, self.seeds[0])
+        return replace(
+            made,
+            cache=self.work / "cache",
+            student=replace(made.student, idf="train"),
+            document_length=LENGTH,
+            objective=replace(
+                made.objective, info_nce=0.0, kl=1.0, teachers=list(self.teachers), teacher_scale=10.0, all_pairs=True
+            ),
+            selection=DevSettings(),
+        )
+
+    def of_kind(self, kind: TeacherKind) -> str:
+        """The first model of a kind among the teachers. Raises InputError where none is named."""
+        from trainers.data.teacher_models import detect
+        from trainers.data.teachers import LEXICAL
+
+        for teacher in self.teachers:
+            if teacher != LEXICAL and detect(locate(teacher)) == kind:
+                return teacher
+        raise InputError(f"no {kind} model is among the teachers {', '.join(self.teachers)}", f"add a {kind} --teacher")
+
+    @cached_property
+    def tests(self) -> dict[str, SparseTest]:
+        return {name: sparse_test(self.data, name, self.work) for name in TESTED}
+
+    @cached_property
+    def _made_of(self) -> list[str]:
+        return [hash_files(locate(self.start)), *(test.data.hash for test in self.tests.values())]
+
+    def seeded(self, arm: str, config: SparseConfig, seed: int) -> SparseConfig:
+        """The arm with a seed, and an output folder named by all that decides what it finds."""
+        from trainers.common.config import fingerprint
+
+        before = config.pretraining
+        config = replace(
+            config,
+            training=replace(config.training, seed=seed),
+            pretraining=before and replace(before, training=replace(before.training, seed=seed)),
+        )
+        made_by = fingerprint(replace(config, output=Path(), cache=None), self._made_of)
+        return replace(config, output=self.work / "models" / f"{slug(f'{arm} seed {seed}')}-{made_by}")
+
+    def searched(self, arms: Mapping[str, SparseConfig]) -> dict[MeasuredEngine, dict[str, Searched]]:
+        """{arm with its seed: {test set: what the student finds}}; what is not kept is trained and searched."""
+        from opensearch_neural.evaluation.measures import Measured
+
+        engines = {
+            engine: self.seeded(engine.name, arms[engine.name], engine.seed or 0)
+            for engine in trials(arms, arms, self.seeds)
+        }
+
+        def search(engine: MeasuredEngine) -> dict[str, Searched]:
+            config = engines[engine]
+            content = kept(self.work / "searched" / f"{config.output.name}.json", lambda: self._searched(config))
+            return {
+                name: Searched({idf: Measured(**own) for idf, own in found["measured"].items()}, found["sparsity"])
+                for name, found in content.items()
+            }
+
+        return each(engines, lambda engine: engines[engine].output, search)
+
+    def _searched(self, config: SparseConfig) -> dict[str, Any]:
+        student, found = trained(config), {}
+        for name, test in self.tests.items():
+            targeted = on_target(student, test.lexicon(student.query.tokenizer))
+            runs = {}
+            for idf, model in ((OWN, student), (TARGET, targeted)):
+                runs[idf], sparsity = student_run(model, test)
+            measured = {idf: asdict(test.measure(run, MEASURES)) for idf, run in runs.items()}
+            found[name] = {"measured": measured, "sparsity": sparsity}
+        return found
+
+    def rows(
+        self,
+        found: Mapping[MeasuredEngine, Mapping[str, Searched]],
+        names: Mapping[tuple[str, str], str],
+        differences: Iterable[tuple[str, str]],
+    ) -> list[Row]:
+        """Rows of each test set, beside what needs no learning. names: {(arm, one of IDFS): the engine's name}, those that
+        are shown."""
+        from opensearch_neural.models.corpus_statistics import tokenizer_of
+
+        differences, rows = list(differences), []
+        pieces = tokenizer_of(self.start)
+        for name, test in self.tests.items():
+            without = untrained(test, test.lexicon(pieces))
+            measured = {MeasuredEngine(engine): own for engine, own in without.items()}
+            facts: list[Row] = []
+            for (arm, idf), engine in names.items():
+                for of_arm, of_sets in found.items():
+                    if of_arm.name == arm:
+                        measured[MeasuredEngine(engine, of_arm.seed)] = of_sets[name].measured[idf]
+                        facts += [
+                            Row(name, engine, measure, value, None, None, len(test.data.documents), seed=of_arm.seed)
+                            for measure, value in of_sets[name].sparsity.items()
+                        ]
+            rows += compared(name, measured | means(measured, self.seeds), differences, seeds=self.seeds)
+            rows += [*facts, *mean_values(facts, self.seeds)]
+        return rows
 
 
 def trained(config: SparseConfig) -> SparseDocumentEncoder:
     """The model of `config`, trained if it is not there yet."""
     from opensearch_neural.models.sparse import load_sparse
-    from trainers.common.precision import faster_in_bfloat16
     from trainers.sparse.train import train_sparse
 
-    done = train_sparse(config)
-    logger.info(
-        "%s: %d steps, the state after %s kept: %s", config.output.name, done.steps, done.best_step, done.measures
-    )
-    dtype: Literal["fp32", "bf16"] = "bf16" if faster_in_bfloat16() else "fp32"
-    return load_sparse(config.output, dtype=dtype)
+    train_sparse(config)
+    return load_sparse(config.output)
 
 
-def trained_dense(data: Path, work: Path) -> str:
-    """MiniLM trained by `osn train dense` on the ablations' sets."""
+def trained_dense(ablation: Ablation, start: str) -> str:
+    """A dense teacher trained further by `osn train dense` on the same questions, the second dense one."""
+    from trainers.common.config import fingerprint
     from trainers.common.settings import TrainingSettings
     from trainers.data.sets import SetSettings
     from trainers.dense import DenseConfig, train_dense
     from trainers.encoders.tower import EncoderSettings
 
-    output = work / "models" / "dense"
-    train_dense(
-        DenseConfig(
-            output=output,
-            train=[SetSettings(data / name) for name in SMALL],
-            start=START,
-            unseen=[SetSettings(data / name, split="test", name=f"{name}-test") for name in SMALL],
-            encoder=EncoderSettings(query_length=64, document_length=128),
-            training=TrainingSettings(steps=DENSE_TEACHER_STEPS, batch_size=64, learning_rate=5e-5, precision="auto"),
-        )
+    config = DenseConfig(
+        output=Path(),
+        train=[SetSettings(ablation.data / name) for name in SMALL],
+        start=start,
+        unseen=[SetSettings(ablation.data / name, split="test", name=f"{name}-test") for name in SMALL],
+        encoder=EncoderSettings(query_length=64, document_length=LENGTH),
+        training=TrainingSettings(steps=DENSE_TEACHER_STEPS, batch_size=64, learning_rate=5e-5, precision="auto"),
     )
+    output = ablation.work / "models" / f"dense-{fingerprint(config, hash_files(locate(start)))}"
+    train_dense(replace(config, output=output))
     return str(output)
-
-
-# ------------------------------------------------ what is tested
-
-
-def rows_of(name: str, measured: Mapping[str, Measured], baseline: str) -> list[Row]:
-    engines = {MeasuredEngine(engine): own for engine, own in measured.items()}
-    return compared(name, engines, [(engine, baseline) for engine in measured if engine != baseline])
-
-
-def tested(
-    data: Path,
-    work: Path,
-    models: Mapping[str, Any],
-    targeted: Mapping[str, Any],
-    *,
-    baseline: str,
-    own_idf: Mapping[str, str] | None = None,
-) -> list[Row]:
-    """Rows of the students on the ablations' test sets, with what needs no learning; `targeted` ones use their IDF.
-
-    own_idf: {engine: engine with the same model and its own IDF}, which are compared besides.
-    """
-    from opensearch_neural.evaluation.result_rows import only_differences, rows
-
-    result: list[Row] = []
-    pieces = next(iter({**models, **targeted}.values())).query.tokenizer
-    for test in (sparse_test(data, name, work) for name in TESTED):
-        lexicon = test.lexicon(pieces)
-        measured = untrained(test, lexicon)
-        adapted = {engine: on_target(model, lexicon) for engine, model in targeted.items()}
-        for engine, model in {**models, **adapted}.items():
-            run, sparsity = student_run(model, test)
-            measured[engine] = test.measure(run, MEASURES)
-            result += sparsity_rows(test, engine, sparsity)
-        result += rows_of(test.name, measured, baseline)
-        for engine, own in (own_idf or {}).items():
-            both = {OWN: measured[own], engine: measured[engine]}
-            result += only_differences(rows(test.name, both, baseline=OWN))
-    return result

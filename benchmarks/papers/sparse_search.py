@@ -4,16 +4,16 @@ of a student there beside what needs no learning."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from benchmarks.bm25_sparse.measures import judged_queries
 from benchmarks.experiment import JudgedSet
 from benchmarks.papers import cluster_bm25
 from benchmarks.papers.cluster_bm25 import best_settings, kept_scores, tuning_questions
-from opensearch_neural.evaluation.results import Row
 
 if TYPE_CHECKING:
     from opensearch_neural.evaluation.measures import Measured
@@ -69,15 +69,14 @@ class SparseTest(JudgedSet):
 
 
 def sparse_test(data: Path, name: str, work: Path) -> SparseTest:
-    from opensearch_neural.corpus.judgements import BeirData
+    """The set's test split, the questions of it that `osn bench bm25-sparse` asks."""
     from trainers.data.loading import load_training
 
+    judged = judged_queries(data / name)
     test = load_training(data / name, split="test", name=name)
+    test = test.take(at for at, example in enumerate(test.examples) if example.query_id in judged.qrels)
     # Training data knows relevant documents only, not how relevant.
-    graded = BeirData.load(data / name, "test").qrels
-    return SparseTest(
-        name, test, {query: graded[query] for query in test.query_texts()}, folder=work / "vectors" / name
-    )
+    return SparseTest(name, test, judged.qrels, folder=work / "vectors" / name)
 
 
 def with_saturation(encoder: LexicalEncoder, saturation: Saturation) -> Lexicon:
@@ -105,11 +104,6 @@ def student_run(encoder: Any, test: SparseTest) -> tuple[Run, dict[str, float]]:
     present = test.lexicon(encoder.query.tokenizer).impacts(list(test.data.documents.values()))
     sparsity = sparsity_of(matrix, present, queries, encoder.vocabulary)
     return test.search(matrix, encoder.vocabulary, encoder.query.encode), sparsity
-
-
-def sparsity_rows(test: SparseTest, engine: str, sparsity: Mapping[str, float]) -> list[Row]:
-    count = len(test.data.documents)
-    return [Row(test.name, engine, measure, value, None, None, count) for measure, value in sparsity.items()]
 
 
 def untrained(test: SparseTest, lexicon: Lexicon) -> dict[str, Measured]:

@@ -22,6 +22,7 @@ from benchmarks.experiment import (
     goal_of,
     is_above,
     kept_measured,
+    mean_values,
     means,
     of_seeds,
     pairs,
@@ -113,7 +114,7 @@ def test_a_folder_is_copied_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
     (trained / "inside").mkdir(parents=True)
     (trained / "inside" / "weights").write_text("w")
     with monkeypatch.context() as broken:
-        broken.setattr("benchmarks.experiment.Path.rename", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        broken.setattr("benchmarks.experiment.Path.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             copied(trained, output)
     assert not output.exists()
@@ -157,6 +158,17 @@ def test_what_was_measured_is_kept_question_by_question(tmp_path: Path) -> None:
     first = kept_measured(tmp_path / "new" / "a.json", lambda: measured(0.1, 1 / 3))
     again = kept_measured(tmp_path / "new" / "a.json", lambda: pytest.fail("measured again"))
     assert first == again == measured(0.1, 1 / 3)
+
+
+def test_a_mean_value_is_over_all_seeds_of_one_set_engine_variant_and_measure() -> None:
+    def row(value: float, seed: int | None, engine: str = "student", measure: str = "FLOPS") -> Row:
+        return Row("docs", engine, measure, value, None, None, 5, seed=seed, variant="free")
+
+    rows = [row(1.0, 1), row(3.0, 2), row(9.0, 1, "other"), row(5.0, 1, measure="terms"), row(7.0, None)]
+    (mean,) = mean_values(rows, (1, 2))
+    assert (mean.engine, mean.measure, mean.value, mean.seed) == ("student", "FLOPS", 2.0, None)
+    assert mean.variant == "seeds 1 to 2, free"
+    assert mean_values(rows, (1,)) == []
 
 
 def test_means_are_over_all_seeds_or_none() -> None:

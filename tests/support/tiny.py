@@ -43,6 +43,26 @@ def tiny_backbone(
     return folder
 
 
+def tiny_splade(folder: Path, *, positions: int = 256) -> Path:
+    """A masked language model with a head of its own, as a published SPLADE is one."""
+    import torch
+    from transformers import BertConfig, BertForMaskedLM
+
+    tiny_backbone(folder, positions=positions)
+    torch.manual_seed(0)
+    BertForMaskedLM(
+        BertConfig(
+            vocab_size=len(WORDS) + 5,
+            hidden_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=64,
+            max_position_embeddings=positions,
+        )
+    ).save_pretrained(folder)
+    return folder
+
+
 def tiny_beir(folder: Path, *, documents: int = 60, seed: int = 0) -> Path:
     """A BEIR folder: document i holds 6 words, its question one of them and 3 of their other names; i % 4 == 0 is dev.
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 torch = pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
 
-from tiny import WORDS, tiny_backbone, tiny_beir  # noqa: E402
+from tiny import tiny_backbone, tiny_beir, tiny_splade  # noqa: E402
 
 from benchmarks.bm25_sparse import command, cost, models, weight  # noqa: E402
 from benchmarks.bm25_sparse.measures import (  # noqa: E402
@@ -53,23 +53,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Path:
-    """A masked language model of its own, as a published SPLADE is one."""
-    from transformers import BertConfig, BertForMaskedLM
-
-    folder = tiny_backbone(tmp_path / "start", positions=256)
-    torch.manual_seed(0)
-    size = len(WORDS) + 5
-    BertForMaskedLM(
-        BertConfig(
-            vocab_size=size,
-            hidden_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=64,
-            max_position_embeddings=256,
-        )
-    ).save_pretrained(folder)
-    return folder
+    return tiny_splade(tmp_path / "start")
 
 
 def test_one_command_measures_quality_and_cost_of_the_same_models(
