@@ -411,6 +411,13 @@ def svg(draw: Callable[[Any], bool]) -> str | None:
     return out.getvalue()
 
 
+def error_bars(numbers: Sequence[WithInterval], scale: float = 1.0) -> list[list[float]]:
+    """How far the intervals reach below and above, as matplotlib takes it; 0 if there is none."""
+    below = [0.0 if each.low is None else max(0.0, each.value - each.low) for each in numbers]
+    above = [0.0 if each.high is None else max(0.0, each.high - each.value) for each in numbers]
+    return [[scale * reach for reach in side] for side in (below, above)]
+
+
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --quiet: #777; --good: #17803d; --bad: #c22f2f; }
 body { margin: 0; font: 16px/1.5 system-ui, sans-serif; }

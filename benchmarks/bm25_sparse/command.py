@@ -37,6 +37,7 @@ from benchmarks.experiment import PaperPart, Table, goal_of, paper_options, run_
 from benchmarks.grown.scale import NODE
 from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import reachable
+from benchmarks.render import error_bars
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -94,13 +95,6 @@ def loaded(size: int) -> str:
     return f"{size:,} documents, 20 clients"
 
 
-def bars(row: Row, scale: float = 1.0) -> list[list[float]] | None:
-    """How far the interval reaches below and above, as matplotlib takes it; None if there is none."""
-    if row.low is None or row.high is None:
-        return None
-    return [[scale * (row.value - row.low)], [scale * (row.high - row.value)]]
-
-
 def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
     """quality_and_cost.svg: each engine's gain over BM25 in the mean of sets, against its P99 in BM25's, if it has one."""
     from matplotlib.lines import Line2D
@@ -123,7 +117,8 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
             continue
         look: dict[str, Any] = {"color": f"C{number // 7}", "marker": "o<>sD^v"[number % 7], "linestyle": ""}
         axis.errorbar(
-            [cost.value], [100 * gain.value], xerr=bars(cost), yerr=bars(gain, 100), capsize=2, markersize=7, **look
+            [cost.value], [100 * gain.value], xerr=error_bars([cost]), yerr=error_bars([gain], 100), capsize=2,
+            markersize=7, **look,
         )  # fmt: skip
         keys.append(Line2D([], [], markersize=7, label=f"{engine}, {arm}", **look))
     if len(keys) == 1:  # no P99 was measured, and an earlier run's plot is not this one's

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks.load.measurement import Measurement
 from benchmarks.load.statistics import THROUGHPUT, Levels
-from benchmarks.render import svg
+from benchmarks.render import error_bars, svg
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 """Okabe and Ito's, which people with any colour vision tell apart; markers differ too."""
@@ -65,7 +65,7 @@ def _by_level(axes: Any, measurement: Measurement, levels: Levels, mode: str) ->
                 axes.errorbar(
                     [x for x, _ in points],
                     y,
-                    yerr=_bars([value for _, value in points]),
+                    yerr=error_bars([value for _, value in points]),
                     linestyle=line,
                     label=f"{name} {percentile}",
                     capsize=2,
@@ -94,7 +94,7 @@ def _throughput(axes: Any, measurement: Measurement, levels: Levels) -> bool:
             axes.errorbar(
                 [x for x, _ in points],
                 [value.value for value in values],
-                yerr=_bars(values),
+                yerr=error_bars(values),
                 label=name,
                 capsize=2,
                 **_style(measurement, name),
@@ -132,10 +132,3 @@ def _quality(axes: Any, measurement: Measurement, levels: Levels) -> bool:
     axes.set_xlabel(f"{shared[0].removesuffix(' ms')} at {level.label}, ms")
     axes.set_ylabel(measure)
     return drawn
-
-
-def _bars(values: Sequence[Any]) -> list[list[float]]:
-    """Distances down and up to the intervals' ends, for error bars."""
-    low = [max(0.0, value.value - value.low) if value.low is not None else 0.0 for value in values]
-    high = [max(0.0, value.high - value.value) if value.high is not None else 0.0 for value in values]
-    return [low, high]
