@@ -57,7 +57,7 @@ from benchmarks.papers.multi_layer_arms import (
     mlr,
     of_lambdas,
 )
-from benchmarks.papers.multi_layer_plots import draw_lambdas, draw_layers, layer_choices
+from benchmarks.papers.multi_layer_plots import draw_lambdas, draw_layers, layer_arms
 from benchmarks.papers.multi_layer_training import (
     MEASURES,
     SEEDS,
@@ -93,15 +93,6 @@ VARIANTS = (
     colbert("self-contrastive"),
     colbert("average"),
 )
-
-
-def layer_arms(depth: int) -> list[Arm]:
-    """m = 2, 4, 6, 8 of the last, first and uniform layers, as far as the backbone has them, what the paper's {10, 12} of 12
-    layers are here, and ME-BERT with as many. What chooses the same layers as another does is left out."""
-    arms = {layers: mlr(name, "multi-vector") for layers, name in layer_choices(depth).items()}
-    if depth >= 4:
-        arms.setdefault((depth - 2, depth), mlr([depth - 2, depth], "multi-vector"))
-    return [*arms.values(), *(me_bert(count, "multi-vector") for count in (2, 4, 8))]
 
 
 # ------------------------------------------------ rows
@@ -229,7 +220,7 @@ def layers(experiment: MultiLayerExperiment) -> RowsAndGoals:
     arms = experiment.wanted((DUAL, *layer_arms(experiment.recipe.depth)))
     models = experiment.each_trained([(arm, SEEDS[0]) for arm in arms])
     rows = dev_rows(experiment, models) + test_rows(experiment, models, DUAL)
-    rows += winner_rows(experiment, [model for model in models if model.arm.name.startswith("MLR")])
+    rows += winner_rows(experiment, [model for model in models if model.arm.layers])
     return rows, []
 
 
@@ -310,11 +301,13 @@ def multi_layer(
 
     def part(title: str, run: Any, *, of: int = 1, draw: Any = None) -> PaperPart:
         def shown(row: Row) -> bool:
-            return (row.measure in MEASURES and row.kind == "value") or row.column.startswith(f"{TOP_5} - {DUAL.name}")
+            above_dual = row.kind == "difference" and row.baseline in (DUAL.name, in_two_stages(DUAL).name)
+            return (row.measure in MEASURES and row.kind == "value") or (row.measure == TOP_5 and above_dual)
 
         title = f"{title}; start: {experiment.recipe.described}; {steps} steps"
         return PaperPart(title, run, [data / name for name in (SQUAD, WIKIQA)], SEEDS[:of], shown, draw)
 
+    draw = partial(draw_layers, experiment.recipe.depth)
     parts = {
         "variants": part(
             "Multi-layer representations against a dual encoder and its rivals",
@@ -322,7 +315,7 @@ def multi_layer(
             of=seeds + 1,
         ),
         "two-stage": part("Multi-layer representations in two stages", partial(two_stages, experiment)),
-        "layers": part("Which layers, how many, and which of them wins", partial(layers, experiment), draw=draw_layers),
+        "layers": part("Which layers, how many, and which of them wins", partial(layers, experiment), draw=draw),
         "lambda": part(
             "The weight of the self-contrastive regularization", partial(lambdas, experiment), draw=draw_lambdas
         ),

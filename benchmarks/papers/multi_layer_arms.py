@@ -19,17 +19,20 @@ class Arm:
     two_stage: bool = False
     repeated: bool = False
     """Whether it is trained with the seeds that judge, too, or with the first alone."""
+    layers: str = ""
+    """Which it takes, if any, without how they are pooled: "MLR last:2"."""
 
     @property
     def is_rival(self) -> bool:
-        return self.representation is not None and self.representation.get("source", "layers") != "layers"
+        return self.representation is not None and not self.layers
 
 
 def mlr(layers: str | list[int], pooling: str, *, weight: float = 1.0, **more: Any) -> Arm:
     """weight: λ, 1 in the paper for two layers and 0.1 for all (appendix A)."""
     named = layers if isinstance(layers, str) else ",".join(map(str, layers))
     name = f"MLR {named}, {pooling}" + (f", λ {weight:g}" if pooling == "self-contrastive" else "")
-    return Arm(name, {"layers": layers, "pooling": pooling, "regularization": weight}, **more)
+    representation = {"layers": layers, "pooling": pooling, "regularization": weight}
+    return Arm(name, representation, layers=f"MLR {named}", **more)
 
 
 def me_bert(count: int, pooling: str) -> Arm:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.experiment import Table
 from benchmarks.papers import plots
-from benchmarks.papers.multi_layer_arms import DUAL, LAMBDAS, me_bert, mlr
+from benchmarks.papers.multi_layer_arms import DUAL, LAMBDAS, Arm, me_bert, mlr
 from benchmarks.papers.multi_layer_training import SEEDS, TESTS, TOP_5
 from opensearch_neural.evaluation.results import Row
 
@@ -15,6 +15,11 @@ CHOICES, COUNTS = ("last", "first", "uniform"), (2, 4, 6, 8)
 """Which layers, and how many; if two choices are the same layers, the first is trained for both."""
 WINS = ("answers", "documents ranked first")
 """The documents whose nearest vector is looked at."""
+
+
+def wins(layer: int, whose: str = WINS[0]) -> str:
+    """The measure of how often this layer's vector is the nearest."""
+    return f"layer {layer} wins, {whose}"
 
 
 def layer_choices(depth: int) -> dict[tuple[int, ...], str]:
@@ -27,12 +32,21 @@ def layer_choices(depth: int) -> dict[tuple[int, ...], str]:
     return named
 
 
-def draw_layers(rows: Sequence[Row], folder: Path) -> None:
+def layer_arms(depth: int) -> list[Arm]:
+    """m = 2, 4, 6, 8 of the last, first and uniform layers, as far as the backbone has them, what the paper's {10, 12} of 12
+    layers are here, and ME-BERT with as many. What chooses the same layers as another does is left out."""
+    arms = {layers: mlr(name, "multi-vector") for layers, name in layer_choices(depth).items()}
+    if depth >= 4:
+        arms.setdefault((depth - 2, depth), mlr([depth - 2, depth], "multi-vector"))
+    return [*arms.values(), *(me_bert(count, "multi-vector") for count in (2, 4, 8))]
+
+
+def draw_layers(depth: int, rows: Sequence[Row], folder: Path) -> None:
     """Top-5 accuracy against the number of vectors, and how often layers other than the last win."""
-    arms = {choice: layer_points(rows, choice) for choice in CHOICES}
+    arms = {choice: layer_points(depth, choice) for choice in CHOICES}
     arms["ME-BERT"] = [(count, me_bert(count, "multi-vector").name) for count in (2, 4, 8)]
     _draw(rows, arms, folder / "layers.svg", x="vectors a document")
-    _draw_winners(rows, folder / "winners.svg")
+    _draw_winners(depth, rows, folder / "winners.svg")
 
 
 def draw_lambdas(rows: Sequence[Row], folder: Path) -> None:
@@ -41,19 +55,13 @@ def draw_lambdas(rows: Sequence[Row], folder: Path) -> None:
     _draw(rows, {"self-contrastive": points}, folder / "lambda.svg", x="λ", xscale="log")
 
 
-def layer_points(rows: Iterable[Row], choice: str) -> list[tuple[int, str]]:
+def layer_points(depth: int, choice: str) -> list[tuple[int, str]]:
     """(layers, arm) of the arms that `choice` names. What is the same layers as another choice was trained once."""
     from trainers.multi_layer import chosen_layers
 
-    depth = max((_layer(row) for row in rows if row.measure.startswith("layer ")), default=0)
     names = layer_choices(depth)
     chosen = {count: names[chosen_layers(f"{choice}:{count}", depth)] for count in COUNTS if count <= depth}
     return [(count, mlr(layers, "multi-vector").name) for count, layers in chosen.items()]
-
-
-def _layer(row: Row) -> int:
-    """The layer of a row such as "layer 5 wins, answers"."""
-    return int(row.measure.split()[1])
 
 
 def _draw(
@@ -74,24 +82,25 @@ def _draw(
     plots.curves(panels, file, x=x, y="top-5 accuracy", levels=levels, **options)
 
 
-def _draw_winners(rows: Sequence[Row], file: Path) -> None:
+def _draw_winners(depth: int, rows: Iterable[Row], file: Path) -> None:
     """How many answers another layer than the last is the nearest of, a panel for each set: what remains is the last one's,
     and beside it the others could not be told from each other."""
     plt = plots.pyplot()
-    shown = [row for row in rows if row.measure.endswith(f"wins, {WINS[0]}")]
-    engines = list(dict.fromkeys(row.engine for row in shown))
+    layer_of = {wins(layer): layer for layer in range(1, depth + 1)}
+    shares = {(row.set, row.engine, layer_of[row.measure]): 100 * row.value for row in rows if row.measure in layer_of}
+    engines = list(dict.fromkeys(engine for _, engine, _ in shares))
     if not engines:
         return
-    *others, last = sorted({_layer(row) for row in shown})
-    sets = [name for name in TESTS if any(row.set == name for row in shown)]
+    *others, last = sorted({layer for *_, layer in shares})
+    sets = [name for name in TESTS if any(name == of for of, *_ in shares)]
     size = (3 * len(sets) + 1, 0.3 * len(engines) + 1.7)
     figure, axes = plt.subplots(1, len(sets), figsize=size, sharex=True, sharey=True, squeeze=False)
-    labels = [engine.partition(", multi-vector")[0] for engine in engines]
+    layers_of = {arm.name: arm.layers for arm in layer_arms(depth)}
+    labels = [layers_of[engine] for engine in engines]
     for axis, name in zip(axes[0], sets, strict=True):
         left = [0.0] * len(engines)
         for number in others:
-            shares = {row.engine: 100 * row.value for row in shown if row.set == name and _layer(row) == number}
-            widths = [shares.get(engine, 0.0) for engine in engines]
+            widths = [shares.get((name, engine, number), 0.0) for engine in engines]
             axis.barh(labels, widths, left=left, label=f"layer {number}")
             left = [sum(both) for both in zip(left, widths, strict=True)]
         axis.set(title=name, xlabel=f"% of answers; the rest: layer {last}")

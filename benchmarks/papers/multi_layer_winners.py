@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.experiment import kept
-from benchmarks.papers.multi_layer_plots import WINS
+from benchmarks.papers.multi_layer_plots import WINS, wins
 from benchmarks.papers.multi_layer_training import DEPTH, MEASURES, TESTS, MultiLayerExperiment, TrainedArm
 from opensearch_neural.evaluation import result_rows
 from opensearch_neural.evaluation.results import Row
@@ -89,7 +89,7 @@ def winner_rows(experiment: MultiLayerExperiment, models: Iterable[TrainedArm]) 
             test, won = experiment.judged(name), winners(experiment, model, name)
             for whose, shares in zip(WINS, (won.of_answers, won.of_first), strict=True):
                 for layer, share in zip(won.layers, shares, strict=True):
-                    measure = f"layer {layer} wins, {whose}"
+                    measure = wins(layer, whose)
                     result.append(
                         Row(name, model.arm.name, measure, share, None, None, len(test.data), seed=model.seed)
                     )

@@ -24,7 +24,6 @@ from benchmarks.papers import multi_layer_arms, multi_layer_plots, multi_layer_w
 from benchmarks.papers import multi_layer_training as training  # noqa: E402
 from benchmarks.papers.multi_layer import (  # noqa: E402
     dev_rows,
-    layer_arms,
     rivals_goal,
     self_contrastive_goal,
 )
@@ -276,8 +275,7 @@ def test_dev_rows_hold_the_best_evaluation_and_how_many_questions_it_rests_on(
 
 
 def test_curves_share_what_was_trained_once() -> None:
-    rows = [Row("squad-mix", "any", f"layer {layer} wins, answers", 0.5, None, None, 1) for layer in (2, 4)]
-    points = {choice: multi_layer_plots.layer_points(rows, choice) for choice in multi_layer_plots.CHOICES}
+    points = {choice: multi_layer_plots.layer_points(4, choice) for choice in multi_layer_plots.CHOICES}
     of_two = {"last": "last:2", "first": "first:2", "uniform": "uniform:2"}
     for choice, own in of_two.items():
         assert points[choice] == [(2, f"MLR {own}, multi-vector"), (4, "MLR last:4, multi-vector")]
@@ -286,17 +284,19 @@ def test_curves_share_what_was_trained_once() -> None:
 def test_the_answers_that_other_layers_win_are_plotted_for_each_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shares = {("answers", 1): 0.01, ("answers", 2): 0.03, ("answers", 3): 0.96, ("documents ranked first", 3): 1.0}
+    answers, ranked_first = multi_layer_plots.WINS
+    shares = {(1, answers): 0.01, (2, answers): 0.03, (3, answers): 0.96, (3, ranked_first): 1.0}
     rows = [
-        Row(of, MULTI_VECTOR.name, f"layer {layer} wins, {whose}", share, None, None, 100, seed=42)
+        Row(of, MULTI_VECTOR.name, multi_layer_plots.wins(*won), share, None, None, 100, seed=42)
         for of in (SQUAD, WIKIQA)
-        for (whose, layer), share in shares.items()
+        for won, share in shares.items()
     ]
     figures: list[Any] = []
     monkeypatch.setattr(multi_layer_plots.plots, "save", lambda figure, file: figures.append(figure))
-    multi_layer_plots._draw_winners(rows, tmp_path / "winners.svg")
+    multi_layer_plots._draw_winners(3, rows, tmp_path / "winners.svg")
     (panels,) = (figure.axes for figure in figures)
     assert [axis.get_title() for axis in panels] == [SQUAD, WIKIQA]
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == ["MLR last:2"]
     for axis in panels:
         assert [(bar.get_x(), bar.get_width()) for bar in axis.patches] == [(0, 1), (1, 3)]
 
@@ -450,6 +450,7 @@ def test_what_is_tested_is_not_trained_on(tmp_path: Path, data: Path) -> None:
 
 
 def test_the_papers_studies_as_far_as_a_backbone_goes() -> None:
+    layer_arms = multi_layer_plots.layer_arms
     names = [arm.name for arm in layer_arms(6)]
     assert [
         arm.name for arm in MultiLayerExperiment(Path(), Path(), only=("average", "all")).wanted(bench.VARIANTS)
