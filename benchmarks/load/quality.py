@@ -222,8 +222,6 @@ def _searched_tokens(
     client: OpenSearch, workload: Workload, variant: Variant, queries: Mapping[str, str]
 ) -> tuple[str, list[dict[str, int]]] | None:
     """(field, for each query its distinct tokens; for a text field with their counts)."""
-    if variant.engine.startswith(("dense", "hybrid")):
-        return None
     build = body_builder(variant, workload.engines_of(variant))
     index = workload.index_of(variant)
     # The processor of neural-search splits the query on the cluster: the body holds all tokens.
