@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from opensearch_neural.errors import MissingExtra
-from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row, RowKind
+from opensearch_neural.evaluation.results import Goal, Key, MeasuredEngine, Row
 from opensearch_neural.files import replaced, write_json
 
 if TYPE_CHECKING:
@@ -57,12 +57,6 @@ def trials(arms: Iterable[str], repeated: Iterable[str], seeds: Sequence[int]) -
     """Every arm with the first of `seeds`, and those in `repeated` with each of the others."""
     arms, repeated = list(arms), set(repeated)
     return [MeasuredEngine(arm, seed) for seed in seeds for arm in arms if seed == seeds[0] or arm in repeated]
-
-
-def of_seeds(seeds: Sequence[int], variant: str = "") -> str:
-    """The variant of an engine that is the mean over these seeds: "seeds 42 to 44, free"."""
-    named = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
-    return f"{named}, {variant}" if variant else named
 
 
 def slug(name: str) -> str:
@@ -176,7 +170,7 @@ def means(measured: Mapping[MeasuredEngine, Measured], seeds: Sequence[int]) -> 
     for engine in measured:
         every = [engine._replace(seed=seed) for seed in seeds]
         if len(seeds) > 1 and engine.seed == seeds[0] and all(own in measured for own in every):
-            mean = MeasuredEngine(engine.name, variant=of_seeds(seeds, engine.variant))
+            mean = engine._replace(seed=None, seeds=tuple(seeds))
             averages[mean] = averaged([measured[own] for own in every])
     return averages
 
@@ -213,8 +207,8 @@ def compared(
     return [*rows.values(), *seed_error_rows(list(rows.values()), seeds)]
 
 
-def _engines(rows: Iterable[Row]) -> set[tuple[str, str, int | None, str]]:
-    return {(row.set, row.engine, row.seed, row.variant) for row in rows if row.kind == "value"}
+def _engines(rows: Iterable[Row]) -> set[tuple[Any, ...]]:
+    return {(row.set, row.engine, row.seed, row.variant, row.seeds) for row in rows if row.kind == "value"}
 
 
 def pairs(
@@ -231,10 +225,10 @@ def pairs(
         rivals = [engine for engine in known if engine.name == baseline]
         for engine in (engine for engine in known if engine.name == name):
             alike = [rival for rival in rivals if rival[1:] == engine[1:]] or [
-                rival for rival in rivals if rival[1:] == (None, "")
+                rival for rival in rivals if rival == MeasuredEngine(baseline)
             ]
-            if not alike and engine[1:] == (None, ""):
-                alike = [rival for rival in rivals if not rival.variant]
+            if not alike and engine == MeasuredEngine(name):
+                alike = [rival for rival in rivals if not rival.variant and not rival.seeds]
             matched += [(engine, rival) for rival in alike[:1] if rival != engine]
     return matched
 
@@ -249,7 +243,6 @@ def seed_error_rows(rows: Sequence[Row], seeds: Sequence[int]) -> list[Row]:
     errors: list[Row] = []
     for (name, engine, measure, baseline, variant), values in own.items():
         if len(values) == len(seeds) > 1:
-            mean = of_seeds(seeds, variant)
             error = statistics.stdev(values) / math.sqrt(len(values))
             errors.append(
                 Row(
@@ -261,9 +254,10 @@ def seed_error_rows(rows: Sequence[Row], seeds: Sequence[int]) -> list[Row]:
                     None,
                     len(values),
                     baseline=baseline,
-                    baseline_variant=mean,
+                    baseline_variant=variant,
                     kind="difference",
-                    variant=mean,
+                    variant=variant,
+                    seeds=tuple(seeds),
                 )
             )
     return errors
@@ -277,8 +271,8 @@ def mean_values(rows: Iterable[Row], seeds: Sequence[int]) -> list[Row]:
         if row.seed in seeds:
             of_engine.setdefault((row.set, row.engine, row.variant, row.measure), []).append(row)
     return [
-        replace(own[0], value=statistics.fmean(row.value for row in own), seed=None, variant=of_seeds(seeds, variant))
-        for (_, _, variant, _), own in of_engine.items()
+        replace(own[0], value=statistics.fmean(row.value for row in own), seed=None, seeds=tuple(seeds))
+        for own in of_engine.values()
         if len(own) == len(seeds) > 1
     ]
 
@@ -293,33 +287,32 @@ class Table:
         self.rows = list(rows)
         self.sets = list(dict.fromkeys(row.set for row in self.rows))
         self.seeds = list(seeds)
-        self._rows: dict[tuple[Any, ...], Row] = {}
+        self._rows: dict[Key, Row] = {}
         for row in self.rows:
-            about = (row.set, row.engine, row.measure, row.kind, row.baseline, row.seed, row.variant)
-            self._rows.setdefault(about, row)
+            self._rows.setdefault(row.key._replace(baseline_variant=""), row)
 
     def value(self, name: str, engine: str, measure: str, *, variant: str = "") -> Row | None:
-        return self._find((name, engine, measure, "value", ""), variant)
+        return self._find(Key(name, engine, measure, variant=variant))
 
     def difference(self, name: str, engine: str, baseline: str, measure: str, *, variant: str = "") -> Row | None:
-        return self._find((name, engine, measure, "difference", baseline), variant)
+        return self._find(Key(name, engine, measure, "difference", baseline, variant=variant))
 
-    def ratio(self, name: str, engine: str, baseline: str, measure: str, *, variant: str = "") -> Row | None:
-        return self._find((name, engine, measure, "ratio", baseline), variant)
+    def ratio(
+        self, name: str, level: str, engine: str, baseline: str, measure: str, *, variant: str = ""
+    ) -> Row | None:
+        """Under the load `level`."""
+        return self._find(Key(name, engine, measure, "ratio", baseline, variant=variant, level=level))
 
     def by_seed(self, name: str, engine: str, baseline: str, measure: str) -> list[Row]:
         """The difference of each of the seeds that were measured."""
-        kind: RowKind = "difference"
-        every = [self._rows.get((name, engine, measure, kind, baseline, seed, "")) for seed in self.seeds]
+        key = Key(name, engine, measure, "difference", baseline)
+        every = [self._rows.get(key._replace(seed=seed)) for seed in self.seeds]
         return [row for row in every if row is not None]
 
-    def _find(self, about: tuple[str, ...], variant: str) -> Row | None:
-        mean = of_seeds(self.seeds, variant) if len(self.seeds) > 1 else variant
-        first = self.seeds[0] if self.seeds else None
-        for seed, which in ((None, mean), (first, variant), (None, variant)):
-            if (row := self._rows.get((*about, seed, which))) is not None:
-                return row
-        return None
+    def _find(self, key: Key) -> Row | None:
+        mean = key._replace(seeds=tuple(self.seeds) if len(self.seeds) > 1 else ())
+        first = key._replace(seed=self.seeds[0] if self.seeds else None)
+        return next((row for each in (mean, first, key) if (row := self._rows.get(each)) is not None), None)
 
 
 def is_above(row: Row | None) -> bool:

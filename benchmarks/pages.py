@@ -40,7 +40,6 @@ from benchmarks.render import (
     costs,
     gains,
     kept_and_cost,
-    model_of,
     of_first_seed,
     quality_and_cost,
     ratios,
@@ -73,7 +72,7 @@ def rendered(what: str, summary: Summary, measures: str | None = None) -> str:
         def wanted(row: Row) -> bool:
             if row.kind != "ratio":
                 return row.measure not in FACTS or row.measure in listed.split(", ")
-            of_level = row.set.endswith(level) and (not level or row.engine in compared)
+            of_level = not level or (row.level == level and row.engine in compared)
             return of_level and row.measure in listed.split(", ")
 
         return f"{quality_and_cost([row for row in summary.rows if wanted(row)])}\n\n`{summary.command}`\n"
@@ -102,9 +101,9 @@ def without_single_seeds(rows: Sequence[Row]) -> list[Row]:
     """All rows but those of a single seed beside which the mean over several stands."""
 
     def of(row: Row) -> tuple[str, ...]:
-        return row.set, row.engine, model_of(row), row.measure, row.kind, row.baseline
+        return row.where, row.engine, row.variant, row.measure, row.kind, row.baseline
 
-    means = {of(row) for row in rows if row.variant.startswith("seeds ")}
+    means = {of(row) for row in rows if row.seeds}
     return [row for row in rows if row.seed is None or of(row) not in means]
 
 

@@ -78,7 +78,7 @@ def text(summaries: Mapping[str, Summary]) -> str:
 def ratios(rows: list[Row]) -> str:
     """A line for each index and level, a column for each engine and ratio, with their intervals."""
     chosen = [row for row in rows if row.kind == "ratio" and row.measure in RATIOS]
-    by_cell = {(row.set, row.line, row.column): row for row in chosen}
+    by_cell = {(row.where, row.line, row.column): row for row in chosen}
     engines = list(dict.fromkeys(row.line for row in chosen))
     measures = sorted({row.column: RATIOS.index(row.measure) for row in chosen}.items(), key=lambda item: item[1])
     columns = [(engine, measure) for measure, _ in measures for engine in engines]
@@ -86,8 +86,8 @@ def ratios(rows: list[Row]) -> str:
     return table(
         ["", *(f"{engine}: {measure}" for engine, measure in columns)],
         [
-            [set_, *(with_interval(row) if (row := by_cell.get((set_, *column))) else "" for column in columns)]
-            for set_ in dict.fromkeys(row.set for row in chosen)
+            [where, *(with_interval(row) if (row := by_cell.get((where, *column))) else "" for column in columns)]
+            for where in dict.fromkeys(row.where for row in chosen)
         ],
     )
 
@@ -98,7 +98,7 @@ def gains(rows: list[Row], baseline: str | None = None) -> str:
 
     baseline: which one, where rows are compared with several."""
     chosen = [row for row in rows if (row.kind, row.measure) == ("difference", "nDCG@10")]
-    averaged = {(row.engine, row.variant.partition(", ")[2]) for row in chosen if row.variant.startswith("seeds ")}
+    averaged = {(row.engine, row.variant) for row in chosen if row.seeds}
     chosen = [row for row in chosen if row.seed is None or (row.engine, row.variant) not in averaged]
     chosen = [row for row in chosen if baseline in (None, row.against)]
     (baseline,) = {row.against for row in chosen}
@@ -170,8 +170,7 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
     """A line for each engine and model: by how many points of nDCG@10 it lies above the first baseline in the mean of sets,
     on how many sets with its interval, what it costs under load, in the baseline's, and FACTS as far as they are known.
 
-    A row's variant is the model, after the seeds if there are several; means of sets are of sets called "mean of …".
-    Facts of a single judged set are left out.
+    A row's variant is the model. Facts of a single judged set are left out.
     """
     differences = [row for row in rows if (row.kind, row.measure) == ("difference", "nDCG@10")]
     ratios_ = [row for row in rows if row.kind == "ratio" and row.measure in COSTS]
@@ -181,18 +180,18 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
     gain: dict[tuple[str, str, str], Row] = {}
     for row in sorted(differences, key=lambda row: row.seed is not None):  # the mean over seeds, if there are several
         if row.baseline == baseline:
-            gain.setdefault((row.engine, model_of(row), row.set), in_points(row))
-    cost = {(row.engine, model_of(row), row.set, row.measure): row for row in ratios_}
-    score = {(row.engine, model_of(row), row.set): row for row in rows if row.measure == "score kept"}
-    means = list(dict.fromkeys(row.set for row in differences if row.set.startswith("mean of ")))
-    levels = [(row.set, row.measure) for row in ratios_]
+            gain.setdefault((row.engine, row.variant, row.set), in_points(row))
+    cost = {(row.engine, row.variant, row.where, row.measure): row for row in ratios_}
+    score = {(row.engine, row.variant, row.set): row for row in rows if row.measure == "score kept"}
+    means = list(dict.fromkeys(row.set for row in differences if row.sets))
+    levels = [(row.where, row.measure) for row in ratios_]
     levels = sorted(dict.fromkeys(levels), key=lambda level: (COSTS.index(level[1]), levels.index(level)))
     indexes = list(dict.fromkeys(set_ for *_, set_ in score))
     judged = {row.set for row in differences} - {*means}
     facts: dict[tuple[str, str, str], Row] = {}
     for row in sorted(rows, key=lambda row: row.seed is not None):
         if row.kind == "value" and row.measure in FACTS and row.set not in judged:
-            facts.setdefault((row.engine, model_of(row), row.measure), row)
+            facts.setdefault((row.engine, row.variant, row.measure), row)
     of_all = [measure for measure in FACTS if any(measure == of for *_, of in facts)]
 
     def line(engine: str, model: str) -> list[str]:
@@ -222,7 +221,7 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
             "model",
             *(f"points over {baseline}, {set_}" for set_ in means),
             "sets above / below",
-            *(f"{measure}, {set_}" for set_, measure in levels),
+            *(f"{measure}, {where}" for where, measure in levels),
             *(f"score kept, {index}" for index in indexes),
             *map(head, of_all),
         ],
@@ -231,36 +230,28 @@ def quality_and_cost(rows: Sequence[Row]) -> str:
 
 
 def kept_and_cost(rows: Sequence[Row]) -> str:
-    """For each number of documents a line for each way to search: what it keeps of the exact result, and what it costs.
-
-    Values are those of the sets "N documents"; ratios to the baseline those of "N documents, LEVEL".
-    """
+    """For each number of documents a line for each way to search: what it keeps of the exact result, and what it costs."""
     ratios_ = [row for row in rows if row.kind == "ratio" and row.measure in COSTS]
     sizes = list(dict.fromkeys(row.set for row in rows if row.measure in KEPT))
-    cost = {(row.set, row.engine, row.measure): row for row in ratios_}
+    cost = {(row.set, row.engine, row.level, row.measure): row for row in ratios_}
     value = {(row.set, row.engine, row.measure): row for row in rows if row.kind == "value"}
     measures = [name for name in KEPT if any(row.measure == name for row in rows)]
     parts = []
     for size in sizes:
-        levels = list(dict.fromkeys(row.set for row in ratios_ if row.set.startswith(f"{size}, ")))
+        levels = dict.fromkeys(row.level for row in ratios_ if row.set == size)
         columns = [(level, measure) for level in levels for measure in COSTS]
-        engines = dict.fromkeys(row.engine for row in rows if row.set in (size, *levels))
-        heads = [f"{measure}, {level.removeprefix(f'{size}, ')}" for level, measure in columns]
+        engines = dict.fromkeys(row.engine for row in rows if row.set == size)
+        heads = [f"{measure}, {level}" for level, measure in columns]
         lines = [
             [
                 engine,
                 *(cell(value.get((size, engine, measure)), False) for measure in measures),
-                *(with_interval(cost.get((level, engine, measure))) for level, measure in columns),
+                *(with_interval(cost.get((size, engine, *column))) for column in columns),
             ]
             for engine in engines
         ]
         parts.append(table([size, *measures, *heads], lines))
     return "\n\n".join(parts)
-
-
-def model_of(row: Row) -> str:
-    """The variant without the seeds before it; of nothing but seeds, these."""
-    return row.variant.partition(", ")[2] or row.variant if row.variant.startswith("seed") else row.variant
 
 
 def in_points(row: Row) -> Row:

@@ -774,10 +774,13 @@ def test_the_cascades_goals_are_met_where_one_set_has_both(
         return [
             Row(index, "cascade", "nDCG@10", gain, low, gain + 0.01, 9, baseline="sparse", kind="difference"),
             *(
-                Row(f"{index}, {n} clients", "cascade", "P99", value, None, None, 9, baseline="sparse", kind="ratio")
+                Row(index, "cascade", "P99", value, None, None, 9, "sparse", kind="ratio", level=f"{n} clients")
                 for n, value in enumerate(ratios)
             ),
-            *(Row(f"{index}, {n} clients", "sparse", "P50 ms", 5.0, None, None, 9) for n in range(max(1, len(ratios)))),
+            *(
+                Row(index, "sparse", "P50 ms", 5.0, None, None, 9, level=f"{n} clients")
+                for n in range(max(1, len(ratios)))
+            ),
         ]
 
     goals = cascade.goals(["one", "other"], measured("one", gain, ratios) + measured("other", -0.01, (1.0,)))

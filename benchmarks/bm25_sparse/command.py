@@ -30,7 +30,7 @@ from typing import Any
 
 import click
 
-from benchmarks.bm25_sparse.cost import BYTES, RATE, cost_rows
+from benchmarks.bm25_sparse.cost import BYTES, RATE, cost_rows, documents
 from benchmarks.bm25_sparse.measures import BM25, DENSE_ENGINES, SPARSE_ENGINES, SUM, TERMS, quality_rows
 from benchmarks.bm25_sparse.models import DENSE_DOCUMENTS, PUBLISHED, Experiment, arm_option
 from benchmarks.experiment import PaperPart, Table, goal_of, paper_options, run_parts
@@ -48,8 +48,9 @@ LEAST_GAIN = {PUBLISHED: 2.5}
 LEAST_TRAINED, LEAST_UNSEEN = 4.5, 3.5
 """Points of nDCG@10 over BM25, in the mean of all sets as published and trained, and of the unseen ones."""
 LEAST_KEPT = 0.99
+LEVEL = "20 clients"
 MOST_COST = {100_000: 1.25, 1_000_000: 1.15}
-"""P50 and P99 as ratios to BM25's, by documents, with 20 clients."""
+"""P50 and P99 as ratios to BM25's, by documents, at LEVEL."""
 
 
 # ------------------------------------------------ goals and plot
@@ -80,19 +81,14 @@ def goals(experiment: Experiment, rows: Sequence[Row]) -> list[Goal]:
         for arm in experiment.arms:
             limit = MOST_COST.get(size)
             for measure in ("P50", "P99"):
-                ratio = table.ratio(loaded(size), SUM, BM25, measure, variant=arm)
+                ratio = table.ratio(documents(size), LEVEL, SUM, BM25, measure, variant=arm)
                 if limit and ratio:
-                    words = f"bm25-sparse {arm}: {measure} on {loaded(size)}, in BM25's, at most"
+                    words = f"bm25-sparse {arm}: {measure} on {ratio.where}, in BM25's, at most"
                     made.append(goal_of(words, limit, round(ratio.value, 3), ratio.value <= limit))
-            if share := table.value(f"{size:,} documents", SUM, "score kept", variant=arm):
-                words = f"bm25-sparse {arm}: score kept on {size:,} documents, at least"
+            if share := table.value(documents(size), SUM, "score kept", variant=arm):
+                words = f"bm25-sparse {arm}: score kept on {share.set}, at least"
                 made.append(goal_of(words, LEAST_KEPT, round(share.value, 4), share.value >= LEAST_KEPT))
     return made
-
-
-def loaded(size: int) -> str:
-    """The set of the rows that the goals are about."""
-    return f"{size:,} documents, 20 clients"
 
 
 def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
@@ -112,7 +108,7 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
         (engine, arm) for arm in experiment.arms for engine in (*SPARSE_ENGINES, *DENSE_ENGINES)
     ):
         gain = table.difference(label, engine, BM25, "nDCG@10", variant=arm)
-        cost = table.ratio(loaded(size), engine, BM25, "P99", variant=arm)
+        cost = table.ratio(documents(size), LEVEL, engine, BM25, "P99", variant=arm)
         if gain is None or cost is None:
             continue
         look: dict[str, Any] = {"color": f"C{number // 7}", "marker": "o<>sD^v"[number % 7], "linestyle": ""}
@@ -126,7 +122,7 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
         (folder / "quality_and_cost.svg").unlink(missing_ok=True)
         return
     axis.axhline(0, color="grey", linewidth=0.6)
-    axis.set(xlabel=f"P99, in BM25's ({loaded(size)})", ylabel=f"points of nDCG@10 over BM25,\n{label}")
+    axis.set(xlabel=f"P99, in BM25's ({documents(size)}, {LEVEL})", ylabel=f"points of nDCG@10 over BM25,\n{label}")
     axis.legend(handles=keys, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncol=2)
     save(figure, folder / "quality_and_cost.svg")
 

@@ -60,13 +60,13 @@ DENSE_LOADED = ",".join([BM25, *DENSE_ENGINES])
 def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experiment) -> list[Row]:
     """Each size under load by each arm's first model, and what that model's vectors cost.
 
-    The variant of a row is the arm, its set the size and the level; of bytes and encoding, what they were measured on.
+    The variant of a row is the arm, its set the size; of bytes and encoding, what they were measured on.
     """
     models = [model for model in experiment.models if model.seed in (None, experiment.seeds[0])]
     rows: list[Row] = []
 
     def keep(name: str, measure: Any) -> None:
-        rows.extend(Row(**row) for row in kept(experiment.work / "cost" / f"{name}.json", measure))
+        rows.extend(Row.from_json(row) for row in kept(experiment.work / "cost" / f"{name}.json", measure))
 
     for size in experiment.sizes:
         for model in models:
@@ -84,6 +84,11 @@ def cost_rows(client: OpenSearch, chosen: ConnectionSettings, experiment: Experi
             keep(f"bytes-{_vectors_of(experiment, model)}", partial(stored_bytes, client, experiment, model))
             keep(f"encoding-{_vectors_of(experiment, model)}", partial(encoding_rates, experiment, model))
     return rows
+
+
+def documents(size: int) -> str:
+    """The set of a size's rows."""
+    return f"{size:,} documents"
 
 
 def _vectors_of(experiment: Experiment, model: MeasuredEngine) -> str:
@@ -162,8 +167,8 @@ def loaded_with_dense(
 
 
 def _plain(row: Row, growth: Growth, model: MeasuredEngine) -> dict[str, Any]:
-    name = row.set.replace(growth.index, f"{growth.documents:,} documents")
-    return replace(row, set=name, variant=model.name, engine=NAMED.get(row.engine, row.engine)).to_json()
+    engine = NAMED.get(row.engine, row.engine)
+    return replace(row, set=documents(growth.documents), variant=model.name, engine=engine).to_json()
 
 
 def under_load(

@@ -195,12 +195,12 @@ def mean_terms(label: str, rows: Sequence[Row], *, cascade: bool) -> list[Row]:
 
     cascade: whether it searches those of the published model.
     """
-    of_model: dict[tuple[int | None, str], list[Row]] = {}
+    of_model: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         if row.measure == TERMS:
-            of_model.setdefault((row.seed, row.variant), []).append(row)
+            of_model.setdefault((row.seed, row.variant, row.seeds), []).append(row)
     return [
-        replace(own[0], set=label, engine=engine, value=fmean(row.value for row in own))
+        replace(own[0], set=label, sets=len(own), engine=engine, value=fmean(row.value for row in own))
         for own in of_model.values()
         for engine in SPARSE_ENGINES + ((CASCADE,) if cascade and own[0].variant == PUBLISHED else ())
     ]
@@ -239,10 +239,10 @@ def mean_rows(
         low, high = mean_interval(values)
         rows.append(
             Row(label, engine.name, "nDCG@10", fmean(float(each.mean()) for each in values), low, high,
-                sum(map(len, values)), seed=engine.seed, variant=engine.variant,
+                sum(map(len, values)), seed=engine.seed, variant=engine.variant, seeds=engine.seeds, sets=len(of_sets),
                 kind="difference" if rival else "value", baseline=rival.name if rival else "",
                 baseline_variant=rival.variant if rival else "",
-                baseline_label=str(rival) if rival and rival.seed != engine.seed else "")
+                baseline_label=str(rival) if rival and (rival.seed, rival.seeds) != (engine.seed, engine.seeds) else "")
         )  # fmt: skip
     return rows
 

@@ -96,9 +96,8 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
                 gains.setdefault(row.engine, []).append(row)
         for of_sets in gains.values():
             mean, label = fmean(row.value for row in of_sets), f"mean of {len(of_sets)} sets"
-            rows.append(
-                replace(of_sets[0], set=label, value=mean, low=None, high=None, n=sum(row.n for row in of_sets))
-            )
+            of_all = replace(of_sets[0], value=mean, low=None, high=None, n=sum(row.n for row in of_sets))
+            rows.append(replace(of_all, set=label, sets=len(of_sets)))
         rows += own
     return rows
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from benchmarks.load.measurement import Measurement
 
 NODE = "osn-bench"
+GROWTH = "growth"
+"""The set of the exponents."""
 FIELD_SAMPLE = 3000  # documents that are written field by field to see what each costs
 CORPUS_DOCUMENTS = 20_000  # of the documentation strings, if no corpus is named
 
@@ -345,15 +347,8 @@ def growth_rows(runs: dict[int, Measurement]) -> list[Row]:
 
 
 def _row(level: Level, name: str, measure: str, estimate: stats.Estimate) -> Row:
-    return Row(
-        f"growth, {level.label}",
-        name,
-        f"exponent of {measure}",
-        estimate.value,
-        estimate.low,
-        estimate.high,
-        estimate.n,
-    )
+    what, (value, low, high, n) = f"exponent of {measure}", (estimate.value, estimate.low, estimate.high, estimate.n)
+    return Row(GROWTH, name, what, value, low, high, n, level=level.label)
 
 
 def _exponent(sizes: Sequence[int], row: Sequence[Cell], measure: str) -> stats.Estimate | None:
@@ -369,5 +364,5 @@ def growth_text(rows: Sequence[Row]) -> str:
     """The exponents as a table for the terminal."""
     from opensearch_neural.evaluation.tables import result_table
 
-    chosen = [row for row in rows if row.set.startswith("growth, ")]
+    chosen = [row for row in rows if row.set == GROWTH]
     return "\n" + result_table(chosen, intervals=True) if chosen else ""

@@ -35,6 +35,7 @@ from benchmarks.large_sparse.measures import (
     documents,
     everything,
 )
+from benchmarks.load.blocks import Level
 from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import reachable
 from benchmarks.papers.cluster_bm25 import corpus_of
@@ -63,9 +64,9 @@ def goals(experiment: LargeSparseExperiment, rows: Sequence[Row]) -> list[Goal]:
             and not row.engine.startswith(SUM)
         }
         for clients in experiment.clients:
-            level = f"{documents(layout)}, {clients} client{'s' if clients > 1 else ''}"
-            ratios = {name: row.value for name in enough if (row := table.ratio(level, name, BM25, "P99"))}
-            words = f"P99 on {level}, in BM25's, at most, with {LEAST_KEPT:g} of the score kept"
+            where, level = documents(layout), Level("closed", clients).label
+            ratios = {name: row.value for name in enough if (row := table.ratio(where, level, name, BM25, "P99"))}
+            words = f"P99 on {where}, {level}, in BM25's, at most, with {LEAST_KEPT:g} of the score kept"
             best = min(ratios, key=ratios.__getitem__, default="")
             value = f"{ratios[best]:.3f} ({best}, {enough[best]:.4f} kept)" if best else None
             made.append(goal_of(words, MOST_COST, value, bool(best) and ratios[best] <= MOST_COST))

@@ -237,8 +237,8 @@ def timed(client: OpenSearch, workload: Workload, variants: Sequence[Variant]) -
 
 
 def rows_of(client: OpenSearch, target: LoadTarget, experiment: LargeSparseExperiment, layout: Layout) -> list[Row]:
-    """All rows of one size: the set is the number of documents, and under load the clients too. Its indexes are deleted
-    unless they are to be kept. Raises ClusterError if the load test stopped."""
+    """All rows of one size: the set is the number of documents. Its indexes are deleted unless they are to be kept. Raises
+    ClusterError if the load test stopped."""
 
     def measured() -> list[dict[str, Any]]:
         with translate_errors():
@@ -257,7 +257,7 @@ def rows_of(client: OpenSearch, target: LoadTarget, experiment: LargeSparseExper
     made = kept(layout.folder / f"rows-{_asked(experiment, layout)}.json", measured)
     if not experiment.keep:
         remove_all(client, layout)
-    return [Row(**row) for row in made]
+    return [Row.from_json(row) for row in made]
 
 
 def _asked(experiment: LargeSparseExperiment, layout: Layout) -> str:
@@ -342,7 +342,7 @@ def cost_rows(
         )
     for incident in measured.incidents:
         logger.warning("%s", incident)
-    return [replace(row, set=row.set.replace(index, documents(layout))) for row in result.rows(measured)]
+    return [replace(row, set=documents(layout)) for row in result.rows(measured)]
 
 
 def everything(client: OpenSearch, settings: ConnectionSettings, experiment: LargeSparseExperiment) -> list[Row]:

@@ -28,7 +28,7 @@ def page(measurement: Measurement, made: Summary, levels: Levels) -> str:
         verdict(measurement, ratios, names, base),
         forests=list(forests(ratios, base)),
         notes=[
-            *(f"Refused: {row.engine}, {row.set}." for row in made.rows if row.measure == "refused"),
+            *(f"Refused: {row.engine}, {row.where}." for row in made.rows if row.measure == "refused"),
             *measurement.incidents,
             *report.strain_lines(levels),
             *report.facts_text(measurement).splitlines(),
@@ -42,7 +42,7 @@ def verdict(measurement: Measurement, ratios: Sequence[Row], names: Sequence[str
     """One sentence about the last load of those measured: which engines are faster, by the whole of their interval."""
     partial = f"This is a part of the result: {measurement.partial}. " if measurement.partial else ""
     for measure in LATENCIES:
-        last = [row for row in ratios if row.measure == measure and names and row.set == names[-1]]
+        last = [row for row in ratios if row.measure == measure and names and row.where == names[-1]]
         if not last:
             continue
         faster = [told(row) for row in last if row.high is not None and row.high < 1]
@@ -63,15 +63,14 @@ def forests(ratios: Sequence[Row], base: str) -> Iterator[Forest]:
         better = "right" if measure == "requests/s" else "left"
         of_measure = [row for row in ratios if row.measure == measure]
         intervals = [
-            Interval(f"{row.line}, {row.set.rpartition(', ')[2]}", row.value, row.low, row.high, cell(row))
-            for row in of_measure
+            Interval(f"{row.line}, {row.level}", row.value, row.low, row.high, cell(row)) for row in of_measure
         ]
         yield forest(f"{measure} / {base}, 95% intervals; better to the {better} of the line", intervals, beside=1.0)
 
 
 def plots(measurement: Measurement, rows: Sequence[Row], names: Sequence[str]) -> Iterator[Plot]:
     """Quality against P99, for each load."""
-    values = {(row.set, row.engine, row.measure): row.value for row in rows if row.kind == "value"}
+    values = {(row.where, row.engine, row.measure): row.value for row in rows if row.kind == "value"}
     measures = [row.measure for row in measurement.quality if row.kind == "value" and row.measure in report.QUALITY]
     if not measures:
         return
@@ -90,8 +89,8 @@ def plots(measurement: Measurement, rows: Sequence[Row], names: Sequence[str]) -
 def tables(rows: Sequence[Row]) -> list[ReportTable]:
     """A table for each load, and one of what is the same for all."""
     made = []
-    for set_ in dict.fromkeys(row.set for row in rows):
-        columns, lines = pivot([row for row in rows if row.set == set_ and row.kind == "value"])
+    for where in dict.fromkeys(row.where for row in rows):
+        columns, lines = pivot([row for row in rows if row.where == where and row.kind == "value"])
         cells = [[line, *(cell(values.get(name)) for name in columns)] for _, line, values in lines]
-        made.append(ReportTable(set_, ["engine", *columns], cells))
+        made.append(ReportTable(where, ["engine", *columns], cells))
     return made

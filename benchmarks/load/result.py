@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from functools import partial
 from typing import Any, TypeGuard
@@ -29,7 +29,7 @@ def set_name(measurement: Measurement, level: Level) -> str:
 
 
 def rows(measurement: Measurement, levels: Levels | None = None) -> list[Row]:
-    """Every number of the run as result rows: those of a level in the set "INDEX, LEVEL", the others in "INDEX".
+    """Every number of the run as result rows, those of a level with that.
 
     Refused cells have the one row "refused".
     """
@@ -37,7 +37,8 @@ def rows(measurement: Measurement, levels: Levels | None = None) -> list[Row]:
     base = measurement.settings.baseline
     for level, row in (cells(measurement) if levels is None else levels).items():
         for name, cell in row.items():
-            result += _cell_rows(set_name(measurement, level), name, cell, base)
+            of_cell = partial(Row, measurement.index, name, level=level.label)
+            result += _cell_rows(of_cell, cell, base)
     for name, ceiling in measurement.ceilings.items():
         result.append(
             Row(measurement.index, name, "generator's ceiling, requests/s", ceiling.requests_per_second, None, None, 0)
@@ -50,26 +51,25 @@ def rows(measurement: Measurement, levels: Levels | None = None) -> list[Row]:
     return result
 
 
-def _cell_rows(set_: str, name: str, cell: Cell, base: str) -> list[Row]:
+def _cell_rows(of_cell: Callable[..., Row], cell: Cell, base: str) -> list[Row]:
     if cell.refused:
-        return [Row(set_, name, "refused", 1.0, None, None, cell.requests)]
+        return [of_cell("refused", 1.0, None, None, cell.requests)]
     result = [
-        Row(set_, name, measure, value.value, value.low, value.high, value.n)
+        of_cell(measure, value.value, value.low, value.high, value.n)
         for measure in MEASURES
         if _is_known(value := cell.estimate(measure))
     ]
     for measure in MEASURES:
         if _is_known(value := cell.ratio(measure)):
-            of_base = partial(Row, kind="ratio", baseline=base)
-            unitless = measure.removesuffix(" ms")
-            result.append(of_base(set_, name, unitless, value.value, value.low, value.high, value.n))
+            unitless, ratio = measure.removesuffix(" ms"), partial(of_cell, kind="ratio", baseline=base)
+            result.append(ratio(unitless, value.value, value.low, value.high, value.n))
     for part in PARTS:
         mean = cell.mean_of(part)
         if mean is not None:
-            result.append(Row(set_, name, f"{part} ms, mean", mean, None, None, cell.requests))
+            result.append(of_cell(f"{part} ms, mean", mean, None, None, cell.requests))
     failed = sum(cell.failures.values())
-    result.append(Row(set_, name, "failed", failed / max(1, cell.requests), None, None, cell.requests))
-    result.append(Row(set_, name, "generator, share of a core", cell.core_share, None, None, cell.requests))
+    result.append(of_cell("failed", failed / max(1, cell.requests), None, None, cell.requests))
+    result.append(of_cell("generator, share of a core", cell.core_share, None, None, cell.requests))
     return result
 
 
@@ -177,5 +177,5 @@ def csv_text(result: Iterable[Row]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["set", "engine", "measure", "value", "low", "high", "n"])
     for row in result:
-        writer.writerow([row.set, row.line, row.column, row.value, row.low, row.high, row.n])
+        writer.writerow([row.where, row.line, row.column, row.value, row.low, row.high, row.n])
     return out.getvalue()

@@ -321,7 +321,7 @@ def tune_all(
 def goals(indexes: Iterable[str], rows: Sequence[Row]) -> list[Goal]:
     """What the cascade gains on each set, and whether on one of them both goals are met."""
     table = Table(rows)
-    p99 = {row.set: row.value for row in rows
+    p99 = {row.where: row.value for row in rows
            if (row.engine, row.kind, row.measure, row.baseline) == (CASCADE, "ratio", "P99", SPARSE)}  # fmt: skip
     made, best = [], []
     for index in indexes:
@@ -331,7 +331,7 @@ def goals(indexes: Iterable[str], rows: Sequence[Row]) -> list[Goal]:
             value = f"{100 * gain.value:+.2f} [{100 * gain.low:+.2f}, {100 * gain.high:+.2f}]"
         words = f"cascade: nDCG@10 at least {POINTS:g} points above sparse alone, interval above zero, on {index}"
         made.append(goal_of(words, POINTS, value, gained))
-        levels = sorted({row.set for row in rows if row.set.startswith(f"{index}, ") and row.measure == "P50 ms"})
+        levels = sorted({row.where for row in rows if (row.set, row.measure) == (index, "P50 ms")})
         ratios = [p99[level] for level in levels if level in p99]
         for level in levels:
             ratio = p99.get(level)

@@ -42,6 +42,7 @@ def rows(
                 len(values),
                 seed=engine.seed,
                 variant=engine.variant,
+                seeds=engine.seeds,
             )
             result.append(row)
             if against in of_engine and engine != against:
@@ -52,7 +53,7 @@ def rows(
 
 def _compared(row: Row, baseline: MeasuredEngine, comparison: Comparison) -> list[Row]:
     """The rows of a comparison: of the seed of either, if one of the two engines has none."""
-    seed = baseline.seed if row.seed is None else row.seed
+    seed = row.seed if row.seeds or row.seed is not None else baseline.seed
     compared = replace(
         row,
         value=comparison.difference,
@@ -63,7 +64,7 @@ def _compared(row: Row, baseline: MeasuredEngine, comparison: Comparison) -> lis
         baseline_variant=baseline.variant,
         seed=seed,
         engine_label=row.line if seed != row.seed else "",
-        baseline_label=str(baseline) if baseline.seed != seed else "",
+        baseline_label=str(baseline) if (baseline.seed, baseline.seeds) != (seed, row.seeds) else "",
     )
     return [compared, replace(compared, value=comparison.p, low=None, high=None, kind="p-value")]
 

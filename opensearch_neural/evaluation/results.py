@@ -19,7 +19,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -29,6 +29,10 @@ from opensearch_neural.evaluation.provenance import Machine, clean_argument, cod
 from opensearch_neural.files import write_text
 
 FILE_NAME = "summary.json"
+# How earlier versions wrote them, within set and variant.
+_LEVEL = re.compile(r"(?P<set>.+), (?P<level>\S+ clients?|\S+/s)")
+_SETS = re.compile(r"mean of (\d+) .*\bsets\b")
+_SEEDS = re.compile(r"^seeds (\d+) to (\d+)(?:, |$)")
 
 
 RowKind = Literal["value", "difference", "p-value", "holm", "detectable", "ratio"]
@@ -45,6 +49,8 @@ class Key(NamedTuple):
     baseline_variant: str = ""
     seed: int | None = None
     variant: str = ""
+    level: str = ""
+    seeds: tuple[int, ...] = ()
 
 
 class MeasuredEngine(NamedTuple):
@@ -53,10 +59,13 @@ class MeasuredEngine(NamedTuple):
     name: str
     seed: int | None = None
     variant: str = ""
+    seeds: tuple[int, ...] = ()
+    """Of a mean over several."""
 
     def __str__(self) -> str:
         seed = "" if self.seed is None else f"seed {self.seed}"
-        return ", ".join(part for part in (self.name, seed, self.variant) if part)
+        seeds = f"seeds {self.seeds[0]} to {self.seeds[-1]}" if self.seeds else ""
+        return ", ".join(part for part in (self.name, seed, seeds, self.variant) if part)
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ class Row:
     """One number: what `measure` was for `engine` on `set`, or how that compares with `baseline`."""
 
     set: str
-    """The data set, with its load level or size if it has several."""
+    """The data set, with its size if it has several."""
     engine: str
     """What was measured: its name alone."""
     measure: str
@@ -77,7 +86,7 @@ class Row:
     n: int
     """How many queries, requests or runs the number rests on."""
     baseline: str = ""
-    """The engine that a difference, its p-value or a ratio is against; of the row's seed, if it has one."""
+    """The engine that a difference, its p-value or a ratio is against; of the row's seed or seeds, if it has any."""
     baseline_variant: str = ""
     """How the baseline was measured, if in several ways."""
     seed: int | None = None
@@ -92,22 +101,33 @@ class Row:
     measure_label: str = ""
     """What heads the row's column in tables, if not the measure with its baseline."""
     baseline_label: str = ""
-    """What tables call the baseline, if not its name with the row's seed: a baseline without seed."""
+    """What tables call the baseline, if not its name with the row's seed or seeds: a baseline without any."""
+    level: str = ""
+    """The load under which it was measured: "20 clients", "250/s"."""
+    seeds: tuple[int, ...] = ()
+    """The seeds of a mean over several models; `seed` is None then."""
+    sets: int = 0
+    """Of a mean over several sets, how many; `set` is what tables call them."""
 
     @property
     def key(self) -> Key:
         return Key(*(getattr(self, name) for name in Key._fields))
 
     @property
+    def where(self) -> str:
+        """What tables call the set: "100,000 documents, 20 clients"."""
+        return f"{self.set}, {self.level}" if self.level else self.set
+
+    @property
     def line(self) -> str:
         """What heads the row's line in tables: "dual encoder, seed 42"."""
-        return self.engine_label or str(MeasuredEngine(self.engine, self.seed, self.variant))
+        return self.engine_label or str(MeasuredEngine(self.engine, self.seed, self.variant, self.seeds))
 
     @property
     def against(self) -> str:
         """The baseline as tables show it: "dual encoder, seed 42"."""
-        whole = str(MeasuredEngine(self.baseline, self.seed, self.baseline_variant)) if self.baseline else ""
-        return self.baseline_label or whole
+        whole = MeasuredEngine(self.baseline, self.seed, self.baseline_variant, self.seeds)
+        return self.baseline_label or (str(whole) if self.baseline else "")
 
     @property
     def column(self) -> str:
@@ -119,6 +139,24 @@ class Row:
         difference = f"{self.measure} - {self.against}"
         named = {"p-value": "p({})", "holm": "Holm's p({})", "detectable": "detectable {}"}
         return named.get(self.kind, "{}").format(difference)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Row:
+        """The row that `to_json` gave, now or before level, seeds and sets were fields of their own."""
+        fields = dict(content)
+        if level := _LEVEL.fullmatch(str(fields["set"])):
+            fields |= level.groupdict()
+        if of_sets := _SETS.match(str(fields["set"])):
+            fields["sets"] = int(of_sets[1])
+        if seeds := _SEEDS.match(str(fields.get("variant"))):
+            of_baseline = str(fields.get("baseline_variant", ""))
+            if "baseline" in fields and not _SEEDS.match(of_baseline):
+                fields.setdefault("baseline_label", str(MeasuredEngine(fields["baseline"], None, of_baseline)))
+            fields |= {name: _SEEDS.sub("", str(fields.get(name, ""))) for name in ("variant", "baseline_variant")}
+            fields["seeds"] = list(range(int(seeds[1]), int(seeds[2]) + 1))
+        if isinstance(fields.get("seeds"), list):
+            fields["seeds"] = tuple(fields["seeds"])
+        return cls(**fields)
 
     def to_json(self) -> dict[str, Any]:
         """Its fields, without those that hold their default."""
@@ -211,7 +249,7 @@ class Summary:
         cells: set[tuple[str, str, str]] = set()
         for at, row in enumerate(self.rows):
             _validate_row(row, f"rows[{at}]")
-            cell = (row.set, row.line, row.column)
+            cell = (row.where, row.line, row.column)
             if row.key in keys or cell in cells:
                 raise _invalid(f"rows[{at}]", f"repeats {cell}: name what makes it another row in its set or engine")
             keys.add(row.key)
@@ -259,7 +297,8 @@ def read(path: Path) -> Summary:
         for name, part in (("rows", Row), ("goals", Goal), ("data", Data)):
             if not isinstance(parts.get(name, []), list):
                 raise _invalid(name, "must be a list")
-            parts[name] = [part(**_fields(item, part, f"{name}[{at}]")) for at, item in enumerate(parts.get(name, []))]
+            made = [_fields(item, part, f"{name}[{at}]") for at, item in enumerate(parts.get(name, []))]
+            parts[name] = [Row.from_json(each) if part is Row else part(**each) for each in made]
         if not isinstance(parts["seeds"], list):
             raise _invalid("seeds", "must be a list")
         return Summary(**parts).validate()
@@ -342,11 +381,13 @@ def _validate_row(row: Row, where: str) -> None:
         raise _invalid(where, f"has low {row.low} above high {row.high}")
     if not isinstance(row.n, int) or isinstance(row.n, bool) or row.n < 0:
         raise _invalid(f"{where}.n", f"must be a count, not {row.n!r}")
-    for name in ("baseline", "baseline_variant", "variant", "engine_label", "measure_label"):
+    for name in ("baseline", "baseline_variant", "variant", "engine_label", "measure_label", "level"):
         if not isinstance(getattr(row, name), str):
             raise _invalid(f"{where}.{name}", f"must be a text, not {getattr(row, name)!r}")
     if row.seed is not None and (not isinstance(row.seed, int) or isinstance(row.seed, bool)):
         raise _invalid(f"{where}.seed", f"must be a whole number, not {row.seed!r}")
+    if not isinstance(row.seeds, tuple) or not all(isinstance(seed, int) for seed in row.seeds):
+        raise _invalid(f"{where}.seeds", f"must be whole numbers, not {row.seeds!r}")
     if row.kind not in get_args(RowKind):
         raise _invalid(f"{where}.kind", f"must be one of {', '.join(get_args(RowKind))}, not {row.kind!r}")
     if (row.kind == "value") == bool(row.baseline):

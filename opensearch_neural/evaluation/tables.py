@@ -25,7 +25,7 @@ def pivot(rows: Iterable[Row]) -> tuple[list[str], list[tuple[str, str, dict[str
     lines: dict[tuple[str, str], dict[str, Row]] = {}
     for row in rows:
         columns[row.column] = None
-        lines.setdefault((row.set, row.line), {})[row.column] = row
+        lines.setdefault((row.where, row.line), {})[row.column] = row
     return list(columns), [(data, engine, values) for (data, engine), values in lines.items()]
 
 

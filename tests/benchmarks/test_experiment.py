@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,6 @@ from benchmarks.experiment import (
     kept_measured,
     mean_values,
     means,
-    of_seeds,
     pairs,
     run_parts,
     shared,
@@ -167,7 +167,7 @@ def test_a_mean_value_is_over_all_seeds_of_one_set_engine_variant_and_measure() 
     rows = [row(1.0, 1), row(3.0, 2), row(9.0, 1, "other"), row(5.0, 1, measure="terms"), row(7.0, None)]
     (mean,) = mean_values(rows, (1, 2))
     assert (mean.engine, mean.measure, mean.value, mean.seed) == ("student", "FLOPS", 2.0, None)
-    assert mean.variant == "seeds 1 to 2, free"
+    assert (mean.variant, mean.seeds) == ("free", (1, 2))
     assert mean_values(rows, (1,)) == []
 
 
@@ -181,8 +181,8 @@ def test_means_are_over_all_seeds_or_none() -> None:
     }
     mean = means(values, (1, 2))
     assert mean == {
-        MeasuredEngine("a", variant="seeds 1 to 2"): measured(0.5, 1.0),
-        MeasuredEngine("a", variant="seeds 1 to 2, free"): measured(0.25, 0.0),
+        MeasuredEngine("a", seeds=(1, 2)): measured(0.5, 1.0),
+        MeasuredEngine("a", variant="free", seeds=(1, 2)): measured(0.25, 0.0),
     }
     assert means(values, (1,)) == {}
 
@@ -191,15 +191,13 @@ def test_means_are_over_all_seeds_or_none() -> None:
 
 
 def test_an_engine_is_compared_with_the_baseline_of_its_seed_and_variant() -> None:
-    mean = of_seeds((1, 2))
+    ways: list[Any] = [(1,), (2,), (1, "free"), (None, "", (1, 2))]
     every = [
-        *(MeasuredEngine(name, *how) for name in "ab" for how in ((1,), (2,), (1, "free"), (None, mean))),
+        *(MeasuredEngine(name, *how) for name in "ab" for how in ways),
         MeasuredEngine("published"),
         MeasuredEngine("bm25"),
     ]
-    assert pairs(every, [("a", "b")]) == [
-        (MeasuredEngine("a", *how), MeasuredEngine("b", *how)) for how in ((1,), (2,), (1, "free"), (None, mean))
-    ]
+    assert pairs(every, [("a", "b")]) == [(MeasuredEngine("a", *how), MeasuredEngine("b", *how)) for how in ways]
     assert {baseline for _, baseline in pairs(every, [("a", "bm25")])} == {MeasuredEngine("bm25")}
     assert pairs(every, [("published", "b"), ("published", "bm25")]) == [
         (MeasuredEngine("published"), MeasuredEngine("b", 1)),
@@ -230,16 +228,17 @@ def test_rows_hold_values_paired_differences_and_how_far_seeds_lie_apart() -> No
     error = table.difference("set", "a", "b", f"AP, {SEED_ERROR}")
     # Two values whose deviation from their mean is 0.2 / 3 each: √2 × 0.2 / 3 over √2.
     assert error is not None and error.value == pytest.approx(0.2 / 3) and error.n == 2
+    assert (error.line, error.column) == ("a, seeds 1 to 2", f"AP, {SEED_ERROR} - b, seeds 1 to 2")
 
 
 # ------------------------------------------------ goals and summaries
 
 
 def test_of_several_seeds_the_mean_is_judged_and_of_one_that() -> None:
-    def gain(value: float, seed: int | None = None, variant: str = "") -> Row:
-        return Row("s", "a", "AP", value, None, None, 9, baseline="b", seed=seed, kind="difference", variant=variant)
+    def gain(value: float, seed: int | None = None, seeds: tuple[int, ...] = ()) -> Row:
+        return Row("s", "a", "AP", value, None, None, 9, baseline="b", seed=seed, kind="difference", seeds=seeds)
 
-    rows = [gain(0.1, 1), gain(0.2, 2), gain(0.15, variant="seeds 1 to 2")]
+    rows = [gain(0.1, 1), gain(0.2, 2), gain(0.15, seeds=(1, 2))]
     assert Table(rows, (1, 2)).difference("s", "a", "b", "AP") == rows[2]
     assert Table(rows[:2], (1,)).difference("s", "a", "b", "AP") == rows[0]
     assert Table([gain(0.3)]).difference("s", "a", "b", "AP") == gain(0.3)

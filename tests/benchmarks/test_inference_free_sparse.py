@@ -54,8 +54,6 @@ from trainers.sparse import train  # noqa: E402
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
-SEEDS = "seeds 1 to 2"
-
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -127,7 +125,7 @@ def test_each_part_is_one_command_that_trains_with_every_seed_and_finds_again_wh
     part: str, run_part: Callable[[str], list[Row]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = run_part(part)
-    means = {(row.set, row.engine) for row in rows if row.kind == "difference" and row.variant.startswith(SEEDS)}
+    means = {(row.set, row.engine) for row in rows if row.kind == "difference" and row.seeds == (1, 2)}
     expected = {
         "quality": "trained 10 minutes",
         "high-idf-first": of_ratio(0.9),
@@ -156,9 +154,9 @@ def test_the_shares_of_idf_in_training_and_in_search_add_up(run_part: Callable[[
         )
         assert of_training and of_search and whole
         assert of_training.value + of_search.value == pytest.approx(whole.value)
-        assert of_training.variant == SEEDS and of_training.low is not None
+        assert of_training.seeds == (1, 2) and of_training.low is not None
         terms = table.value(name, both, "active terms")
-        assert terms and terms.variant == SEEDS and terms.value > 0
+        assert terms and terms.seeds == (1, 2) and terms.value > 0
 
 
 def test_with_all_tokens_rare_nothing_is_lost_and_with_few_of_them_something_changes(
@@ -180,7 +178,7 @@ def test_quality_is_shown_by_the_mean_over_seeds(run_part: Callable[[str], list[
     assert [cell.strip() for cell in header.split("|")[1:-1]] == [
         "",
         f"{TUNED}: nDCG@10",
-        *(f"{name}: points above" for name in (PRESENCE, PIECES, PUBLISHED, f"trained 10 minutes, {SEEDS}")),
+        *(f"{name}: points above" for name in (PRESENCE, PIECES, PUBLISHED, "trained 10 minutes, seeds 1 to 2")),
     ]
     assert {line.split("|")[1].strip() for line in lines[1:]} == {
         "cranfield", "one", "two", "mean of 3 sets", "mean of 1 unseen sets",

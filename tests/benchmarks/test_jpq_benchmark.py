@@ -142,7 +142,7 @@ def test_the_command_records_each_set_in_a_file_of_its_own(
 def test_goals_are_what_the_rows_say() -> None:
     def rows(gain: float, low: float, share: float) -> list[Row]:
         def of(m: int) -> dict[str, Any]:
-            return {"variant": "seeds 42 to 44"} if m in jpq.SEVERAL_SEEDS else {"seed": 42}
+            return {"seeds": (42, 43, 44)} if m in jpq.SEVERAL_SEEDS else {"seed": 42}
 
         gains = [
             Row(f"s, {m} bytes", JPQ, "nDCG@10", gain, low, 9, 9, baseline=rival, kind="difference", **of(m))

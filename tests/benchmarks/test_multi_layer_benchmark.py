@@ -497,7 +497,7 @@ def difference(name: str, arm: Arm, baseline: Arm, value: float, low: float, **h
 
 def test_the_goals_are_what_the_rows_say() -> None:
     def gain(name: str, low: float, value: float = 0.02, **how: Any) -> Row:
-        return difference(name, SELF_CONTRASTIVE, DUAL, value, low, **how or {"variant": "seeds 43 to 45"})
+        return difference(name, SELF_CONTRASTIVE, DUAL, value, low, **how or {"seeds": (43, 44, 45)})
 
     def goal(*gains: Row) -> Any:
         return self_contrastive_goal(Table(gains, (43, 44, 45)), SELF_CONTRASTIVE, 200)

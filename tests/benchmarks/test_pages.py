@@ -60,7 +60,7 @@ def test_a_table_has_the_mean_of_several_seeds_and_not_each() -> None:
     one, two = (
         Row("s", "e", "m", value, None, None, 9, seed=seed, variant="arm") for value, seed in ((1.0, 1), (3.0, 2))
     )
-    mean = Row("s", "e", "m", 2.0, None, None, 9, variant="seeds 1 to 2, arm")
+    mean = Row("s", "e", "m", 2.0, None, None, 9, variant="arm", seeds=(1, 2))
     alone = Row("s", "e", "m", 4.0, None, None, 9, seed=1, variant="another arm")
     assert without_single_seeds([one, two, mean, alone]) == [mean, alone]
 

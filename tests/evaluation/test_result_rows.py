@@ -42,11 +42,19 @@ def test_engines_of_a_seed_are_compared_with_the_baseline_of_that_seed() -> None
         MeasuredEngine("dual", 42): scored,
         MeasuredEngine("MLR", 42, "nested"): scored,
         MeasuredEngine("untrained"): scored,
+        MeasuredEngine("MLR", seeds=(42, 43)): scored,
     }
     found = [row for row in rows("toy", measured, baseline=MeasuredEngine("dual", 42)) if row.kind == "difference"]
     assert [(row.engine, row.seed, row.variant, row.baseline) for row in found] == [
         ("MLR", 42, "nested", "dual"),
         ("untrained", 42, "", "dual"),
+        ("MLR", None, "", "dual"),
     ]
-    assert [row.line for row in found] == ["MLR, seed 42, nested", "untrained"]
+    assert [row.line for row in found] == ["MLR, seed 42, nested", "untrained", "MLR, seeds 42 to 43"]
     assert {row.column for row in found} == {"MRR@10 - dual, seed 42"}
+    (mean,) = [
+        row
+        for row in rows("toy", measured, baseline=MeasuredEngine("untrained"))
+        if row.seeds and row.kind == "difference"
+    ]
+    assert (mean.line, mean.column) == ("MLR, seeds 42 to 43", "MRR@10 - untrained")

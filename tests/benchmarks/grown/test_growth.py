@@ -201,7 +201,7 @@ def test_the_command_measures_every_size_and_leaves_no_index(client, tmp_path: P
     how = ["--requests", "300", "--rounds", "3", "--block-seconds", "0.2,1"]
     done = measured(scale, *how, *what, "sparse")
     assert done.exit_code == 0, done.output
-    measures = {row.column for row in read(tmp_path / "record").rows if row.set == "growth, 2 clients"}
+    measures = {row.column for row in read(tmp_path / "record").rows if row.where == "growth, 2 clients"}
     assert {"exponent of P50 ms", "exponent of server CPU ms"} <= measures
     for size, words in (("400", "the first 400 of 500 real documents"), ("800", "resampled from 500 real documents")):
         assert words in (tmp_path / "out" / size / "load.json").read_text()

@@ -121,7 +121,7 @@ def test_one_command_measures_every_idea_and_goes_on_where_it_stopped(
         of = {row.engine: row.value for row in summary.rows if row.measure == measure and row.kind == "value"}
         assert of.keys() == kept.keys() | exact and all(value > 0 for value in of.values()), measure
     # A measurement so short is refused where the machine is busy; it was made all the same.
-    under_load = [row for row in summary.rows if row.set == "600 documents, 2 clients"]
+    under_load = [row for row in summary.rows if row.where == "600 documents, 2 clients"]
     loaded = {row.engine for row in under_load if row.measure in ("requests/s", "refused")}
     assert loaded == kept.keys() | exact, "an idea was not put under load"
     assert not any(row.value for row in summary.rows if row.measure == "failed")

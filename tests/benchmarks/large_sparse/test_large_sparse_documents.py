@@ -79,7 +79,7 @@ def test_the_goal_asks_the_cheapest_of_those_that_keep_enough_of_the_sparse_scor
     experiment = LargeSparseExperiment(*asked)  # type: ignore[arg-type]
 
     def rows(name: str, kept: float, p99: float) -> list[Row]:
-        ratio = Row("1,000 documents, 20 clients", name, "P99", p99, None, None, 9, kind="ratio", baseline="bm25")
+        ratio = Row("1,000 documents", name, "P99", p99, None, None, 9, "bm25", kind="ratio", level="20 clients")
         return [Row("1,000 documents", name, "score kept", kept, None, None, 9), ratio]
 
     measured = [*rows("bm25-sparse", 1.0, 0.8), *rows("fast", 0.98, 0.9), *rows("good", 0.995, 1.05)]

@@ -81,7 +81,7 @@ def test_a_whole_run_shows_quality_beside_cost(measured: tuple[Measurement, Path
     shown = report.text(found)
     for level in ("3 clients", "20/s"):
         assert f"{loaded}, {level}" in shown
-    rows = {(row.set, row.line, row.column): row for row in result.rows(found)}
+    rows = {(row.where, row.line, row.column): row for row in result.rows(found)}
     for engine in ("bm25", "sparse", "high-idf-first", "two-phase"):
         assert rows[loaded, engine, "nDCG@10"].n == 60
         of_level = {
