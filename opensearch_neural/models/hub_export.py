@@ -15,6 +15,7 @@ from typing import Any
 
 from opensearch_neural import __version__
 from opensearch_neural.errors import InputError, ModelError
+from opensearch_neural.evaluation.results import Row
 from opensearch_neural.files import new_folder, read_json_object, write_text
 from opensearch_neural.models import directory
 from opensearch_neural.models.safety import refuse_unsafe
@@ -75,7 +76,7 @@ def model_card(
     licence: str,
     language: str | None = None,
     base_model: str | None = None,
-    rows: Sequence[Mapping[str, Any]] = (),
+    rows: Sequence[Row] = (),
 ) -> str:
     """The card's text; osn: the content of the model's `osn.json`, or nothing."""
     data = list(_data_names(osn.get("training") or {}))
@@ -125,22 +126,21 @@ def model_card(
     return "\n".join(lines) + "\n"
 
 
-def _row(row: Mapping[str, Any]) -> str:
-    low, high = row.get("low"), row.get("high")
-    interval = "" if low is None or high is None else f"{low:.4f} to {high:.4f}"
-    cells = (row["set"], row["engine"], row["measure"], f"{row['value']:.4f}", interval, row.get("n") or "")
+def _row(row: Row) -> str:
+    interval = "" if row.low is None or row.high is None else f"{row.low:.4f} to {row.high:.4f}"
+    cells = (row.where, row.line, row.column, f"{row.value:.4f}", interval, row.n or "")
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
+def _rows(path: Path) -> list[Row]:
     """The rows of a result file. Raises InputError if it is none."""
     try:
-        rows = read_json_object(path)["rows"]
+        rows = [Row.from_json(row) for row in read_json_object(path)["rows"]]
         for row in rows:
             _row(row)
     except (ModelError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path} is no result file: {error}", "give a summary.json of a measurement") from None
-    return list(rows)
+    return rows
 
 
 def _data_names(training: Any) -> Iterator[str]:
