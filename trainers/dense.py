@@ -184,7 +184,10 @@ def train_retriever(
 def _teachers(config: DenseConfig, sets: Sequence[TrainingData]) -> list[list[Teacher]]:
     if not config.objective.distils:
         return []
-    return [open_teachers(settings.teachers, data) for settings, data in zip(config.train, sets, strict=True)]
+    return [
+        open_teachers(settings.teachers, data, config.objective)
+        for settings, data in zip(config.train, sets, strict=True)
+    ]
 
 
 def rehearse(config: DenseConfig, build: Build = build) -> Trained:

@@ -25,6 +25,8 @@ class ObjectiveSettings:
     """weight of distillation by Kullback-Leibler divergence, at temperature 1"""
     temperature: float | None = None
     """divides the scores of the contrastive term; null is 0.05 for normalized vectors and 1 for others"""
+    teacher_weights: list[float] | None = None
+    """weights of the teachers, in their order; null weighs them equally"""
     teacher_scale: float = 10.0
     """the scale S of the ensemble's scores"""
     normalize_teachers: bool = True

@@ -42,7 +42,7 @@ class SetSettings:
     limit: int | None = None
     """the first N examples; null takes all"""
     teachers: list[Path] = field(default_factory=list)
-    """folders of `osn data teach` for this set"""
+    """folders of `osn data teach` for this set, in the order of objective.teacher_weights"""
 
     @property
     def title(self) -> str:

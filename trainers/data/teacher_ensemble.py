@@ -23,7 +23,7 @@ class TeacherEnsemble:
     def __init__(
         self, sets: Sequence[TrainingData], teachers: Sequence[Sequence[Teacher]], objective: ObjectiveSettings
     ) -> None:
-        """teachers: a list for each set; empty: use the scores in the data."""
+        """teachers: a list for each set, in the order of objective.teacher_weights; empty: use the scores in the data."""
         self.sets, self.objective = list(sets), objective
         self.teachers = [list(of_set) for of_set in teachers] or [[] for _ in sets]
 
@@ -66,6 +66,7 @@ class TeacherEnsemble:
             known &= ~excluded
         together = losses.normalized_ensemble(
             [scores.nan_to_num() for scores in each],
+            self.objective.teacher_weights,
             scale=self.objective.teacher_scale,
             normalize=self.objective.normalize_teachers,
             known=known,
@@ -73,6 +74,14 @@ class TeacherEnsemble:
         return TeacherScores(together, known)
 
 
-def open_teachers(folders: Sequence[Path], data: TrainingData) -> list[Teacher]:
-    """The teachers that `osn data teach` cached for `data`."""
+def open_teachers(folders: Sequence[Path], data: TrainingData, objective: ObjectiveSettings) -> list[Teacher]:
+    """The teachers that `osn data teach` cached for `data`. Raises InputError if there are more or fewer than weights."""
+    check_weights(len(folders), data, objective)
     return [open_teacher(folder, data, missing="nan") for folder in folders]
+
+
+def check_weights(teachers: int, data: TrainingData, objective: ObjectiveSettings) -> None:
+    """Raises InputError if a set has more teachers, or fewer, than there are weights."""
+    weights = objective.teacher_weights
+    if weights is not None and teachers and teachers != len(weights):
+        raise InputError(f"{data.name} has {teachers} teachers, objective.teacher_weights {len(weights)} weights")

@@ -17,9 +17,6 @@ from trainers.jpq.settings import QuantizerSettings
 
 logger = logging.getLogger(__name__)
 
-SAMPLE = 65_536
-"""The most vectors that faiss learns from."""
-
 
 def fit_quantizer(vectors: npt.NDArray[Any], settings: QuantizerSettings, *, seed: int) -> Quantizer:
     """faiss's OPQ rotation (the identity without) and codebooks of vectors (n, D); scoring starts as assigning.
@@ -31,17 +28,17 @@ def fit_quantizer(vectors: npt.NDArray[Any], settings: QuantizerSettings, *, see
     n, d = vectors.shape
     m = settings.subvectors
     check_fits(n, d, settings)
-    if n > SAMPLE:
-        vectors = vectors[np.sort(np.random.default_rng(seed).choice(n, SAMPLE, replace=False))]
+    if n > settings.sample:
+        vectors = vectors[np.sort(np.random.default_rng(seed).choice(n, settings.sample, replace=False))]
     sample = np.ascontiguousarray(vectors, dtype=np.float32)
     pq = faiss.ProductQuantizer(d, m, 8)
     pq.cp.seed = seed
     pq.cp.min_points_per_centroid = 1
-    pq.cp.max_points_per_centroid = SAMPLE
+    pq.cp.max_points_per_centroid = settings.sample
     rotation = np.eye(d, dtype=np.float32)
     if settings.rotate:
         opq = faiss.OPQMatrix(d, m)
-        opq.niter, opq.max_train_points, opq.pq = settings.rotation_iterations, SAMPLE, pq
+        opq.niter, opq.max_train_points, opq.pq = settings.rotation_iterations, settings.sample, pq
         opq.train(sample)
         rotation = faiss.vector_to_array(opq.A).reshape(d, d).copy()
         pq.cp.niter = 25
@@ -72,7 +69,7 @@ def kept_quantizer(
     vectors: npt.NDArray[Any], made_of: str, settings: QuantizerSettings, *, seed: int, folder: Path
 ) -> Quantizer:
     """`fit_quantizer`, kept in `folder`. made_of: a hash of what the vectors are made of."""
-    own = [settings.subvectors, settings.rotate, settings.rotation_iterations, SAMPLE]
+    own = [settings.subvectors, settings.rotate, settings.rotation_iterations, settings.sample]
     file = folder / f"quantizer-{fingerprint(made_of, own, seed)}.safetensors"
     if not file.exists():
         logger.info("learning %d × %d centroids of %d vectors", settings.subvectors, CENTROIDS, len(vectors))

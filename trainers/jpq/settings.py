@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from opensearch_neural.models.quantized import CENTROIDS
 from trainers.common.settings import TrainingSettings
 from trainers.data.examples import TrainingData, training_pairs
 from trainers.data.loading import read_documents
@@ -52,14 +53,16 @@ class QuantizerSettings:
     """learn OPQ's rotation; false is plain PQ"""
     rotation_iterations: int = 50
     """iterations of OPQ"""
+    sample: int = 65_536
+    """the most vectors for faiss to learn from"""
     train_centroids: bool = True
     """train the scoring centroids too; false trains only the query encoder"""
     learning_rate: float | None = None
     """learning rate of the centroids; null is the paper's for D/M coordinates a centroid"""
 
     def __post_init__(self) -> None:
-        if self.subvectors < 1 or self.rotation_iterations < 1:
-            raise ValueError("subvectors and rotation_iterations must be at least 1")
+        if self.subvectors < 1 or self.rotation_iterations < 1 or self.sample < CENTROIDS:
+            raise ValueError(f"subvectors and rotation_iterations must be at least 1, sample at least {CENTROIDS}")
         if self.learning_rate is not None and self.learning_rate <= 0:
             raise ValueError(f"learning_rate must be above 0, not {self.learning_rate}")
 

@@ -125,7 +125,7 @@ def write_passages(config: QueryAsContextConfig) -> list[Path]:
     made_by = {
         "tokenizer": fingerprint(pieces.to_str()),
         "length": config.passage_length,
-        "titles": False,  # as files of a version that had them say
+        "titles": config.titles,
         "least_passages": config.least_passages,
         "unseen": sorted(data.hash for data in unseen),
     }
@@ -169,7 +169,7 @@ def _lines(
 ) -> Iterator[dict[str, str]]:
     for document in read_documents(corpus.path, limit=corpus.limit):
         if (key := corpus.key(document)) not in without:
-            for line in _passages_of(document, pieces, room):
+            for line in _passages_of(document, pieces, room, titles=config.titles):
                 yield line | {"article": key}
 
 
@@ -185,10 +185,13 @@ def tested_articles(corpora: Sequence[CorpusSettings], unseen: Sequence[Training
     }
 
 
-def _passages_of(document: Document, pieces: Any, room: int) -> Iterator[dict[str, str]]:
-    for passage in split(document, pieces, room, sentences=True):
-        if normalised(passage.text):
-            yield {"_id": passage.id, "title": "", "text": passage.text.strip()}
+def _passages_of(document: Document, pieces: Any, room: int, *, titles: bool) -> Iterator[dict[str, str]]:
+    title = document.title.strip() if titles else ""
+    taken = len(pieces.encode(title, add_special_tokens=False).ids) if title else 0
+    for passage in split(document, pieces, max(room - taken, room // 2), sentences=True):
+        text = f"{title} {passage.text}".strip()
+        if normalised(text):
+            yield {"_id": passage.id, "title": "", "text": text}
 
 
 def _documents_hash(corpus: CorpusSettings) -> str:

@@ -88,6 +88,8 @@ class QueryAsContextConfig:
     """tokens of a passage, special ones included"""
     query_length: int = 64
     """tokens of a query, special ones included"""
+    titles: bool = False
+    """begin each passage with its document's title"""
     least_passages: int = 1
     """articles with fewer passages are left out"""
     candidates: int | None = None

@@ -31,6 +31,8 @@ class StudentSettings:
     idf: str = "train"
     """the IDF that weighs the tokens of queries: "train" (of all train sets), "own" (of each set), "start" (the start's
     table), "none" (1 for each), or an idf.json"""
+    idf_rate: float | None = None
+    """train the IDF table too, at this many times the learning rate; null does not train it"""
     revive: float = 0.0
     """the share of the gradient that a term of weight 0 gets if it would raise it; with 0 such a term stays at 0 for ever"""
     head: Literal["full", "sampled"] = "sampled"
@@ -58,6 +60,8 @@ class StudentSettings:
         _check_length(self.document_length)
         if not 0 <= self.revive <= 1:
             raise ValueError(f"revive must be from 0 to 1, not {self.revive}")
+        if self.idf_rate is not None and (self.idf_rate <= 0 or self.idf == "own"):
+            raise ValueError("idf_rate must be above 0, and trains one table: idf must not be own")
         if self.max_active is not None and self.max_active < 1:
             raise ValueError(f"max_active must be at least 1, not {self.max_active}")
         if self.prune is not None:
@@ -67,8 +71,8 @@ class StudentSettings:
                 raise ValueError(error.message) from None
         if self.queries == "network" and self.head != "full":
             raise ValueError("any term may be in a query that the network encodes: queries network needs head full")
-        if self.queries == "network" and self.idf != "train":
-            raise ValueError("idf is about the table of queries: with queries network there is none")
+        if self.queries == "network" and (self.idf != "train" or self.idf_rate is not None):
+            raise ValueError("idf and idf_rate are about the table of queries: with queries network there is none")
 
     @property
     def double_log(self) -> bool:
@@ -85,16 +89,20 @@ class WarmUpSettings:
 
     impact_steps: int = 0
     """steps of regression to the BM25 impacts of a document's tokens"""
+    impact_learning_rate: float = 1e-4
+    """learning rate of the regression"""
     batch_size: int = 32
     """documents in a step"""
+    length: int = 128
+    """tokens read of a document"""
     expansions: float | None = 50
     """how many terms a document gets that it does not contain, on average, before training; null does not change the bias"""
     weight: float | None = None
     """the mean weight of a document's largest such term before training; null does not change the scale"""
 
     def __post_init__(self) -> None:
-        if self.impact_steps < 0 or self.batch_size < 1:
-            raise ValueError("impact_steps must not be below 0, batch_size at least 1")
+        if self.impact_steps < 0 or min(self.batch_size, self.length) < 1:
+            raise ValueError("steps must not be below 0, batch_size and length at least 1")
 
 
 @dataclass(slots=True)
@@ -133,12 +141,16 @@ class RegularizationSettings:
     flops: Literal["batch", "slot"] = "batch"
     """batch: over all documents at once, as in sentence-transformers; slot: summed over the candidate slots, as in the
     paper's code"""
+    least_terms: int | None = None
+    """documents with at most this many terms are not regularized; null regularizes all"""
     delay: float = 0.0
     """the share of the steps, at the start, with λ = 0"""
     ramp: float = 1 / 3
     """the share of the steps over which λ then grows quadratically; no state is selected before that"""
 
     def __post_init__(self) -> None:
+        if self.least_terms is not None and self.least_terms < 1:
+            raise ValueError(f"least_terms must be at least 1, not {self.least_terms}")
         if min(self.weight, self.query_weight or 0) < 0 or not 0 <= self.delay <= 1 or not 0 <= self.ramp <= 1:
             raise ValueError(
                 f"weight {self.weight}, query_weight {self.query_weight}, delay {self.delay}, ramp {self.ramp}: "

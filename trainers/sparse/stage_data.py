@@ -17,7 +17,7 @@ from trainers.data.negatives import check_spec
 from trainers.data.schedules import with_mined
 from trainers.data.splits import fewer_documents
 from trainers.data.teach import cache_name, teach
-from trainers.data.teacher_ensemble import open_teachers
+from trainers.data.teacher_ensemble import check_weights, open_teachers
 from trainers.data.teachers import LEXICAL, PairTeacher, Teacher, open_teacher
 from trainers.sparse.settings import STUDENT, SparseCandidates, SparseConfig, StageSettings
 
@@ -92,7 +92,10 @@ def teachers(config: SparseConfig, sets: Sequence[TrainingData]) -> list[list[Te
     result: list[list[Teacher]] = []
     for data in sets:
         folders = settings_of[data.name].teachers if data.name in settings_of else []
-        of_set = open_teachers(folders, data) or [_taught(name, data, config) for name in objective.teachers]
+        of_set = open_teachers(folders, data, objective)
+        if not folders:
+            check_weights(len(objective.teachers), data, objective)
+            of_set = [_taught(name, data, config) for name in objective.teachers]
         if not of_set and objective.all_pairs:
             raise InputError(
                 f"{data.name} has no teacher that could score all pairs of a batch",

@@ -27,8 +27,8 @@ from trainers.common import losses
 from trainers.common.batches import CachedBatch, Part
 from trainers.common.grad_cache import CachedModel, Encoded, gather
 from trainers.common.objective import TeacherScores, contrast, distillation, in_batch_accuracy
-from trainers.common.settings import ROLES, EncoderSettings, Role
-from trainers.common.training_model import Losses
+from trainers.common.settings import ROLES, EncoderSettings, Role, TrainingSettings
+from trainers.common.training_model import Losses, decay_groups
 from trainers.data.tokenized import PART_OVERHEAD, TokenCache, padded_parts, padding_id
 from trainers.sparse.export import write_model
 from trainers.sparse.lexicon import Lexicon
@@ -108,7 +108,11 @@ class SparseStudent(CachedModel):
         self.student, self.objective, self.regularization = settings, objective, regularization
         self.settings = EncoderSettings(query_length=settings.query_length, document_length=document_length)
         self.tokenizers: dict[Role, PreTrainedTokenizerBase] = dict.fromkeys(ROLES, tokenizer)
-        self.lexicon, self.to_impacts = lexicon, to_impacts
+        self._lexicon, self.to_impacts = lexicon, to_impacts
+        self.log_idf: nn.Parameter | None = None
+        if settings.idf_rate is not None and not to_impacts:
+            # Logarithms, so that no weight falls below 0; a token that weighs nothing is in no query.
+            self.log_idf = nn.Parameter(torch.from_numpy(lexicon.idf).clamp(min=1e-3).log())
         self.vocabulary = vocabulary_of(tokenizer.backend_tokenizer)
         real = np.zeros(len(self.head.weight), dtype=bool)
         special = special_tokens(tokenizer.backend_tokenizer)
@@ -126,6 +130,23 @@ class SparseStudent(CachedModel):
     def encodes_queries(self) -> bool:
         """Whether the loss compares queries as the network encodes them."""
         return self.student.queries == "network" and not self.to_impacts
+
+    @property
+    def lexicon(self) -> Lexicon:
+        """The statistics that the student is used with, its table as it stands."""
+        if self.log_idf is None:
+            return self._lexicon
+        learned = self.log_idf.detach().exp().cpu().numpy()
+        return self._lexicon.weighing(np.where(self._lexicon.idf > 0, learned, 0.0).astype(np.float32))
+
+    def parameter_groups(self, settings: TrainingSettings) -> list[dict[str, Any]] | None:
+        if self.log_idf is None or self.student.idf_rate is None:
+            return super().parameter_groups(settings)
+        rate = self.student.idf_rate * settings.learning_rate
+        return [
+            *decay_groups(parameter for parameter in self.parameters() if parameter is not self.log_idf),
+            {"params": [self.log_idf], "lr": rate, "weight_decay": 0.0},
+        ]
 
     def silence(self) -> None:
         """Special tokens, and ids that no token has, get no weight."""
@@ -163,7 +184,7 @@ class SparseStudent(CachedModel):
             error = torch.where(present, learned - impacts, 0.0).square().sum() / present.sum()
             return Losses({"impacts": error}, self._sparsity(learned, present, shares))
         candidates, objective = targets.candidates, self.objective
-        queries = vectors["query"] if self.encodes_queries else targets.query
+        queries = vectors["query"] if self.encodes_queries else self._weighed(targets)
         scores = queries @ learned.T
         if targets.base is not None:
             scores = targets.base + objective.sparse_weight * scores
@@ -188,7 +209,18 @@ class SparseStudent(CachedModel):
             measures["query_active"] = (everyone.detach() > 0).float().sum(dim=1).mean()
         return Losses(terms, measures | self._sparsity(learned, present, shares))
 
+    def _weighed(self, targets: SparseTargets) -> Tensor:
+        """(queries, columns), each token's IDF, as the table stands."""
+        if self.log_idf is None:
+            return targets.query
+        learned = self.log_idf if targets.columns is None else self.log_idf[targets.columns]
+        return torch.where(targets.query > 0, learned.exp(), 0.0)
+
     def _flops(self, learned: Tensor, candidates: Tensor, shares: Tensor) -> Tensor:
+        if (least := self.regularization.least_terms) is not None:
+            # A document that is short enough is pressed no further, and the others for their own terms alone.
+            active = ((learned > 0).float() * shares).sum(dim=1, keepdim=True)
+            learned = learned * (active > least)
         if self.regularization.flops == "batch":
             return losses.flops(learned, shares)
         return losses.flops_per_slot(learned[gather(candidates)], shares)

@@ -38,9 +38,6 @@ logger = logging.getLogger(__name__)
 
 CALIBRATION = 64
 """Documents by which a head's bias is set."""
-IMPACT_LEARNING_RATE = 1e-4
-IMPACT_LENGTH = 128
-"""The most tokens that the regression to impacts reads of a document."""
 WARM_UP_STEPS = ("identity", "calibrated", "impacts")
 """The folders of a warm-up, in its order."""
 
@@ -119,15 +116,15 @@ def _calibrated(config: SparseConfig, prepared: PreparedSets, output: Path) -> N
 
 
 def _to_impacts(config: SparseConfig, prepared: PreparedSets, output: Path) -> Path:
-    settings, length = config.warm_up, min(IMPACT_LENGTH, config.document_length)
+    settings = config.warm_up
     student = build(
-        replace(config, document_length=length), [data.documents for data in prepared.train], to_impacts=True
+        replace(config, document_length=settings.length), [data.documents for data in prepared.train], to_impacts=True
     )
     train(
         student,
         _AllDocuments(prepared.train),
         collate(config, prepared.train, student, teachers=[]),
-        settings=_warming(config, settings.impact_steps, IMPACT_LEARNING_RATE),
+        settings=_warming(config, settings.impact_steps, settings.impact_learning_rate),
         output=output,
         kind=KIND,
         config=settings,

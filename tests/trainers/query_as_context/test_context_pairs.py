@@ -119,7 +119,7 @@ def test_what_cannot_be_paired_is_left_out_or_refused(tmp_path: Path, backbone: 
     asked = replace(config, context="query", corpora=[CorpusSettings(corpus, queries=queries)])
     assert len(usable_rows(read_passages(asked), asked)[0]) > 5
     with pytest.raises(InputError, match="queries for other passages"):
-        read_passages(replace(asked, passage_length=8))
+        read_passages(replace(asked, titles=True))
     with pytest.raises(InputError, match="no passage has a context"):
         usable_rows(read_passages(asked), replace(asked, least_passages=2))
 

@@ -41,6 +41,11 @@ def test_articles_of_fewer_passages_than_asked_for_are_not_written(tmp_path: Pat
     assert [document.id for document in read_documents(file)] == ["d1#0001", "d1#0002", "d3#0001", "d4#0001"]
 
 
+def test_with_titles_a_passage_begins_with_its_documents(tmp_path: Path, backbone: Path, corpus: Path) -> None:
+    (file,) = write_passages(settings(corpus, backbone, tmp_path / "out", titles=True))
+    assert all(document.contents.startswith("Article ") for document in read_documents(file))
+
+
 def test_articles_are_known_by_title_or_url_and_left_out_whole_where_they_are_tested_on(
     tmp_path: Path, backbone: Path
 ) -> None:

@@ -18,6 +18,7 @@ from tiny_sparse import SMALL, configuration, student  # noqa: E402
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration  # noqa: E402
 
 from opensearch_neural.errors import InputError, OsnError  # noqa: E402
+from opensearch_neural.idf import load_idf, save_idf  # noqa: E402
 from opensearch_neural.models.sparse import load_sparse  # noqa: E402
 from trainers.common.config import load_config, to_yaml  # noqa: E402
 from trainers.common.settings import TrainingSettings  # noqa: E402
@@ -176,6 +177,19 @@ def test_training_learns_names_that_documents_do_not_hold_and_logs_what_it_costs
     assert load_sparse(tmp_path / "model").info.kind == KIND
 
 
+def test_a_trained_table_is_the_models(tmp_path: Path, backbone: Path, beir: Path) -> None:
+    save_idf(tmp_path / "table.json", dict.fromkeys(WORDS, 1.0))
+    settings = replace(SMALL, idf=str(tmp_path / "table.json"), idf_rate=20.0)
+    config = configuration(backbone, beir, tmp_path / "model", student=settings, dev=[QuestionSet(beir, split="dev")])
+    train_sparse(config)
+    table = load_idf(tmp_path / "model" / "idf.json")
+    moved = [word for word in WORDS if table[word] != pytest.approx(1.0, abs=1e-3)]
+    # Words that no training question holds stay as they were.
+    asked = {word for text in QuestionSet(beir).load().query_texts().values() for word in text.split()}
+    assert moved and set(moved) <= asked and min(table[word] for word in WORDS) > 0
+    assert table["[CLS]"] == 0
+
+
 def test_questions_that_are_held_back_are_in_no_earlier_stage(tmp_path: Path, backbone: Path, beir: Path) -> None:
     config = configuration(backbone, beir, tmp_path / "model", selection=DevSettings(hold_back=4))
     last = prepared_sets(config, config)
@@ -207,7 +221,7 @@ def test_warm_up_pre_training_and_fine_tuning_run_from_one_file_and_run_again_do
         tmp_path / "model",
         student=StudentSettings(document_length=32, query_length=16, columns=16),
         pretraining=stage,
-        warm_up=WarmUpSettings(impact_steps=2, batch_size=4, expansions=5),
+        warm_up=WarmUpSettings(impact_steps=2, batch_size=4, length=16, expansions=5),
         candidates=SparseCandidates(negatives=1, mine="bm25"),
         selection=DevSettings(hold_back=8, queries=8, documents=30),
     )

@@ -20,6 +20,7 @@ from opensearch_neural.models.lexical import build_lexical  # noqa: E402
 from opensearch_neural.retrievers.bm25 import BM25Retriever  # noqa: E402
 from trainers.common.grad_cache import cached_backward  # noqa: E402
 from trainers.common.sampling import Visit  # noqa: E402
+from trainers.common.settings import TrainingSettings  # noqa: E402
 from trainers.common.training_model import TrainingProgress  # noqa: E402
 from trainers.data.candidates import RetrievalData, unique_documents  # noqa: E402
 from trainers.data.sets import (  # noqa: E402
@@ -121,6 +122,26 @@ def test_flops_a_slot_are_the_papers_and_larger_than_over_all_documents(
     assert values["batch"] < values["slot"]
 
 
+def test_documents_of_few_terms_cost_nothing_and_get_no_gradient_from_flops(
+    tmp_path: Path, backbone: Path, beir: Path
+) -> None:
+    config = configuration(
+        backbone, beir, tmp_path,
+        student=replace(SMALL, head="full"),
+        regularization=RegularizationSettings(least_terms=3),
+    )  # fmt: skip
+    model = student(config)
+    learned = torch.zeros(2, len(model.head.weight))
+    learned[0, 10:13], learned[1, 10:15] = 1.0, 2.0  # three terms, which is few enough, and five
+    learned.requires_grad_()
+    flops = model._flops(learned, torch.tensor([[0], [1]]), torch.ones(learned.shape[1]))
+    # Five columns, in each the mean of 0 and 2, squared.
+    assert flops.item() == pytest.approx(5.0)
+    flops.backward()
+    assert learned.grad is not None
+    assert (learned.grad[0] == 0).all() and learned.grad[1].count_nonzero() == 5
+
+
 def test_flops_count_the_chance_that_query_and_document_share_a_token() -> None:
     from scipy.sparse import csr_matrix
 
@@ -178,6 +199,28 @@ def test_with_a_base_the_loss_compares_bm25_plus_the_weighted_student(
         SparseObjective(info_nce=1.0, sparse_weight=0.3)
 
 
+@pytest.mark.parametrize("head", ["full", "sampled"])
+def test_a_table_that_is_trained_starts_as_it_was_and_learns_from_the_queries_tokens(
+    tmp_path: Path, backbone: Path, beir: Path, head: Any
+) -> None:
+    fixed = configuration(backbone, beir, tmp_path, student=replace(SMALL, head=head))
+    learned = replace(fixed, student=replace(fixed.student, idf_rate=50.0))
+    model, plain = student(learned, moved=False), student(fixed, moved=False)
+    torch.testing.assert_close(model(batch_of(learned, model)).total, plain(batch_of(fixed, plain)).total)
+    assert model.lexicon.encoder.query.weights == pytest.approx(plain.lexicon.encoder.query.weights, rel=1e-5)
+    batch = batch_of(learned, model)
+    model(batch).total.backward()
+    asked = (batch.targets.query > 0).any(dim=0).nonzero()[:, 0]
+    asked = asked if batch.targets.columns is None else batch.targets.columns[asked]
+    assert model.log_idf is not None and model.log_idf.grad is not None
+    assert set(model.log_idf.grad.nonzero()[:, 0].tolist()) <= set(asked.tolist())
+    assert model.log_idf.grad.count_nonzero() > 0
+    groups = model.parameter_groups(TrainingSettings(learning_rate=1e-4))
+    assert groups is not None
+    assert [group["lr"] for group in groups if group["params"][0] is model.log_idf] == [pytest.approx(5e-3)]
+    assert sum(len(group["params"]) for group in groups) == sum(one.requires_grad for one in model.parameters())
+
+
 def test_special_tokens_are_silent_in_training(tmp_path: Path, backbone: Path, beir: Path) -> None:
     config = configuration(backbone, beir, tmp_path, student=replace(SMALL, head="full"))
     model = build(config, [config.train[0].load().documents])
@@ -211,14 +254,14 @@ def test_idf_is_of_all_sets_of_each_or_of_none(tmp_path: Path, backbone: Path, b
     assert seen["own"][1].tolist() == pytest.approx(list(own.query.weights.values())[5:])
 
 
-def test_teachers_of_a_batch_are_normalized_and_added(tmp_path: Path, backbone: Path, beir: Path) -> None:
+def test_teachers_of_a_batch_are_normalized_weighed_and_added(tmp_path: Path, backbone: Path, beir: Path) -> None:
     data = QuestionSet(beir).load()
     presence = tmp_path / "presence"
     build_lexical(data.documents.values(), k1=0.0).save(presence)
     config = configuration(
         backbone, beir, tmp_path,
         objective=SparseObjective(
-            info_nce=0.0, kl=1.0, teachers=["lexical", str(presence)], teacher_scale=8.0
+            info_nce=0.0, kl=1.0, teachers=["lexical", str(presence)], teacher_weights=[0.75, 0.25], teacher_scale=8.0
         ),
         candidates=SparseCandidates(negatives=5, mine=None),
     )  # fmt: skip
@@ -226,12 +269,11 @@ def test_teachers_of_a_batch_are_normalized_and_added(tmp_path: Path, backbone: 
     (folders,) = teachers(config, [data])
     items = [RetrievalData([data], negatives=5, depth=10)[Visit(index, 0, 0, 1)] for index in range(6)]
     expected = np.zeros((6, 6))
-    assert len(folders) == 2
-    for teacher in folders:
+    for teacher, weight in zip(folders, (0.75, 0.25), strict=True):
         for row, one in enumerate(items):
             candidates = [data.documents.ids[at] for at in (one.positive, *one.negatives)]
             scores = teacher.scores([data.queries.ids[one.query]], candidates)[0]
-            expected[row] += 8.0 / 2 * (scores - scores.min()) / np.ptp(scores)
+            expected[row] += 8.0 * weight * (scores - scores.min()) / np.ptp(scores)
     np.testing.assert_allclose(batch_of(config, model).targets.teacher.scores, expected, rtol=1e-5)
 
 
