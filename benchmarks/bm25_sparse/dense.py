@@ -50,14 +50,14 @@ def sparse_vectors(experiment: Experiment, model: MeasuredEngine, name: str) -> 
 
 def stored_sparse(experiment: Experiment, model: MeasuredEngine, name: str) -> tuple[list[str], SparseVectors]:
     """(ids, vectors) of the set's documents by the model with the IDF of the set."""
+    from ingest.corpus import ignore
     from ingest.vectors.stored_vectors import Manifest, StoredVectors
-    from opensearch_neural.corpus.documents import Document
     from opensearch_neural.corpus.reader import read_corpus
 
     manifest = sparse_vectors(experiment, model, name)
     stored = StoredVectors(manifest.parent, Manifest.read(manifest))
-    records = read_corpus(str(corpus_of(experiment.sets[name])))
-    documents = [record for record in records if isinstance(record, Document) and not stored.unfit(record)]
+    records = read_corpus(str(corpus_of(experiment.sets[name])), on_reject=ignore)
+    documents = [document for document in records if not stored.unfit(document)]
     vectors = stored.vectors(documents).sparse
     assert vectors is not None
     return [document.id for document in documents], vectors

@@ -89,11 +89,12 @@ class Experiment:
     @cached_property
     def dense_sets(self) -> list[str]:
         """The sets in which `hybrid` and `cascade` are measured."""
+        from ingest.corpus import ignore
         from opensearch_neural.corpus.reader import read_corpus
 
         if self.dense is None:
             return []
-        corpora = {name: read_corpus(str(corpus_of(folder))) for name, folder in self.sets.items()}
+        corpora = {name: read_corpus(str(corpus_of(folder)), on_reject=ignore) for name, folder in self.sets.items()}
         return [name for name, corpus in corpora.items() if sum(1 for _ in corpus) <= self.dense_documents]
 
     @property

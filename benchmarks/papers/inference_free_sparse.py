@@ -91,7 +91,7 @@ QUALITY = (PUBLISHED, *TRAINED, *(f"{arm}, averaged" for arm in TRAINED))
 """The models of part "quality", arms of `osn bench bm25-sparse`."""
 PARTS = ("quality", "flops", "distillation", "high-idf-first")
 STEPS_OF_ABLATIONS = 240
-LAMBDAS = (0.0, 1e-3, 1e-2, 1e-1)
+LAMBDAS = (0.0, 0.01, 0.1, 0.5)
 WITH, WITHOUT = "with IDF", "without IDF"
 TRAINED_WITH = {WITH: ("train", "training corpus"), WITHOUT: ("none", "no IDF")}
 """{how a student was trained: (its `student.idf`, what its own weights of query tokens are called)}"""
