@@ -16,6 +16,7 @@ import click
 
 from opensearch_neural.cluster.options import Command
 from opensearch_neural.cluster.patience import RetryPolicy
+from opensearch_neural.commands.headings import taking
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import DenseType, PassageMeta
 from opensearch_neural.models.pruning import Pruning
@@ -42,10 +43,7 @@ def options_of(make: Callable[..., Any], argument: str, *options: Callable[[Any]
             made = make(**{name: values.pop(name) for name in names})
             return command(*arguments, **values, **{argument: made})
 
-        decorated: Any = gathered
-        for option in reversed(options):
-            decorated = option(decorated)
-        return decorated
+        return taking(gathered, options)
 
     return decorate
 

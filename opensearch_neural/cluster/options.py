@@ -20,7 +20,7 @@ def connection_options(command: Command) -> Command:
     """
     import click
 
-    from opensearch_neural.commands.headings import under
+    from opensearch_neural.commands.headings import taking, under
 
     options = [
         click.option(
@@ -82,7 +82,4 @@ def connection_options(command: Command) -> Command:
         with translate_errors():
             return command(*args, connection=connection, **kwargs)
 
-    decorated: Any = with_connection
-    for option in reversed(options):
-        decorated = under("Connection", option)(decorated)
-    return decorated
+    return taking(with_connection, (under("Connection", option) for option in options))

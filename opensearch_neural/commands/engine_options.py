@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from opensearch_neural.cluster.options import Command
+from opensearch_neural.commands.headings import taking
 from opensearch_neural.engines import ENGINES
 from opensearch_neural.engines.options import Option
 from opensearch_neural.errors import InputError
@@ -28,10 +29,7 @@ def models_options(command: Command) -> Command:
             help="Encoder of dense and quantized queries. onnx needs an exported model but no torch; int8 is faster.",
         ),
     ]
-    decorated: Any = command
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated
+    return taking(command, options)
 
 
 def engine_options(command: Command) -> Command:

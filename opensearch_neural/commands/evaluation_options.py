@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from opensearch_neural.cluster.options import Command
+from opensearch_neural.commands.headings import taking
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.errors import InputError
 
@@ -249,10 +250,7 @@ def evaluation_options(command: Command) -> Command:
             return None
         return command(*args, evaluation=Evaluation(**said), **kwargs)
 
-    decorated: Any = with_evaluation
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated
+    return taking(with_evaluation, options)
 
 
 def refuse_options_before(ctx: click.Context) -> None:

@@ -5,12 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
 
 FIRST, ADVANCED = "Options", "Advanced"
+
+
+def taking(command: Any, options: Iterable[Callable[[Any], Any]]) -> Any:
+    """The command with these options of `click.option`, which its help lists in their order."""
+    for option in reversed(list(options)):
+        command = option(command)
+    return command
 
 
 def under(heading: str, option: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -23,6 +23,7 @@ import click
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from opensearch_neural.commands.headings import taking
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.models import directory
 from trainers.common.precision import PRECISIONS, Precision, computed_in
@@ -135,9 +136,7 @@ def generation_options(command: Callable[..., None]) -> Callable[..., None]:
             help="Precision of the network.",
         ),
     )
-    for option in reversed(options):
-        gathered = option(gathered)
-    return gathered
+    return taking(gathered, options)
 
 
 @click.command("generate-queries")
