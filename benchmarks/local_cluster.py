@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +18,14 @@ from opensearch_neural.cluster.settings import ConnectionSettings
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
+
+    from ingest.job import Job
+
+
+def heap_option(default: str) -> Callable[[Any], Any]:
+    return click.option(
+        "--heap", default=default, show_default=True, help="Java heap of the local node, if no cluster is named."
+    )
 
 
 @contextmanager
@@ -53,3 +64,23 @@ def reachable(
             click.echo(f"kept: the node (export OSN_URL={running.url}); osn node stop --name {name} --purge ends it")
         else:
             node.stop(name=name, purge=succeeded or not goes_on, report=report)
+
+
+@contextmanager
+def ingested(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Iterator[str]:
+    """The name of an index with what `job` says in it, which is deleted when the block ends.
+
+    A job that names no index gets one of its own; rejected documents are kept only where it names a file for them.
+    """
+    from ingest.job import run_job
+
+    index = job.index or f"osn-published-{uuid.uuid4().hex[:8]}"
+    delete = {"index": index, "params": {"ignore_unavailable": "true"}}
+    with tempfile.TemporaryDirectory(prefix="osn-dead-letters-") as folder:
+        letters = job.dead_letters or Path(folder) / "dead-letters.jsonl"
+        client.indices.delete(**delete)  # what an interrupted run left
+        try:
+            run_job(client, replace(job, index=index, dead_letters=letters), show_progress=show_progress)
+            yield index
+        finally:
+            client.indices.delete(**delete)

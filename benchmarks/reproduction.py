@@ -13,15 +13,13 @@ should be close to BM25 with the standard analyzer, which does no stemming eithe
 from __future__ import annotations
 
 import tempfile
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from benchmarks.local_cluster import ingested
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -87,19 +85,6 @@ def measure(client: OpenSearch, judged: BeirData, job: Job, engines: dict[str, s
             engines[engine]: run_engine(client, index, engine, body, judged.queries, judged.qrels, MEASURES).measured
             for engine, body in engine_bodies(client, index, list(engines)).items()
         }
-
-
-@contextmanager
-def ingested(client: OpenSearch, job: Job) -> Iterator[str]:
-    """The name of an index of its own, with what `job` says in it; deleted again."""
-    from ingest.job import run_job
-
-    index = f"osn-published-{uuid.uuid4().hex[:8]}"
-    try:
-        run_job(client, replace(job, index=index))
-        yield index
-    finally:
-        client.indices.delete(index=index, params={"ignore_unavailable": "true"})
 
 
 def goals(ndcg: dict[str, float]) -> list[Goal]:

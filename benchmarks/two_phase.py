@@ -61,8 +61,8 @@ def two_phase(
     from benchmarks.load.quality import Judged, judged_rows
     from benchmarks.load.variants import parse_variants
     from benchmarks.load.workload import LoadTarget, prepare, stored_pipelines
+    from benchmarks.local_cluster import ingested
     from benchmarks.publish import publish
-    from benchmarks.reproduction import ingested
     from ingest.corpus import CorpusSource
     from ingest.job import Job
     from opensearch_neural.corpus.judgements import BeirData

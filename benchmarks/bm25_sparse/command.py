@@ -32,11 +32,11 @@ import click
 
 from benchmarks.bm25_sparse.cost import BYTES, RATE, cost_rows, documents
 from benchmarks.bm25_sparse.measures import BM25, DENSE_ENGINES, SPARSE_ENGINES, SUM, TERMS, quality_rows
-from benchmarks.bm25_sparse.models import DENSE_DOCUMENTS, PUBLISHED, Experiment, arm_option
+from benchmarks.bm25_sparse.models import DENSE_DOCUMENTS, PUBLISHED, Experiment, arm_option, start_option
 from benchmarks.experiment import PaperPart, Table, goal_of, paper_options, run_parts
 from benchmarks.grown.scale import NODE
-from benchmarks.load.command import NumberList
-from benchmarks.local_cluster import reachable
+from benchmarks.load.command import NumberList, owned_option
+from benchmarks.local_cluster import heap_option, reachable
 from benchmarks.render import error_bars
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
@@ -139,7 +139,7 @@ def shown(row: Row) -> bool:
 
 
 @click.command("bm25-sparse")
-@click.option("--start", required=True, help="The published SPLADE: a folder or a hub id.")
+@start_option
 @click.option("--dense", default=None, help="Dense model, to measure hybrid and cascade too.")
 @click.option("--pq", default=None, help="Quantized model of --dense, for cascade.  [default: OPQ of its vectors]")
 @click.option(
@@ -160,8 +160,8 @@ def shown(row: Row) -> bool:
 )
 @click.option("--clients", type=NumberList(int), default="1,20", show_default=True, help="Clients of the load tests.")
 @click.option("--minutes", type=float, default=12.0, show_default=True, help="Longest time for a load test.")
-@click.option("--heap", default="4g", show_default=True, help="Java heap of the local node, if no cluster is named.")
-@click.option("--i-own-this-cluster", "owned", is_flag=True, help="Put load on a cluster that is not on this machine.")
+@heap_option("4g")
+@owned_option
 @paper_options
 @connection_options
 def bm25_sparse(

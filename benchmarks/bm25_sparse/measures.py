@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from benchmarks.bm25_sparse import dense
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
 from benchmarks.experiment import compared, kept, kept_measured, mean_values, means, pairs, slug
+from benchmarks.local_cluster import ingested
 from benchmarks.papers.cluster_bm25 import cluster_bm25, corpus_of, tuned_bm25
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.judgements import BeirData
@@ -22,10 +22,9 @@ from opensearch_neural.engines import open_engines
 from opensearch_neural.evaluation.results import MeasuredEngine, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from opensearchpy import OpenSearch
 
+    from ingest.job import Job
     from opensearch_neural.evaluation.measures import Measured
     from opensearch_neural.models.dense_encoder import Backend
 
@@ -50,27 +49,25 @@ MOST_QUERIES = 2000
 # ------------------------------------------------ quality
 
 
-@contextmanager
-def ingested(client: OpenSearch, experiment: Experiment, name: str, vectors: Path, pq: str | None) -> Iterator[str]:
-    """The set's index with these vectors, deleted when the block ends.
+def job_of(experiment: Experiment, name: str, vectors: Path, pq: str | None) -> Job:
+    """The ingest of a set with these vectors.
 
     vectors: their manifest; pq: the quantized model that makes codes of the dense ones.
     """
     from ingest.corpus import CorpusSource
-    from ingest.job import Job, run_job
+    from ingest.job import Job
     from ingest.settings import Writing
 
-    source = CorpusSource(str(corpus_of(experiment.sets[name])))
     index = f"osn-{vectors.parent.name}"
-    client.indices.delete(index=index, params={"ignore_unavailable": "true"})
-    letters = experiment.work / f"{index}.dead-letters.jsonl"
-    writing = Writing(merge=True, restart=True)
-    job = Job(source, index, vectors=vectors, pq=pq, replicas=0, dead_letters=letters, writing=writing)
-    try:
-        run_job(client, job, show_progress=False)
-        yield index
-    finally:
-        client.indices.delete(index=index, params={"ignore_unavailable": "true"})
+    return Job(
+        CorpusSource(str(corpus_of(experiment.sets[name]))),
+        index,
+        vectors=vectors,
+        pq=pq,
+        replicas=0,
+        dead_letters=experiment.work / f"{index}.dead-letters.jsonl",
+        writing=Writing(merge=True, restart=True),
+    )
 
 
 def measured_set(
@@ -86,13 +83,17 @@ def measured_set(
             names.insert(0, BM25)
         if not all(kept_of(folder, made).exists() for made in (*names, FACTS)):
             vectors = dense.sparse_vectors(experiment, model, name)
-            with ingested(client, experiment, name, vectors, None) as index, translate_errors():
+            with (
+                ingested(client, job_of(experiment, name, vectors, None), show_progress=False) as index,
+                translate_errors(),
+            ):
                 measure_index(client, index, experiment, name, names, folder)
                 kept(kept_of(folder, FACTS), lambda: facts(client, index, vectors))  # noqa: B023
         if model.name == PUBLISHED and name in experiment.dense_sets:
             if not all(kept_of(folder, made).exists() for made in DENSE_ENGINES):
                 vectors, pq = dense.all_vectors(experiment, model, name), dense.quantized(experiment)
-                with ingested(client, experiment, name, vectors, pq) as index, translate_errors():
+                job = job_of(experiment, name, vectors, pq)
+                with ingested(client, job, show_progress=False) as index, translate_errors():
                     how: Any = {**dense.query_models(experiment), "backend": BACKEND}
                     measure_index(client, index, experiment, name, DENSE_ENGINES, folder, **how)
             names += DENSE_ENGINES

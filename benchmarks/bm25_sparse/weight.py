@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 import click
 
 from benchmarks.bm25_sparse import dense
-from benchmarks.bm25_sparse.measures import BM25, SUM, ingested, judged_queries, kept_of, not_measured
-from benchmarks.bm25_sparse.models import PUBLISHED, TRAINED_ON, Experiment, arm_option
+from benchmarks.bm25_sparse.measures import BM25, SUM, job_of, judged_queries, kept_of, not_measured
+from benchmarks.bm25_sparse.models import PUBLISHED, TRAINED_ON, Experiment, arm_option, start_option
 from benchmarks.experiment import PaperPart, kept_measured, paper_options, run_parts, slug
 from benchmarks.grown.scale import NODE
 from benchmarks.load.command import NumberList
-from benchmarks.local_cluster import reachable
+from benchmarks.local_cluster import heap_option, ingested, reachable
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.options import connection_options
@@ -67,7 +67,10 @@ def measured_set(
     files = {engine: kept_of(folder, engine) for engine in (BM25, *named)}
     if not all(file.exists() for file in files.values()):
         vectors = dense.sparse_vectors(experiment, model, name)
-        with ingested(client, experiment, name, vectors, None) as index, translate_errors():
+        with (
+            ingested(client, job_of(experiment, name, vectors, None), show_progress=False) as index,
+            translate_errors(),
+        ):
             asked, engines = judged_queries(experiment.sets[name], split, most), open_engines(client, index)
 
             def measure(engine: str) -> Measured:
@@ -103,7 +106,7 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
 
 
 @click.command("sum-weight")
-@click.option("--start", required=True, help="The published SPLADE: a folder or a hub id.")
+@start_option
 @click.option(
     "--seeds", type=NumberList(int), default="42", show_default=True, help="Training seeds; the first one counts."
 )
@@ -118,7 +121,7 @@ def weight_rows(client: OpenSearch, experiment: Experiment, weights: Sequence[fl
 @click.option(
     "--limit-queries", type=click.IntRange(min=1), default=300, show_default=True, help="Most queries of a set."
 )
-@click.option("--heap", default="4g", show_default=True, help="Java heap of the local node, if no cluster is named.")
+@heap_option("4g")
 @paper_options
 @connection_options
 def sum_weight(

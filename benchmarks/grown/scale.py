@@ -14,10 +14,11 @@ import numpy as np
 from benchmarks.load import statistics as stats
 from benchmarks.load.command import NumberList, check_goals, finish, load_settings, measuring_options, queries_of, run
 from benchmarks.load.statistics import SERVER_CPU, Cell, cells
-from benchmarks.local_cluster import reachable
+from benchmarks.local_cluster import heap_option, reachable
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.headings import taking
 from opensearch_neural.commands.renamed import Renamed, output_option
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Goal, Row, Summary
@@ -46,17 +47,13 @@ def corpus_options(command: Any) -> Any:
         click.option("--split", default="test", show_default=True, help="Split whose queries are searched."),
         click.option("--limit-queries", type=click.IntRange(min=1), default=None, help="Only the first N queries."),
     ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return taking(command, options)
 
 
 def node_options(command: Any) -> Any:
     """Add the options of a run on indexes of its own."""
     options = [
-        click.option(
-            "--heap", default="2g", show_default=True, help="Java heap of the local node, if no cluster is named."
-        ),
+        heap_option("2g"),
         click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there too."),
         click.option("--restart", is_flag=True, help="Do not continue interrupted runs in --output."),
         click.option(
@@ -68,9 +65,7 @@ def node_options(command: Any) -> Any:
             help="Keep the indexes (and the local node's data).",
         ),
     ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return taking(command, options)
 
 
 def growing_options(command: Any) -> Any:
@@ -103,9 +98,7 @@ def growing_options(command: Any) -> Any:
             "--setting", "index_settings", multiple=True, metavar="KEY=VALUE", help="Index setting; repeatable."
         ),
     ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return taking(command, options)
 
 
 def growth_of(corpus: str, index: str, documents: int, seed: int, options: dict[str, Any]) -> Growth:

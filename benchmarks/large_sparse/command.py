@@ -36,8 +36,8 @@ from benchmarks.large_sparse.measures import (
     everything,
 )
 from benchmarks.load.blocks import Level
-from benchmarks.load.command import NumberList
-from benchmarks.local_cluster import reachable
+from benchmarks.load.command import NumberList, owned_option
+from benchmarks.local_cluster import heap_option, reachable
 from benchmarks.papers.cluster_bm25 import corpus_of
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
@@ -108,10 +108,10 @@ def shown(row: Row) -> bool:
     "--requests", type=int, default=10_000, show_default=True, help="Requests of each arm; a P99 needs 10,000."
 )
 @click.option("--index", "prefix", default="osn-large-sparse", show_default=True, help="Indexes are called INDEX-….")
-@click.option("--heap", default="4g", show_default=True, help="Java heap of the local node, if no cluster is named.")
+@heap_option("4g")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the drawn documents and their order.")
 @click.option("--keep-indexes", "keep", is_flag=True, help="Keep the indexes (and the local node).")
-@click.option("--i-own-this-cluster", "owned", is_flag=True, help="Put load on a cluster that is not on this machine.")
+@owned_option
 @work_options
 @connection_options
 def large_sparse(

@@ -18,7 +18,7 @@ from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.options import Command, connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.commands.engine_options import models_options
-from opensearch_neural.commands.headings import Headed
+from opensearch_neural.commands.headings import Headed, taking
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.errors import InputError
 
@@ -50,6 +50,11 @@ class NumberList(click.ParamType):
             return tuple(self.kind(part) for part in value.split(",") if part.strip())
         except ValueError:
             self.fail(f"{value!r} is not a list of numbers like 5,10,20", param, ctx)
+
+
+owned_option = click.option(
+    "--i-own-this-cluster", "owned", is_flag=True, help="Put load on a cluster that is not on this machine."
+)
 
 
 def measuring_options(command: Command) -> Command:
@@ -92,14 +97,9 @@ def measuring_options(command: Command) -> Command:
         click.option(
             "--seed", type=int, default=0, show_default=True, help="Seed of the order of requests and the bootstrap."
         ),
-        click.option(
-            "--i-own-this-cluster", "owned", is_flag=True, help="Put load on a cluster that is not on this machine."
-        ),
+        owned_option,
     ]
-    decorated: Any = command
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated
+    return taking(command, options)
 
 
 def load_models(options: dict[str, Any]) -> ModelChoice:

@@ -28,7 +28,7 @@ from click.core import ParameterSource
 
 from benchmarks.experiment import Table, goal_of, is_above
 from benchmarks.load.command import load_settings, measuring_options, queries_of, run
-from benchmarks.local_cluster import reachable
+from benchmarks.local_cluster import heap_option, reachable
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.options import connection_options
@@ -78,7 +78,7 @@ MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 @click.option("--engines", default="quantized", show_default=True, help="Engines, as for `osn bench load`.")
 @output_option("Working folder.", default=Path("cascade"), show_default=True)
 @click.option("--restart", is_flag=True, help="Start anew, with new indexes; vectors in --output stay.")
-@click.option("--heap", default="2g", show_default=True, help="Java heap of the local node, if no cluster is named.")
+@heap_option("2g")
 @click.option("--keep-indexes", is_flag=True, help="Keep the indexes osn-cascade-SET.")
 @click.option("--record", type=click.Path(path_type=Path), default=None, help="Write summary.json there.")
 @measuring_options

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import logging
-import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from benchmarks.experiment import kept
+from benchmarks.local_cluster import ingested
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,22 +82,15 @@ class ClusterBM25:
 def cluster_bm25(client: OpenSearch, corpus: Path, analyzers: Sequence[Analyzer] = ANALYZERS) -> Iterator[ClusterBM25]:
     """The corpus's indexes, deleted when the block ends."""
     from ingest.corpus import CorpusSource
-    from ingest.job import Job, run_job
+    from ingest.job import Job
     from ingest.settings import Writing
 
-    suffix = uuid.uuid4().hex[:8]
-    indexes: dict[Analyzer, str] = {analyzer: f"osn-bm25-{analyzer}-{suffix}" for analyzer in analyzers}
-    try:
-        for analyzer, index in indexes.items():
-            source = CorpusSource(str(corpus))
-            run_job(
-                client,
-                Job(source, index=index, sparse="none", analyzer=analyzer, replicas=0, writing=Writing(merge=True)),
-            )
+    job = Job(CorpusSource(str(corpus)), sparse="none", replicas=0, writing=Writing(merge=True))
+    with ExitStack() as stack:
+        indexes: dict[Analyzer, str] = {
+            analyzer: stack.enter_context(ingested(client, replace(job, analyzer=analyzer))) for analyzer in analyzers
+        }
         yield ClusterBM25(client, indexes)
-    finally:
-        for index in indexes.values():
-            client.indices.delete(index=index, params={"ignore_unavailable": "true"})
 
 
 # ------------------------------------------------ the choice of k1 and b

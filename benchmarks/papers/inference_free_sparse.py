@@ -35,7 +35,7 @@ import click
 
 from benchmarks.bm25_sparse import dense
 from benchmarks.bm25_sparse.measures import TUNED, mean_rows, tuned_measured
-from benchmarks.bm25_sparse.models import MOST_REPEATED, PUBLISHED, STEPS, Experiment
+from benchmarks.bm25_sparse.models import MOST_REPEATED, PUBLISHED, STEPS, Experiment, start_option
 from benchmarks.experiment import (
     PaperPart,
     RowsAndGoals,
@@ -467,7 +467,7 @@ def draw_flops(seeds: Sequence[int], rows: Sequence[Row], folder: Path) -> None:
 
 
 @click.command("inference-free-sparse")
-@click.option("--start", required=True, help="The published SPLADE: a folder or a hub id.")
+@start_option
 @click.option("--seeds", type=NumberList(int), default="42,43,44", show_default=True, help="Training seeds.")
 @click.option(
     "--teacher",
