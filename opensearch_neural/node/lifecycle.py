@@ -86,7 +86,7 @@ def start(
             report(f"{name!r} runs already (profile {cluster.profile}, {count(cluster.nodes)})")
             _wait_for_health(cluster, timeout, report)
         else:
-            cluster = _start_missing(cluster, request, name, attached, timeout, report)
+            cluster = _start_on_free_ports(cluster, request, name, attached, timeout, report)
     return RunningNode(
         url=cluster.url,
         pids=[node.pid for node in cluster.nodes if node.pid is not None],
@@ -111,6 +111,25 @@ def _cluster_to_join(name: str, request: launch.StartRequest) -> ClusterState | 
     # A cluster that was not stopped but died (a reboot, a kill) comes back on the same ports.
     died = any(node.pid for node in known.nodes)
     return known if died and not request.differs_from(known) else None
+
+
+class _PortLost(ClusterError):
+    """A node died because another program took one of its ports between the choice and the node's own listening."""
+
+
+def _start_on_free_ports(
+    cluster: ClusterState | None, request: launch.StartRequest, name: str, attached: bool, timeout: float, report: Say
+) -> ClusterState:
+    """`_start_missing`; a new cluster that lost a port begins again with others. One that is known keeps its ports."""
+    attempts = 1 if cluster else 3
+    while True:
+        attempts -= 1
+        try:
+            return _start_missing(cluster, request, name, attached, timeout, report)
+        except _PortLost:
+            if not attempts:
+                raise
+            report(f"another program took a port of {name!r} before its node listened there; choosing again")
 
 
 def _start_missing(
@@ -235,7 +254,8 @@ def _wait_for_health(cluster: ClusterState, timeout: float, report: Say) -> None
     while True:
         for node in cluster.nodes:
             if not cluster.is_up(node):
-                raise ClusterError(
+                lost = not all(launch.is_free(port) for port in (node.http_port, node.transport_port))
+                raise (_PortLost if lost else ClusterError)(
                     f"node {node.index} of {cluster.name!r} died while starting; the end of its log:\n"
                     + _tail(cluster.log(node)),
                     f"the whole log: {cluster.log(node)}",

@@ -21,7 +21,7 @@ from osn_node import OSN_NODE, osn_node, wait_for
 from opensearch_neural import node
 from opensearch_neural.errors import ClusterError
 from opensearch_neural.node import launch, process
-from opensearch_neural.node.clusters import ClusterState, cluster_folder, read_state
+from opensearch_neural.node.clusters import ClusterState, NodeState, cluster_folder, read_state
 from opensearch_neural.node.parts import PROFILES
 
 # A start takes seconds; what takes minutes hangs.
@@ -218,6 +218,33 @@ class TestLifeOfACluster:
         assert name not in process.command_line(pid)
         # Nothing was stored: a start with other nodes or another profile is not refused for it.
         assert not (cluster_folder(name) / "data").exists()
+
+    @pytest.mark.parametrize("lost", ["http_port", "transport_port"])
+    def test_a_port_that_is_taken_before_the_node_listens_there_is_given_up_for_another(
+        self, cleaned_name: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, lost: str
+    ) -> None:
+        name = cleaned_name("late")
+        rivals: list[socket.socket] = []
+
+        def configured(cluster: ClusterState, member: NodeState) -> None:
+            if not rivals:  # the first choice alone: every port was free a moment ago
+                rivals.append(socket.create_server(("127.0.0.1", getattr(member, lost))))
+            write_configuration(cluster, member)
+
+        write_configuration = launch.write_configuration
+        monkeypatch.setattr(launch, "write_configuration", configured)
+        told: list[str] = []
+        try:
+            started = node.start(name=name, port=0, heap="256m", report=told.append)
+            taken = rivals[0].getsockname()[1]
+        finally:
+            for rival in rivals:
+                rival.close()
+        assert OpenSearch(started.url, timeout=30).info()["cluster_name"] == name
+        assert str(taken) not in started.url
+        assert [line for line in told if "took a port" in line] == [
+            f"another program took a port of '{name}' before its node listened there; choosing again"
+        ]
 
     def test_starts_at_the_same_time_make_one_cluster_a_name_and_never_share_a_port(
         self, cleaned_name: Callable[[str], str]
