@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from opensearch_neural.queries import REPLACED, Body, neural_sparse
+from opensearch_neural.engines.settings import WeightedSum
+from opensearch_neural.engines.sparse import Bm25Sparse
+from opensearch_neural.queries import REPLACED, Body, bm25, neural_sparse
 from opensearch_neural.queries.clauses import rescoring_clause
 
 if TYPE_CHECKING:
@@ -70,6 +72,34 @@ class FieldSearch:
                 weights = {"query_weight": REPLACED, "rescore_query_weight": 1.0}
                 made["rescore"] = {"window_size": self.window, "query": {"rescore_query": second, **weights}}
             return made
+
+        return body
+
+
+@dataclass(frozen=True)
+class SumByField:
+    """The sum of BM25 and the model from the other side: a field of the model is searched, and its best hits get BM25 and
+    all tokens by their rows. What no token of the field finds is not found, though BM25 would."""
+
+    field: str
+    window: int
+    """Hits of each shard that get the sum."""
+    cut: float = 1.0
+    """As of `FieldSearch`."""
+    frequencies: Path | None = None
+
+    def builder(self, engines: Engines, page: Mapping[str, Any]) -> Callable[[str], Body]:
+        how, scale = WeightedSum.of(engines), Bm25Sparse(engines).scale
+        field = FieldSearch(self.field, self.window, self.cut, self.frequencies).builder(engines, page)
+
+        def body(text: str) -> Body:
+            made, words = field(text), bm25(text, **page)
+            if "rescore" not in made:
+                return words
+            stage = made["rescore"]["query"]
+            sparse = {"script_score": {**stage["rescore_query"]["script_score"], "boost": how.weight / scale}}
+            both = {"bool": {"should": [words["query"], sparse]}}
+            return {**made, "rescore": {**made["rescore"], "query": {**stage, "rescore_query": both}}}
 
         return body
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.experiment import kept, slug
-from benchmarks.large_sparse.arms import BestBlocks, ClientBlocks, DocumentsOfBlocks, FieldSearch
+from benchmarks.large_sparse.arms import BestBlocks, ClientBlocks, DocumentsOfBlocks, FieldSearch, SumByField
 from benchmarks.large_sparse.documents import (
     BLOCKS,
     CLUSTERED,
@@ -54,7 +54,8 @@ logger = logging.getLogger(__name__)
 
 BM25, SUM = "bm25", "bm25-sparse"
 SUMS = {SUM: 30, f"{SUM}, window 20": 20}
-"""{way to search by the sum with BM25: window}; what it keeps is of its own exact result, not of the sparse model's."""
+"""{way to search by the sum with BM25: window}. What is kept by ways whose name begins so is of their own exact result, not
+of the sparse model's."""
 NDCG = "nDCG@10"
 BYTES = "bytes read, a document"
 """Of the fields that a search reads, on disk; of blocks, their index or the client's table too."""
@@ -69,7 +70,7 @@ TUNING_QUERIES = 100
 PASSES = 3
 """In which each tuned setting is timed."""
 
-WINDOWS = (10, 15, 20, 30, 50, 100, 200)
+WINDOWS = (10, 15, 20, 30, 50, 100, 200, 400)
 CUTS = (0.2, 0.4, 0.6, 0.8, 0.9)
 PRUNE_RATIOS, EXPANSIONS = (0.2, 0.4, 0.6), (2.0, 3.0, 5.0)
 BLOCK_COUNTS = (10, 20, 40, 80, 160)
@@ -117,6 +118,13 @@ def _pruned(
     return SearchArm(variant, (field, *([ROWS] if window is not None else ())))
 
 
+def _sum(layout: Layout, rule: Pruning, window: int, cut: float = 1.0) -> SearchArm:
+    field = field_of(rule)
+    parts = [f"documents {rule}", *([f"query {cut:g}"] if cut < 1 else ()), f"rows {window}"]
+    bodies = SumByField(field, window, cut, layout.frequencies if cut < 1 else None)
+    return SearchArm(Variant(f"{SUM} by pruned: {', '.join(parts)}", SUM, bodies=bodies), (field, "contents", ROWS))
+
+
 def fixed(layout: Layout) -> list[SearchArm]:
     """The arms that have nothing to tune: baselines, documents pruned and searched as they are, the clustered index."""
     clustered = layout.index(CLUSTERED)
@@ -158,6 +166,8 @@ def tuned(layout: Layout) -> dict[str, list[SearchArm]]:
     made = {
         TWO_PHASE: [two_phase(*how) for how in product(PRUNE_RATIOS, EXPANSIONS)],
         **{f"pruned {rule}": [_pruned(layout, "pruned", rule, window) for window in WINDOWS] for rule in layout.prunes},
+        **{f"{SUM} {rule}": [_sum(layout, rule, window) for window in WINDOWS] for rule in layout.prunes},
+        f"{SUM} pruned and cut": [_sum(layout, *how) for how in product(layout.prunes, WINDOWS, CUTS)],
         "cut": [_pruned(layout, "cut", None, *how) for how in product(ways, CUTS)],
         "pruned and cut": [_pruned(layout, "pruned", *how) for how in product(layout.prunes, WINDOWS, CUTS)],
     }

@@ -9,13 +9,14 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.large_sparse import measures
-from benchmarks.large_sparse.arms import BestBlocks, DocumentsOfBlocks
+from benchmarks.large_sparse.arms import BestBlocks, DocumentsOfBlocks, SumByField
 from benchmarks.large_sparse.command import large_sparse
 from benchmarks.load.generator import Generators, WorkerMeasurement
 from benchmarks.load.variants import Variant
 from benchmarks.load.workload import LoadTarget, prepare
 from benchmarks.pages import rendered
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import read
 from opensearch_neural.index import segments
@@ -33,6 +34,18 @@ def two_requests_under_load(client: OpenSearch, url: str, name: str) -> WorkerMe
     with Generators(workload, 1) as generators:
         (part,) = generators.run("blocks", "closed", clients=2, settle=0.1, length=1.0, seed=1)
     return part
+
+
+def the_sum_is_exact(client: OpenSearch, index: str) -> None:
+    """What a pruned field finds scores as the exact sum of BM25 and all tokens."""
+    text = "return the name of a file"
+    engines = open_engines(client, index)
+    body = SumByField("sparse_top_k5", 500).builder(engines, {"size": 10})(text)
+    found = client.search(index=index, body=body)["hits"]["hits"]
+    whole = engines.with_settings(exact=True).body("bm25-sparse", text, size=600)
+    exact = {hit["_id"]: hit["_score"] for hit in client.search(index=index, body=whole)["hits"]["hits"]}
+    assert len(found) == 10
+    assert [hit["_score"] for hit in found] == pytest.approx([exact[hit["_id"]] for hit in found], rel=1e-5)
 
 
 def quick_arguments(
@@ -91,6 +104,8 @@ def test_one_command_measures_every_idea_and_goes_on_where_it_stopped(
     # What a pruned document has lost it is not found by, but it is rescored by.
     as_they_are, rescored = (kept[f"pruned: documents top_k:5, {how}"] for how in ("as they are", "rows 500"))
     assert as_they_are < rescored < 0.99
+    assert 0 < kept["bm25-sparse by pruned: documents top_k:5, rows 500"] < 0.99
+    the_sum_is_exact(client, f"{index_name}-plain-600")
     exact = {"bm25", "sparse", "clustered: bm25"}
     assert not exact & kept.keys()
     for measure in ("nDCG@10", "bytes read, a document"):
