@@ -31,16 +31,17 @@ if TYPE_CHECKING:
 
 WEIGHTS = (0.1, 0.2, 0.3, 0.45, 0.6, WeightedSum.weight, 1.1, 1.5)
 """In units of the index's sparse scale."""
-WINDOWS = (20, WeightedSum.window, 50, 100, 200)
+WINDOWS = (20, 30, 50, 100, 200)
 FOLDS = 5
 RESAMPLES = 2000
 SHARE_OF_WORDS = 0.5
 """How many of a sentence's words a known item asks for: with all of them BM25 finds nearly every document first."""
 
 
-def weighted_sums() -> list[WeightedSum]:
-    """The default is among them."""
-    return [WeightedSum(weight, window) for weight, window in itertools.product(WEIGHTS, WINDOWS)]
+def weighted_sums(documents: int = 0) -> list[WeightedSum]:
+    """The default of an index of so many documents is among them."""
+    windows = sorted({*WINDOWS, WeightedSum.fitting(documents).window})
+    return [WeightedSum(weight, window) for weight, window in itertools.product(WEIGHTS, windows)]
 
 
 def known_questions(client: OpenSearch, index: str, most: int, seed: int) -> Questions:
@@ -68,12 +69,12 @@ def sums_tried_and_chosen(
     Raises ModelError if the index holds no sparse vectors.
     """
     engines.body_of("bm25-sparse")  # the encoder is loaded here, and shared by the copies that are made
-    ask = asker(client, engines.index)
-    tried = try_with_a_bar(ask, engines, questions, weighted_sums(), full="bm25", passes=passes, seed=seed)
-    return tried, choose_weighted_sum(tried, keep, seed=seed)
+    ask, documents = asker(client, engines.index), engines.documents
+    tried = try_with_a_bar(ask, engines, questions, weighted_sums(documents), full="bm25", passes=passes, seed=seed)
+    return tried, choose_weighted_sum(tried, keep, documents, seed=seed)
 
 
-def choose_weighted_sum(tried: Sequence[Tried], keep: float, *, seed: int = 0) -> Chosen | None:
+def choose_weighted_sum(tried: Sequence[Tried], keep: float, documents: int = 0, *, seed: int = 0) -> Chosen | None:
     """The setting with the most sure gain over BM25, `tried[0]`. None if the cross-validated gain may be none, or keeps less
     than the share of that of the default, by the lower ends of their intervals.
 
@@ -91,7 +92,7 @@ def choose_weighted_sum(tried: Sequence[Tried], keep: float, *, seed: int = 0) -
     kept, low, high = share(held_out, bm25.values, seed=seed)
     best = sums[_choice(sums, rows, keep, seed)]
     assert isinstance(best.setting, WeightedSum)
-    plain = next((each for each in sums if each.setting == WeightedSum()), None)
+    plain = next((each for each in sums if each.setting == WeightedSum.fitting(documents)), None)
     by_default = None if plain is None else share(plain.values, bm25.values, seed=seed)[1]
     if low is None or low <= 1 or (by_default is not None and low < keep * by_default):
         return None

@@ -19,8 +19,16 @@ from opensearch_neural import tune, tune_weighted_sum
 from opensearch_neural.cli import osn
 from opensearch_neural.commands.tune import plot
 from opensearch_neural.corpus.judgements import BeirData
-from opensearch_neural.engines import open_engines
-from opensearch_neural.engines.settings import TUNED, Cascade, TwoPhases, WeightedSum
+from opensearch_neural.engines import Engines, open_engines
+from opensearch_neural.engines.settings import (
+    TUNED,
+    TUNED_SUM,
+    TWO_PHASES_POWER,
+    Cascade,
+    TwoPhases,
+    WeightedSum,
+    fitting_window,
+)
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.evaluation.results import Summary
 from opensearch_neural.index.sparse_scale import SCALE
@@ -190,7 +198,7 @@ def test_bm25_sparse_is_tuned_on_known_items_and_searched_as_stored(
 ) -> None:
     few = weighted_sums()[::5]
     few += [] if WeightedSum() in few else [WeightedSum()]
-    monkeypatch.setattr(tune_weighted_sum, "weighted_sums", lambda: few)
+    monkeypatch.setattr(tune_weighted_sum, "weighted_sums", lambda documents: few)
     command = ["tune", "--url", cluster_url, "--index", index, "--engine", "bm25-sparse", "--passes", "1", "--json"]
     done = CliRunner().invoke(osn, [*command, "--most", "6", "--dry-run"], catch_exceptions=False)
     content = json.loads(done.stdout)
@@ -224,6 +232,34 @@ def test_the_choice_is_kept_in_the_index_and_found_by_every_search(client, index
     assert TwoPhases.of(open_engines(client, index, window=50, rare=Rare("count", 1))) == TwoPhases(
         Rare("count", 1), 50, exact=False, tokens=Rare("share", 0.9)
     )
+
+
+def test_the_default_window_grows_with_the_index() -> None:
+    assert [WeightedSum.fitting(each).window for each in (0, 100_000, 1_000_000, 10_000_000)] == [30, 30, 95, 300]
+    assert [fitting_window(each, TWO_PHASES_POWER) for each in (0, 100_000, 1_000_000)] == [30, 30, 53]
+    assert WeightedSum.fitting(3_000_000) in weighted_sums(3_000_000), "what is chosen is compared with the default"
+
+
+@pytest.mark.cluster
+def test_the_default_window_fits_the_index_unless_one_was_chosen(
+    client, index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def untuned(**how: int) -> Engines:
+        engines = open_engines(client, index, **how)
+        for choice in (TUNED, TUNED_SUM):
+            engines.meta.extra.pop(choice, None)
+        return engines
+
+    documents = client.count(index=index)["count"]
+    monkeypatch.setattr("opensearch_neural.engines.settings.FITTED", documents / 16)
+    for engine, grown in (("bm25-sparse", 120), ("high-idf-first", 60)):
+        assert untuned().body(engine, "parse a string into a tree")["rescore"]["window_size"] == grown
+        assert untuned(window=7).body(engine, "parse a string into a tree")["rescore"]["window_size"] == 7
+    tuned = untuned()
+    tuned.meta.extra[TUNED_SUM] = WeightedSum(window=11).record
+    assert WeightedSum.of(tuned).window == 11
+    tuned.meta.extra[TUNED_SUM] = {"weight": 0.5}
+    assert WeightedSum.of(tuned) == WeightedSum(0.5, 120)
 
 
 @pytest.mark.cluster

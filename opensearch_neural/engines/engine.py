@@ -42,6 +42,11 @@ class Opened:
         """Whether hits are rescored by the forward index."""
         return self.meta.forward_index and not self.settings.get("clauses")
 
+    @property
+    def documents(self) -> int:
+        """How many the index held when it was first asked; 0 without a connection."""
+        return self.once("documents", lambda: self.connect().count(index=self.index)["count"] if self.connect else 0)
+
     def given(self, *names: str) -> dict[str, Any]:
         """Those of the settings that the caller chose."""
         return {name: value for name in names if (value := self.settings.get(name)) is not None}

@@ -20,6 +20,26 @@ TUNED_SUM = "bm25_sparse"
 """Likewise for bm25-sparse: {"weight": 0.8, "window": 30, "tokens": null}."""
 
 
+WINDOW = 30
+"""Hits of each shard that get their whole score, in an index of at most FITTED documents."""
+FITTED = 100_000
+SUM_POWER, TWO_PHASES_POWER = 1 / 2, 1 / 4
+"""Of the documents beyond, with which the window of bm25-sparse grows, and that of high-IDF-first."""
+
+
+def fitting_window(documents: int, power: float) -> int:
+    """The window that keeps about 0.99 of the score in an index of so many documents: WINDOW, and beyond FITTED documents
+    WINDOW times their power (`osn bench score-kept`)."""
+    return round(WINDOW * max(1.0, documents / FITTED) ** power)
+
+
+def with_fitting_window(stored: Mapping[str, Any], opened: Opened, power: float) -> Mapping[str, Any]:
+    """A stored choice, with the window that fits the index where neither it nor the caller names one."""
+    if "window" in stored or opened.given("window"):
+        return stored
+    return {**stored, "window": fitting_window(opened.documents, power)}
+
+
 def parse_tokens(stored: str | None) -> Rare | None:
     """Which tokens a record has searched; None: all."""
     return None if stored is None else Rare.parse(stored)
@@ -30,13 +50,12 @@ class WeightedSum:
     """How bm25-sparse searches.
 
     The default weight gains most, or next to nothing less, on dev and train questions, both of a published SPLADE and of
-    that trained further (`osn bench sum-weight`). On the training queries of the same corpora every further ten hits of the
-    window took about as much more time; from 30 on they added little.
+    that trained further (`osn bench sum-weight`). The default window grows with the square root of the index.
     """
 
     weight: float = 0.8
     """What the model adds to a known item, as a share of what BM25 gives it (`index.sparse_scale`)."""
-    window: int = 30
+    window: int = WINDOW
     """Hits of BM25, of each shard, that get it."""
     tokens: Rare | None = None
     """Which tokens of a query are added; None: all. By clauses, each costs a look into the index for every hit."""
@@ -64,10 +83,16 @@ class WeightedSum:
         )
 
     @classmethod
+    def fitting(cls, documents: int) -> WeightedSum:
+        """The default in an index of so many documents."""
+        return cls(window=fitting_window(documents, SUM_POWER))
+
+    @classmethod
     def of(cls, opened: Opened) -> WeightedSum:
-        """As the caller chose, else as the index stores it. Raises ModelError where it stores something else."""
+        """As the caller chose, else as the index stores it, else the default. Raises ModelError where it stores something
+        else."""
         try:
-            how = cls.parse(opened.meta.extra.get(TUNED_SUM, {}))
+            how = cls.parse(with_fitting_window(opened.meta.extra.get(TUNED_SUM, {}), opened, SUM_POWER))
         except (AttributeError, TypeError, ValueError) as error:
             raise ModelError(
                 f"the index {opened.index!r} stores a setting of bm25-sparse that cannot be read: {error}",
@@ -82,8 +107,8 @@ class TwoPhases:
 
     rare: Rare = field(default_factory=Rare)
     """Which tokens are searched first."""
-    window: int = 30
-    """Hits of each shard that are rescored."""
+    window: int = WINDOW
+    """Hits of each shard that are rescored. The default grows with the fourth root of the index."""
     exact: bool = True
     """Whether phase two scores with all tokens anew, or adds the common ones (`queries.high_idf_first`)."""
     tokens: Rare | None = None
@@ -111,9 +136,10 @@ class TwoPhases:
 
     @classmethod
     def of(cls, opened: Opened) -> TwoPhases:
-        """As the caller chose, else as the index stores it. Raises ModelError where it stores something else."""
+        """As the caller chose, else as the index stores it, else the default. Raises ModelError where it stores something
+        else."""
         try:
-            stored = cls.parse(opened.meta.extra.get(TUNED, {}))
+            stored = cls.parse(with_fitting_window(opened.meta.extra.get(TUNED, {}), opened, TWO_PHASES_POWER))
         except (AttributeError, TypeError, ValueError) as error:
             raise ModelError(
                 f"the index {opened.index!r} stores a setting of high-idf-first that cannot be read: {error}",

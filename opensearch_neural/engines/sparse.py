@@ -56,6 +56,10 @@ class Sparse(Engine):
 class Windowed(Sparse):
     """Two phases: the page of a window is that of all documents, and that is certain or not (`queries.certified`)."""
 
+    def load(self) -> None:
+        super().load()
+        self.window()  # which may have to be asked of the cluster
+
     def window(self) -> int:
         """Hits of each shard that get their whole score."""
         raise NotImplementedError
@@ -118,7 +122,10 @@ class Bm25Sparse(Windowed):
     finds = "the best of bm25, with what the sparse model adds"
     options = (
         Option(
-            "window", whole_number, "hits of BM25, of each shard, that get what the model adds.", "as tuned, else 30"
+            "window",
+            whole_number,
+            "hits of BM25, of each shard, that get what the model adds.",
+            "as tuned, else 30, more beyond 100,000 documents",
         ),
         Option(
             "weight", positive, "what the model adds to a document's own words, beside BM25's 1.", "as tuned, else 0.8"
@@ -160,7 +167,7 @@ class HighIdfFirst(Windowed):
     finds = "rare tokens first, the best of these rescored with all"
     options = (
         RARE,
-        Option("window", whole_number, "hits of each shard rescored with all tokens.", "as tuned, else 30"),
+        Option("window", whole_number, "hits of each shard rescored with all tokens.", "as tuned, else 30 or more"),
         TOKENS,
         CLAUSES,
         EXACT,
