@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BM25, SUM = "bm25", "bm25-sparse"
-SUMS = {SUM: 30, f"{SUM}, window 20": 20}
-"""{way to search by the sum with BM25: window}. What is kept by ways whose name begins so is of their own exact result, not
+SUMS = {SUM: None, f"{SUM}, window 20": 20, f"{SUM}, window 50": 50}
+"""{way to search by the sum with BM25: window; None: that of the index}. What is kept by ways whose name begins so is of their own exact result, not
 of the sparse model's."""
 NDCG = "nDCG@10"
 BYTES = "bytes read, a document"
