@@ -84,13 +84,10 @@ class SumByField:
     field: str
     window: int
     """Hits of each shard that get the sum."""
-    cut: float = 1.0
-    """As of `FieldSearch`."""
-    frequencies: Path | None = None
 
     def builder(self, engines: Engines, page: Mapping[str, Any]) -> Callable[[str], Body]:
         how, scale = WeightedSum.of(engines), Bm25Sparse(engines).scale
-        field = FieldSearch(self.field, self.window, self.cut, self.frequencies).builder(engines, page)
+        field = FieldSearch(self.field, self.window).builder(engines, page)
 
         def body(text: str) -> Body:
             made, words = field(text), bm25(text, **page)

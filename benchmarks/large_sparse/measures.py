@@ -118,11 +118,10 @@ def _pruned(
     return SearchArm(variant, (field, *([ROWS] if window is not None else ())))
 
 
-def _sum(layout: Layout, rule: Pruning, window: int, cut: float = 1.0) -> SearchArm:
+def _sum(rule: Pruning, window: int) -> SearchArm:
     field = field_of(rule)
-    parts = [f"documents {rule}", *([f"query {cut:g}"] if cut < 1 else ()), f"rows {window}"]
-    bodies = SumByField(field, window, cut, layout.frequencies if cut < 1 else None)
-    return SearchArm(Variant(f"{SUM} by pruned: {', '.join(parts)}", SUM, bodies=bodies), (field, "contents", ROWS))
+    variant = Variant(f"{SUM} by pruned: documents {rule}, rows {window}", SUM, bodies=SumByField(field, window))
+    return SearchArm(variant, (field, "contents", ROWS))
 
 
 def fixed(layout: Layout) -> list[SearchArm]:
@@ -166,8 +165,7 @@ def tuned(layout: Layout) -> dict[str, list[SearchArm]]:
     made = {
         TWO_PHASE: [two_phase(*how) for how in product(PRUNE_RATIOS, EXPANSIONS)],
         **{f"pruned {rule}": [_pruned(layout, "pruned", rule, window) for window in WINDOWS] for rule in layout.prunes},
-        **{f"{SUM} {rule}": [_sum(layout, rule, window) for window in WINDOWS] for rule in layout.prunes},
-        f"{SUM} pruned and cut": [_sum(layout, *how) for how in product(layout.prunes, WINDOWS, CUTS)],
+        **{f"{SUM} {rule}": [_sum(rule, window) for window in WINDOWS] for rule in layout.prunes},
         "cut": [_pruned(layout, "cut", None, *how) for how in product(ways, CUTS)],
         "pruned and cut": [_pruned(layout, "pruned", *how) for how in product(layout.prunes, WINDOWS, CUTS)],
     }
