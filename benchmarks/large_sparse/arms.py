@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -11,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from opensearch_neural.engines.settings import WeightedSum
 from opensearch_neural.engines.sparse import Bm25Sparse
-from opensearch_neural.queries import REPLACED, Body, bm25, neural_sparse
-from opensearch_neural.queries.clauses import rescoring_clause
+from opensearch_neural.queries import REPLACED, Body, Rare, neural_sparse, rare_tokens
+from opensearch_neural.queries.clauses import match_clause, rescoring_clause
 
 if TYPE_CHECKING:
     from opensearch_neural.engines import Engines
@@ -76,27 +76,42 @@ class FieldSearch:
         return body
 
 
-@dataclass(frozen=True)
-class SumByField:
-    """The sum of BM25 and the model from the other side: a field of the model is searched, and its best hits get BM25 and
-    all tokens by their rows. What no token of the field finds is not found, though BM25 would."""
+def rare_words(text: str, encode: Callable[[str], Mapping[str, float]], share: float) -> tuple[list[str], list[str]]:
+    """(rare, common): the words of a query that hold `share` of its weight, the heaviest first, and the others.
 
-    field: str
+    A word weighs as much as the heaviest of its tokens: a guess at the IDF of the term that the index makes of it.
+    """
+    weights = {word: max(encode(word).values(), default=0.0) for word in dict.fromkeys(re.findall(r"\w+", text))}
+    chosen = rare_tokens(weights, Rare("share", share))
+    return list(chosen), [word for word in weights if word not in chosen]
+
+
+@dataclass(frozen=True)
+class RareWordsFirst:
+    """The sum with BM25, of which the rare words of the query search; the best hits get BM25 of all words and what the model
+    adds. Common words fill up a page that rare ones leave short."""
+
+    share: float
+    """Of the query's weight that the rare words hold."""
     window: int
     """Hits of each shard that get the sum."""
 
     def builder(self, engines: Engines, page: Mapping[str, Any]) -> Callable[[str], Body]:
-        how, scale = WeightedSum.of(engines), Bm25Sparse(engines).scale
-        field = FieldSearch(self.field, self.window).builder(engines, page)
+        sum_ = Bm25Sparse(engines.with_settings(window=self.window))
+        encode = engines.models.query_encoder.encode
 
         def body(text: str) -> Body:
-            made, words = field(text), bm25(text, **page)
-            if "rescore" not in made:
-                return words
+            made = sum_.body(text, dict(page))
+            rare, common = rare_words(text, encode, self.share)
+            if not common or "rescore" not in made:
+                return made
             stage = made["rescore"]["query"]
-            sparse = {"script_score": {**stage["rescore_query"]["script_score"], "boost": how.weight / scale}}
-            both = {"bool": {"should": [words["query"], sparse]}}
-            return {**made, "rescore": {**made["rescore"], "query": {**stage, "rescore_query": both}}}
+            added = {**stage["rescore_query"]["script_score"], "boost": stage["rescore_query_weight"]}
+            both = {"bool": {"should": [made["query"], {"script_score": added}]}}
+            searched, filling = (match_clause(" ".join(words), ["contents"]) for words in (rare, common))
+            first = {"bool": {"should": [searched, {"constant_score": {"filter": filling, "boost": REPLACED}}]}}
+            second = {"rescore_query": both, "query_weight": REPLACED, "rescore_query_weight": 1.0}
+            return {**made, "query": first, "rescore": {"window_size": self.window, "query": second}}
 
         return body
 

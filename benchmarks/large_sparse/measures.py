@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.experiment import kept, slug
-from benchmarks.large_sparse.arms import BestBlocks, ClientBlocks, DocumentsOfBlocks, FieldSearch, SumByField
+from benchmarks.large_sparse.arms import BestBlocks, ClientBlocks, DocumentsOfBlocks, FieldSearch, RareWordsFirst
 from benchmarks.large_sparse.documents import (
     BLOCKS,
     CLUSTERED,
@@ -54,8 +54,8 @@ logger = logging.getLogger(__name__)
 
 BM25, SUM = "bm25", "bm25-sparse"
 SUMS = {SUM: None, f"{SUM}, window 20": 20, f"{SUM}, window 50": 50}
-"""{way to search by the sum with BM25: window; None: that of the index}. What is kept by ways whose name begins so is of their own exact result, not
-of the sparse model's."""
+"""{way to search by the sum with BM25: window; None: that of the index}. What ways whose name begins so keep is of their own
+exact result, not of the sparse model's."""
 NDCG = "nDCG@10"
 BYTES = "bytes read, a document"
 """Of the fields that a search reads, on disk; of blocks, their index or the client's table too."""
@@ -72,6 +72,7 @@ PASSES = 3
 
 WINDOWS = (10, 15, 20, 30, 50, 100, 200, 400)
 CUTS = (0.2, 0.4, 0.6, 0.8, 0.9)
+WORD_SHARES = (0.7, 0.8, 0.85, 0.9)
 PRUNE_RATIOS, EXPANSIONS = (0.2, 0.4, 0.6), (2.0, 3.0, 5.0)
 BLOCK_COUNTS = (10, 20, 40, 80, 160)
 
@@ -118,10 +119,9 @@ def _pruned(
     return SearchArm(variant, (field, *([ROWS] if window is not None else ())))
 
 
-def _sum(rule: Pruning, window: int) -> SearchArm:
-    field = field_of(rule)
-    variant = Variant(f"{SUM} by pruned: documents {rule}, rows {window}", SUM, bodies=SumByField(field, window))
-    return SearchArm(variant, (field, "contents", ROWS))
+def _rare_words(share: float, window: int) -> SearchArm:
+    variant = Variant(f"{SUM}: rare words {share:g}, window {window}", SUM, bodies=RareWordsFirst(share, window))
+    return SearchArm(variant, ("contents", ROWS))
 
 
 def fixed(layout: Layout) -> list[SearchArm]:
@@ -165,7 +165,7 @@ def tuned(layout: Layout) -> dict[str, list[SearchArm]]:
     made = {
         TWO_PHASE: [two_phase(*how) for how in product(PRUNE_RATIOS, EXPANSIONS)],
         **{f"pruned {rule}": [_pruned(layout, "pruned", rule, window) for window in WINDOWS] for rule in layout.prunes},
-        **{f"{SUM} {rule}": [_sum(rule, window) for window in WINDOWS] for rule in layout.prunes},
+        f"{SUM} rare words": [_rare_words(*how) for how in product(WORD_SHARES, WINDOWS)],
         "cut": [_pruned(layout, "cut", None, *how) for how in product(ways, CUTS)],
         "pruned and cut": [_pruned(layout, "pruned", *how) for how in product(layout.prunes, WINDOWS, CUTS)],
     }
