@@ -26,6 +26,7 @@ from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.engines import Engines, open_engines
+from opensearch_neural.engines.engine import DOCUMENTS
 from opensearch_neural.engines.sparse import Bm25Sparse
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.models import IndexModels
@@ -110,6 +111,8 @@ class SearchedIndex:
     index: str
     meta: IndexMeta
     plugin: bool
+    documents: int = 0
+    """How many it holds, by which windows are chosen."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,7 @@ class Workload:
             ),
             {"rare": self.models.rare, "window": self.models.window},
             connect=lambda: connect(settings=self.target.settings),
+            loaded={DOCUMENTS: facts.documents},
         )
 
     def path_of(self, variant: Variant) -> str:
@@ -285,7 +289,7 @@ def prepare(
         if meta.sparse and any(variant.engine == Bm25Sparse.name for variant in variants) and SCALE not in meta.extra:
             # Workers measure nothing, least of all at the endpoint by which the generator itself is measured.
             meta = replace(meta, extra={**meta.extra, SCALE: Bm25Sparse(opened).scale})
-        indexes[name] = SearchedIndex(name, meta, opened.plugin)
+        indexes[name] = SearchedIndex(name, meta, opened.plugin, opened.documents if meta.sparse else 0)
     return Workload(
         target, tuple(texts), tuple(variants), indexes, index, models or ModelChoice(), dict(pipelines or {})
     )

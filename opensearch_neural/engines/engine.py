@@ -19,6 +19,8 @@ Page = dict[str, Any]
 """What all functions of `queries` take: size, from_, filter, source, highlight, collapse, …"""
 
 Loaded = TypeVar("Loaded")
+DOCUMENTS = "documents"
+"""Where `Opened.loaded` holds how many there are."""
 
 
 @dataclass
@@ -45,7 +47,7 @@ class Opened:
     @property
     def documents(self) -> int:
         """How many the index held when it was first asked; 0 without a connection."""
-        return self.once("documents", lambda: self.connect().count(index=self.index)["count"] if self.connect else 0)
+        return self.once(DOCUMENTS, lambda: self.connect().count(index=self.index)["count"] if self.connect else 0)
 
     def given(self, *names: str) -> dict[str, Any]:
         """Those of the settings that the caller chose."""
