@@ -42,6 +42,7 @@ from opensearch_neural.evaluation.overlap import PAGE
 from opensearch_neural.evaluation.results import Row
 from opensearch_neural.forward_index import FIELD as ROWS
 from opensearch_neural.models.pruning import Pruning
+from opensearch_neural.queries import Rare
 from opensearch_neural.retrievers.opensearch import search
 from trainers.common.config import fingerprint
 
@@ -72,6 +73,7 @@ PASSES = 3
 
 WINDOWS = (10, 15, 20, 30, 50, 100, 200, 400)
 CUTS = (0.2, 0.4, 0.6, 0.8, 0.9)
+RARE, HIGH_IDF_WINDOWS = tuple(map(Rare.parse, ("ratio:0.4", "ratio:0.5", "ratio:0.6", "share:0.8"))), (20, 30, 50, 100)
 WORD_SHARES = (0.7, 0.8, 0.85, 0.9)
 PRUNE_RATIOS, EXPANSIONS = (0.2, 0.4, 0.6), (2.0, 3.0, 5.0)
 BLOCK_COUNTS = (10, 20, 40, 80, 160)
@@ -150,6 +152,10 @@ def tuned(layout: Layout) -> dict[str, list[SearchArm]]:
         name = f"{TWO_PHASE}: prune {prune:g}, expansion {expansion:g}"
         return SearchArm(Variant(name, TWO_PHASE, prune=prune, expansion=expansion), ("sparse",))
 
+    def high_idf_first(rare: Rare, window: int) -> SearchArm:
+        variant = Variant(f"high-idf-first: {rare}, window {window}", "high-idf-first", rare=rare, window=window)
+        return SearchArm(variant, ("sparse", ROWS))
+
     def blocks(count: int) -> SearchArm:
         first, second = BestBlocks(count), DocumentsOfBlocks(documents)
         name = f"blocks: {count} of {layout.block} documents, two requests"
@@ -164,6 +170,7 @@ def tuned(layout: Layout) -> dict[str, list[SearchArm]]:
     ways = (None, *WINDOWS)
     made = {
         TWO_PHASE: [two_phase(*how) for how in product(PRUNE_RATIOS, EXPANSIONS)],
+        "high-idf-first": [high_idf_first(*how) for how in product(RARE, HIGH_IDF_WINDOWS)],
         **{f"pruned {rule}": [_pruned(layout, "pruned", rule, window) for window in WINDOWS] for rule in layout.prunes},
         f"{SUM} rare words": [_rare_words(*how) for how in product(WORD_SHARES, WINDOWS)],
         "cut": [_pruned(layout, "cut", None, *how) for how in product(ways, CUTS)],

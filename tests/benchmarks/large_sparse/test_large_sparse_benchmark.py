@@ -20,6 +20,7 @@ from opensearch_neural.engines import open_engines
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import read
 from opensearch_neural.index import segments
+from opensearch_neural.queries import Rare
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -59,6 +60,7 @@ def quick_arguments(
         "WINDOWS": (10, 500),
         "CUTS": (0.5,),
         "WORD_SHARES": (0.5,),
+        "RARE": (Rare(),),
         "PRUNE_RATIOS": (0.4,),
         "EXPANSIONS": (2.0,),
     }
