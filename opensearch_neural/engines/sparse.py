@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from opensearch_neural import queries
-from opensearch_neural.engines.engine import Engine, Missing, Page, Searched
+from opensearch_neural.engines.engine import Engine, Missing, Page
 from opensearch_neural.engines.options import CLAUSES, RARE, TOKENS, Option, positive, whole_number
 from opensearch_neural.engines.settings import TwoPhases, WeightedSum
 from opensearch_neural.errors import ClusterError
@@ -21,11 +21,7 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
 
-WIDENED_BY = 4
-"""By which an engine widens its window where it is not certain that the hits are those of all documents."""
-WIDEST = 1_000
-"""Beyond this window all documents are searched: that costs less than the rescoring."""
-EXACT = Option("exact", bool, "widen the window until the hits are those of all documents.", is_flag=True)
+EXACT = Option("exact", bool, "search all documents for the whole score, without a window.", is_flag=True)
 
 
 class Bm25(Engine):
@@ -72,38 +68,19 @@ class Windowed(Sparse):
     def body(self, text: str, page: Page) -> Body:
         return self.within(text, page, None if self.opened.settings.get("exact") else self.window())
 
-    def search(self, client: OpenSearch, body: Body, text: str, page: Page) -> Searched:
-        """With the setting `exact`: by a window first, which is widened until its page is certainly the exact one."""
-        window = self.window()
-        windowed = self.within(text, page, window)
-        # What is collapsed has no window.
-        if not self.opened.settings.get("exact") or "rescore" not in windowed:
-            return super().search(client, body, text, page)
-        asked: dict[str, float] = {}
-        while window <= WIDEST:
-            stage = {**windowed["rescore"], "window_size": window}
-            windowed = {**windowed, "rescore": stage}
-            if body.get("explain"):
-                windowed = queries.explained(windowed)
-            answer, end = answers(client, self.opened.index, text, (windowed, queries.window_end(windowed)))
-            if queries.partial_answer(answer) or queries.partial_answer(end):
-                break
-            if queries.certified(windowed, answer, end, self._largest(client, text, windowed, answer, asked)):
-                return Searched(windowed, answer, {"window": window})
-            window *= WIDENED_BY
-        return replace(super().search(client, body, text, page), facts={"window": None})
-
     def missing(self, body: Body, answer: Mapping[str, Any], *, filtered: bool) -> Missing:
         if not self.opened.settings.get("exact") or not queries.partial_answer(answer):
             return Missing()
         return Missing(("the hits are not certainly those of all documents",), {"exact": False})
 
-    def certified(self, client: OpenSearch, text: str, page: Page, largest: dict[str, float]) -> bool:
+    def certified(
+        self, client: OpenSearch, text: str, page: Page, largest: dict[str, float], *, window: int | None = None
+    ) -> bool:
         """Whether the page of the window is certainly that of all documents. Raises ClusterError.
 
-        largest: {token: its largest weight}, to which those are added that are asked for.
+        largest: {token: its largest weight}, to which those are added that are asked for. window: None, the engine's own.
         """
-        body = self.within(text, page, self.window())
+        body = self.within(text, page, window or self.window())
         if "rescore" not in body:
             return body == self.within(text, page, None)
         answer, end = answers(client, self.opened.index, text, (body, queries.window_end(body)))

@@ -58,7 +58,7 @@ def print_tables(
             share = sum(result.certified) / max(1, len(result.certified))
             print(
                 f"\n{result.engine}: for {share:.1%} of the queries it is proved that no document outside the window "
-                "belongs on the page (--exact widens the window until it is for all)"
+                "belongs on the page (--exact searches them all, without a window)"
             )
     if lost is not None:
         print(
