@@ -12,9 +12,10 @@ made it:
     <!-- gains: NAME: BASELINE -->            those over one of several baselines, of several seeds their mean
     <!-- arms: NAME -->                       paired differences, a line for each arm, and the goals
     <!-- quality-and-cost: NAME -->           engines by what they gain over the baseline and what they cost under load
-    <!-- quality-and-cost: NAME: MEASURE, MEASURE; LEVEL -->
+    <!-- quality-and-cost: NAME: MEASURE, MEASURE; LEVEL; ENGINE, ENGINE -->
                                               of the costs and facts these measures alone, the costs of levels like
-                                              "20 clients" and of engines whose quality was measured too
+                                              "20 clients" and of engines whose quality was measured too; these engines
+    <!-- quality-and-cost: NAME, NAME: … -->  the same engines and models in several results, each with its own index
     <!-- kept-and-cost: NAME -->              ways to search by what they keep of the exact result and what they cost
                                               under load, and the goals
     <!-- idf-shares: NAME -->                 what IDF at retrieval adds, and what IDF in training adds to that
@@ -55,7 +56,7 @@ PAGES = (README, *sorted((README.parent / "docs").rglob("*.md")))
 
 RENDERED = re.compile(
     r"(<!-- (?P<what>table|goals|gains|arms|idf-shares|ratios|costs|kept-and-cost|quality-and-cost): "
-    r"(?P<name>[\w/-]+)(?:: (?P<measures>[^\n]+?))? -->\n).*?"
+    r"(?P<name>[\w/-]+(?:, [\w/-]+)*)(?:: (?P<measures>[^\n]+?))? -->\n).*?"
     r"(?P<end><!-- end -->)",
     re.DOTALL,
 )
@@ -65,17 +66,6 @@ def rendered(what: str, summary: Summary, measures: str | None = None) -> str:
     """A result file as a page shows it; `what` and `measures` as in the line before it."""
     if what == "ratios":
         return f"{ratios(summary.rows)}\n\n`{summary.command}`\n"
-    if what == "quality-and-cost":
-        listed, _, level = (measures or ", ".join(COSTS + FACTS)).partition("; ")
-        compared = {row.engine for row in summary.rows if row.kind == "difference"}
-
-        def wanted(row: Row) -> bool:
-            if row.kind != "ratio":
-                return row.measure not in FACTS or row.measure in listed.split(", ")
-            of_level = not level or (row.level == level and row.engine in compared)
-            return of_level and row.measure in listed.split(", ")
-
-        return f"{quality_and_cost([row for row in summary.rows if wanted(row)])}\n\n`{summary.command}`\n"
     if what == "gains" and measures:
         return f"{gains(without_single_seeds(summary.rows), measures)}\n\n`{summary.command}`\n"
     if measures:
@@ -97,6 +87,25 @@ def rendered(what: str, summary: Summary, measures: str | None = None) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def quality_beside_cost(summaries: Sequence[Summary], measures: str | None) -> str:
+    """Several results as one table: the quality of the first that has it, the costs of all."""
+    listed, level, engines = [*(measures or ", ".join(COSTS + FACTS)).split("; "), "", ""][:3]
+    rows = [row for summary in summaries for row in summary.rows]
+    compared = {row.engine for row in rows if row.kind == "difference"}
+    baseline = next((row.baseline for row in rows if row.kind == "difference"), "")
+
+    def wanted(row: Row) -> bool:
+        if engines and row.engine not in (baseline, *engines.split(", ")):
+            return False
+        if row.kind != "ratio":
+            return row.measure not in FACTS or row.measure in listed.split(", ")
+        of_level = not level or (row.level == level and row.engine in compared)
+        return of_level and row.measure in listed.split(", ")
+
+    commands = "\n\n".join(f"`{summary.command}`" for summary in summaries)
+    return f"{quality_and_cost([row for row in rows if wanted(row)])}\n\n{commands}\n"
+
+
 def without_single_seeds(rows: Sequence[Row]) -> list[Row]:
     """All rows but those of a single seed beside which the mean over several stands."""
 
@@ -111,7 +120,11 @@ def with_tables(text: str, results: Path = RESULTS) -> str:
     """A page's text with every table as its result file has it."""
 
     def block(match: re.Match[str]) -> str:
-        summary = read(results / match["name"] / "summary.json")
+        summaries = [read(results / name / "summary.json") for name in match["name"].split(", ")]
+        summary = summaries[0]
+        if match["what"] == "quality-and-cost":
+            made = quality_beside_cost(summaries, match["measures"])
+            return match[1] + "\n" + made + "\n" + match["end"]
         if match["what"] == "costs":
             measures, _, beside = match["measures"].partition("; ")
             quality, _, names = beside.partition(" of ")

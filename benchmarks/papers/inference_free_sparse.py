@@ -314,7 +314,8 @@ def rare_goals(experiment: Experiment, rows: Iterable[Row]) -> list[Goal]:
         for ratio in RATIOS:
             row = table.difference(label, of_ratio(ratio), ALL_TOKENS, "nDCG@10", variant=arm)
             words = (
-                f"{arm}, {of_ratio(ratio)}: nDCG@10 less than all tokens', {label}, interval included (section 5.3.2)"
+                f"{arm}, {of_ratio(ratio)}: nDCG@10 at most {MOST_LOST} below that of all tokens, {label}, "
+                "interval included (section 5.3.2)"
             )
             kept = row is not None and row.low is not None and row.low >= -MOST_LOST
             goals.append(goal_of(words, f"at least -{MOST_LOST}", None if row is None else signed(row, 4), kept))

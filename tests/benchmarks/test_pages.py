@@ -56,6 +56,19 @@ def test_a_table_may_be_of_some_measures_alone() -> None:
     assert with_tables(shown) == shown
 
 
+def test_a_table_may_be_of_some_engines_in_several_indexes() -> None:
+    what = "quality-and-cost: bm25_sparse, bm25_sparse_million: P50; 20 clients; bm25-sparse, sparse"
+    shown = with_tables(f"<!-- {what} -->\n<!-- end -->\n")
+    header, _, *lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in shown.splitlines() if "|" in line]
+    assert {line[0] for line in lines} == {"bm25-sparse", "sparse"}
+    costs = [head for head in header if head.startswith("P50")]
+    assert costs == ["P50, 100,000 documents, 20 clients", "P50, 1,000,000 documents, 20 clients"]
+    both = [line for line in lines if all(line[header.index(cost)] != "–" for cost in costs)]
+    assert {line[0] for line in both} == {"bm25-sparse", "sparse"}
+    assert all(line[2] != "–" for line in lines) and shown.count("`osn bench bm25-sparse ") == 2
+    assert with_tables(shown) == shown
+
+
 def test_a_table_has_the_mean_of_several_seeds_and_not_each() -> None:
     one, two = (
         Row("s", "e", "m", value, None, None, 9, seed=seed, variant="arm") for value, seed in ((1.0, 1), (3.0, 2))
