@@ -133,7 +133,7 @@ def test_a_document_deleted_since_is_reported(written: Written, cluster_url: str
 
 @pytest.mark.cluster
 def test_an_application_searches_as_the_page_shows(written: Written, client) -> None:
-    page = Path(__file__).parent.parent / "docs" / "queries.md"
+    page = Path(__file__).parents[2] / "docs" / "queries.md"
     examples = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     (example,) = [one for one in examples if "load_generative" in one]
     for shown, here in (
