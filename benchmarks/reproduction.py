@@ -13,7 +13,6 @@ should be close to BM25 with the standard analyzer, which does no stemming eithe
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from opensearchpy import OpenSearch
 
     from ingest.job import Job
+    from ingest.settings import Models, NewIndex
     from opensearch_neural.corpus.judgements import BeirData
     from opensearch_neural.evaluation.measures import Measured
     from opensearch_neural.evaluation.results import Goal
@@ -56,12 +56,15 @@ def published(connection: ConnectionSettings, data: Path, record: Path | None, w
     corpus = CorpusSource(str(judged.corpus_path))
     with tempfile.TemporaryDirectory(prefix="osn-published-") as folder:
         vectors = (work or Path(folder)) / "vectors"
-        run_encode(EncodeJob(corpus, vectors, dense=DENSE))
-        words = Job(corpus, sparse="lexical", analyzer="standard", replicas=0)
-        floats = Job(corpus, vectors=vectors, dense_type="float", replicas=0)
+        run_encode(EncodeJob(corpus, vectors, Models(dense=DENSE)))
+        words = Job(corpus, models=Models(sparse="lexical"), new_index=NewIndex(analyzer="standard", replicas=0))
+        floats, bytes = (
+            Job(corpus, vectors=vectors, new_index=NewIndex(dense_type=dense_type, replicas=0))
+            for dense_type in ("float", "byte")
+        )
         measured = {
             **measure(client, judged, floats, {"bm25": "bm25 (english)", "dense": "dense (float)"}),
-            **measure(client, judged, replace(floats, dense_type="byte"), {"dense": "dense (byte)"}),
+            **measure(client, judged, bytes, {"dense": "dense (byte)"}),
             **measure(client, judged, words, {"bm25": "bm25 (standard)", "sparse": "lexical"}),
         }
     publish(

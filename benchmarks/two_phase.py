@@ -69,6 +69,7 @@ def two_phase(
     from benchmarks.publish import publish
     from ingest.corpus import CorpusSource
     from ingest.job import Job
+    from ingest.settings import Models, NewIndex
     from opensearch_neural.corpus.judgements import BeirData
     from opensearch_neural.errors import InputError
 
@@ -80,7 +81,7 @@ def two_phase(
     goals: list[Goal] = []
     for folder in data:
         judged = BeirData.load(folder, split)
-        job = Job(CorpusSource(str(judged.corpus_path)), sparse=sparse, replicas=0)
+        job = Job(CorpusSource(str(judged.corpus_path)), models=Models(sparse=sparse), new_index=NewIndex(replicas=0))
         with translate_errors(), stored_pipelines(client, variants) as pipelines, ingested(client, job) as index:
             texts = list(judged.queries.values())
             workload = prepare(client, LoadTarget(connection), index, variants, texts, pipelines=pipelines)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ingest.corpus import Records, as_passages, ignore
 from ingest.models import choose, dense_meta, quantized_meta, reconstructed_meta, sparse_meta, stored_dense_meta
-from ingest.settings import IndexSettings
+from ingest.settings import Models, NewIndex
 from ingest.vectorizers import Coding, Pruned, Reconstructing, Vectorizer
 from ingest.vectors.stored_vectors import Manifest, StoredVectors
 from opensearch_neural.errors import InputError
@@ -50,29 +50,34 @@ class Content:
 
 
 def content_by_models(
-    settings: IndexSettings, wrote: IndexMeta | None, index: str, records: Records, corpus_name: str
+    models: Models,
+    new_index: NewIndex,
+    wrote: IndexMeta | None,
+    index: str,
+    records: Records,
+    corpus_name: str,
 ) -> Content:
     """Vectors by the models that are named, or that wrote the index (`wrote`)."""
-    chosen = choose(settings, wrote, index, records, corpus_name)
+    chosen = choose(models, wrote, index, records, corpus_name)
     encoders, dense = chosen.encoders, None
     if encoders.dense is not None or encoders.reconstructed:
         sample = [document.contents for document in islice(chosen.records(ignore), 256)]
         if encoders.dense is not None:
-            dense = dense_meta(encoders.dense, settings.dense_type, sample)
+            dense = dense_meta(encoders.dense, new_index.dense_type, sample)
         elif encoders.pq is not None:
-            dense = reconstructed_meta(encoders.pq, settings.dense_type, sample)
-    if wrote is None and settings.sparse is None:
+            dense = reconstructed_meta(encoders.pq, new_index.dense_type, sample)
+    if wrote is None and models.sparse is None:
         log.info(WITHOUT_SPARSE)
     sparse = sparse_meta(encoders.sparse) if encoders.sparse else None
     quantized = quantized_meta(encoders.pq) if encoders.pq else None
-    analyzer = settings.analyzer or ANALYZER
+    analyzer = new_index.analyzer or ANALYZER
     meta = IndexMeta(sparse, dense, chosen.passages, quantized, prune=_named(encoders.prune), analyzer=analyzer)
     query = encoders.sparse.query if encoders.sparse else None
     return Content(meta, chosen.records, encoders, chosen.total, query, encoders.pads)
 
 
 def content_of_files(
-    settings: IndexSettings, stored: StoredVectors, records: Records, wrote: IndexMeta | None = None
+    models: Models, new_index: NewIndex, stored: StoredVectors, records: Records, wrote: IndexMeta | None = None
 ) -> Content:
     """Vectors from files of `osn encode`, into a new index or the one that has the record `wrote`. This machine
     remembers the query encoder for searches."""
@@ -84,22 +89,22 @@ def content_of_files(
     if manifest.dense is not None:
         info = manifest.dense
         dense = stored_dense_meta(
-            info.name, info.hash, info.dimension, settings.dense_type, info.normalized, stored.sample()
+            info.name, info.hash, info.dimension, new_index.dense_type, info.normalized, stored.sample()
         )
         dense = replace(dense, vectors=info.vectors)
     if manifest.passages is not None:
         tokenizer = load_tokenizer(model) if manifest.sparse else load_tokenizer(stored.folder / "tokenizer.json")
         records = as_passages(records, tokenizer, manifest.passages)
-    codes, vectorizer, place = _codes_of_files(settings, stored, records)
-    if settings.reconstruct:
+    codes, vectorizer, place = _codes_of_files(models, stored, records)
+    if models.reconstruct:
         assert codes is not None and place is not None
         quantizer = Quantizer.load(place / QUANTIZER_FILE)
-        sample = quantizer.reconstruct(stored.codes()[1][:256]) if settings.dense_type == "byte" else None
-        dense = stored_dense_meta(codes.name, codes.hash, quantizer.dimension, settings.dense_type, False, sample)
+        sample = quantizer.reconstruct(stored.codes()[1][:256]) if new_index.dense_type == "byte" else None
+        dense = stored_dense_meta(codes.name, codes.hash, quantizer.dimension, new_index.dense_type, False, sample)
         dense = replace(dense, reconstructed=True)
         vectorizer = Reconstructing(stored, quantizer)
     named = manifest.prune or (wrote.prune if wrote is not None else None)
-    prune = settings.prune or (Pruning.parse(named) if named else None)
+    prune = models.prune or (Pruning.parse(named) if named else None)
     if prune is not None and manifest.sparse is None:
         raise InputError(f"--prune {prune} needs sparse vectors, and {stored.folder} has none", "leave it out")
     if manifest.prune not in (None, _named(prune)):
@@ -110,32 +115,32 @@ def content_of_files(
     if prune is not None and manifest.prune is None:
         vectorizer = Pruned(vectorizer, prune)
     meta = IndexMeta(
-        manifest.sparse, dense, manifest.passages, codes, prune=_named(prune), analyzer=settings.analyzer or ANALYZER
+        manifest.sparse, dense, manifest.passages, codes, prune=_named(prune), analyzer=new_index.analyzer or ANALYZER
     )
     query = QueryEncoder.load(model) if manifest.sparse else None
     return Content(meta, records, vectorizer, manifest.records, query)
 
 
 def _codes_of_files(
-    settings: IndexSettings, stored: StoredVectors, records: Records
+    models: Models, stored: StoredVectors, records: Records
 ) -> tuple[QuantizedMeta | None, Vectorizer, Path | None]:
     """(record of the codes, what has or makes them, folder of their model): those in the files, or made of their vectors."""
     codes, dense = stored.manifest.quantized, stored.manifest.dense
-    if settings.reconstruct and dense is not None:
+    if models.reconstruct and dense is not None:
         raise InputError(f"{stored.folder} holds dense vectors already", "leave out --dense-from-codes")
-    if settings.pq is not None and dense is not None and not _holds_codes_of(codes, settings.pq):
-        coding = coding_model(settings, stored.manifest, stored, records)
+    if models.pq is not None and dense is not None and not _holds_codes_of(codes, models.pq):
+        coding = coding_model(models, stored.manifest, stored, records)
         codes, place = quantized_meta(coding), coding.info.path
         registry.remember(codes.hash, place)
         return codes, Coding(stored, coding.quantizer), place
-    if not settings.reconstruct and settings.pq is None:
+    if not models.reconstruct and models.pq is None:
         return codes, stored, None
     if codes is None:
         raise InputError(f"{stored.folder} holds no codes", "`osn encode --pq MODEL` writes them")
-    place = registry.find(codes.hash, codes.name, "quantized") if settings.pq is None else locate(settings.pq)
+    place = registry.find(codes.hash, codes.name, "quantized") if models.pq is None else locate(models.pq)
     if (hash := model_info(place, name=codes.name, kind="quantized").hash) != codes.hash:
         raise InputError(
-            f"{stored.folder} holds codes of {codes.name} ({codes.hash}), --pq {settings.pq} is another model ({hash})",
+            f"{stored.folder} holds codes of {codes.name} ({codes.hash}), --pq {models.pq} is another model ({hash})",
             "name the model that encoded them",
         )
     registry.remember(codes.hash, place)
@@ -157,18 +162,16 @@ def _holds_codes_of(codes: QuantizedMeta | None, model: str) -> bool:
     return codes is not None and model_info(locate(model), name=codes.name, kind="quantized").hash == codes.hash
 
 
-def coding_model(
-    settings: IndexSettings, manifest: Manifest, stored: StoredVectors, records: Records
-) -> QuantizedModel:
-    """The model `settings.pq`, if it would make the stored dense vectors too: then its codes can be made of them.
+def coding_model(models: Models, manifest: Manifest, stored: StoredVectors, records: Records) -> QuantizedModel:
+    """The model `models.pq`, if it would make the stored dense vectors too: then its codes can be made of them.
 
     Raises InputError if it encodes some of the first documents (the very first, and the longest) otherwise.
     """
     from opensearch_neural.models.quantized import load_quantized
 
     dense, codes = manifest.dense, manifest.quantized
-    assert settings.pq is not None and dense is not None
-    model = load_quantized(settings.pq, device=settings.device)
+    assert models.pq is not None and dense is not None
+    model = load_quantized(models.pq, device=models.device)
     alike = dense.vectors == 1 and dense.dimension == model.quantizer.dimension
     if alike:
         first = [document for document in islice(records(ignore), PROBED) if not stored.unfit(document)]
@@ -181,8 +184,8 @@ def coding_model(
     if not alike:
         held = f", and codes of {codes.name} ({codes.hash})" if codes is not None else ""
         raise InputError(
-            f"{stored.folder} holds dense vectors of {dense.name} ({dense.hash}){held}; {settings.pq} is another model, and "
+            f"{stored.folder} holds dense vectors of {dense.name} ({dense.hash}){held}; {models.pq} is another model, and "
             "encodes documents differently",
-            f"name the model that it was trained from, or write its codes: `osn encode --pq {settings.pq}`",
+            f"name the model that it was trained from, or write its codes: `osn encode --pq {models.pq}`",
         )
     return model

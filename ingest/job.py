@@ -15,7 +15,7 @@ from ingest.corpus import CorpusSource, ignore, spooled
 from ingest.index_corpus import is_index, warn_of_queries
 from ingest.kept_for_searches import keep_encoder, keep_measures, raising
 from ingest.preflight import FIELD_LIMIT, check_fields
-from ingest.settings import IndexSettings, Writing
+from ingest.settings import Models, NewIndex, Writing
 from ingest.vectorizers import NotingLargest
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
 from ingest.versions.builds import build_record, open_build
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Job(IndexSettings):
+class Job:
     """The settings of one ingest."""
 
     corpus: CorpusSource | None
@@ -48,13 +48,15 @@ class Job(IndexSettings):
     """The index to write; empty if there is an alias."""
     alias: str | None = None
     """Build a new index, and move this alias from the old one to it once it is complete."""
+    models: Models = field(default_factory=Models)
     vectors: Path | None = None
     """A folder that `osn encode` wrote, in place of models."""
+    new_index: NewIndex = field(default_factory=NewIndex)
+    writing: Writing = field(default_factory=Writing)
     gate: Gate = field(default_factory=Gate)
     """The checks before the alias is moved to the new index."""
     dead_letters: Path | None = None
     """The file for rejected documents. None: INDEX.dead-letters.jsonl."""
-    writing: Writing = field(default_factory=Writing)
 
 
 def run_job(client: OpenSearch, job: Job, *, show_progress: bool = True) -> Report:
@@ -92,29 +94,30 @@ def _write(
     with translate_errors(), patience(job.writing.retry.patience), spooled(corpus.path, client) as place:
         wrote = read_record(client, job.index)
         with Lease(client, f"index:{own_name(client, job.index)}") as lease:
-            fields = {} if job.mapping is None else read_field_mappings(job.mapping)
+            mapping = job.new_index.mapping
+            fields = {} if mapping is None else read_field_mappings(mapping)
             flat_objects = wrote is None and quick_capabilities(client).version_number >= FLAT_OBJECT_RELEASE
             if wrote is None:
-                limit = job.field_limit or FIELD_LIMIT
+                limit = job.new_index.field_limit or FIELD_LIMIT
                 mapped = {name.partition(".")[0] for name in fields}
                 if is_index(corpus.path):
                     warn_of_queries(client, corpus.path, corpus.names, mapped)
                 check_fields(corpus.reader(place)(ignore), mapped=mapped, limit=limit, flat_objects=flat_objects)
             content = (
-                content_by_models(job, wrote, job.index, corpus.reader(place), corpus.name)
+                content_by_models(job.models, job.new_index, wrote, job.index, corpus.reader(place), corpus.name)
                 if stored is None
-                else content_of_files(job, stored, corpus.reader(place), wrote)
+                else content_of_files(job.models, job.new_index, stored, corpus.reader(place), wrote)
             )
-            if job.dense_type != "float" and content.meta.dense is None:
+            if job.new_index.dense_type != "float" and content.meta.dense is None:
                 raise InputError(
-                    f"--dense-type {job.dense_type} needs dense vectors, and this ingest writes none",
+                    f"--dense-type {job.new_index.dense_type} needs dense vectors, and this ingest writes none",
                     "give --dense MODEL, or leave the option out",
                 )
             target = open_target(
                 client,
                 job.index,
                 content.meta,
-                job,
+                job.new_index,
                 corpus_name=corpus.name,
                 fields=fields,
                 flat_objects=flat_objects,
@@ -154,8 +157,8 @@ def corpus_of(job: Job, stored: StoredVectors | None) -> CorpusSource:
             raise InputError("no corpus is named", "osn ingest CORPUS …, or give --vectors")
         return job.corpus
     # The model that made the codes may be named: it encodes queries, and this machine may not know it.
-    models = job.sparse or job.dense
-    if models or job.tokenizer or job.passages or job.dtype != "fp32":
+    models = job.models
+    if models.sparse or models.dense or models.tokenizer or models.passages or models.dtype != Models.dtype:
         raise InputError(
             "--vectors contains the vectors already; --sparse, --dense, --tokenizer, --passages and --dtype cannot be added",
             "leave them out, or encode again with `osn encode`; only --pq and --dense-from-codes go with --vectors",

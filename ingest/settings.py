@@ -22,6 +22,7 @@ from opensearch_neural.index.record import DenseType, PassageMeta
 from opensearch_neural.models.pruning import Pruning
 
 Dtype = Literal["fp32", "bf16"]
+MB = 1_000_000
 
 
 def options_of(make: Callable[..., Any], argument: str, *options: Callable[[Any], Any]) -> Callable[[Command], Command]:
@@ -113,19 +114,16 @@ model_options = options_of(
     "models",
     click.option(
         "--sparse",
-        default=None,
         help="Sparse model: a directory, a hub id, lexical (built from the corpus), or none.  [default: that of the index; "
         "none for a new one]",
     ),
-    click.option("--dense", default=None, help="Dense model (directory or hub id).  [default: none]"),
+    click.option("--dense", help="Dense model (directory or hub id).  [default: none]"),
     click.option(
         "--pq",
-        default=None,
         help="Quantized model (directory or hub id); its codes are written too.  [default: none]",
     ),
     click.option(
         "--prune",
-        default=None,
         metavar="TYPE:VALUE",
         callback=lambda context, option, text: Pruning.parse(text) if text else None,
         help="Terms to keep of each sparse vector: top_k:N, max_ratio:R, alpha_mass:S or abs_value:W.  [default: as in "
@@ -133,24 +131,23 @@ model_options = options_of(
     ),
     click.option(
         "--passages",
-        default=None,
         metavar="TOKENS[:STRIDE]",
         callback=lambda context, option, text: parse_passages(text) if text else None,
         help="Split documents into passages; a search finds the best passage of each document.",
     ),
-    click.option("--tokenizer", default=None, help="Tokenizer of --sparse lexical.  [default: BERT's word pieces]"),
+    click.option("--tokenizer", help="Tokenizer of --sparse lexical.  [default: BERT's word pieces]"),
     click.option(
         "--encode-batch",
         type=click.IntRange(min=1),
-        default=32,
+        default=Models.encode_batch,
         show_default=True,
         help="Texts that a network gets at once.",
     ),
-    click.option("--device", default=None, help="cpu, cuda, …  [default: the best there is]"),
+    click.option("--device", help="cpu, cuda, …  [default: the best there is]"),
     click.option(
         "--dtype",
         type=click.Choice(["fp32", "bf16"]),
-        default="fp32",
+        default=Models.dtype,
         show_default=True,
         help="Precision of a sparse model's network; bf16 is faster if the processor or GPU multiplies it.",
     ),
@@ -188,27 +185,25 @@ new_index_options = options_of(
     click.option(
         "--dense-type",
         type=click.Choice(["float", "byte", "sq"]),
-        default="float",
+        default=NewIndex.dense_type,
         show_default=True,
         help="How dense vectors are stored: byte takes a quarter of the memory, sq half.",
     ),
-    click.option("--analyzer", default=None, help="Analyzer of the BM25 fields.  [default: english]"),
-    click.option("--shards", type=click.IntRange(min=1), default=None, help="Shards of a new index.  [default: 1]"),
-    click.option("--replicas", type=click.IntRange(min=0), default=None, help="Replicas of a new index.  [default: 1]"),
+    click.option("--analyzer", help="Analyzer of the BM25 fields.  [default: english]"),
+    click.option("--shards", type=click.IntRange(min=1), help="Shards of a new index.  [default: 1]"),
+    click.option("--replicas", type=click.IntRange(min=0), help="Replicas of a new index.  [default: 1]"),
     click.option(
         "--keep-replicas", is_flag=True, help="Keep replicas while loading: slower, but a lost node loses nothing."
     ),
     click.option(
         "--mapping",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        default=None,
         help='JSON: {FIELD: {"type": …}} of your own fields.  [default: numbers double, ISO dates, strings keyword, '
         "objects flat]",
     ),
     click.option(
         "--field-limit",
         type=click.IntRange(min=100),
-        default=None,
         help="Fields that the index may have.  [default: 1000]",
     ),
     click.option(
@@ -221,15 +216,10 @@ new_index_options = options_of(
         "forward_index",
         is_flag=True,
         flag_value=False,
-        default=True,
+        default=NewIndex.forward_index,
         help="Store no row of sparse weights with each document: saves 6 bytes a token, but rescoring is slower.",
     ),
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class IndexSettings(Models, NewIndex):
-    """All settings of an index's content but the corpus."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,9 +230,9 @@ class Writing:
     """Bulk requests at once."""
     batch_documents: int = 256
     """Documents in a batch, which is written and journalled as a whole."""
-    batch_bytes: int = 8_000_000
+    batch_bytes: int = 8 * MB
     """Size of the documents at which a batch ends; at most `in_flight` batches are in memory."""
-    chunk_bytes: int = 8_000_000
+    chunk_bytes: int = 8 * MB
     """The most bytes of one bulk request."""
     max_errors: int | float = 1000
     """The run stops after this many dead letters: a number, or a share (a float) of the records."""
@@ -264,12 +254,18 @@ class Writing:
 writing_options = options_of(
     Writing,
     "writing",
-    click.option("--writers", type=click.IntRange(1, 64), default=2, show_default=True, help="Bulk requests at once."),
+    click.option(
+        "--writers",
+        type=click.IntRange(1, 64),
+        default=Writing.writers,
+        show_default=True,
+        help="Bulk requests at once.",
+    ),
     click.option(
         "--batch-docs",
         "batch_documents",
         type=click.IntRange(min=1),
-        default=256,
+        default=Writing.batch_documents,
         show_default=True,
         help="Documents in a batch, which is written and journalled as a whole.",
     ),
@@ -277,24 +273,24 @@ writing_options = options_of(
         "--chunk-mb",
         "chunk_bytes",
         type=click.FloatRange(0.1, 95),
-        default=8,
+        default=Writing.chunk_bytes // MB,
         show_default=True,
-        callback=lambda context, option, megabytes: int(megabytes * 1e6),
+        callback=lambda context, option, megabytes: int(megabytes * MB),
         help="Most MB in one bulk request.",
     ),
     click.option(
         "--batch-mb",
         "batch_bytes",
         type=click.FloatRange(min=0.1),
-        default=8,
+        default=Writing.batch_bytes // MB,
         show_default=True,
-        callback=lambda context, option, megabytes: int(megabytes * 1e6),
+        callback=lambda context, option, megabytes: int(megabytes * MB),
         help="MB at which a batch ends; at most 2 · writers + 1 batches are in memory.",
     ),
     click.option(
         "--max-errors",
         metavar="N|P%",
-        default="1000",
+        default=str(Writing.max_errors),
         show_default=True,
         callback=lambda context, option, text: parse_max_errors(text),
         help="Stop after this many rejected documents, or this percentage of the records.",
@@ -303,7 +299,7 @@ writing_options = options_of(
         "--patience",
         "retry",
         type=click.FloatRange(min=0),
-        default=300,
+        default=int(RetryPolicy.patience),
         show_default=True,
         callback=lambda context, option, seconds: RetryPolicy(seconds),
         help="Seconds to retry one request.",

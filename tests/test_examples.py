@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
+from ingest.settings import Models, NewIndex
 from opensearch_neural.index.record import read_record
 from trainers.data.clicks.from_clicks import from_clicks
 
@@ -38,7 +39,11 @@ def index(client: OpenSearch, tmp_path_factory: pytest.TempPathFactory) -> Itera
     (folder / "docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     name = f"osn-test-examples-{os.getpid()}"
     job = Job(
-        CorpusSource(str(folder / "docs.jsonl")), name, sparse="lexical", replicas=0, dead_letters=folder / "letters"
+        CorpusSource(str(folder / "docs.jsonl")),
+        name,
+        models=Models(sparse="lexical"),
+        new_index=NewIndex(replicas=0),
+        dead_letters=folder / "letters",
     )
     run_job(client, job, show_progress=False)
     yield name
@@ -150,7 +155,7 @@ def test_a_model_from_clicks_is_trained_on_one_part_of_the_queries_and_measured_
         document["title"], _, document["text"] = document["text"].rpartition(" ")
     (data / "corpus.jsonl").write_text("".join(json.dumps(document) + "\n" for document in documents))
     shown = f"{index_name}-shown"
-    job = Job(CorpusSource(str(data)), shown, replicas=0, dead_letters=tmp_path / "letters")
+    job = Job(CorpusSource(str(data)), shown, new_index=NewIndex(replicas=0), dead_letters=tmp_path / "letters")
     run_job(client, job, show_progress=False)
     log = tmp_path / "log.csv"
     simulate = (EXAMPLES / "simulate_clicks.py", "--index", shown, "--data", data, "--split", "train", "--output", log)

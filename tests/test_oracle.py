@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
+from ingest.settings import Models, NewIndex
 from opensearch_neural import queries
 from opensearch_neural.corpus.judgements import read_queries
 from opensearch_neural.corpus.reader import read_corpus
@@ -119,7 +120,13 @@ def real(client, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     encoder.save(folder / "model")
     name = f"osn-test-oracle-{uuid.uuid4().hex[:12]}"
     source = CorpusSource(str(corpus))
-    job = Job(source, index=name, sparse=str(folder / "model"), replicas=0, dead_letters=folder / "dead.jsonl")
+    job = Job(
+        source,
+        index=name,
+        models=Models(sparse=str(folder / "model")),
+        new_index=NewIndex(replicas=0),
+        dead_letters=folder / "dead.jsonl",
+    )
     run_job(client, job, show_progress=False)
     kept = {hit["_id"] for hit in _every_hit(client, name, {"query": {"match_all": {}}, "_source": False})}
     documents = [document for document in documents if document.id in kept]

@@ -33,13 +33,16 @@ MOST_SUBVECTORS = 48
 SEED = 42
 
 
-def encoded(experiment: Experiment, name: str, place: Path, **models: str | None) -> Path:
+def encoded(
+    experiment: Experiment, name: str, place: Path, *, sparse: str | None = None, dense: str | None = None
+) -> Path:
     """The manifest of the set's vectors by these models; what `place` lacks is encoded."""
     from ingest.corpus import CorpusSource
+    from ingest.settings import Models
     from ingest.vectors.encode_corpus import EncodeJob, run_encode
 
     source = CorpusSource(str(corpus_of(experiment.sets[name])))
-    return run_encode(EncodeJob(source, place, **models), show_progress=False).manifest  # type: ignore[arg-type]
+    return run_encode(EncodeJob(source, place, Models(sparse=sparse, dense=dense)), show_progress=False).manifest
 
 
 def sparse_vectors(experiment: Experiment, model: MeasuredEngine, name: str) -> Path:

@@ -56,15 +56,15 @@ def job_of(experiment: Experiment, name: str, vectors: Path, pq: str | None) -> 
     """
     from ingest.corpus import CorpusSource
     from ingest.job import Job
-    from ingest.settings import Writing
+    from ingest.settings import Models, NewIndex, Writing
 
     index = f"osn-{vectors.parent.name}"
     return Job(
         CorpusSource(str(corpus_of(experiment.sets[name]))),
         index,
+        models=Models(pq=pq),
         vectors=vectors,
-        pq=pq,
-        replicas=0,
+        new_index=NewIndex(replicas=0),
         dead_letters=experiment.work / f"{index}.dead-letters.jsonl",
         writing=Writing(merge=True, restart=True),
     )

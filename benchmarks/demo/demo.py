@@ -212,16 +212,14 @@ def train(data: BeirData, out: Path, steps: int, start: str | Path | None) -> No
 def write(client: OpenSearch, data: BeirData, sparse: str, dense: str, folder: Path) -> None:
     from ingest.corpus import CorpusSource
     from ingest.job import Job, run_job
-    from ingest.settings import Writing
+    from ingest.settings import Models, NewIndex, Writing
 
     client.indices.delete(index=INDEX, params={"ignore_unavailable": "true"})
     job = Job(
-        corpus=CorpusSource(str(data.corpus_path)),
-        index=INDEX,
-        sparse=sparse,
-        dense=dense,
-        dtype="bf16" if faster_in_bfloat16() else "fp32",
-        replicas=0,
+        CorpusSource(str(data.corpus_path)),
+        INDEX,
+        models=Models(sparse=sparse, dense=dense, dtype="bf16" if faster_in_bfloat16() else "fp32"),
+        new_index=NewIndex(replicas=0),
         dead_letters=folder / "dead-letters.jsonl",
         writing=Writing(merge=True),
     )

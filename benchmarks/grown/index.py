@@ -15,8 +15,7 @@ from benchmarks.grown.documents import DrawnVectors, Resampler
 from benchmarks.load.run import RESAMPLED
 from ingest.content import Content, content_by_models, content_of_files
 from ingest.corpus import CorpusSource, ignore
-from ingest.job import Job
-from ingest.settings import NewIndex, Writing
+from ingest.settings import Models, NewIndex, Writing
 from ingest.vectorizers import Vectors
 from ingest.vectors.stored_vectors import StoredVectors, find_manifest
 from ingest.writing.pipeline import ingest as run_pipeline
@@ -89,13 +88,13 @@ def base_of(growth: Growth) -> tuple[IndexMeta, list[Document], Vectors, list[st
     Raises what reading the corpus, finding and loading the models raise.
     """
     corpus = CorpusSource(growth.corpus, limit=growth.base)
-    job = Job(corpus, growth.index, sparse=growth.sparse, dense=growth.dense, pq=growth.pq, vectors=growth.vectors)
+    models = Models(sparse=growth.sparse, dense=growth.dense, pq=growth.pq)
     content: Content
     if growth.vectors is not None:
         stored = StoredVectors(*find_manifest(growth.vectors))
-        content = content_of_files(job, stored, stored.manifest.corpus.reader(growth.corpus))
+        content = content_of_files(models, NewIndex(), stored, stored.manifest.corpus.reader(growth.corpus))
     else:
-        content = content_by_models(job, None, growth.index, corpus.reader(growth.corpus), corpus.name)
+        content = content_by_models(models, NewIndex(), None, growth.index, corpus.reader(growth.corpus), corpus.name)
     documents = list(content.records(ignore))
     parts = [content.vectorizer.vectors(documents[at : at + BATCH]) for at in range(0, len(documents), BATCH)]
     sparse_parts = [part.sparse for part in parts if part.sparse is not None]

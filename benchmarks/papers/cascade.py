@@ -17,7 +17,6 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -215,7 +214,7 @@ def ingest(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str
     from ingest.content import content_by_models
     from ingest.corpus import CorpusSource, spooled
     from ingest.job import Job, run_job
-    from ingest.settings import Writing
+    from ingest.settings import Models, NewIndex, Writing
     from ingest.vectors.encode_corpus import EncodeJob, run_encode
     from ingest.writing.target import LOADING
     from opensearch_neural.corpus.judgements import BeirData
@@ -225,19 +224,26 @@ def ingest(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str
 
     source = CorpusSource(str(BeirData.load(folder, "test").corpus_path))
     letters = out / f"{index}.dead-letters.jsonl"
-    writing = Writing(merge=True)
     wrote = read_record(client, index)
     if wrote is not None and LOADING not in wrote.extra:
-        job = Job(source, index, sparse=sparse, dense=dense, pq=pq)
+        models = Models(sparse=sparse, dense=dense, pq=pq)
         with spooled(source.path) as place:
-            check_unchanged_models(
-                index, wrote, content_by_models(job, wrote, index, source.reader(place), source.name).meta
-            )
+            content = content_by_models(models, NewIndex(), wrote, index, source.reader(place), source.name)
+        check_unchanged_models(index, wrote, content.meta)
         return
     alike = documents_alike(load_dense(dense), load_quantized(pq).dense)
-    encoding = EncodeJob(source, out / "vectors", sparse=sparse, dense=dense, pq=None if alike else pq)
+    encoding = EncodeJob(source, out / "vectors", Models(sparse=sparse, dense=dense, pq=None if alike else pq))
     vectors = run_encode(encoding).manifest
-    run_job(client, Job(source, index, vectors=vectors, pq=pq, replicas=0, dead_letters=letters, writing=writing))
+    job = Job(
+        source,
+        index,
+        models=Models(pq=pq),
+        vectors=vectors,
+        new_index=NewIndex(replicas=0),
+        dead_letters=letters,
+        writing=Writing(merge=True),
+    )
+    run_job(client, job)
 
 
 def field_rows(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str, pq: str) -> list[Row]:
@@ -245,18 +251,19 @@ def field_rows(client: OpenSearch, folder: Path, index: str, sparse: str, dense:
     from benchmarks.grown.field_bytes import Alone, bytes_by_field, rows
     from ingest.content import content_by_models
     from ingest.corpus import CorpusSource, ignore, spooled
-    from ingest.job import Job
+    from ingest.settings import Models, NewIndex
     from opensearch_neural.corpus.judgements import BeirData
 
     corpus = CorpusSource(str(BeirData.load(folder, "test").corpus_path))
-    job = Job(corpus, index, sparse=sparse, dense=dense, pq=pq)
+    models = Models(sparse=sparse, dense=dense, pq=pq)
+    reconstructing = Models(sparse="none", pq=pq, reconstruct=True)
     with spooled(corpus.path) as place:
-        content = content_by_models(job, None, index, corpus.reader(place), corpus.name)
+        content = content_by_models(models, NewIndex(), None, index, corpus.reader(place), corpus.name)
         documents = list(islice(content.records(ignore), FIELD_SAMPLE))
         of_codes = {}
         for dense_type in ("float", "byte"):
-            made = replace(job, sparse="none", dense=None, reconstruct=True, dense_type=dense_type)
-            other = content_by_models(made, None, index, corpus.reader(place), corpus.name)
+            new_index = NewIndex(dense_type=dense_type)
+            other = content_by_models(reconstructing, new_index, None, index, corpus.reader(place), corpus.name)
             of_codes[f"dense of the codes, {dense_type}"] = Alone("dense", other.meta, other.vectorizer)
         sizes = bytes_by_field(client, content.meta, documents, content.vectorizer, of_codes)
     return rows(f"{index}, by field", sizes, len(documents))

@@ -6,7 +6,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
@@ -83,12 +83,17 @@ def cluster_bm25(client: OpenSearch, corpus: Path, analyzers: Sequence[Analyzer]
     """The corpus's indexes, deleted when the block ends."""
     from ingest.corpus import CorpusSource
     from ingest.job import Job
-    from ingest.settings import Writing
+    from ingest.settings import Models, NewIndex, Writing
 
-    job = Job(CorpusSource(str(corpus)), sparse="none", replicas=0, writing=Writing(merge=True))
+    def job(analyzer: Analyzer) -> Job:
+        new_index = NewIndex(analyzer=analyzer, replicas=0)
+        return Job(
+            CorpusSource(str(corpus)), models=Models(sparse="none"), new_index=new_index, writing=Writing(merge=True)
+        )
+
     with ExitStack() as stack:
         indexes: dict[Analyzer, str] = {
-            analyzer: stack.enter_context(ingested(client, replace(job, analyzer=analyzer))) for analyzer in analyzers
+            analyzer: stack.enter_context(ingested(client, job(analyzer))) for analyzer in analyzers
         }
         yield ClusterBM25(client, indexes)
 

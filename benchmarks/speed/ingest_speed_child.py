@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
+from ingest.settings import Models, NewIndex
 from ingest.writing import pipeline
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.progress import Progress
@@ -44,7 +45,9 @@ def main() -> None:
     url, corpus, index, first = sys.argv[1:]
     Watched.first_documents = int(first)
     pipeline.Progress = Watched  # type: ignore[misc]
-    report = run_job(connect(url), Job(CorpusSource(corpus), index, sparse="lexical", replicas=0))
+    report = run_job(
+        connect(url), Job(CorpusSource(corpus), index, models=Models(sparse="lexical"), new_index=NewIndex(replicas=0))
+    )
     rate = report.documents / report.seconds
     print(json.dumps({"first": Watched.first, "most": Watched.most, "documents_per_second": rate}))
 

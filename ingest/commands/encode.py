@@ -94,7 +94,7 @@ def encode(
 
         ray = RayOptions(ray_address, ray_workers, ray_cpus, ray_gpus)
     job = EncodeJob(
-        corpus, out, shard_records=shard_docs, ray=ray, faiss=faiss, faiss_candidates=faiss_candidates, **vars(models)
+        corpus, out, models, shard_records=shard_docs, ray=ray, faiss=faiss, faiss_candidates=faiss_candidates
     )
     try:
         encoded = run_encode(job)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,9 +83,16 @@ def ingest(
     """
     from ingest.job import Job, run_job
 
-    settings = {**vars(models), **vars(new_index), "reconstruct": dense_from_codes}
     job = Job(
-        corpus, index, alias=alias, gate=gate, vectors=vectors, dead_letters=dead_letters, writing=writing, **settings
+        corpus,
+        index,
+        alias=alias,
+        models=replace(models, reconstruct=dense_from_codes),
+        vectors=vectors,
+        new_index=new_index,
+        writing=writing,
+        gate=gate,
+        dead_letters=dead_letters,
     )
     try:
         report = run_job(connect(settings=connection), job)

@@ -38,12 +38,13 @@ BATCHES = 8
 
 
 @dataclass(frozen=True)
-class EncodeJob(Models):
+class EncodeJob:
     """The settings of one encoding."""
 
     corpus: CorpusSource
     out: Path
     """The folder for the manifest and the shards."""
+    models: Models
     shard_records: int = SHARD_RECORDS
     """Records of the corpus in one shard."""
     ray: RayOptions | None = None
@@ -79,7 +80,7 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
     started = time.monotonic()
     _check(job)
     with spooled(job.corpus.path) as place:
-        chosen = choose(job, None, "", job.corpus.reader(place), job.corpus.name)
+        chosen = choose(job.models, None, "", job.corpus.reader(place), job.corpus.name)
         encoders = chosen.encoders
         if encoders.sparse is None and encoders.dense is None and encoders.pq is None:
             raise InputError(
@@ -90,7 +91,7 @@ def run_encode(job: EncodeJob, *, show_progress: bool = True) -> EncodeReport:
             sparse=sparse_meta(encoders.sparse) if encoders.sparse else None,
             dense=DenseInfo.of(encoders.dense) if encoders.dense else None,
             passages=chosen.passages,
-            dtype=job.dtype,
+            dtype=job.models.dtype,
             shard_records=job.shard_records,
             quantized=quantized_meta(encoders.pq) if encoders.pq else None,
             prune=str(encoders.prune) if encoders.prune else None,
@@ -126,9 +127,9 @@ def _check(job: EncodeJob) -> None:
         from ingest.vectors import ray_encode
 
         ray_encode.check(job.ray)
-        if job.trust_remote_code:
+        if job.models.trust_remote_code:
             raise InputError("a model's own code is not run on a Ray cluster", "encode without --ray")
-    if job.faiss is not None and job.pq is None:
+    if job.faiss is not None and job.models.pq is None:
         raise InputError("--faiss needs codes, and there are none", "give --pq MODEL")
     if job.faiss_candidates is not None and job.faiss is None:
         raise InputError("--faiss-candidates needs a faiss index, and none is written", "give --faiss FILE")
@@ -136,7 +137,7 @@ def _check(job: EncodeJob) -> None:
         from opensearch_neural.retrievers.faiss import import_faiss
 
         import_faiss("a faiss index")
-    if job.reconstruct:
+    if job.models.reconstruct:
         raise InputError(
             "reconstructed vectors are not written to files; an ingest computes them from the codes",
             "osn ingest --pq MODEL --dense-from-codes",
@@ -167,12 +168,12 @@ def write_index(
 def _shards(
     job: EncodeJob, records: Records, folder: Path, encoders: Encoders, encoded: Callable[[int], None]
 ) -> Iterator[ShardDone]:
-    batch = BATCHES * job.encode_batch
+    batch = BATCHES * job.models.encode_batch
     if job.ray is None:
         return shards_here(records, folder, job.shard_records, encoders, batch, encoded)
     from ingest.vectors.ray_encode import PackedModels, shards_on_ray
 
-    models = PackedModels.of(encoders, job.device, job.dtype)
+    models = PackedModels.of(encoders, job.models.device, job.models.dtype)
     return shards_on_ray(records, folder, job.shard_records, models, batch, job.ray)
 
 

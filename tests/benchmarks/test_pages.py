@@ -100,13 +100,20 @@ def test_the_applications_of_readme_and_how_to_find_what_was_ingested(
 
     from ingest.corpus import CorpusSource
     from ingest.job import Job, run_job
+    from ingest.settings import Models, NewIndex
     from opensearch_neural.models.lexical import build_lexical
 
     corpus, model = tmp_path / "docs.jsonl", tmp_path / "model"
     corpus.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
     build_lexical(f"{record['title']} {record['text']}" for record in RECORDS).save(model)
     dead_letters = tmp_path / "dead.jsonl"
-    job = Job(CorpusSource(str(corpus)), index_name, sparse=str(model), replicas=0, dead_letters=dead_letters)
+    job = Job(
+        CorpusSource(str(corpus)),
+        index_name,
+        models=Models(sparse=str(model)),
+        new_index=NewIndex(replicas=0),
+        dead_letters=dead_letters,
+    )
     run_job(client, job, show_progress=False)
 
     (application,), (plain, asynchronous) = python_of(README), python_of(APPLICATION)

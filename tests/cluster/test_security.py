@@ -1,7 +1,7 @@
 """Credentials stay where they belong, nothing of others runs, and no path leads out.
 
 Secrets are looked for in everything that the commands leave behind: output, files, the process list, what the cluster
-was sent and what it stores. That the local node listens on loopback only is held in tests/node/test_lifecycle.py, on its sockets.
+was sent and what it stores. That the local node listens on loopback only is held in tests/node/test_lifecycle.py.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from osn_command import osn_command
 
 from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
+from ingest.settings import Models, NewIndex
 from opensearch_neural.errors import InputError
 from opensearch_neural.hits import parse_filter
 
@@ -29,7 +30,13 @@ def index(client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     corpus = folder / "docs.jsonl"
     corpus.write_text("".join(json.dumps(record) + "\n" for record in RAINBOWS))
     name = f"osn-test-search-{folder.name.lower()}"
-    job = Job(CorpusSource(str(corpus)), name, sparse="lexical", replicas=0, dead_letters=folder / "dead.jsonl")
+    job = Job(
+        CorpusSource(str(corpus)),
+        name,
+        models=Models(sparse="lexical"),
+        new_index=NewIndex(replicas=0),
+        dead_letters=folder / "dead.jsonl",
+    )
     run_job(client, job, show_progress=False)
     yield name
     client.indices.delete(index=name)
@@ -153,9 +160,8 @@ def long_index(client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
     job = Job(
         CorpusSource(str(folder / "docs.jsonl")),
         name,
-        sparse="none",
-        replicas=0,
-        shards=2,
+        models=Models(sparse="none"),
+        new_index=NewIndex(replicas=0, shards=2),
         dead_letters=folder / "dead",
     )
     run_job(client, job, show_progress=False)

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ingest.job import CorpusSource, Job, run_job
+from ingest.settings import Models, NewIndex
 from opensearch_neural import queries
 from opensearch_neural.cli import osn
 from opensearch_neural.engines import open_engines
@@ -338,7 +339,13 @@ def docs(client: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     corpus = folder / "docs.jsonl"
     corpus.write_text("".join(json.dumps({"_id": id, "text": text}) + "\n" for id, text in TEXTS.items()))
     name = "osn-test-sum-docs"
-    job = Job(CorpusSource(str(corpus)), name, sparse="lexical", replicas=0, dead_letters=folder / "dead.jsonl")
+    job = Job(
+        CorpusSource(str(corpus)),
+        name,
+        models=Models(sparse="lexical"),
+        new_index=NewIndex(replicas=0),
+        dead_letters=folder / "dead.jsonl",
+    )
     run_job(client, job, show_progress=False)
     yield name
     client.indices.delete(index=name)
@@ -541,9 +548,8 @@ def test_exact_hits_of_passages_are_the_best_of_each_document(
         Job(
             CorpusSource(str(corpus)),
             index_name,
-            sparse="lexical",
-            passages=passages,
-            replicas=0,
+            models=Models(sparse="lexical", passages=passages),
+            new_index=NewIndex(replicas=0),
             dead_letters=tmp_path / "dead.jsonl",
         ),
         show_progress=False,

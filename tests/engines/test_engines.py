@@ -12,6 +12,7 @@ import pytest
 
 from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
+from ingest.settings import Models, NewIndex
 from opensearch_neural.engines import ENGINES, engine_bodies, open_engines
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 
@@ -32,10 +33,8 @@ def index(client, tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixt
     job = Job(
         CorpusSource(str(corpus)),
         name,
-        sparse="lexical",
-        dense=DENSE,
-        dense_type=request.param,
-        replicas=0,
+        models=Models(sparse="lexical", dense=DENSE),
+        new_index=NewIndex(dense_type=request.param, replicas=0),
         dead_letters=folder / "dead.jsonl",
     )
     run_job(client, job, show_progress=False)

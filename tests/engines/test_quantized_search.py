@@ -17,6 +17,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from corpora import parts_of
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -28,6 +29,7 @@ from benchmarks.papers import cascade
 from ingest.corpus import CorpusSource
 from ingest.documents import Documents, delete_documents
 from ingest.job import Job, run_job
+from ingest.settings import Models
 from ingest.vectors.encode_corpus import EncodeJob, run_encode, write_index
 from opensearch_neural import queries
 from opensearch_neural import tune as tuning
@@ -227,7 +229,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> Path:
 def job_of(corpus: Path, index: str, model: Path, **settings: Any) -> Job:
     sparse = None if "vectors" in settings else "lexical"
     settings = {"sparse": sparse, "pq": str(model), "replicas": 0, "device": "cpu", **settings}
-    return Job(CorpusSource(str(corpus)), index, dead_letters=corpus.with_name(f"{index}.dead.jsonl"), **settings)
+    letters = corpus.with_name(f"{index}.dead.jsonl")
+    return Job(CorpusSource(str(corpus)), index, dead_letters=letters, **parts_of(settings))
 
 
 @pytest.fixture(scope="module")
@@ -401,7 +404,7 @@ def test_codes_from_files_make_the_same_index_as_codes_from_the_model(
     kept: dict[str, Any] = {"sparse": "none", "store_vectors": True}
     faiss = tmp_path / "codes.faiss"
     encoding = EncodeJob(
-        CorpusSource(str(corpus)), tmp_path / "v", sparse="none", pq=str(model), device="cpu", faiss=faiss
+        CorpusSource(str(corpus)), tmp_path / "v", Models(sparse="none", pq=str(model), device="cpu"), faiss=faiss
     )
     run_encode(encoding, show_progress=False)
     for dense_type in ("float", "byte"):

@@ -17,6 +17,7 @@ pytest.importorskip("transformers")
 
 from ingest.corpus import CorpusSource  # noqa: E402
 from ingest.job import Job, run_job  # noqa: E402
+from ingest.settings import Models, NewIndex  # noqa: E402
 from opensearch_neural import queries  # noqa: E402
 from opensearch_neural.cli import osn  # noqa: E402
 from opensearch_neural.engines import open_engines  # noqa: E402
@@ -71,10 +72,9 @@ def written(
     job = Job(
         CorpusSource(str(corpus)),
         name,
-        sparse="lexical",
-        replicas=0,
+        models=Models(sparse="lexical", passages=passages),
+        new_index=NewIndex(replicas=0),
         dead_letters=folder / "dead.jsonl",
-        passages=passages,
     )
     run_job(client, job, show_progress=False)
     load_generative(model).index_urls(by_id.items()).save(folder / "urls")

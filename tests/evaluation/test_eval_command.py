@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
+from ingest.settings import Models, NewIndex
 from opensearch_neural import queries
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.commands.evaluate import chosen_engines, evaluate
@@ -69,9 +70,8 @@ def toy(cluster_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         job = Job(
             CorpusSource(str(data)),
             index,
-            sparse="lexical",
-            dense="none",
-            replicas=0,
+            models=Models(sparse="lexical", dense="none"),
+            new_index=NewIndex(replicas=0),
             dead_letters=data.parent / "dead",
         )
         run_job(client, job, show_progress=False)
@@ -297,7 +297,13 @@ def test_a_query_that_is_a_document_in_passages_is_left_out_of_its_own_hits(toy:
     write_qrels(data, "test", [("long", "near", 1), ("half", "long", 1), ("w", "long", 1)])
     client, index = connect(toy.url), f"{toy.index}-passages"
     letters, split = data / "dead", PassageMeta(4, 3)
-    job = Job(CorpusSource(str(data)), index, sparse="lexical", passages=split, replicas=0, dead_letters=letters)
+    job = Job(
+        CorpusSource(str(data)),
+        index,
+        models=Models(sparse="lexical", passages=split),
+        new_index=NewIndex(replicas=0),
+        dead_letters=letters,
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OSN_HOME", str(data / "home"))
         run_job(client, job, show_progress=False)

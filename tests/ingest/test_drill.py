@@ -25,6 +25,7 @@ from fault_proxy import Fault, FaultProxy, Request
 
 from ingest.documents import Documents
 from ingest.job import Job, run_job
+from ingest.settings import Models
 from ingest.versions import builds as versions
 from ingest.versions.swap import Gate, Requirement, SwapRefused, parse_requirement
 from ingest.writing import lease, pipeline
@@ -353,7 +354,7 @@ def test_04_a_red_build_beside_does_not_hinder_a_rollback(
 ) -> None:
     corpus = write_jsonl(tmp_path / "d.jsonl", records(20))
     settings = build(corpus, index_name, sparse="none", replicas=0)
-    first, second = run(client, settings), run(client, replace(settings, replicas=2))
+    first, second = run(client, settings), run(client, build(corpus, index_name, sparse="none", replicas=2))
     red = red_build(client, index_name)
     began = time.monotonic()
     assert versions.rollback(client, index_name) == (first.index, second.index)
@@ -790,16 +791,17 @@ def test_14_settings_that_an_existing_index_has_for_good_are_refused(
         ({"store_vectors": True}, "--store-vectors"),
     ):
         with pytest.raises(InputError, match=told):
-            run(client, replace(settings, **different))
-    assert run(client, replace(settings, shards=1, analyzer="english")).documents == 20
+            run(client, replace(settings, new_index=replace(settings.new_index, **different)))
+    same = replace(settings.new_index, shards=1, analyzer="english")
+    assert run(client, replace(settings, new_index=same)).documents == 20
     with pytest.raises(InputError, match="--dense-type byte needs dense vectors"):
-        run(client, replace(settings, dense_type="byte"))
+        run(client, replace(settings, new_index=replace(settings.new_index, dense_type="byte")))
     lexical = job(write_jsonl(tmp_path / "l.jsonl", records(20)), f"{index_name}-l")
     run(client, lexical)
     other = tmp_path / "tokenizer.json"
     other.write_text(Path(small_tokenizer()).read_text().replace('"piston"', '"pistons"'))
     with pytest.raises(InputError, match="has another tokenizer than --tokenizer"):
-        run(client, replace(lexical, tokenizer=str(other)))
+        run(client, replace(lexical, models=Models(sparse="lexical", tokenizer=str(other))))
     assert run(client, lexical).documents == 20
 
 

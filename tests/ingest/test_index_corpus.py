@@ -20,6 +20,7 @@ from ingest import index_corpus
 from ingest.corpus import CorpusSource, spooled
 from ingest.index_corpus import copy_index, other_for_queries
 from ingest.job import Job, run_job
+from ingest.settings import NewIndex
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.corpus.documents import FieldNames
 from opensearch_neural.errors import InputError
@@ -155,7 +156,7 @@ def test_an_ingest_takes_the_documents_with_their_fields(
     client: OpenSearch, theirs: str, index_name: str, tmp_path: Path
 ) -> None:
     source = CorpusSource(f"opensearch:{theirs}", title_field="headline", text_field="story")
-    job = Job(source, index_name, replicas=0, dead_letters=tmp_path / "dead.jsonl")
+    job = Job(source, index_name, new_index=NewIndex(replicas=0), dead_letters=tmp_path / "dead.jsonl")
     assert run_job(client, job, show_progress=False).documents == 2500
     document = client.get(index=index_name, id="d7")["_source"]
     assert document == {"title": "Number 7", "text": "rain", "price": 7}
@@ -196,8 +197,8 @@ def test_a_query_that_names_a_field_of_the_old_index_is_warned_of_until_an_alias
     mapping.write_text(json.dumps({"story": {"type": "alias", "path": "text"}}))
     gone = {"headline (called title there)", "headline.keyword (not there)", "story.keyword (not there)"}
     for job, warned, hits in (
-        (Job(source, f"{index_name}-0", replicas=0), gone | {"story (called text there)"}, 0),
-        (Job(source, f"{index_name}-1", replicas=0, mapping=mapping), gone, 20),
+        (Job(source, f"{index_name}-0", new_index=NewIndex(replicas=0)), gone | {"story (called text there)"}, 0),
+        (Job(source, f"{index_name}-1", new_index=NewIndex(replicas=0, mapping=mapping)), gone, 20),
     ):
         caplog.clear()
         run_job(client, job, show_progress=False)

@@ -111,7 +111,8 @@ def test_a_load_that_goes_on_with_other_replicas_has_a_copy_in_each_zone_too(zon
     wanted = job(write_jsonl(tmp_path / "corpus.jsonl", [*records(50), "broken"]), "resumed", replicas=1)
     with pytest.raises(TooManyErrors):
         run_job(zoned, replace(wanted, writing=replace(wanted.writing, max_errors=0)), show_progress=False)
-    assert run_job(zoned, replace(wanted, replicas=2), show_progress=False).documents == 50
+    more = replace(wanted.new_index, replicas=2)
+    assert run_job(zoned, replace(wanted, new_index=more), show_progress=False).documents == 50
     (settings,) = zoned.indices.get_settings(index="resumed").values()
     assert settings["settings"]["index"]["number_of_replicas"] == "3"
 

@@ -118,12 +118,12 @@ def test_a_limit_on_fields_is_told_at_once_and_can_be_raised(client: Any, index_
         run_job(client, settings, show_progress=False)
     assert "--field-limit" in str(raised.value.remedy)
     assert not client.indices.exists(index=index_name)
-    settings = replace(settings, field_limit=1200)
+    settings = job(tmp_path / "d.jsonl", index_name, field_limit=1200)
     assert run_job(client, settings, show_progress=False).documents == 1
     # An index that is there takes more when told so.
     write_jsonl(tmp_path / "d.jsonl", [{"_id": "b", "text": "rain", **{f"more{n}": n for n in range(200)}}])
     assert run_job(client, settings, show_progress=False).letters == 1
-    assert run_job(client, replace(settings, field_limit=1500), show_progress=False).letters == 0
+    assert run_job(client, job(tmp_path / "d.jsonl", index_name, field_limit=1500), show_progress=False).letters == 0
 
 
 def test_a_mapping_adds_fields_to_an_index_and_is_refused_where_they_are_mapped_otherwise(

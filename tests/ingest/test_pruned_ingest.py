@@ -15,6 +15,7 @@ from corpora import job, records, small_tokenizer, snapshot, write_jsonl
 from ingest.corpus import CorpusSource
 from ingest.documents import Documents
 from ingest.job import run_job
+from ingest.settings import Models
 from ingest.vectors.encode_corpus import EncodeJob, run_encode
 from ingest.vectors.stored_vectors import Manifest
 from opensearch_neural.errors import InputError, ModelError
@@ -71,9 +72,11 @@ def test_other_pruning_than_the_indexs_is_refused(client: Any, index_name: str, 
 def test_files_are_pruned_when_encoded_or_when_written(client: Any, index_name: str, tmp_path: Path) -> None:
     corpus = write_jsonl(tmp_path / "d.jsonl", records(40))
     source = CorpusSource(str(corpus))
-    how: dict[str, Any] = {"sparse": "lexical", "tokenizer": small_tokenizer()}
-    whole = run_encode(EncodeJob(source, tmp_path / "whole", **how), show_progress=False).manifest
-    pruned = run_encode(EncodeJob(source, tmp_path / "pruned", prune=HEAVY, **how), show_progress=False).manifest
+    models = Models(sparse="lexical", tokenizer=small_tokenizer())
+    whole = run_encode(EncodeJob(source, tmp_path / "whole", models), show_progress=False).manifest
+    pruned = run_encode(
+        EncodeJob(source, tmp_path / "pruned", replace(models, prune=HEAVY)), show_progress=False
+    ).manifest
     assert Manifest.read(pruned).prune == "top_k:3" and Manifest.read(whole).hash != Manifest.read(pruned).hash
     run_job(client, job(corpus, f"{index_name}-models", prune=HEAVY), show_progress=False)
     expected = snapshot(client, f"{index_name}-models")

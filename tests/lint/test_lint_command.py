@@ -313,11 +313,16 @@ def test_the_cluster_is_asked_for_what_the_index_allows(client, cluster_url: str
 def test_osn_search_warns_of_the_body_that_it_sends(client, cluster_url: str, index_name: str, tmp_path: Path) -> None:
     from ingest.corpus import CorpusSource
     from ingest.job import Job, run_job
+    from ingest.settings import Models, NewIndex
 
     corpus = tmp_path / "docs.jsonl"
     corpus.write_text('{"_id": "1", "text": "a rainbow in the sky"}\n')
     job = Job(
-        CorpusSource(str(corpus)), index=index_name, sparse="lexical", replicas=0, dead_letters=tmp_path / "dead.jsonl"
+        CorpusSource(str(corpus)),
+        index=index_name,
+        models=Models(sparse="lexical"),
+        new_index=NewIndex(replicas=0),
+        dead_letters=tmp_path / "dead.jsonl",
     )
     run_job(client, job, show_progress=False)
     quiet = osn("search", "--url", cluster_url, "--index", index_name, "rainbow")

@@ -6,13 +6,14 @@ import json
 import os
 import random
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingest.corpus import CorpusSource
 from ingest.job import Job
-from ingest.settings import Writing
+from ingest.settings import Models, NewIndex, Writing
 from opensearch_neural.cluster.patience import RetryPolicy
 from opensearch_neural.files import write_text
 
@@ -79,7 +80,19 @@ def job(corpus: Path | str, index: str, **settings: Any) -> Job:
     sparse = settings.setdefault("sparse", None if "vectors" in settings else "lexical")
     tokenizer = small_tokenizer() if sparse == "lexical" else None
     settings = {"replicas": 0, "store_vectors": True, "tokenizer": tokenizer, **settings}
-    return Job(CorpusSource(str(corpus)), index, writing=Writing(**writing), **settings)
+    return Job(CorpusSource(str(corpus)), index, writing=Writing(**writing), **parts_of(settings))
+
+
+def parts_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What `Job` or `EncodeJob` takes, of settings by their own names: those of `Models` and of `NewIndex` put together."""
+    models = {field.name: settings[field.name] for field in fields(Models) if field.name in settings}
+    new_index = {field.name: settings[field.name] for field in fields(NewIndex) if field.name in settings}
+    parts: dict[str, Any] = {name: value for name, value in settings.items() if name not in models | new_index}
+    if models:
+        parts["models"] = Models(**models)
+    if new_index:
+        parts["new_index"] = NewIndex(**new_index)
+    return parts
 
 
 def snapshot(client: OpenSearch, index: str) -> dict[str, dict[str, Any]]:

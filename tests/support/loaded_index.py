@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
-from ingest.settings import Writing
+from ingest.settings import Models, NewIndex, Writing
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -17,8 +17,8 @@ def write(client: OpenSearch, corpus: Path, index: str) -> None:
     job = Job(
         CorpusSource(str(corpus)),
         index,
-        sparse="lexical",
-        replicas=0,
+        models=Models(sparse="lexical"),
+        new_index=NewIndex(replicas=0),
         dead_letters=corpus.parent / f"{index}.letters",
         writing=Writing(merge=True),
     )

@@ -19,6 +19,7 @@ from ingest.corpus import CorpusSource  # noqa: E402
 from ingest.documents import Documents  # noqa: E402
 from ingest.inspection import inspect_index  # noqa: E402
 from ingest.job import Job, run_job  # noqa: E402
+from ingest.settings import Models, NewIndex  # noqa: E402
 from ingest.vectors.encode_corpus import EncodeJob, run_encode  # noqa: E402
 from ingest.writing import pipeline  # noqa: E402
 from opensearch_neural import multi_vector, queries  # noqa: E402
@@ -85,7 +86,12 @@ def test_the_engine_dense_finds_the_documents_of_the_nearest_vectors(
     vectors = 2 if source == "layers" else 20  # more than there are tokens in most documents
     if source != "layers":
         model = exported(tmp_path, beir, source=source, count=vectors)
-    job = Job(corpus(beir), index_name, sparse="none", dense=str(model), dense_type=type, replicas=0)
+    job = Job(
+        corpus(beir),
+        index_name,
+        models=Models(sparse="none", dense=str(model)),
+        new_index=NewIndex(dense_type=type, replicas=0),
+    )
     assert run_job(client, job, show_progress=False).documents == DOCUMENTS
     engines = open_engines(client, index_name)
     assert engines.meta.dense and (engines.meta.dense.vectors, engines.meta.dense.dimension) == (vectors, 32)
@@ -122,11 +128,11 @@ def test_the_engine_dense_finds_the_documents_of_the_nearest_vectors(
 def test_files_of_vectors_make_the_same_index_and_passages_work(
     client: OpenSearch, index_name: str, beir: Path, model: Path, tmp_path: Path
 ) -> None:
-    settings: dict[str, Any] = {"sparse": "none", "dense": str(model), "passages": PassageMeta(5, 3)}
-    run_encode(EncodeJob(corpus(beir), tmp_path / "v", shard_records=64, **settings), show_progress=False)
-    plain: dict[str, Any] = {"replicas": 0, "store_vectors": True}
-    run_job(client, Job(corpus(beir), f"{index_name}-m", **settings, **plain), show_progress=False)
-    run_job(client, Job(None, f"{index_name}-f", vectors=tmp_path / "v", **plain), show_progress=False)
+    models = Models(sparse="none", dense=str(model), passages=PassageMeta(5, 3))
+    run_encode(EncodeJob(corpus(beir), tmp_path / "v", models, shard_records=64), show_progress=False)
+    plain = NewIndex(replicas=0, store_vectors=True)
+    run_job(client, Job(corpus(beir), f"{index_name}-m", models=models, new_index=plain), show_progress=False)
+    run_job(client, Job(None, f"{index_name}-f", vectors=tmp_path / "v", new_index=plain), show_progress=False)
     sources = []
     for name in (f"{index_name}-m", f"{index_name}-f"):
         hits = client.search(index=name, body={"size": 1000, "query": {"match_all": {}}})["hits"]["hits"]
@@ -144,7 +150,11 @@ def test_files_of_vectors_make_the_same_index_and_passages_work(
 def test_a_hybrid_of_several_vectors_is_filtered_inside(
     client: OpenSearch, index_name: str, beir: Path, model: Path
 ) -> None:
-    run_job(client, Job(corpus(beir), index_name, sparse="none", dense=str(model), replicas=0), show_progress=False)
+    run_job(
+        client,
+        Job(corpus(beir), index_name, models=Models(sparse="none", dense=str(model)), new_index=NewIndex(replicas=0)),
+        show_progress=False,
+    )
     engines = open_engines(client, index_name)
     if not engines.serves("hybrid"):
         pytest.skip("the cluster lacks the neural-search plugin")
@@ -160,7 +170,11 @@ def test_a_hybrid_of_several_vectors_is_filtered_inside(
 def test_single_documents_are_added_changed_and_deleted_with_their_vectors(
     client: OpenSearch, index_name: str, beir: Path, model: Path
 ) -> None:
-    run_job(client, Job(corpus(beir), index_name, sparse="none", dense=str(model), replicas=0), show_progress=False)
+    run_job(
+        client,
+        Job(corpus(beir), index_name, models=Models(sparse="none", dense=str(model)), new_index=NewIndex(replicas=0)),
+        show_progress=False,
+    )
     documents = Documents(client, index_name)
     documents.add([{"_id": "new", "text": "bab dek gol"}])
     documents.update("new", {"text": "gol gol bab"})

@@ -11,6 +11,7 @@ from hostile_documents import DOCUMENTS
 
 from ingest.corpus import CorpusSource
 from ingest.job import Job, run_job
+from ingest.settings import Models, NewIndex
 from opensearch_neural.models.directory import published_splade_directory
 
 
@@ -20,7 +21,13 @@ def page_index(client: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     corpus, name = folder / "docs.jsonl", f"osn-test-page-{folder.parent.name}"
     corpus.write_text("".join(json.dumps(record) + "\n" for record in DOCUMENTS))
     model = str(published_splade_directory() or "lexical")
-    job = Job(CorpusSource(str(corpus)), name, sparse=model, replicas=0, dead_letters=folder / "dead.jsonl")
+    job = Job(
+        CorpusSource(str(corpus)),
+        name,
+        models=Models(sparse=model),
+        new_index=NewIndex(replicas=0),
+        dead_letters=folder / "dead.jsonl",
+    )
     run_job(client, job, show_progress=False)
     yield name
     client.indices.delete(index=name)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from corpora import records, write_jsonl
+from corpora import parts_of, records, write_jsonl
 
 pytest.importorskip("sentence_transformers", reason="needs the extra [encode]")
 
@@ -18,7 +18,7 @@ from quantized_models import quantized_model
 
 from ingest.content import Content, content_of_files
 from ingest.corpus import CorpusSource
-from ingest.job import Job
+from ingest.settings import Models, NewIndex
 from ingest.vectorizers import Encoders
 from ingest.vectors.encode_corpus import EncodeJob, run_encode
 from ingest.vectors.stored_vectors import Manifest, StoredVectors, find_manifest
@@ -37,7 +37,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def encoding(corpus: Path, out: Path, model: Path, **settings: Any) -> EncodeJob:
-    return EncodeJob(CorpusSource(str(corpus)), out, sparse="none", pq=str(model), shard_records=16, **settings)
+    return EncodeJob(
+        CorpusSource(str(corpus)), out, shard_records=16, **parts_of({"sparse": "none", "pq": str(model), **settings})
+    )
 
 
 def documents_of(corpus: Path) -> list[Document]:
@@ -110,13 +112,13 @@ def test_documents_are_encoded_once_where_codes_and_vectors_are_of_one_encoder(t
 def test_codes_are_made_of_vectors_in_files_where_the_model_would_make_the_same(tmp_path: Path, model: Path) -> None:
     corpus = write_jsonl(tmp_path / "d.jsonl", records(20))
     source = CorpusSource(str(corpus))
-    run_encode(EncodeJob(source, tmp_path / "v", sparse="none", dense=str(model)), show_progress=False)
+    run_encode(EncodeJob(source, tmp_path / "v", Models(sparse="none", dense=str(model))), show_progress=False)
     documents = documents_of(corpus)
     contents = [document.contents for document in documents]
 
     def planned(pq: Path) -> Content:
-        job = Job(None, "some", vectors=tmp_path / "v", pq=str(pq))
-        return content_of_files(job, StoredVectors(*find_manifest(tmp_path / "v")), source.reader(str(corpus)))
+        stored = StoredVectors(*find_manifest(tmp_path / "v"))
+        return content_of_files(Models(pq=str(pq)), NewIndex(), stored, source.reader(str(corpus)))
 
     # Of the same documents' encoder, with another quantizer and other centroids.
     other = shutil.copytree(model, tmp_path / "other")
@@ -134,11 +136,13 @@ def test_codes_are_made_of_vectors_in_files_where_the_model_would_make_the_same(
         hashes.add(plan.meta.quantized.hash)
     assert len(hashes) == 2
     # Codes that are there serve where they are the model's; another model's take their place.
-    run_encode(EncodeJob(source, tmp_path / "w", sparse="none", dense=str(model), pq=str(model)), show_progress=False)
+    run_encode(
+        EncodeJob(source, tmp_path / "w", Models(sparse="none", dense=str(model), pq=str(model))), show_progress=False
+    )
     with_codes = StoredVectors(*find_manifest(tmp_path / "w"))
     for pq in (model, other):
-        job = Job(None, "some", vectors=tmp_path / "w", pq=str(pq))
-        plan, loaded = content_of_files(job, with_codes, source.reader(str(corpus))), load_quantized(pq, device="cpu")
+        plan = content_of_files(Models(pq=str(pq)), NewIndex(), with_codes, source.reader(str(corpus)))
+        loaded = load_quantized(pq, device="cpu")
         assert (plan.vectorizer is with_codes) == (pq == model)
         found = plan.vectorizer.vectors(documents)
         assert found.pq is not None and (found.pq == loaded.encode_documents(contents)).all()
@@ -154,10 +158,11 @@ def test_codes_are_made_of_passages_in_files(tmp_path: Path, model: Path) -> Non
     source = CorpusSource(str(corpus))
     passages = PassageMeta(6, 3)
     run_encode(
-        EncodeJob(source, tmp_path / "v", sparse="lexical", dense=str(model), passages=passages), show_progress=False
+        EncodeJob(source, tmp_path / "v", Models(sparse="lexical", dense=str(model), passages=passages)),
+        show_progress=False,
     )
-    job = Job(None, "some", vectors=tmp_path / "v", pq=str(model))
-    plan = content_of_files(job, StoredVectors(*find_manifest(tmp_path / "v")), source.reader(str(corpus)))
+    stored = StoredVectors(*find_manifest(tmp_path / "v"))
+    plan = content_of_files(Models(pq=str(model)), NewIndex(), stored, source.reader(str(corpus)))
     documents = [one for one in plan.records(print) if isinstance(one, Document)]
     assert len(documents) > 20
     found = plan.vectorizer.vectors(documents).pq
@@ -168,7 +173,9 @@ def test_codes_are_made_of_passages_in_files(tmp_path: Path, model: Path) -> Non
 def test_what_cannot_be_encoded_so_is_named(tmp_path: Path, model: Path) -> None:
     corpus = write_jsonl(tmp_path / "d.jsonl", records(5))
     with pytest.raises(InputError, match="--faiss needs codes") as caught:
-        run_encode(EncodeJob(CorpusSource(str(corpus)), tmp_path / "v", faiss=tmp_path / "f"), show_progress=False)
+        run_encode(
+            EncodeJob(CorpusSource(str(corpus)), tmp_path / "v", Models(), faiss=tmp_path / "f"), show_progress=False
+        )
     assert caught.value.remedy == "give --pq MODEL"
     with pytest.raises(InputError, match="none is written"):
         run_encode(encoding(corpus, tmp_path / "v", model, faiss_candidates=5), show_progress=False)
@@ -178,7 +185,7 @@ def test_what_cannot_be_encoded_so_is_named(tmp_path: Path, model: Path) -> None
     with pytest.raises(InputError, match="occurs more than once"):
         run_encode(encoding(twice, tmp_path / "w", model, faiss=tmp_path / "f"), show_progress=False)
     assert not (tmp_path / "f").exists()
-    run_encode(EncodeJob(CorpusSource(str(corpus)), tmp_path / "x", sparse="lexical"), show_progress=False)
+    run_encode(EncodeJob(CorpusSource(str(corpus)), tmp_path / "x", Models(sparse="lexical")), show_progress=False)
     with pytest.raises(InputError, match="holds no codes"):
         StoredVectors(*find_manifest(tmp_path / "x")).codes()
 

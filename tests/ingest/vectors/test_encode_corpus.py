@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpora import TEXT, job, letters, records, small_tokenizer, snapshot, write_jsonl
+from corpora import TEXT, job, letters, parts_of, records, small_tokenizer, snapshot, write_jsonl
 
 from ingest.corpus import CorpusSource
 from ingest.job import run_job
+from ingest.settings import Models
 from ingest.vectorizers import Encoders
 from ingest.vectors import encode_corpus
 from ingest.vectors.encode_corpus import EncodeJob, run_encode
@@ -33,7 +34,7 @@ MINILM = "all-MiniLM-L6-v2"
 def encoding(corpus: Path | str, out: Path, **settings: Any) -> EncodeJob:
     source = CorpusSource(str(corpus))
     settings = {"sparse": "lexical", "tokenizer": small_tokenizer(), "shard_records": 64, **settings}
-    return EncodeJob(source, out, **settings)
+    return EncodeJob(source, out, **parts_of(settings))
 
 
 def written(folder: Path) -> dict[str, bytes]:
@@ -144,7 +145,7 @@ def test_a_changed_corpus_is_noticed_when_encoding_and_when_ingesting(
     lines = records(100)
     corpus = write_jsonl(tmp_path / "d.jsonl", lines)
     # With a given model: a lexical one built anew would be another one, and begin another encoding.
-    settings = replace(encoding(corpus, tmp_path / "v"), sparse=str(lexical_model(corpus, tmp_path)))
+    settings = encoding(corpus, tmp_path / "v", sparse=str(lexical_model(corpus, tmp_path)))
     run_encode(settings, show_progress=False)
     lines[80]["text"] = "prism"
     write_jsonl(corpus, lines)
@@ -213,9 +214,9 @@ def test_several_encodings_in_a_folder_must_be_told_apart(client: Any, index_nam
     settings = job(corpus, index_name, tokenizer=None, vectors=first.manifest)
     assert run_job(client, settings, show_progress=False).documents == 10
     with pytest.raises(InputError, match="--vectors contains the vectors already"):
-        run_job(client, replace(settings, sparse="lexical"), show_progress=False)
+        run_job(client, replace(settings, models=Models(sparse="lexical")), show_progress=False)
     with pytest.raises(InputError, match="--dtype"):
-        run_job(client, replace(settings, dtype="bf16"), show_progress=False)
+        run_job(client, replace(settings, models=Models(dtype="bf16")), show_progress=False)
 
 
 @pytest.mark.parametrize("damage", ["", "{}", '{"format": 99}', '{"format": 1}', "not json"])

@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch", reason="needs the extra [encode]")
 
 from ingest.commands.encode import encode  # noqa: E402
 from ingest.corpus import CorpusSource  # noqa: E402
+from ingest.settings import Models  # noqa: E402
 from ingest.vectorizers import Encoders  # noqa: E402
 from ingest.vectors.encode_corpus import EncodeJob, run_encode  # noqa: E402
 from ingest.vectors.ray_encode import PackedModels, RayOptions, _connected, _sized, packed, shards_on_ray, unpacked  # noqa: E402
@@ -82,7 +83,7 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def job(corpus: Path, out: Path, model: Path) -> EncodeJob:
-    return EncodeJob(CorpusSource(str(corpus)), out, sparse=str(model), device="cpu", shard_records=SHARD)
+    return EncodeJob(CorpusSource(str(corpus)), out, Models(sparse=str(model), device="cpu"), shard_records=SHARD)
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -11,6 +11,7 @@ import pytest
 from corpora import records, write_jsonl
 
 from ingest.corpus import CorpusSource
+from ingest.settings import Models
 from ingest.vectorizers import Vectors
 from ingest.vectors.encode_corpus import EncodeJob, run_encode
 from ingest.vectors.shards import LoadedShard, encode_shard
@@ -80,7 +81,7 @@ def test_a_long_shard_says_how_far_it_is_before_it_is_written(
 ) -> None:
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
     corpus = CorpusSource(str(write_jsonl(tmp_path / "d.jsonl", records(100))))
-    encoded = run_encode(EncodeJob(corpus, tmp_path / "v", sparse="lexical", encode_batch=5))
+    encoded = run_encode(EncodeJob(corpus, tmp_path / "v", Models(sparse="lexical", encode_batch=5)))
     assert (encoded.documents, encoded.shards) == (100, 1)
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(" docs")[0] for line in lines[:3]] == [f"encode: {count} of 100" for count in (40, 60, 100)]
