@@ -5,6 +5,14 @@
 
 `osn search`, `osn eval` and the benchmarks all search through these, so they measure what users run. Each family of
 engines has a file, and an engine is one class in it.
+
+    engine.py      the base class of all engines, and what the engines of one index share
+    sparse.py      BM25, a sparse model, and both together
+    dense.py       dense vectors, and codes of a quantized model
+    fused.py       two searches of one request, fused by the neural-search plugin
+    generative.py  URLs that a generative model writes (TOME)
+    settings.py    the settings that `osn tune` chooses and the index's record keeps
+    options.py     the settings as command lines take them
 """
 
 from __future__ import annotations
