@@ -95,7 +95,7 @@ def draw(experiment: Experiment, rows: Sequence[Row], folder: Path) -> None:
     """quality_and_cost.svg: each engine's gain over BM25 in the mean of sets, against its P99 in BM25's, if it has one."""
     from matplotlib.lines import Line2D
 
-    from benchmarks.papers.plots import pyplot, save
+    from benchmarks.plots import pyplot, save
 
     plt = pyplot()
     figure, axis = plt.subplots(figsize=(6.4, 4.8))

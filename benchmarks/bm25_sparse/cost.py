@@ -24,8 +24,8 @@ from benchmarks.bm25_sparse.measures import (
     WINDOWS,
 )
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
+from benchmarks.cluster_bm25 import corpus_of
 from benchmarks.experiment import kept, slug
-from benchmarks.papers.cluster_bm25 import corpus_of
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.engines.settings import WeightedSum
 from opensearch_neural.evaluation.results import MeasuredEngine, Row

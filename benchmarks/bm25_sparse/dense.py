@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.cluster_bm25 import corpus_of
 from benchmarks.experiment import slug
-from benchmarks.papers.cluster_bm25 import corpus_of
+from benchmarks.exported_models import exported
 from opensearch_neural.models import directory
 
 if TYPE_CHECKING:
@@ -150,7 +151,5 @@ def stored_dense(manifest: Path) -> NDArray[np.float32]:
 
 def query_models(experiment: Experiment) -> dict[str, str]:
     """{"dense", "pq": folder} of the models with what ONNX Runtime needs, by which queries are encoded."""
-    from benchmarks.papers.cascade import exported
-
     place = experiment.work / "models"
     return {"dense": exported(str(experiment.dense), place), "pq": exported(quantized(experiment), place)}

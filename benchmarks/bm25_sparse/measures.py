@@ -13,9 +13,9 @@ import numpy as np
 
 from benchmarks.bm25_sparse import dense
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment
+from benchmarks.cluster_bm25 import cluster_bm25, corpus_of, tuned_bm25
 from benchmarks.experiment import compared, kept, kept_measured, mean_values, means, pairs, slug
 from benchmarks.local_cluster import ingested
-from benchmarks.papers.cluster_bm25 import cluster_bm25, corpus_of, tuned_bm25
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.corpus.judgements import BeirData
 from opensearch_neural.engines import open_engines

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from benchmarks.cluster_bm25 import corpus_of
 from benchmarks.experiment import slug, trials
-from benchmarks.papers.cluster_bm25 import corpus_of
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import MeasuredEngine
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import click
 
+from benchmarks.cluster_bm25 import corpus_of
 from benchmarks.experiment import PaperPart, Table, goal_of, run_parts, work_options
 from benchmarks.grown.index import Growth
 from benchmarks.grown.scale import NODE
@@ -38,7 +39,6 @@ from benchmarks.large_sparse.measures import (
 from benchmarks.load.blocks import Level
 from benchmarks.load.command import NumberList, owned_option
 from benchmarks.local_cluster import heap_option, reachable
-from benchmarks.papers.cluster_bm25 import corpus_of
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings

@@ -17,6 +17,4 @@ query_as_context_training.py       its trainings
 tome.py                            `osn paper tome`: two stages against one
 tome_training.py                   its trainings
 tome_decoding.py                   runs of each way to decode, and where stage 1 loses
-cluster_bm25.py                    OpenSearch's BM25, tuned on train questions, as a rival
-plots.py                           line plots of rows, a panel for each set
 """

@@ -14,7 +14,6 @@ differences. At last, what each field costs on disk.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -26,6 +25,7 @@ import click
 from click.core import ParameterSource
 
 from benchmarks.experiment import Table, goal_of, is_above
+from benchmarks.exported_models import exported
 from benchmarks.load.command import load_settings, measuring_options, queries_of, run
 from benchmarks.local_cluster import heap_option, reachable
 from opensearch_neural.cluster.connect import connect
@@ -37,7 +37,6 @@ from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.settings import TUNED_CASCADE, Cascade
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Data, Goal, Row, Summary
-from opensearch_neural.files import replaced
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch
@@ -183,26 +182,6 @@ def cascade(
         print(f"wrote {summary.write(record)}")
     if any(each.partial for each in measured):
         sys.exit(1)
-
-
-def exported(model: str, out: Path) -> str:
-    """A copy of a model's directory with ONNX exports, below `out`; the directory itself if it has them.
-
-    The copy has the same hash, so that an index takes one for the other.
-    """
-    from opensearch_neural.models import directory
-    from opensearch_neural.models.dense_onnx import INT8_FILE, export_onnx
-
-    folder = directory.locate(model)
-    if any(folder.rglob(INT8_FILE)):
-        return model
-    copy = out / f"onnx-{directory.hash_files(folder)}"
-    if not copy.is_dir():
-        with replaced(copy) as beside:
-            # What training kept for itself is hidden, and no part of the model.
-            shutil.copytree(folder, beside, ignore=shutil.ignore_patterns(".*"))
-            export_onnx(beside, int8=True)
-    return str(copy)
 
 
 def ingest(client: OpenSearch, folder: Path, index: str, sparse: str, dense: str, pq: str, out: Path) -> None:

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from benchmarks import plots
 from benchmarks.bm25_sparse import dense
 from benchmarks.bm25_sparse.measures import TUNED, mean_rows, tuned_measured
 from benchmarks.bm25_sparse.models import MOST_REPEATED, PUBLISHED, STEPS, Experiment, start_option
@@ -53,7 +54,6 @@ from benchmarks.experiment import (
 )
 from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import cluster_or_node
-from benchmarks.papers import plots
 from benchmarks.papers.inference_free_sparse_training import (
     OWN,
     SMALL,

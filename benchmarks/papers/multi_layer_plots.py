@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from benchmarks import plots
 from benchmarks.experiment import Table
-from benchmarks.papers import plots
 from benchmarks.papers.multi_layer_arms import DUAL, LAMBDAS, Arm, me_bert, mlr
 from benchmarks.papers.multi_layer_training import SEEDS, TESTS, TOP_5
 from opensearch_neural.evaluation.results import Row

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from benchmarks import cluster_bm25
 from benchmarks.bm25_sparse.measures import judged_queries
+from benchmarks.cluster_bm25 import best_settings, kept_scores, tuning_questions
 from benchmarks.experiment import JudgedSet
-from benchmarks.papers import cluster_bm25
-from benchmarks.papers.cluster_bm25 import best_settings, kept_scores, tuning_questions
 
 if TYPE_CHECKING:
     from opensearch_neural.evaluation.measures import Measured

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from benchmarks.beir_parts import by_article, check_data
+from benchmarks.cluster_bm25 import best_settings, cluster_bm25, corpus_of, tuning_questions
 from benchmarks.experiment import (
     JudgedSet,
     PaperPart,
@@ -49,7 +50,6 @@ from benchmarks.experiment import (
     shared,
     size_options,
 )
-from benchmarks.papers.cluster_bm25 import best_settings, cluster_bm25, corpus_of, tuning_questions
 from benchmarks.papers.tome_decoding import (
     BEAM,
     BEAMS,

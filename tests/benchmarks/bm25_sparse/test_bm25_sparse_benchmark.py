@@ -15,6 +15,7 @@ pytest.importorskip("sentence_transformers")
 
 from tiny import tiny_backbone, tiny_beir, tiny_splade  # noqa: E402
 
+from benchmarks import cluster_bm25  # noqa: E402
 from benchmarks.bm25_sparse import command, cost, models, weight  # noqa: E402
 from benchmarks.bm25_sparse.measures import (  # noqa: E402
     BM25,
@@ -30,7 +31,6 @@ from benchmarks.bm25_sparse.measures import (  # noqa: E402
 )
 from benchmarks.bm25_sparse.models import PUBLISHED  # noqa: E402
 from benchmarks.experiment import slug  # noqa: E402
-from benchmarks.papers import cluster_bm25  # noqa: E402
 from benchmarks.render import quality_and_cost  # noqa: E402
 from opensearch_neural.errors import InputError  # noqa: E402
 from opensearch_neural.evaluation.measures import Measured  # noqa: E402

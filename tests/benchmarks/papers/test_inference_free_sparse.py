@@ -16,14 +16,14 @@ pytest.importorskip("sentence_transformers")
 
 from tiny import tiny_backbone, tiny_beir, tiny_splade  # noqa: E402
 
+from benchmarks import cluster_bm25 as rival  # noqa: E402
 from benchmarks.bm25_sparse import models  # noqa: E402
 from benchmarks.bm25_sparse.measures import TUNED  # noqa: E402
 from benchmarks.bm25_sparse.models import PUBLISHED, Experiment  # noqa: E402
+from benchmarks.cluster_bm25 import Bm25Settings, best_settings, cluster_bm25  # noqa: E402
 from benchmarks.experiment import Table  # noqa: E402
-from benchmarks.papers import cluster_bm25 as rival  # noqa: E402
 from benchmarks.papers import inference_free_sparse, sparse_search  # noqa: E402
 from benchmarks.papers import inference_free_sparse_training as training  # noqa: E402
-from benchmarks.papers.cluster_bm25 import Bm25Settings, best_settings, cluster_bm25  # noqa: E402
 from benchmarks.papers.inference_free_sparse import (  # noqa: E402
     ALL_TOKENS,
     ENSEMBLE,

@@ -17,9 +17,10 @@ pytest.importorskip("sentence_transformers")
 from tiny import WORDS, tiny_backbone  # noqa: E402
 from transformers import T5Config, T5ForConditionalGeneration  # noqa: E402
 
+from benchmarks import cluster_bm25  # noqa: E402
 from benchmarks.beir_parts import evenly  # noqa: E402
 from benchmarks.experiment import JudgedSet  # noqa: E402
-from benchmarks.papers import cluster_bm25, tome, tome_decoding, tome_training  # noqa: E402
+from benchmarks.papers import tome, tome_decoding, tome_training  # noqa: E402
 from benchmarks.papers.tome import BM25, GOLD, goals  # noqa: E402
 from benchmarks.papers.tome_decoding import FREE, GREEDY, fused  # noqa: E402
 from benchmarks.papers.tome_training import (  # noqa: E402

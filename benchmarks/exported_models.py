@@ -1,0 +1,28 @@
+"""Models with what ONNX Runtime needs, which encodes the queries of a benchmark."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from opensearch_neural.files import replaced
+from opensearch_neural.models import directory
+
+
+def exported(model: str, out: Path) -> str:
+    """A copy of a model's directory with ONNX exports, below `out`; the directory itself if it has them.
+
+    The copy has the same hash, so that an index takes one for the other.
+    """
+    from opensearch_neural.models.dense_onnx import INT8_FILE, export_onnx
+
+    folder = directory.locate(model)
+    if any(folder.rglob(INT8_FILE)):
+        return model
+    copy = out / f"onnx-{directory.hash_files(folder)}"
+    if not copy.is_dir():
+        with replaced(copy) as beside:
+            # What training kept for itself is hidden, and no part of the model.
+            shutil.copytree(folder, beside, ignore=shutil.ignore_patterns(".*"))
+            export_onnx(beside, int8=True)
+    return str(copy)
