@@ -14,13 +14,14 @@ A document on its way to the index, top to bottom:
     writing/target.py           the index being written: create or check it, finish it
     writing/stored_documents.py its documents: counted, listed, deleted
     writing/pipeline.py         read, encode, write: batches of documents, several at once
-    writing/duplicate_ids.py    finds ids that occur twice in the corpus
+    duplicate_ids.py            finds ids that occur twice in the corpus
     vectorizers.py              documents → vectors
     writing/bulk_actions.py     documents with their vectors → actions of `_bulk`
     writing/short_weights.py    sparse weights with as few digits as the index can distinguish
     writing/bulk.py             byte-bounded `_bulk` requests with retries
+    record_digests.py           digests of records, by which a changed corpus is noticed
     writing/journal.py          what is written already, so that a second run continues the first
-    writing/dead_letters.py     rejected documents, to be mended and ingested again
+    dead_letters.py             rejected documents, to be mended and ingested again
     writing/verification.py     checks that the index holds exactly the corpus
     kept_for_searches.py        stores the query encoder, the largest weights and the scale on the cluster
     versions/swap.py            the checks before an alias points to the index

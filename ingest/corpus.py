@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ingest.dead_letters import is_dead_letter_file, mended
+from ingest.duplicate_ids import FirstRecords
 from ingest.index_corpus import copy_index, is_index
 from ingest.settings import Command, options_of
-from ingest.writing.dead_letters import is_dead_letter_file, mended
-from ingest.writing.duplicate_ids import FirstRecords
 from opensearch_neural.corpus.documents import Document, FieldNames, Rejected
 from opensearch_neural.corpus.passages import Passage, split
 from opensearch_neural.corpus.reader import read_corpus

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ingest.content import content_by_models, content_of_files
 from ingest.corpus import CorpusSource, ignore, spooled
+from ingest.dead_letters import is_dead_letter_file, letters_path
 from ingest.index_corpus import is_index, warn_of_queries
 from ingest.kept_for_searches import keep_encoder, keep_measures, raising
 from ingest.preflight import FIELD_LIMIT, check_fields
@@ -21,7 +22,6 @@ from ingest.vectors.stored_vectors import StoredVectors, find_manifest
 from ingest.versions.builds import build_record, open_build
 from ingest.versions.swap import Gate, Swap
 from ingest.writing import pipeline
-from ingest.writing.dead_letters import is_dead_letter_file, letters_path
 from ingest.writing.lease import Lease
 from ingest.writing.pipeline import Report
 from ingest.writing.target import open_target, own_name

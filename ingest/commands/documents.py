@@ -56,8 +56,8 @@ def add(connection: ConnectionSettings, corpus: str, index: str, as_json: bool, 
     The exit status is 3 if a document was refused. For a large corpus use `osn ingest`, which can be continued.
     """
     from ingest.corpus import CorpusSource, spooled
+    from ingest.dead_letters import EXIT_WITH_LETTERS
     from ingest.documents import Refused
-    from ingest.writing.dead_letters import EXIT_WITH_LETTERS
     from opensearch_neural.corpus.documents import Rejected
 
     opened = _open(connection, index, **how)

@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 
 from ingest.corpus import CorpusSource, corpus_options
+from ingest.dead_letters import EXIT_WITH_LETTERS
 from ingest.settings import Models, model_options
 from ingest.vectors.shards import SHARD_RECORDS
-from ingest.writing.dead_letters import EXIT_WITH_LETTERS
 from opensearch_neural.commands.headings import Headed
 from opensearch_neural.commands.renamed import output_option
 

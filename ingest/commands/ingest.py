@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ingest.corpus import CorpusSource, corpus_options
+from ingest.dead_letters import EXIT_WITH_LETTERS
 from ingest.settings import Models, NewIndex, Writing, model_options, new_index_options, writing_options
 from ingest.versions.swap import Gate, gate_options
-from ingest.writing.dead_letters import EXIT_WITH_LETTERS
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
@@ -104,7 +104,7 @@ def ingest(
     else:
         _show(report)
     if report.dead_letters is not None and not report.documents:
-        from ingest.writing.dead_letters import letters_of
+        from ingest.dead_letters import letters_of
 
         first = next(letters_of(report.dead_letters))["reason"]
         raise InputError(f"no document was taken; the first of {report.letters}: {first}", f"see {report.dead_letters}")

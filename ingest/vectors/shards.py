@@ -3,7 +3,7 @@
 A shard is a function of its records and the models alone: whoever encodes it, and in whatever order, it is the same file.
 Tensors of a shard of n documents:
 
-    digests  (n, 16) uint8    of the documents' contents (`journal.record_digest`): what a vector is found by
+    digests  (n, 16) uint8    of the documents' contents (`record_digest`): what a vector is found by
     numbers  (n,) int64       of their records in the corpus, from 0
     ids      (bytes,) uint8   UTF-8, document i from id_offsets[i] to id_offsets[i + 1]
     sparse.indptr (n + 1,) int64, sparse.token_ids (nnz,) int32, sparse.weights (nnz,) float32
@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingest.corpus import Records
+from ingest.record_digests import changed_corpus, digest, record_digest
 from ingest.vectorizers import Vectorizer, Vectors, encode_in_parts
-from ingest.writing.journal import changed_corpus, digest, record_digest
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.errors import InputError
 from opensearch_neural.files import replaced

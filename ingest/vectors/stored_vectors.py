@@ -26,9 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingest.corpus import CorpusSource
+from ingest.record_digests import record_digest
 from ingest.vectorizers import Vectors
 from ingest.vectors.shards import SHARD_RECORDS, LoadedShard, shard_path
-from ingest.writing.journal import record_digest
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.errors import InputError, ModelError
 from opensearch_neural.files import read_json_object, write_json

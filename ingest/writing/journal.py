@@ -16,13 +16,11 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from opensearch_neural.corpus.documents import Document, Rejected
-from opensearch_neural.errors import ClusterError, InputError, ModelError
+from opensearch_neural.errors import ClusterError, ModelError
 from opensearch_neural.files import read_json_object, write_json, write_text
 
 if sys.platform != "win32":
@@ -59,21 +57,6 @@ class WrittenBatch:
     """How many documents OpenSearch acknowledged."""
     letters: int
     """How many records and documents were rejected."""
-
-
-def record_digest(record: Document | Rejected) -> bytes:
-    """16 bytes that change with anything of a record that ends in the index."""
-    if isinstance(record, Rejected):
-        parts: tuple[str, ...] = ("\0rejected", str(record.line), record.raw)
-    else:
-        fields = json.dumps(record.fields, default=str) if record.fields else ""
-        parts = (record.id, record.title, record.text, record.url or "", fields)
-    joined = "\0".join(f"{len(part)}:{part}" for part in parts)
-    return hashlib.blake2b(joined.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def digest(records: Iterable[Document | Rejected]) -> str:
-    return hashlib.blake2b(b"".join(map(record_digest, records)), digest_size=8).hexdigest()
 
 
 class Journal:
@@ -142,13 +125,6 @@ def _locked(path: Path) -> IO[str]:
             "another process on this machine is writing this corpus into this index", "wait for it, or stop it"
         ) from None
     return lock
-
-
-def changed_corpus(start: int, end: int) -> InputError:
-    return InputError(
-        f"the corpus changed since the run that is being continued: records {start + 1} to {end} are not as they were",
-        "give the corpus as it was, or begin anew with --restart",
-    )
 
 
 def _read(path: Path) -> list[dict]:

@@ -16,18 +16,18 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ingest.corpus import Records
+from ingest.dead_letters import DeadLetters
+from ingest.record_digests import changed_corpus, digest
 from ingest.settings import Writing
 from ingest.vectorizers import Vectorizer
-from ingest.versions.swap import Swap
 from ingest.writing import stored_documents
 from ingest.writing import target as targets
 from ingest.writing.bulk import BulkWriter, Outcome
 from ingest.writing.bulk_actions import Prepared, prepare_batches
-from ingest.writing.dead_letters import DeadLetters
-from ingest.writing.journal import Identity, Journal, WrittenBatch, changed_corpus, digest
+from ingest.writing.journal import Identity, Journal, WrittenBatch
 from ingest.writing.target import Target
 from ingest.writing.verification import Verification
 from opensearch_neural.corpus.documents import Document, Rejected
@@ -77,6 +77,16 @@ class TooManyErrors(OsnError):
     """More documents were refused than `max_errors` allows."""
 
 
+class Publication(Protocol):
+    """How an index begins to serve once it is complete."""
+
+    def check(self) -> None:
+        """Raise ClusterError if the index is not fit to serve."""
+
+    def serve(self) -> str | None:
+        """Make the index serve; returns the index that did before."""
+
+
 def ingest(
     client: OpenSearch,
     target: Target,
@@ -88,7 +98,7 @@ def ingest(
     reader: str = "",
     writing: Writing | None = None,
     whole_documents: bool = True,
-    swap: Swap | None = None,
+    swap: Publication | None = None,
     still_ours: Callable[[], None] | None = None,
     show_progress: bool = True,
 ) -> Report:

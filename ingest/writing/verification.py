@@ -8,12 +8,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from ingest.corpus import Records, ignore
+from ingest.duplicate_ids import FirstRecords
 from ingest.vectorizers import Vectorizer
 from ingest.writing import stored_documents
 from ingest.writing import target as targets
 from ingest.writing.bulk import BulkWriter
 from ingest.writing.bulk_actions import prepare
-from ingest.writing.duplicate_ids import FirstRecords
 from ingest.writing.target import Target
 from opensearch_neural.corpus.documents import Document
 from opensearch_neural.corpus.passages import Passage

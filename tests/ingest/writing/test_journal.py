@@ -6,11 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ingest.writing.journal import Identity, Journal, WrittenBatch, digest, record_digest
-from opensearch_neural.corpus.documents import Document, Rejected
+from ingest.writing.journal import Identity, Journal, WrittenBatch
 from opensearch_neural.errors import ClusterError
 
 RUN = Identity("uuid", "/corpus.jsonl", "model", None, "[]")
@@ -74,18 +71,3 @@ def test_only_one_process_writes_it(tmp_path: Path) -> None:
     journal.remove()
     assert list(tmp_path.iterdir()) == []
     Journal(tmp_path / "j", RUN).close()
-
-
-texts = st.text(max_size=5)
-documents = st.builds(Document, texts, texts, texts, st.none() | texts, st.dictionaries(texts, st.integers() | texts))
-
-
-@given(documents, documents)
-def test_records_that_differ_in_anything_have_different_digests(one: Document, other: Document) -> None:
-    same = {**one.record(), "url": one.url or ""} == {**other.record(), "url": other.url or ""}
-    assert (record_digest(one) == record_digest(other)) == same
-
-
-def test_the_order_of_records_counts() -> None:
-    one, other = Document("a", "x"), Rejected("f", 1, "why", "raw")
-    assert digest([one, other]) != digest([other, one]) != digest([one])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from corpora import letters
 
-from ingest.writing.dead_letters import DeadLetters, is_dead_letter_file, letters_path, mended, next_path
+from ingest.dead_letters import DeadLetters, is_dead_letter_file, letters_path, mended, next_path
 from opensearch_neural.corpus.documents import Document, Rejected
 from opensearch_neural.corpus.passages import Passage
 from opensearch_neural.errors import InputError

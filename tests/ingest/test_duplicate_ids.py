@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.writing.duplicate_ids import FirstRecords
+from ingest.duplicate_ids import FirstRecords
 
 
 @given(st.lists(st.text(max_size=3), max_size=200))
