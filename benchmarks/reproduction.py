@@ -20,8 +20,8 @@ import click
 
 from benchmarks.local_cluster import ingested
 from opensearch_neural.cluster.connect import connect
-from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.connection_options import connection_options
 
 if TYPE_CHECKING:
     from opensearchpy import OpenSearch

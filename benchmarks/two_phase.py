@@ -22,8 +22,8 @@ import click
 from benchmarks.load.command import NumberList
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.evaluation.results import Goal, Row
 

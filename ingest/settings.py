@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import click
 
-from opensearch_neural.cluster.options import Command
 from opensearch_neural.cluster.patience import RetryPolicy
+from opensearch_neural.commands.connection_options import Command
 from opensearch_neural.commands.headings import taking
 from opensearch_neural.errors import InputError
 from opensearch_neural.index.record import DenseType, PassageMeta

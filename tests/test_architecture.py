@@ -101,6 +101,34 @@ def test_what_all_trainings_share_imports_no_other_part_of_the_trainers() -> Non
     assert wrong == {}
 
 
+@pytest.mark.parametrize("package", ["ingest", "benchmarks"])
+def test_folders_do_not_import_each_other_in_a_circle(package: str) -> None:
+    """A folder below the package counts as one; the package's own modules count one by one."""
+    files, folders = modules(ROOT), dict[str, set[str]]()
+
+    def folder(name: str) -> str:
+        file = files[name].relative_to(ROOT / package)
+        return name if len(file.parts) == 1 else file.parts[0]
+
+    for name, others in arrows(ROOT).items():
+        if name.startswith(f"{package}."):
+            inside = {folder(other) for other in others if other.startswith(f"{package}.")}
+            folders.setdefault(folder(name), set()).update(inside - {folder(name)})
+    assert circles(folders) == []
+
+
+def test_the_library_does_not_import_its_command_line() -> None:
+    commands = "opensearch_neural.commands"
+    wrong = {
+        name: others
+        for name, imports in arrows(ROOT).items()
+        if name.startswith("opensearch_neural.")
+        and not name.startswith((commands, "opensearch_neural.cli"))
+        and (others := {each for each in imports if each.startswith(commands)})
+    }
+    assert wrong == {}
+
+
 @pytest.mark.parametrize(
     "late",
     ["from ingest.b import thing", "def f():\n    from ingest import b", "import ingest.b"],

@@ -27,8 +27,8 @@ from benchmarks.load.command import NumberList
 from benchmarks.local_cluster import heap_option, ingested, reachable
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.engines import open_engines
 from opensearch_neural.evaluation import result_rows
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row

@@ -22,8 +22,8 @@ import click
 from benchmarks.local_cluster import cluster_or_node
 from opensearch_neural import queries
 from opensearch_neural.cluster.capabilities import quick_capabilities
-from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.evaluate import available_engines
 from opensearch_neural.commands.renamed import Renamed
 from opensearch_neural.corpus.judgements import BeirData

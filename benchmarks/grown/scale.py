@@ -16,8 +16,8 @@ from benchmarks.load.command import NumberList, check_goals, finish, load_settin
 from benchmarks.load.statistics import SERVER_CPU, Cell, cells
 from benchmarks.local_cluster import heap_option, reachable
 from opensearch_neural.cluster.connect import connect
-from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.headings import taking
 from opensearch_neural.commands.renamed import Renamed, output_option
 from opensearch_neural.errors import InputError

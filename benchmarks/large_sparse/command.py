@@ -40,8 +40,8 @@ from benchmarks.load.blocks import Level
 from benchmarks.load.command import NumberList, owned_option
 from benchmarks.local_cluster import heap_option, reachable
 from opensearch_neural.cluster.connect import connect
-from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Goal, Row
 from opensearch_neural.models.pruning import Pruning

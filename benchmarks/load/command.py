@@ -15,8 +15,8 @@ import click
 
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.cluster.options import Command, connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.connection_options import Command, connection_options
 from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.commands.headings import Headed, taking
 from opensearch_neural.commands.renamed import output_option

@@ -23,8 +23,8 @@ from benchmarks.load.variants import Variant, pipeline_body
 from benchmarks.load.workload import Workload, encoders
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.engine_options import models_options
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.files import write_text

@@ -30,8 +30,8 @@ from benchmarks.load.command import load_settings, measuring_options, queries_of
 from benchmarks.local_cluster import heap_option, reachable
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.engines import open_engines
 from opensearch_neural.engines.settings import TUNED_CASCADE, Cascade

@@ -73,8 +73,8 @@ from benchmarks.papers.sparse_search import (
     untrained,
 )
 from benchmarks.render import in_points, signed, with_interval
-from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
 from opensearch_neural.evaluation.tables import table as as_table
 from opensearch_neural.models.directory import MINILM

@@ -89,8 +89,8 @@ from benchmarks.papers.tome_training import (
     some_documents,
 )
 from benchmarks.render import signed
-from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.results import Goal, MeasuredEngine, Row
 from trainers.common.precision import PRECISIONS

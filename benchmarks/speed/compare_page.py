@@ -22,8 +22,8 @@ import click
 
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.corpus.judgements import read_queries
 from opensearch_neural.ui.columns import Searcher
 from opensearch_neural.ui.comparison import compared

@@ -39,8 +39,8 @@ import orjson
 from benchmarks.local_cluster import reachable
 from benchmarks.speed.turns import SCIFACT, SEED, Timed, rate, ratio, ratio_row, say, tell
 from opensearch_neural.cluster.connect import connect
-from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.corpus.reader import read_corpus
 from opensearch_neural.evaluation.results import Goal, Row, Summary, data_facts

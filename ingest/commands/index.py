@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from opensearch_neural.cluster.connect import connect
-from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.headings import HeadedGroup
 from opensearch_neural.commands.renamed import Renamed
 

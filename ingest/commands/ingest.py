@@ -15,8 +15,8 @@ from ingest.dead_letters import EXIT_WITH_LETTERS
 from ingest.settings import Models, NewIndex, Writing, model_options, new_index_options, writing_options
 from ingest.versions.swap import Gate, gate_options
 from opensearch_neural.cluster.connect import connect
-from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.headings import Headed
 from opensearch_neural.errors import InputError
 

@@ -8,7 +8,6 @@ connect.py         `connect` and `connect_async`
 patience.py        how long a request is tried again
 zones.py           replicas on clusters that balance their zones
 watermarks.py      how full a disk may be before OpenSearch stops writing
-options.py         the options of a command that connects
 errors.py          what an error of opensearch-py means and what to do about it
 network_errors.py  the same if no answer came
 attempt.py         the request that failed, without its secrets

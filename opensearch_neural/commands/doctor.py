@@ -10,9 +10,9 @@ import click
 
 from opensearch_neural.cluster.capabilities import Capabilities, NodeResources, probe, quick_capabilities
 from opensearch_neural.cluster.connect import connect
-from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.cluster.watermarks import Watermarks, in_words, is_reached, read_watermarks
+from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.headings import Headed
 from opensearch_neural.errors import OsnError
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from opensearch_neural.cluster.options import Command
+from opensearch_neural.commands.connection_options import Command
 from opensearch_neural.commands.headings import taking
 from opensearch_neural.engines import ENGINES
 from opensearch_neural.engines.options import Option

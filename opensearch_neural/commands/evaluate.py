@@ -12,8 +12,8 @@ import click
 
 from opensearch_neural.cluster.connect import connect
 from opensearch_neural.cluster.errors import translate_errors
-from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.engine_options import engine_options
 from opensearch_neural.commands.evaluate_runs import runs_command
 from opensearch_neural.commands.evaluation_options import Evaluation, chosen_baseline, evaluation_options, title_of

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from opensearch_neural.cluster.options import Command
+from opensearch_neural.commands.connection_options import Command
 from opensearch_neural.commands.headings import taking
 from opensearch_neural.commands.renamed import output_option
 from opensearch_neural.errors import InputError

@@ -11,8 +11,8 @@ import click
 
 from opensearch_neural.cluster.capabilities import quick_capabilities
 from opensearch_neural.cluster.connect import connect
-from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.headings import Headed
 from opensearch_neural.errors import ClusterError, InputError, ModelError
 from opensearch_neural.index.record import IndexMeta

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from opensearch_neural.cluster.connect import connect
-from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.commands.engine_options import engine_options
 from opensearch_neural.commands.headings import Headed
 from opensearch_neural.errors import InputError, MissingExtra

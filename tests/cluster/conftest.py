@@ -1,9 +1,8 @@
-"""What the tests of connecting share: an environment without settings, authorities, and a connection that is refused."""
+"""What the tests of connecting share: authorities, and a connection that is refused."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -18,18 +17,6 @@ from cluster_servers import (
 from opensearch_neural.cluster.connect import connect, connect_async
 from opensearch_neural.cluster.settings import ConnectionSettings
 from opensearch_neural.errors import ClusterError
-
-
-@pytest.fixture
-def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No setting and no netrc file of whoever runs the tests."""
-    for name in list(os.environ):
-        if name.startswith(("OSN_", "AWS_")) or name == "NETRC":
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(params=["sync", "async"])

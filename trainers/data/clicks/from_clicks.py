@@ -16,8 +16,8 @@ import click
 import numpy as np
 
 from opensearch_neural.cluster.connect import connect
-from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.errors import InputError
 from opensearch_neural.evaluation.tables import table
 from opensearch_neural.files import write_text

@@ -19,8 +19,8 @@ from cluster_servers import (
 )
 
 from opensearch_neural.cluster.connect import connect
-from opensearch_neural.cluster.options import connection_options
 from opensearch_neural.cluster.settings import ConnectionSettings
+from opensearch_neural.commands.connection_options import connection_options
 from opensearch_neural.errors import ClusterError, InputError
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

@@ -6,9 +6,12 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import click
+
 from opensearch_neural.cluster.credentials import ask_password
 from opensearch_neural.cluster.errors import translate_errors
 from opensearch_neural.cluster.settings import AWS_SERVICES, ConnectionSettings
+from opensearch_neural.commands.headings import taking, under
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -18,10 +21,6 @@ def connection_options(command: Command) -> Command:
 
     Exceptions of opensearch-py that the command lets through become `ClusterError`.
     """
-    import click
-
-    from opensearch_neural.commands.headings import taking, under
-
     options = [
         click.option(
             "--url", "osn_urls", multiple=True, metavar="URL", help="Address of a node (OSN_URL); repeatable."
